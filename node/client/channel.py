@@ -112,8 +112,8 @@ class Channel:
         if retry_for > 0:
             return await self._put_patiently(data, ttl, self._key(key), retry_for)
         size = self._check(data, ttl)
-        if not self._link.inflight.room.take_nowait(size):
-            await self._link.inflight.room.take(size)
+        if not self._link.inflight.room.acquire_nowait(size):
+            await self._link.inflight.room.acquire(size)
         return await self._put(data, ttl, key, size)
 
     def put_nowait(
@@ -125,7 +125,7 @@ class Channel:
         """
         data = _bytes(data)
         size = self._check(data, ttl)
-        if not self._link.inflight.room.take_nowait(size):
+        if not self._link.inflight.room.acquire_nowait(size):
             raise anyio.WouldBlock
         return self._put(data, ttl, key, size)
 
@@ -231,7 +231,7 @@ class Channel:
     async def flush(self, timeout_s: float = DRAIN_S) -> None:
         """Wait until every put is answered, at most `timeout_s` seconds."""
         with anyio.move_on_after(timeout_s):
-            await self._link.inflight.room.empty()
+            await self._link.inflight.room.wait_empty()
 
     async def aclose(self) -> None:
         """Wait for outstanding puts, send what waits, say goodbye. Iterations end."""
@@ -245,8 +245,8 @@ class Channel:
         operation = _number(operation, OPERATION_MAX, "operation")
         data = msgspec.msgpack.encode(body)
         room, size = self._link.inflight.operations, OPERATION_BYTES + len(data)
-        if not room.take_nowait(size):
-            await room.take(size)
+        if not room.acquire_nowait(size):
+            await room.acquire(size)
         is_asked = False
         try:
             session = await self._link.live()
@@ -257,7 +257,7 @@ class Channel:
             is_asked = True
         finally:
             if not is_asked:
-                room.give(size)
+                room.release(size)
         self._link.send(packet, at_once=True)
         return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
 
@@ -296,7 +296,7 @@ class Channel:
             is_taken = True
         finally:
             if not is_taken:
-                link.inflight.room.give(size)
+                link.inflight.room.release(size)
         if packet:
             # Alone in flight, it gains nothing by waiting for others of this turn; but where the
             # last read brought several receipts, who got them is about to put again.

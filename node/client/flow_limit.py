@@ -1,4 +1,4 @@
-"""Room for what is in flight: bounded in number and in bytes, first come, first served."""
+"""A flow limit: so many requests and bytes in flight, the first to ask is the first to get."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 import anyio
 
 
-class _Ticket:
+class _Waiting:
     __slots__ = ("admitted", "event", "size")
 
     def __init__(self, size: int) -> None:
@@ -17,47 +17,47 @@ class _Ticket:
 
 
 class FlowLimit:
-    """A request larger than `bytes_max` is admitted alone, so that it cannot wait for ever."""
+    """A bound of what is in flight. What is larger than `bytes_max` is admitted alone."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
         self._bytes_max = bytes_max
-        self._queue: deque[_Ticket] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._emptied: anyio.Event | None = None
         self.count = 0
         self.size = 0
 
-    def take_nowait(self, size: int) -> bool:
-        """Take room for one request of `size` bytes; False when there is none or others wait."""
+    def acquire_nowait(self, size: int) -> bool:
+        """Admit a request of `size` bytes; False when it does not fit or others wait."""
         if self._queue or not self._fits(size):
             return False
         self.count += 1
         self.size += size
         return True
 
-    async def take(self, size: int) -> None:
-        """Wait for room for one request of `size` bytes."""
-        if self.take_nowait(size):
+    async def acquire(self, size: int) -> None:
+        """Wait until a request of `size` bytes is admitted."""
+        if self.acquire_nowait(size):
             return
-        ticket = _Ticket(size)
-        self._queue.append(ticket)
-        entered = False
+        waiting = _Waiting(size)
+        self._queue.append(waiting)
+        is_admitted = False
         try:
-            await ticket.event.wait()
-            entered = True
+            await waiting.event.wait()
+            is_admitted = True
         finally:
-            if not entered:
-                self._withdraw(ticket)
+            if not is_admitted:
+                self._withdraw(waiting)
 
-    def give(self, size: int) -> None:
-        """Give back what one request took, and admit who fits now."""
+    def release(self, size: int) -> None:
+        """A request of `size` bytes is over: admit those that fit now."""
         self.count -= 1
         self.size -= size
         self._admit()
         if self.count == 0 and self._emptied is not None:
             self._emptied.set()
 
-    async def empty(self) -> None:
+    async def wait_empty(self) -> None:
         """Wait until nothing is in flight."""
         while self.count:
             if self._emptied is None or self._emptied.is_set():
@@ -71,15 +71,15 @@ class FlowLimit:
 
     def _admit(self) -> None:
         while self._queue and self._fits(self._queue[0].size):
-            ticket = self._queue.popleft()
-            ticket.admitted = True
+            waiting = self._queue.popleft()
+            waiting.admitted = True
             self.count += 1
-            self.size += ticket.size
-            ticket.event.set()
+            self.size += waiting.size
+            waiting.event.set()
 
-    def _withdraw(self, ticket: _Ticket) -> None:
-        if ticket.admitted:
-            self.give(ticket.size)
+    def _withdraw(self, waiting: _Waiting) -> None:
+        if waiting.admitted:
+            self.release(waiting.size)
         else:
-            self._queue.remove(ticket)
+            self._queue.remove(waiting)
             self._admit()

@@ -181,7 +181,7 @@ class PendingStreamRequests:
     def _pop(self, number: int) -> _Pending | None:
         pending = self._pending.pop(number, None)
         if pending is not None:
-            self.room.give(len(pending.packet))
+            self.room.release(len(pending.packet))
         return pending
 
 
@@ -217,7 +217,7 @@ class InFlight:
         if (pending := self._puts.get(put.key)) is not None:
             if pending.packet != packet:
                 raise KeyReused
-            self.room.give(len(packet))
+            self.room.release(len(packet))
             return b"", pending.answer
         pending = self._puts[put.key] = _Put(packet)
         return packet, pending.answer
@@ -267,7 +267,7 @@ class InFlight:
 
     def put_acked(self, ack: PutAck) -> None:
         if (pending := self._puts.pop(ack.key, None)) is not None:
-            self.room.give(len(pending.packet))
+            self.room.release(len(pending.packet))
             self.receipts += 1
             pending.answer.resolve(Receipt(ack.id, ack.ttl, ack.key, self.durability))
 
@@ -285,7 +285,7 @@ class InFlight:
 
     def administered(self, reply: AdminReply | PeersReply | JobsReply) -> None:
         if (pending := self._operations.pop(reply.request_id, None)) is not None:
-            self.operations.give(pending.size)
+            self.operations.release(pending.size)
             pending.answer.resolve(reply.body)
 
     def ponged(self, now: float) -> None:
@@ -317,7 +317,7 @@ class InFlight:
             if len(put.packet) <= packet_max:
                 yield put.packet
             else:
-                self.room.give(len(self._puts.pop(key).packet))
+                self.room.release(len(self._puts.pop(key).packet))
                 put.answer.fail(DataTooLarge())
         for message_id in self._gets:
             yield encode(Get(message_id))
@@ -332,7 +332,7 @@ class InFlight:
         """Nothing will be answered any more."""
         for put in self._puts.values():
             put.answer.fail(error)
-            self.room.give(len(put.packet))
+            self.room.release(len(put.packet))
         self._puts.clear()
         _fail(self._gets, error)
         _fail(self._touches, error)
@@ -347,13 +347,13 @@ class InFlight:
         pending = list(self._operations.values())
         self._operations.clear()
         for each in pending:
-            self.operations.give(each.size)
+            self.operations.release(each.size)
             each.answer.fail(error)
 
     def _forget_abandoned(self) -> None:
         """Only between connections: on one that stands, the answers still come, in order."""
         for key in [key for key, put in self._puts.items() if put.answer.abandoned]:
-            self.room.give(len(self._puts.pop(key).packet))
+            self.room.release(len(self._puts.pop(key).packet))
         for key in [key for key, answer in self._gets.items() if answer.abandoned]:
             del self._gets[key]
         self._lists = deque(pending for pending in self._lists if not pending.answer.abandoned)
@@ -373,7 +373,7 @@ class InFlight:
                 put = _named(self._puts, refused)
                 if put is None:
                     return None
-                self.room.give(len(put.packet))
+                self.room.release(len(put.packet))
                 return put.answer
             case wire.GET:
                 return _named(self._gets, refused)
@@ -385,7 +385,7 @@ class InFlight:
                 operation = _named(self._operations, refused)
                 if operation is None:
                     return None
-                self.operations.give(operation.size)
+                self.operations.release(operation.size)
                 return operation.answer
             case wire.STREAM:
                 return self.streams.refused(correlation_number(refused))

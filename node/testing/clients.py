@@ -9,16 +9,12 @@ from random import Random
 
 from anyio.abc import TaskGroup
 
-from millpond.actors.errors import RequestError
-from millpond.node.client.requests.calls import RequestLimiter
-from millpond.node.client.requests.errors import InvalidRequest
-from millpond.node.client.requests.reconnecting import Dial, ReconnectSettings, running
+from millpond.node.client.requests.reconnecting import Dial, ReconnectSettings, open_connection
 from millpond.node.client.retry import ReconnectBackoff
-from millpond.node.client.rustlog import client as rustlog_client
 from millpond.node.client.rustlog.client import Rustlog
-from millpond.node.client.s3p import client as s3p_client
-from millpond.node.client.s3p.client import S3p
-from millpond.node.client.s3p.records import ends
+from millpond.node.client.rustlog.client import closing_error as rustlog_closing_error
+from millpond.node.client.s3p.client import REPLY_LIMITS, S3p
+from millpond.node.client.s3p.records import closing_error as s3p_closing_error
 from millpond.node.testing.network import RUSTLOG_PORT, S3P_PORT, WorldDialer
 from millpond.transports.io.interface import Session
 from millpond.transports.rustlog import messages as m
@@ -31,11 +27,11 @@ async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator
     """See `millpond.node.client.s3p.client.connect_s3p`."""
     settings: ReconnectSettings[Reply] = ReconnectSettings(
         dial=_dial(dialer, host, S3P_PORT),
-        replies=partial(ReplyDecoder, s3p_client.REPLY_LIMITS),
-        ends=ends,
+        replies=partial(ReplyDecoder, REPLY_LIMITS),
+        closing_error=s3p_closing_error,
     )
-    async with running(settings, ReconnectBackoff(rng)) as trunk:
-        yield S3p(RequestLimiter(trunk, s3p_client.CALLS_MAX, settings.answer_s))
+    async with open_connection(settings, ReconnectBackoff(rng)) as connection:
+        yield S3p(connection)
 
 
 @asynccontextmanager
@@ -44,18 +40,10 @@ async def rustlog_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIter
     settings: ReconnectSettings[m.Response] = ReconnectSettings(
         dial=_dial(dialer, host, RUSTLOG_PORT),
         replies=ResponseDecoder,
-        ends=_rustlog_ends,
+        closing_error=rustlog_closing_error,
     )
-    async with running(settings, ReconnectBackoff(rng)) as trunk:
-        yield Rustlog(RequestLimiter(trunk, rustlog_client.CALLS_MAX, settings.answer_s))
-
-
-def _rustlog_ends(response: m.Response, is_asked: bool) -> RequestError | None:
-    """An Error that answers nothing says why the connection is closed."""
-    if isinstance(response, m.Error) and not is_asked:
-        kind = rustlog_client.REFUSALS.get(response.code, InvalidRequest)
-        return kind(response.code, response.message, response.details)
-    return None
+    async with open_connection(settings, ReconnectBackoff(rng)) as connection:
+        yield Rustlog(connection)
 
 
 def _dial(dialer: WorldDialer, host: str, port: int) -> Dial:

@@ -336,9 +336,9 @@ async def test_a_producer_spreads_records_in_batches(rustlog: Rustlog, topic: To
     settings = BatchSettings(linger_ms=NEVER_MS)
     async with rustlog.producer("t", settings) as producer:
         assert producer.partitions == 3
-        turns = [await producer.post(b"%d" % n) for n in range(6)]
-        keyed = [await producer.post(b"k", key=b"alice") for _ in range(3)]
-        fixed = producer.post_nowait(b"f", partition=2)
+        turns = [await producer.send(b"%d" % n) for n in range(6)]
+        keyed = [await producer.send(b"k", key=b"alice") for _ in range(3)]
+        fixed = producer.send_nowait(b"f", partition=2)
         assert producer.buffered == 10
         await producer.flush()
         assert [await each for each in turns] == [PartitionOffset(n % 3, n // 3) for n in range(6)]
@@ -347,9 +347,9 @@ async def test_a_producer_spreads_records_in_batches(rustlog: Rustlog, topic: To
         assert [place.offset for place in places] == [2, 3, 4]
         assert (await fixed).partition == 2
         assert len(topic.batches) == 3
-        assert (await producer.post(b"k", key=b"alice")) is not None
+        assert (await producer.send(b"k", key=b"alice")) is not None
         with pytest.raises(ValueError, match="partitions 0 to 2"):
-            await producer.post(b"x", partition=3)
+            await producer.send(b"x", partition=3)
 
 
 async def test_a_batch_that_is_kept_in_part_is_an_unknown_outcome(
@@ -358,7 +358,7 @@ async def test_a_batch_that_is_kept_in_part_is_an_unknown_outcome(
     async with rustlog.producer("t", BatchSettings(linger_ms=0)) as producer:
         less = {"type": "ProduceResponse", "base_offset": 0, "record_count": 1}
         server.answer = lambda line: line.say(frame(less))
-        posted = [producer.post_nowait(b"x", partition=0) for _ in range(2)]
+        posted = [producer.send_nowait(b"x", partition=0) for _ in range(2)]
         for each in posted:
             with pytest.raises(OutcomeUnknown):
                 await each

@@ -1,8 +1,8 @@
-"""Gathers single records into batches: linger, limits, a bounded buffer, a result for each record.
+"""A batching producer: it gathers single records into batches, and has a result for each record.
 
-A lane is a sequence of records whose order is kept (a stream, a partition). Batches of a lane leave
-in order; several may be under way. What was sent is never sent again: where its outcome is unknown
-its records say so. What was not sent waits for the next connection.
+Batches of one partition leave in order; several may be under way. A batch that was sent is never
+sent again: where its outcome is unknown its records fail with OutcomeUnknown. Records that were not
+sent wait for the next connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import BadReply, NotSent
-from millpond.node.client.requests.pipeline import CallOutcome, PipelinedClientConnection, loss
+from millpond.node.client.requests.pipeline import Loss, PipelinedClientConnection, lost_error
 from millpond.node.client.requests.reconnecting import ReconnectingConnection
 from millpond.node.error_groups import single_errors
 from millpond.transports.errors import WireError
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 class BatchSettings(msgspec.Struct, frozen=True):
     """When a batch leaves: it is `linger_ms` old, or has `records_max` records, or `bytes_max`
-    bytes (a larger record goes alone). `in_flight_max`: batches of a lane under way.
+    bytes (a larger record goes alone). `in_flight_max`: batches of a partition under way.
 
     `buffer_records` and `buffer_bytes` bound what was taken and has no result yet.
     """
@@ -69,7 +69,7 @@ class RecordFuture(ReplyFuture[T]):
         return await super().wait()
 
 
-class _Tally:
+class _FlushGroup:
     """The records that were taken between two flushes."""
 
     __slots__ = ("event", "left")
@@ -80,15 +80,15 @@ class _Tally:
 
 
 class _Record(Generic[T]):
-    __slots__ = ("body", "future", "tally")
+    __slots__ = ("data", "future", "group")
 
-    def __init__(self, body: bytes, tally: _Tally) -> None:
-        self.body = body
+    def __init__(self, data: bytes, group: _FlushGroup) -> None:
+        self.data = data
         self.future: RecordFuture[T] = RecordFuture()
-        self.tally = tally
+        self.group = group
 
 
-class _Lane(Generic[T]):
+class _Partition(Generic[T]):
     __slots__ = ("due_at", "in_flight", "number", "size", "waiting")
 
     def __init__(self, number: int) -> None:
@@ -105,60 +105,60 @@ class _Batch(Generic[R, T]):
     def __init__(
         self,
         batcher: Batcher[R, T],
-        lane: _Lane[T],
+        partition: _Partition[T],
         records: list[_Record[T]],
         results: Results[R, T],
     ) -> None:
         self._batcher = batcher
-        self._lane = lane
+        self._partition = partition
         self._records = records
         self._results = results
 
     def answered(self, reply: R) -> WireError | None:
-        self._lane.in_flight -= 1
+        self._partition.in_flight -= 1
         try:
-            found = self._results(reply, self._lane.number, len(self._records))
+            values = self._results(reply, self._partition.number, len(self._records))
         except RequestError as error:
             self._batcher.settle(self._records, error)
         except BadReply as error:
-            self._batcher.settle(self._records, loss(CallOutcome.UNKNOWN, str(error), True))
+            self._batcher.settle(self._records, lost_error(Loss.UNKNOWN, str(error), True))
             return error
         else:
-            self._batcher.settle(self._records, found)
+            self._batcher.settle(self._records, values)
         return None
 
-    def lost(self, fate: CallOutcome, why: str) -> None:
-        self._lane.in_flight -= 1
-        self._batcher.settle(self._records, loss(fate, why, True))
+    def lost(self, loss: Loss, why: str) -> None:
+        self._partition.in_flight -= 1
+        self._batcher.settle(self._records, lost_error(loss, why, True))
 
 
 Request = Callable[[int, list[bytes]], bytes]
-"""The request that appends these records to a lane."""
+"""The request that appends these records to a partition."""
 
 Results = Callable[[R, int, int], Sequence[T]]
-"""The result of each of so many records of a lane; raises RequestErrors and BadReply."""
+"""The result of each of so many records of a partition; raises RequestErrors and BadReply."""
 
 
 class Batcher(Generic[R, T]):
-    """Takes records for any number of lanes."""
+    """Takes records for any number of partitions."""
 
     def __init__(
         self,
-        trunk: ReconnectingConnection[R],
+        connection: ReconnectingConnection[R],
         request: Request,
         results: Results[R, T],
         settings: BatchSettings,
     ) -> None:
         settings.check()
-        self._trunk = trunk
+        self._connection = connection
         self._request = request
         self._results = results
         self._settings = settings
-        self._room = FlowLimit(settings.buffer_records, settings.buffer_bytes)
-        self._lanes: dict[int, _Lane[T]] = {}
-        self._busy: dict[int, _Lane[T]] = {}
-        self._tally = _Tally()
-        self._tallies: list[_Tally] = []
+        self._limit = FlowLimit(settings.buffer_records, settings.buffer_bytes)
+        self._partitions: dict[int, _Partition[T]] = {}
+        self._busy: dict[int, _Partition[T]] = {}
+        self._open_group = _FlushGroup()
+        self._flushing: list[_FlushGroup] = []
         self._unclaimed: list[tuple[RecordFuture[T], Exception]] = []
         self._wake = anyio.Event()
         self._error: Exception | None = None
@@ -179,37 +179,37 @@ class Batcher(Generic[R, T]):
     @property
     def buffered(self) -> int:
         """How many records were taken and have no result yet."""
-        return self._room.count
+        return self._limit.count
 
-    async def send(self, lane: int, body: bytes) -> RecordFuture[T]:
+    async def send(self, partition: int, data: bytes) -> RecordFuture[T]:
         """Take a record, waiting for room in the buffer."""
         self._check_open()
-        size = len(body) + RECORD_OVERHEAD
-        if not self._room.take_nowait(size):
-            await self._room.take(size)
-        return self._take(lane, body, size)
+        size = len(data) + RECORD_OVERHEAD
+        if not self._limit.acquire_nowait(size):
+            await self._limit.acquire(size)
+        return self._take(partition, data, size)
 
-    def send_nowait(self, lane: int, body: bytes) -> RecordFuture[T]:
+    def send_nowait(self, partition: int, data: bytes) -> RecordFuture[T]:
         """Take a record; anyio.WouldBlock when the buffer is full."""
         self._check_open()
-        size = len(body) + RECORD_OVERHEAD
-        if not self._room.take_nowait(size):
+        size = len(data) + RECORD_OVERHEAD
+        if not self._limit.acquire_nowait(size):
             raise anyio.WouldBlock
-        return self._take(lane, body, size)
+        return self._take(partition, data, size)
 
     async def flush(self) -> None:
         """Send what waits, and wait until all that was taken so far has its result.
 
         Raises the first error of a record whose result nobody waits for.
         """
-        if self._tally.left:
-            self._tallies.append(self._tally)
-            self._tally = _Tally()
-        for lane in self._busy.values():
-            lane.due_at = 0.0
+        if self._open_group.left:
+            self._flushing.append(self._open_group)
+            self._open_group = _FlushGroup()
+        for partition in self._busy.values():
+            partition.due_at = 0.0
         self._wake.set()
-        for tally in list(self._tallies):
-            await tally.event.wait()
+        for group in list(self._flushing):
+            await group.event.wait()
         unclaimed, self._unclaimed = self._unclaimed, []
         for future, error in unclaimed:
             if not future.is_claimed:
@@ -222,7 +222,7 @@ class Batcher(Generic[R, T]):
                 await self._sleep(None)
                 continue
             try:
-                await self._trunk.live()
+                await self._connection.live()
             except ConnectionLost as error:
                 self.stop(error)
                 return
@@ -238,29 +238,29 @@ class Batcher(Generic[R, T]):
     def stop(self, error: Exception) -> None:
         """Take no more; what was not sent fails."""
         self._error = self._error or error
-        for lane in self._busy.values():
-            records, lane.waiting = list(lane.waiting), deque()
+        for partition in self._busy.values():
+            records, partition.waiting = list(partition.waiting), deque()
             self.settle(records, NotSent(str(error)))
         self._busy.clear()
 
     def settle(self, records: list[_Record[T]], results: Sequence[T] | Exception) -> None:
         """Give every record its result, and its room back."""
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             future = record.future
             if isinstance(results, Exception):
                 future.fail(results)
                 self._remember(future, results)
             else:
-                future.resolve(results[place])
-            self._count_down(record.tally)
-            self._room.give(len(record.body) + RECORD_OVERHEAD)
+                future.resolve(results[index])
+            self._count_down(record.group)
+            self._limit.release(len(record.data) + RECORD_OVERHEAD)
         self._wake.set()
 
-    def _count_down(self, tally: _Tally) -> None:
-        tally.left -= 1
-        if not tally.left and tally is not self._tally:
-            self._tallies.remove(tally)
-            tally.event.set()
+    def _count_down(self, group: _FlushGroup) -> None:
+        group.left -= 1
+        if not group.left and group is not self._open_group:
+            self._flushing.remove(group)
+            group.event.set()
 
     def _remember(self, future: RecordFuture[T], error: Exception) -> None:
         """For `flush`, which raises one of them; that they are many is no use to anybody."""
@@ -268,61 +268,63 @@ class Batcher(Generic[R, T]):
         if not self._unclaimed and not future.is_claimed:
             self._unclaimed.append((future, error))
 
-    def _take(self, number: int, body: bytes, size: int) -> RecordFuture[T]:
+    def _take(self, number: int, data: bytes, size: int) -> RecordFuture[T]:
         if self._error is not None:
-            self._room.give(size)
+            self._limit.release(size)
             self._check_open()
-        lane = self._lanes.get(number)
-        if lane is None:
-            lane = self._lanes[number] = _Lane(number)
-        record: _Record[T] = _Record(body, self._tally)
-        self._tally.left += 1
-        if not lane.waiting:
-            lane.due_at = anyio.current_time() + self._settings.linger_ms / 1000
-            self._busy[number] = lane
+        partition = self._partitions.get(number)
+        if partition is None:
+            partition = self._partitions[number] = _Partition(number)
+        record: _Record[T] = _Record(data, self._open_group)
+        self._open_group.left += 1
+        if not partition.waiting:
+            partition.due_at = anyio.current_time() + self._settings.linger_ms / 1000
+            self._busy[number] = partition
             self._wake.set()
-        lane.waiting.append(record)
-        lane.size += len(body)
-        if self._is_full(lane):
+        partition.waiting.append(record)
+        partition.size += len(data)
+        if self._is_full(partition):
             self._wake.set()
         return record.future
 
-    def _is_full(self, lane: _Lane[T]) -> bool:
+    def _is_full(self, partition: _Partition[T]) -> bool:
         settings = self._settings
-        return len(lane.waiting) >= settings.records_max or lane.size >= settings.bytes_max
+        return (
+            len(partition.waiting) >= settings.records_max or partition.size >= settings.bytes_max
+        )
 
     def _send_due(self) -> float | None:
         """Send what is due; in how many seconds the next is (None: when something happens)."""
-        line = self._trunk.line
-        if line is None:
+        connection = self._connection.current
+        if connection is None:
             return 0.0
         now = anyio.current_time()
         next_at: float | None = None
         in_flight_max = self._settings.in_flight_max
-        for lane in list(self._busy.values()):
-            while lane.waiting and lane.in_flight < in_flight_max:
-                if lane.due_at > now and not self._is_full(lane):
-                    next_at = min(next_at or lane.due_at, lane.due_at)
+        for partition in list(self._busy.values()):
+            while partition.waiting and partition.in_flight < in_flight_max:
+                if partition.due_at > now and not self._is_full(partition):
+                    next_at = min(next_at or partition.due_at, partition.due_at)
                     break
-                self._send(line, lane)
-            if not lane.waiting:
-                del self._busy[lane.number]
+                self._send(connection, partition)
+            if not partition.waiting:
+                del self._busy[partition.number]
         return None if next_at is None else next_at - now
 
-    def _send(self, line: PipelinedClientConnection[R], lane: _Lane[T]) -> None:
-        records = [lane.waiting.popleft()]
-        size = len(records[0].body)
+    def _send(self, connection: PipelinedClientConnection[R], partition: _Partition[T]) -> None:
+        records = [partition.waiting.popleft()]
+        size = len(records[0].data)
         records_max, bytes_max = self._settings.records_max, self._settings.bytes_max
-        while lane.waiting and len(records) < records_max:
-            size += len(lane.waiting[0].body)
+        while partition.waiting and len(records) < records_max:
+            size += len(partition.waiting[0].data)
             if size > bytes_max:
-                size -= len(lane.waiting[0].body)
+                size -= len(partition.waiting[0].data)
                 break
-            records.append(lane.waiting.popleft())
-        lane.size -= size
-        lane.in_flight += 1
-        request = self._request(lane.number, [record.body for record in records])
-        line.ask(_Batch(self, lane, records, self._results), request, at_once=True)
+            records.append(partition.waiting.popleft())
+        partition.size -= size
+        partition.in_flight += 1
+        request = self._request(partition.number, [record.data for record in records])
+        connection.send(_Batch(self, partition, records, self._results), request, at_once=True)
 
     async def _sleep(self, delay_s: float | None) -> None:
         if not self._wake.is_set():

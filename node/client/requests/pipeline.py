@@ -1,7 +1,7 @@
-"""One connection on which calls are answered in the order in which they were made.
+"""A pipelined connection of a client: requests are answered in the order in which they were sent.
 
-Synchronous, as a session on any wire. What becomes of a call that the connection leaves unanswered
-is decided here, once: it was not sent, it was not done, or nobody knows.
+It is a synchronous session on any wire. What is known of a request that the connection leaves
+unanswered is decided here, once: it was not sent, it was not done, or it may have been done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from millpond.node.tls.errors import reason_of
 from millpond.transports.errors import WireError
 from millpond.transports.io.interface import Wire
 
-WATCHES = 4
+SILENCE_CHECKS = 4
+"""So often within `answer_s` it is looked whether anything was received."""
 
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
@@ -33,60 +34,60 @@ class Replies(Protocol[R]):
 
     @property
     def error(self) -> WireError | None:
-        """Why the stream of replies cannot be read any further."""
+        """Why the replies cannot be read any further."""
 
     def feed(self, data: bytes, /) -> list[R]:
         """The replies that `data` completes, also those before an error."""
 
 
-Ends = Callable[[R, bool], RequestError | None]
-"""Whether a reply, which a call asked for or none did, is the last one: why the server closes.
+ClosingError = Callable[[R, bool], RequestError | None]
+"""The error with which a reply announces that the server closes the connection, else None.
 
-Nothing that was asked behind that call is done.
+The flag tells whether a request is waiting for the reply. No request behind it is done.
 """
 
 
-class CallOutcome(Enum):
-    """What is known of a call that will not be answered."""
+class Loss(Enum):
+    """What is known of a request that will not be answered."""
 
-    UNSENT = auto()
+    NOT_SENT = auto()
     NOT_DONE = auto()
     UNKNOWN = auto()
 
 
 class ReplyHandler(Protocol[R_contra]):
-    """What waits for one reply. One of the two is called, once."""
+    """A request that waits for its reply. One of the two is called, once."""
 
     def answered(self, reply: R_contra, /) -> WireError | None:
-        """Take the reply; an error if it is none to this call, which ends the connection."""
+        """Take the reply. An error ends the connection: the reply does not fit the request."""
 
-    def lost(self, fate: CallOutcome, why: str, /) -> None:
+    def lost(self, loss: Loss, why: str, /) -> None:
         """No reply will come."""
 
 
-def loss(fate: CallOutcome, why: str, has_effect: bool) -> Exception:
-    """What the caller of a lost call raises."""
-    match fate:
-        case CallOutcome.UNSENT:
+def lost_error(loss: Loss, why: str, has_effect: bool) -> Exception:
+    """The error of a lost request."""
+    match loss:
+        case Loss.NOT_SENT:
             return NotSent(why)
-        case CallOutcome.UNKNOWN if has_effect:
+        case Loss.UNKNOWN if has_effect:
             return OutcomeUnknown(f"{why}: the request may have been done or not")
         case _:
             return NotDone(why)
 
 
-class PendingCall(Generic[R, T]):
-    """A call of one task. `read` gives the reply's value, or raises RequestErrors and BadReply.
+class PendingRequest(Generic[R, T]):
+    """A request of one task. `read` gives the reply's value, or raises RequestErrors and BadReply.
 
-    Whether that task still waits makes no difference: the reply is this call's.
+    A reply is taken even if that task was cancelled: the order of replies tells whose they are.
     """
 
-    __slots__ = ("_has_effect", "_on_settled", "_read", "answer")
+    __slots__ = ("_has_effect", "_on_settled", "_read", "future")
 
     def __init__(
         self, read: Callable[[R], T], has_effect: bool, on_settled: Callable[[], None]
     ) -> None:
-        self.answer: ReplyFuture[T] = ReplyFuture()
+        self.future: ReplyFuture[T] = ReplyFuture()
         self._read = read
         self._has_effect = has_effect
         self._on_settled = on_settled
@@ -96,39 +97,42 @@ class PendingCall(Generic[R, T]):
         try:
             value = self._read(reply)
         except RequestError as error:
-            self.answer.fail(error)
+            self.future.fail(error)
         except BadReply as error:
-            self.answer.fail(loss(CallOutcome.UNKNOWN, str(error), self._has_effect))
+            self.future.fail(lost_error(Loss.UNKNOWN, str(error), self._has_effect))
             return error
         else:
-            self.answer.resolve(value)
+            self.future.resolve(value)
         return None
 
-    def lost(self, fate: CallOutcome, why: str) -> None:
+    def lost(self, loss: Loss, why: str) -> None:
         self._on_settled()
-        self.answer.fail(loss(fate, why, self._has_effect))
+        self.future.fail(lost_error(loss, why, self._has_effect))
 
 
 class PipelinedClientConnection(Generic[R]):
-    """A session."""
+    """One connection, as a session of a wire. `live`: requests may be sent.
 
-    def __init__(self, replies: Replies[R], ends: Ends[R]) -> None:
+    `leaving` is set when it begins to end, from either side, `gone` when the wire is down.
+    """
+
+    def __init__(self, replies: Replies[R], closing_error: ClosingError[R]) -> None:
         self.live = False
         self.failure: Exception | None = None
         self.gone = anyio.Event()
         self.leaving = anyio.Event()
         self._replies = replies
-        self._ends = ends
+        self._closing_error = closing_error
         self._pending: deque[ReplyHandler[R]] = deque()
         self._out: list[bytes] = []
         self._unsent = anyio.Event()
         self._is_over = False
-        self._heard = False
+        self._has_received = False
         self._wire: Wire | None = None
 
     @property
     def is_idle(self) -> bool:
-        """No call is under way."""
+        """No request is under way."""
         return not self._pending
 
     # What the wire calls.
@@ -138,16 +142,16 @@ class PipelinedClientConnection(Generic[R]):
         self.live = True
 
     def received(self, data: bytes) -> None:
-        self._heard = True
+        self._has_received = True
         for reply in self._replies.feed(data):
-            self._take(reply)
+            self._handle(reply)
             if self._is_over:
                 return
         if self._replies.error is not None:
             self.close(self._replies.error)
 
     def uncongested(self) -> None:
-        """What may wait to be sent is bounded by what may be under way."""
+        """Nothing to do: the bytes that wait are bounded by the requests under way."""
 
     def eof(self) -> None:
         self.close(ConnectionLost("the server closed the connection"))
@@ -156,77 +160,81 @@ class PipelinedClientConnection(Generic[R]):
         cause = None if self._wire is None else self._wire.failure
         failure = ConnectionLost(reason_of(cause).text if cause else "the connection broke")
         failure.__cause__ = cause
-        self._end(failure, CallOutcome.UNKNOWN)
+        self._end(failure, Loss.UNKNOWN)
         self.gone.set()
 
     # What the client calls.
 
-    def ask(self, call: ReplyHandler[R], request: bytes, *, at_once: bool = False) -> None:
-        """Send a request; it leaves with others of this turn of the loop, if others are under way.
+    def send(self, request: ReplyHandler[R], data: bytes, *, at_once: bool = False) -> None:
+        """Send a request. While others are under way, it leaves with what the loop's pass brings.
 
-        On a connection that is not `live` the call is lost at once.
+        On a connection that is not `live` the request is lost at once.
         """
         if not self.live:
-            call.lost(CallOutcome.UNSENT, _text(self.failure))
+            request.lost(Loss.NOT_SENT, _text(self.failure))
             return
         at_once = at_once or not self._pending
-        self._pending.append(call)
-        self._out.append(request)
+        self._pending.append(request)
+        self._out.append(data)
         if at_once:
             self.flush()
         elif len(self._out) == 1:
             self._unsent.set()
 
     def flush(self) -> None:
-        """Write what `ask` took, in one piece."""
+        """Write what `send` took, in one piece."""
         if self._out and self.live and self._wire is not None:
             self._wire.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
             self._out.clear()
 
     async def keep_flushing(self) -> None:
-        """Once per turn of the loop, write what its tasks asked."""
+        """Once per pass of the loop, write what tasks have sent."""
         while True:
             await self._unsent.wait()
             self._unsent = anyio.Event()
             self.flush()
 
     async def watch(self, answer_s: float) -> None:
-        """End the connection when calls are under way and nothing is heard for `answer_s`."""
+        """End the connection when requests are under way and nothing comes for `answer_s`."""
         silent = 0
-        while silent < WATCHES:
-            self._heard = False
+        while silent < SILENCE_CHECKS:
+            self._has_received = False
             waits = bool(self._pending)
-            await anyio.sleep(answer_s / WATCHES)
-            silent = silent + 1 if waits and not self._heard else 0
-        self._end(ConnectionLost("the server does not answer"), CallOutcome.UNKNOWN)
+            await anyio.sleep(answer_s / SILENCE_CHECKS)
+            silent = silent + 1 if waits and not self._has_received else 0
+        self._end(ConnectionLost("the server does not answer"), Loss.UNKNOWN)
         self.abort()
 
-    def close(self, failure: Exception, fate: CallOutcome = CallOutcome.UNKNOWN) -> None:
-        """Give calls that were sent this fate, and close."""
-        self._end(failure, fate)
+    def fail(self, failure: Exception) -> None:
+        """The connection could not be opened."""
+        self.failure = failure
+
+    def close(self, failure: Exception, loss: Loss = Loss.UNKNOWN) -> None:
+        """Fail the requests that were sent with this loss, and close."""
+        self._end(failure, loss)
         if self._wire is not None:
             self._wire.close()
 
     def abort(self) -> None:
-        """End now, whatever waits."""
-        self._end(ConnectionLost("the connection was closed here"), CallOutcome.UNKNOWN)
+        """End now; what is not written yet is dropped."""
+        self._end(ConnectionLost("the connection was closed here"), Loss.UNKNOWN)
         if self._wire is not None:
             self._wire.abort()
 
-    def _take(self, reply: R) -> None:
-        refusal = self._ends(reply, bool(self._pending))
+    def _handle(self, reply: R) -> None:
+        closing = self._closing_error(reply, bool(self._pending))
         if self._pending:
             error = self._pending.popleft().answered(reply)
             if error is not None:
                 self.close(error)
                 return
-        elif refusal is None:
-            self.close(BadReply("the server answers what nobody asked"))
+        elif closing is None:
+            self.close(BadReply("the server sent a reply without a request"))
             return
-        if refusal is not None:
-            self.close(refusal, CallOutcome.NOT_DONE)
+        if closing is not None:
+            self.close(closing, Loss.NOT_DONE)
 
-    def _end(self, failure: Exception, fate: CallOutcome) -> None:
+    def _end(self, failure: Exception, loss: Loss) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -234,14 +242,14 @@ class PipelinedClientConnection(Generic[R]):
         if self.failure is None:
             self.failure = failure
         why = _text(self.failure)
-        if fate is CallOutcome.NOT_DONE:
-            why = f"the server closed the connection over another call: {why}"
+        if loss is Loss.NOT_DONE:
+            why = f"the server closed the connection over another request: {why}"
         sent = len(self._pending) - len(self._out)
         pending, self._pending = self._pending, deque()
         self._out.clear()
         self.leaving.set()
-        for place, call in enumerate(pending):
-            call.lost(fate if place < sent else CallOutcome.UNSENT, why)
+        for index, request in enumerate(pending):
+            request.lost(loss if index < sent else Loss.NOT_SENT, why)
 
 
 def _text(error: Exception | None) -> str:

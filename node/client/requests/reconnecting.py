@@ -1,12 +1,14 @@
-"""Keeps a server within reach: dials, and dials again when a call needs it.
+"""A reconnecting connection to a server: it dials, and dials again when a request needs it.
 
-Calls share one connection. What blocks, and would hold up what is behind it, gets one of its own.
+Requests share one connection. A request that blocks, and would hold up those behind it, gets a
+dedicated connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Generic, TypeVar
 
 import anyio
@@ -15,11 +17,12 @@ from anyio.abc import TaskGroup
 
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
+from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.future import ReplyFuture
-from millpond.node.client.requests.errors import NotDone
+from millpond.node.client.requests.errors import NotDone, NotSent
 from millpond.node.client.requests.pipeline import (
-    CallOutcome,
-    Ends,
+    ClosingError,
+    PendingRequest,
     PipelinedClientConnection,
     Replies,
 )
@@ -28,22 +31,30 @@ from millpond.node.error_groups import single_errors
 from millpond.transports.io.interface import Session
 
 LEAVE_S = 1.0
+REQUESTS_MAX = 1024
+REQUEST_BYTES_MAX = 8 * 2**20
+"""The bytes of the requests under way."""
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
 
 class ReconnectSettings(msgspec.Struct, Generic[R], frozen=True):
-    """How to reach the server, and how its replies are read. Times in seconds."""
+    """How to reach the server, and how its replies are read. Times in seconds.
+
+    `requests_max` requests are under way at once, `dedicated_max` of them on dedicated connections.
+    """
 
     dial: Dial
     replies: Callable[[], Replies[R]]
-    ends: Ends[R]
+    closing_error: ClosingError[R]
     reconnect: bool = True
     wait_s: float = 0.0
     dial_s: float = 10.0
     answer_s: float = 30.0
+    requests_max: int = REQUESTS_MAX
     dedicated_max: int = 64
     on_event: Callable[[Event], None] | None = None
 
@@ -59,57 +70,88 @@ class ReconnectingConnection(Generic[R]):
         self._settings = settings
         self._backoff = backoff
         self._tasks = tasks
-        self._line: PipelinedClientConnection[R] | None = None
+        self._limit = FlowLimit(settings.requests_max, REQUEST_BYTES_MAX)
+        self._current: PipelinedClientConnection[R] | None = None
         self._connections = 0
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._scope = anyio.CancelScope()
         self._idle: list[PipelinedClientConnection[R]] = []
-        self._waiting: dict[PipelinedClientConnection[R], None] = {}
-        self._asides = anyio.Semaphore(settings.dedicated_max)
+        self._dedicated: dict[PipelinedClientConnection[R], None] = {}
+        self._dedicated_limit = anyio.Semaphore(settings.dedicated_max)
+
+    # What the client calls.
 
     @property
-    def line(self) -> PipelinedClientConnection[R] | None:
+    def current(self) -> PipelinedClientConnection[R] | None:
         """The connection that may be used now."""
-        line = self._line
-        return line if line is not None and line.live else None
+        current = self._current
+        return current if current is not None and current.live else None
 
     async def live(self) -> PipelinedClientConnection[R]:
         """Wait for a connection that may be used; NotDone when there will be none."""
-        while (line := self.line) is None:
+        while (current := self.current) is None:
             if self.error is not None:
                 raise _given_up(self.error)
             self._wanted.set()
             if self._changed.is_set():
                 self._changed = anyio.Event()
             await self._changed.wait()
-        return line
+        return current
 
-    @asynccontextmanager
-    async def aside(self) -> AsyncIterator[PipelinedClientConnection[R]]:
-        """A connection for one call that may take long. Cancelled, it is closed."""
-        async with self._asides:
-            await self.live()
-            line = self._idle_line()
-            self._waiting[line] = None
+    async def request(self, data: bytes, read: Callable[[R], T], *, has_effect: bool) -> T:
+        """Send a request and wait for its reply. What was not sent goes with the next connection.
+
+        Waits while too many are under way. Raises what `read` raises; NotDone or OutcomeUnknown
+        when no reply comes.
+        """
+        limit, size = self._limit, len(data)
+        while True:
+            if not limit.acquire_nowait(size):
+                await limit.acquire(size)
+            is_sent = False
             try:
-                if not line.live and not await self._dial(self._tasks, line):
-                    raise NotDone(str(line.failure)) from line.failure
-                yield line
+                connection = await self.live()
+                is_sent = True
             finally:
-                self._waiting.pop(line, None)
-                if line.live and line.is_idle:
-                    self._idle.append(line)
-                else:
-                    line.abort()
+                if not is_sent:
+                    limit.release(size)
+            pending = PendingRequest(read, has_effect, partial(limit.release, size))
+            connection.send(pending, data)
+            try:
+                return await pending.future
+            except NotSent:
+                continue
+
+    async def request_dedicated(self, data: bytes, read: Callable[[R], T], wait_s: float) -> T:
+        """Send a request that has no effect and may take `wait_s`, on a dedicated connection."""
+        async with self._dedicated_connection() as connection:
+            pending = PendingRequest(read, False, _nothing)
+            connection.send(pending, data)
+            with anyio.move_on_after(wait_s + self._settings.answer_s):
+                return await pending.future
+        raise NotDone("the server does not answer")
+
+    async def stop(self) -> None:
+        """Close, wait shortly until the wire is down, and dial no more."""
+        self._give_up(ConnectionLost("the client is closed"))
+        for connection in (*self._idle, *self._dedicated):
+            connection.abort()
+        if self._current is not None and self._current.live:
+            self._current.close(ConnectionLost("the client is closed"))
+            with anyio.move_on_after(LEAVE_S, shield=True):
+                await self._current.gone.wait()
+        self._scope.cancel()
+
+    # The task.
 
     async def run(self) -> None:
-        """Connect, and again as calls need it, until `stop` or the end of the patience."""
+        """Connect, and again as requests need it, until `stop` or `wait_s` is over."""
         give_up_at = anyio.current_time() + self._settings.wait_s
         with self._scope:
             while True:
-                line, lived_s = await self._connect()
-                failure = line.failure or ConnectionLost("the connection ended")
+                connection, lived_s = await self._connect()
+                failure = connection.failure or ConnectionLost("the connection ended")
                 self._tell(Disconnected(str(failure) or type(failure).__name__, lived_s))
                 if self._is_final(give_up_at):
                     self._give_up(failure)
@@ -120,64 +162,71 @@ class ReconnectingConnection(Generic[R]):
                 self._tell(Retrying(delay_s))
                 await anyio.sleep(delay_s)
 
-    async def stop(self) -> None:
-        """Close, wait shortly until the wire is down, and dial no more."""
-        self._give_up(ConnectionLost("the client is closed"))
-        for line in (*self._idle, *self._waiting):
-            line.abort()
-        if self._line is not None and self._line.live:
-            self._line.close(ConnectionLost("the client is closed"), CallOutcome.UNKNOWN)
-            with anyio.move_on_after(LEAVE_S, shield=True):
-                await self._line.gone.wait()
-        self._scope.cancel()
-
     async def _connect(self) -> tuple[PipelinedClientConnection[R], float]:
-        """Carry one connection from dialling to its end; how many seconds it stood."""
-        line = self._new_line()
+        """One connection from dialling to its end, and how many seconds it was live."""
+        connection = self._new_connection()
         lived_s = 0.0
         try:
             async with anyio.create_task_group() as tasks:
-                if await self._dial(tasks, line):
-                    began = anyio.current_time()
-                    await self._stay(tasks, line)
-                    lived_s = anyio.current_time() - began
+                if await self._dial(tasks, connection):
+                    live_at = anyio.current_time()
+                    await self._serve(tasks, connection)
+                    lived_s = anyio.current_time() - live_at
                 tasks.cancel_scope.cancel()
         finally:
-            line.abort()
-        return line, lived_s
+            connection.abort()
+        return connection, lived_s
 
-    async def _dial(self, tasks: TaskGroup, line: PipelinedClientConnection[R]) -> bool:
+    async def _dial(self, tasks: TaskGroup, connection: PipelinedClientConnection[R]) -> bool:
         try:
             with anyio.fail_after(self._settings.dial_s):
-                await self._settings.dial(tasks, line)
+                await self._settings.dial(tasks, connection)
         except OSError as error:
-            line.failure = error
+            connection.fail(error)
             return False
         return True
 
-    async def _stay(self, tasks: TaskGroup, line: PipelinedClientConnection[R]) -> None:
+    async def _serve(self, tasks: TaskGroup, connection: PipelinedClientConnection[R]) -> None:
         self._connections += 1
-        self._line = line
+        self._current = connection
         self._wanted = anyio.Event()
         self._tell(Connected(self._connections))
-        tasks.start_soon(line.keep_flushing)
-        tasks.start_soon(line.watch, self._settings.answer_s)
+        tasks.start_soon(connection.keep_flushing)
+        tasks.start_soon(connection.watch, self._settings.answer_s)
         self._changed.set()
         self.first.resolve(None)
-        await line.leaving.wait()
+        await connection.leaving.wait()
         with anyio.move_on_after(LEAVE_S):
-            await line.gone.wait()
+            await connection.gone.wait()
 
-    def _idle_line(self) -> PipelinedClientConnection[R]:
-        """One that stands and has nothing to do, or a new one."""
+    @asynccontextmanager
+    async def _dedicated_connection(self) -> AsyncIterator[PipelinedClientConnection[R]]:
+        """A connection for one request that may take long. Cancelled, it is closed."""
+        async with self._dedicated_limit:
+            await self.live()
+            connection = self._idle_connection()
+            self._dedicated[connection] = None
+            try:
+                if not connection.live and not await self._dial(self._tasks, connection):
+                    raise NotDone(str(connection.failure)) from connection.failure
+                yield connection
+            finally:
+                self._dedicated.pop(connection, None)
+                if connection.live and connection.is_idle:
+                    self._idle.append(connection)
+                else:
+                    connection.abort()
+
+    def _idle_connection(self) -> PipelinedClientConnection[R]:
+        """A connection that is live and has nothing to do, or a new one."""
         while self._idle:
-            line = self._idle.pop()
-            if line.live:
-                return line
-        return self._new_line()
+            connection = self._idle.pop()
+            if connection.live:
+                return connection
+        return self._new_connection()
 
-    def _new_line(self) -> PipelinedClientConnection[R]:
-        return PipelinedClientConnection(self._settings.replies(), self._settings.ends)
+    def _new_connection(self) -> PipelinedClientConnection[R]:
+        return PipelinedClientConnection(self._settings.replies(), self._settings.closing_error)
 
     def _is_final(self, give_up_at: float) -> bool:
         if self.first.done:
@@ -196,27 +245,30 @@ class ReconnectingConnection(Generic[R]):
 
 
 @asynccontextmanager
-async def running(
+async def open_connection(
     settings: ReconnectSettings[R], backoff: ReconnectBackoff
 ) -> AsyncIterator[ReconnectingConnection[R]]:
-    """A trunk as a task beside the block, which starts once the first connection stands.
+    """A reconnecting connection for the block, which begins once it is connected.
 
-    Raises ConnectionLost when none is to be had. What the block raises comes out as it is.
+    Raises ConnectionLost when no connection is to be had.
     """
     with single_errors():
         async with anyio.create_task_group() as tasks:
-            trunk = ReconnectingConnection(settings, backoff, tasks)
-            tasks.start_soon(trunk.run)
+            connection = ReconnectingConnection(settings, backoff, tasks)
+            tasks.start_soon(connection.run)
             try:
-                await trunk.first.wait()
-                yield trunk
+                await connection.first.wait()
+                yield connection
             finally:
-                await trunk.stop()
+                await connection.stop()
                 tasks.cancel_scope.cancel()
 
 
 def _given_up(error: Exception) -> NotDone:
-    text = str(error) or type(error).__name__
-    raised = NotDone(text)
+    raised = NotDone(str(error) or type(error).__name__)
     raised.__cause__ = error
     return raised
+
+
+def _nothing() -> None:
+    """A dedicated connection has one request: there is no limit to release."""

@@ -17,7 +17,6 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import DataTooLarge, RequestError
 from millpond.node.client.events import Event
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, Batcher, BatchSettings
-from millpond.node.client.requests.calls import RequestLimiter
 from millpond.node.client.requests.errors import (
     BadReply,
     InvalidRequest,
@@ -31,7 +30,12 @@ from millpond.node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from millpond.node.client.requests.reconnecting import ReconnectSettings, running
+from millpond.node.client.requests.reconnecting import (
+    REQUESTS_MAX,
+    ReconnectingConnection,
+    ReconnectSettings,
+    open_connection,
+)
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog.consumer import (
     CONSUMER,
@@ -48,7 +52,6 @@ from millpond.transports.rustlog import messages as m
 from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
 
 ADDRESS = "127.0.0.1:7403"
-CALLS_MAX = 1024
 FETCH_BYTES = 2**20
 
 T = TypeVar("T")
@@ -70,19 +73,18 @@ class Rustlog:
     lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows.
     """
 
-    def __init__(self, caller: RequestLimiter[m.Response]) -> None:
-        self._caller = caller
-        self._trunk = caller.trunk
+    def __init__(self, connection: ReconnectingConnection[m.Response]) -> None:
+        self._connection = connection
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next call dials if none does."""
-        return self._trunk.line is not None
+        """Whether a connection stands now; the next request dials if none does."""
+        return self._connection.current is not None
 
     @property
     def closed(self) -> bool:
         """Closed here, or lost for good."""
-        return self._trunk.error is not None
+        return self._connection.error is not None
 
     async def produce(
         self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0
@@ -164,7 +166,7 @@ class Rustlog:
         def request(partition: int, bodies: list[bytes]) -> bytes:
             return _encode(m.Produce(topic, partition, bodies))
 
-        batcher = Batcher(self._trunk, request, _read_offsets, settings)
+        batcher = Batcher(self._connection, request, _read_offsets, settings)
         async with batcher.running():
             yield RustlogProducer(batcher, partitions)
 
@@ -186,8 +188,8 @@ class Rustlog:
             yield consumer
 
     async def aclose(self) -> None:
-        """Close; calls that are under way fail, later ones with NotDone."""
-        await self._trunk.stop()
+        """Close; requests under way fail, later ones with NotDone."""
+        await self._connection.stop()
 
     async def _ask(self, request: m.Request, kind: type[T], *, has_effect: bool = False) -> T:
         def read(response: m.Response) -> T:
@@ -195,7 +197,7 @@ class Rustlog:
                 return response
             raise _refusal(response)
 
-        return await self._caller.ask(_encode(request), read, has_effect=has_effect)
+        return await self._connection.request(_encode(request), read, has_effect=has_effect)
 
 
 @asynccontextmanager
@@ -206,7 +208,7 @@ async def connect_rustlog(
     reconnect: bool = True,
     wait_s: float = 0.0,
     answer_s: float = 30.0,
-    calls_max: int = CALLS_MAX,
+    requests_max: int = REQUESTS_MAX,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
 ) -> AsyncIterator[Rustlog]:
@@ -214,9 +216,9 @@ async def connect_rustlog(
 
     `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
     `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
-    `calls_max`: calls under way; more of them wait their turn.
+    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
+    `requests_max`: requests under way; more of them wait their turn.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
@@ -228,14 +230,17 @@ async def connect_rustlog(
     settings = ReconnectSettings(
         dial=dial,
         replies=ResponseDecoder,
-        ends=_ends,
+        closing_error=closing_error,
         reconnect=reconnect,
         wait_s=wait_s,
         answer_s=answer_s,
+        requests_max=requests_max,
         on_event=on_event,
     )
-    async with running(settings, ReconnectBackoff(rng or current_environment().rng())) as trunk:
-        yield Rustlog(RequestLimiter(trunk, calls_max, answer_s))
+    async with open_connection(
+        settings, ReconnectBackoff(rng or current_environment().rng())
+    ) as connection:
+        yield Rustlog(connection)
 
 
 def _encode(request: m.Request) -> bytes:
@@ -245,9 +250,9 @@ def _encode(request: m.Request) -> bytes:
     return frame
 
 
-def _ends(response: m.Response, is_asked: bool) -> RequestError | None:
+def closing_error(response: m.Response, is_waiting: bool) -> RequestError | None:
     """An Error that answers nothing says why the connection is closed."""
-    if isinstance(response, m.Error) and not is_asked:
+    if isinstance(response, m.Error) and not is_waiting:
         return _refused(response)
     return None
 

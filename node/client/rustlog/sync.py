@@ -13,7 +13,8 @@ from typing import Self
 
 from millpond.node.client.events import Event
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
-from millpond.node.client.rustlog.client import ADDRESS, CALLS_MAX, FETCH_BYTES
+from millpond.node.client.requests.reconnecting import REQUESTS_MAX
+from millpond.node.client.rustlog.client import ADDRESS, FETCH_BYTES
 from millpond.node.client.rustlog.client import Rustlog as AsyncRustlog
 from millpond.node.client.rustlog.client import connect_rustlog as connect_rustlog_async
 from millpond.node.client.rustlog.consumer import CONSUMER, ConsumedRecord, ConsumerSettings
@@ -112,7 +113,7 @@ class Rustlog(Blocking[AsyncRustlog]):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next call dials if none does."""
+        """Whether a connection stands now; the next request dials if none does."""
         return self._async.connected
 
     @property
@@ -201,7 +202,7 @@ class Rustlog(Blocking[AsyncRustlog]):
             yield RustlogConsumer(opened, self._portal)
 
     def close(self) -> None:
-        """Close; calls that are under way fail, later ones with NotDone."""
+        """Close; requests under way fail, later ones with NotDone."""
         self._await(self._async.aclose)
 
 
@@ -213,7 +214,7 @@ def connect_rustlog(
     reconnect: bool = True,
     wait_s: float = 0.0,
     answer_s: float = 30.0,
-    calls_max: int = CALLS_MAX,
+    requests_max: int = REQUESTS_MAX,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
 ) -> Generator[Rustlog]:
@@ -221,9 +222,9 @@ def connect_rustlog(
 
     `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
     `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
-    `calls_max`: calls under way; more of them wait their turn.
+    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
+    `requests_max`: requests under way; more of them wait their turn.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
@@ -233,7 +234,7 @@ def connect_rustlog(
         reconnect=reconnect,
         wait_s=wait_s,
         answer_s=answer_s,
-        calls_max=calls_max,
+        requests_max=requests_max,
         on_event=on_event,
         rng=rng,
     )

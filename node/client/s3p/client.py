@@ -25,12 +25,12 @@ from millpond.node.client.requests.batching import (
     BatchSettings,
     RecordFuture,
 )
-from millpond.node.client.requests.calls import RequestLimiter
 from millpond.node.client.requests.errors import NotDone
 from millpond.node.client.requests.reconnecting import (
+    REQUESTS_MAX,
     ReconnectingConnection,
     ReconnectSettings,
-    running,
+    open_connection,
 )
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.s3p.records import (
@@ -39,7 +39,7 @@ from millpond.node.client.s3p.records import (
     IdLike,
     RecordId,
     S3pRecord,
-    ends,
+    closing_error,
     position_of,
     read_id,
     read_ids,
@@ -54,7 +54,6 @@ from millpond.transports.s3p import client_codec as wire
 from millpond.transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimits
 
 ADDRESS = "127.0.0.1:7402"
-CALLS_MAX = 1024
 FOLLOW_MS = 5_000
 AGAIN_S = 0.2
 
@@ -74,23 +73,22 @@ class S3p:
     and `LimitExceeded` end the connection: calls behind fail with NotDone.
     """
 
-    def __init__(self, caller: RequestLimiter[Reply]) -> None:
-        self._caller = caller
-        self._trunk: ReconnectingConnection[Reply] = caller.trunk
+    def __init__(self, connection: ReconnectingConnection[Reply]) -> None:
+        self._connection = connection
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next call dials if none does."""
-        return self._trunk.line is not None
+        """Whether a connection stands now; the next request dials if none does."""
+        return self._connection.current is not None
 
     @property
     def closed(self) -> bool:
         """Closed here, or lost for good."""
-        return self._trunk.error is not None
+        return self._connection.error is not None
 
     async def create(self, stream: str | bytes) -> None:
         """Make a stream; StreamExists if there is one."""
-        await self._ask(wire.encode_create(_name(stream)), read_ok, has_effect=True)
+        await self._connection.request(wire.encode_create(_name(stream)), read_ok, has_effect=True)
 
     async def append(
         self, stream: str | bytes, records: bytes | Sequence[bytes], *, ms: int | None = None
@@ -106,7 +104,7 @@ class S3p:
         if not all(bodies):
             raise EmptyData
         request = wire.encode_append(_name(stream), bodies, _u64(ms, "ms"))
-        return await self._ask(request, read_id, has_effect=True)
+        return await self._connection.request(request, read_id, has_effect=True)
 
     async def read(
         self,
@@ -127,8 +125,8 @@ class S3p:
             _name(stream), count=count, block_ms=block_ms, min_id=position_of(min_id)
         )
         if block_ms:
-            return await self._caller.ask_aside(request, read_records, block_ms / 1000)
-        return await self._ask(request, read_records, has_effect=False)
+            return await self._connection.request_dedicated(request, read_records, block_ms / 1000)
+        return await self._connection.request(request, read_records, has_effect=False)
 
     def follow(
         self,
@@ -148,11 +146,11 @@ class S3p:
     async def trim(self, stream: str | bytes, min_id: IdLike) -> None:
         """Remove the records below `min_id`."""
         request = wire.encode_trim(_name(stream), position_of(min_id))
-        await self._ask(request, read_ok, has_effect=True)
+        await self._connection.request(request, read_ok, has_effect=True)
 
     async def delete(self, stream: str | bytes) -> None:
         """Remove a stream with all its records; UnknownStream if there is none."""
-        await self._ask(wire.encode_delete(_name(stream)), read_ok, has_effect=True)
+        await self._connection.request(wire.encode_delete(_name(stream)), read_ok, has_effect=True)
 
     @asynccontextmanager
     async def producer(
@@ -164,16 +162,13 @@ class S3p:
         def request(_: int, bodies: list[bytes]) -> bytes:
             return wire.encode_append(name, bodies)
 
-        batcher = Batcher(self._trunk, request, read_ids, settings)
+        batcher = Batcher(self._connection, request, read_ids, settings)
         async with batcher.running():
             yield S3pProducer(batcher)
 
     async def aclose(self) -> None:
-        """Close; calls that are under way fail, later ones with NotDone."""
-        await self._trunk.stop()
-
-    async def _ask(self, request: bytes, read: Callable[[Reply], T], *, has_effect: bool) -> T:
-        return await self._caller.ask(request, read, has_effect=has_effect)
+        """Close; requests under way fail, later ones with NotDone."""
+        await self._connection.stop()
 
 
 class Following:
@@ -253,7 +248,7 @@ async def connect_s3p(
     reconnect: bool = True,
     wait_s: float = 0.0,
     answer_s: float = 30.0,
-    calls_max: int = CALLS_MAX,
+    requests_max: int = REQUESTS_MAX,
     waiting_max: int = 64,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
@@ -262,9 +257,9 @@ async def connect_s3p(
 
     `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
     `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
-    `calls_max`: calls under way; `waiting_max`: reads that wait. More of them wait their turn.
+    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
+    `requests_max`: requests under way; `waiting_max`: reads that wait. More of them wait.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
@@ -276,15 +271,18 @@ async def connect_s3p(
     settings = ReconnectSettings(
         dial=dial,
         replies=partial(ReplyDecoder, REPLY_LIMITS),
-        ends=ends,
+        closing_error=closing_error,
         reconnect=reconnect,
         wait_s=wait_s,
         answer_s=answer_s,
+        requests_max=requests_max,
         dedicated_max=waiting_max,
         on_event=on_event,
     )
-    async with running(settings, ReconnectBackoff(rng or current_environment().rng())) as trunk:
-        yield S3p(RequestLimiter(trunk, calls_max, answer_s))
+    async with open_connection(
+        settings, ReconnectBackoff(rng or current_environment().rng())
+    ) as connection:
+        yield S3p(connection)
 
 
 def _name(stream: str | bytes) -> bytes:

@@ -63,7 +63,7 @@ SOFT: dict[str, type[RequestError]] = {
 FATAL: dict[str, type[RequestError]] = {"ERR_BAD_FORMAT": Malformed, "ERR_LIMITS": LimitExceeded}
 
 
-def ends(reply: Reply, is_asked: bool) -> RequestError | None:
+def closing_error(reply: Reply, is_waiting: bool) -> RequestError | None:
     """After these errors the server closes, and does nothing of what is behind (section 9)."""
     if isinstance(reply, ErrorReply) and reply.code in FATAL:
         return FATAL[reply.code](_said(reply))

@@ -12,7 +12,8 @@ from random import Random
 
 from millpond.node.client.events import Event
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
-from millpond.node.client.s3p.client import ADDRESS, CALLS_MAX, FOLLOW_MS
+from millpond.node.client.requests.reconnecting import REQUESTS_MAX
+from millpond.node.client.s3p.client import ADDRESS, FOLLOW_MS
 from millpond.node.client.s3p.client import S3p as AsyncS3p
 from millpond.node.client.s3p.client import S3pProducer as AsyncS3pProducer
 from millpond.node.client.s3p.client import connect_s3p as connect_s3p_async
@@ -66,7 +67,7 @@ class S3p(Blocking[AsyncS3p]):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next call dials if none does."""
+        """Whether a connection stands now; the next request dials if none does."""
         return self._async.connected
 
     @property
@@ -134,7 +135,7 @@ class S3p(Blocking[AsyncS3p]):
             yield S3pProducer(opened, self._portal)
 
     def close(self) -> None:
-        """Close; calls that are under way fail, later ones with NotDone."""
+        """Close; requests under way fail, later ones with NotDone."""
         self._await(self._async.aclose)
 
 
@@ -146,7 +147,7 @@ def connect_s3p(
     reconnect: bool = True,
     wait_s: float = 0.0,
     answer_s: float = 30.0,
-    calls_max: int = CALLS_MAX,
+    requests_max: int = REQUESTS_MAX,
     waiting_max: int = 64,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
@@ -155,9 +156,9 @@ def connect_s3p(
 
     `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
     `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a call needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while calls are under way counts as lost.
-    `calls_max`: calls under way; `waiting_max`: reads that wait. More of them wait their turn.
+    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
+    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
+    `requests_max`: requests under way; `waiting_max`: reads that wait. More of them wait.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
@@ -167,7 +168,7 @@ def connect_s3p(
         reconnect=reconnect,
         wait_s=wait_s,
         answer_s=answer_s,
-        calls_max=calls_max,
+        requests_max=requests_max,
         waiting_max=waiting_max,
         on_event=on_event,
         rng=rng,

@@ -71,7 +71,7 @@ class StreamRequests:
         size = OPERATION_BYTES + len(data)
         link = self.link
         asked = link.inflight.streams
-        await asked.room.take(size)
+        await asked.room.acquire(size)
         is_taken = False
         try:
             session = await link.live()
@@ -83,7 +83,7 @@ class StreamRequests:
             is_taken = True
         finally:
             if not is_taken:
-                asked.room.give(size)
+                asked.room.release(size)
         link.send(packet, at_once=asked.room.count == 1)
         try:
             told = await pending.wait()
@@ -277,11 +277,11 @@ class Stream:
         if not wait_ms:
             return await self._requests.ask(Operation.READ, body, _Page)
         waiting = self._requests.link.inflight.streams.waiting
-        await waiting.take(1)
+        await waiting.acquire(1)
         try:
             return await self._requests.ask(Operation.READ, body, _Page)
         finally:
-            waiting.give(1)
+            waiting.release(1)
 
     async def _patiently(self, start: Start) -> _Page:
         """A page, or none after a while; what passes is waited for."""
