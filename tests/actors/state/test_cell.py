@@ -31,7 +31,7 @@ from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import state_cell, state_of
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 from tests.actors.streams.lake import NAME, Lake, SlowMemory, rows_of
 
 LIMITS = StateLimits(waiting_max=3, save_every=3)

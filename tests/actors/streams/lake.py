@@ -36,7 +36,7 @@ from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
 from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 from tests.sim.loop import Clock, Loop
 
 START_S = 1_763_683_200.0

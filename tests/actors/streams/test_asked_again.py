@@ -8,7 +8,7 @@ from millpond.actors.messages import Batch, CellMessage, Detach
 from millpond.actors.store.interface import Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 from tests.actors.streams.lake import NAME, Lake, read_of, waiting
 
 CELL = stream_cell(NAME)

@@ -16,7 +16,7 @@ from millpond.actors.streams.catalogs.access_tokens import (
     AccessTokenCatalog,
     AccessTokens,
 )
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 
 NOW = 1_700_000_000.0
 END_MS = int(NOW * 1000) + 5000

@@ -19,7 +19,7 @@ from millpond.actors.store.changes import LogSnapshot, Position
 from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 from tests.actors.streams.lake import (
     NAME,
     START_MS,

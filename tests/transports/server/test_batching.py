@@ -9,7 +9,7 @@ import pytest
 from millpond.actors.messages import Batch
 from millpond.actors.streams.messages import Append
 from millpond.transports.server.batching import CellBatcher
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 
 
 class Client(RecordingPort):

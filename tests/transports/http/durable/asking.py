@@ -17,7 +17,7 @@ from millpond.transports.http.app import Application
 from millpond.transports.http.durable.app import DurableApi
 from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.served import QUICK, Served, served
 

@@ -7,104 +7,104 @@ import pytest
 from millpond.actors.channels.settings import UNSTARTED_MAX
 from millpond.actors.jobs.messages import CountJobs, JobCounts
 from millpond.actors.messages import AttemptStarted, Role
-from tests.actors.job_pond import asked, dead_ids, job_pond
-from tests.actors.pond import Peer, Pond
+from tests.actors.channels.harness import ChannelHarness, Peer
+from tests.actors.jobs.harness import asked, dead_ids, job_harness
 
 
-def worker(pond: Pond, window: int = 8) -> Peer:
-    return pond.join(role=Role.WORKER, window=window, reports_start=True)
+def worker(harness: ChannelHarness, window: int = 8) -> Peer:
+    return harness.join(role=Role.WORKER, window=window, reports_start=True)
 
 
 def test_only_what_was_begun_counts_when_the_connection_is_lost() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     assert len(hand.pushed()) == 2
     hand.say(AttemptStarted(first))
     hand.leave()
-    again = {each.id: each.attempt for each in worker(pond).pushed()}
+    again = {each.id: each.attempt for each in worker(harness).pushed()}
     assert again == {first: 2, second: 1}
 
 
 def test_only_what_was_begun_counts_when_the_lease_is_over() -> None:
-    pond = job_pond(ack_timeout_s=10.0)
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness(ack_timeout_s=10.0)
+    producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     hand.pushed()
     hand.say(AttemptStarted(first))
-    pond.advance(16)
+    harness.advance(16)
     again = {each.id: each.attempt for each in hand.pushed()}
     assert again == {first: 2, second: 1}
 
 
 def test_a_lease_that_was_prolonged_is_still_begun() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     job = producer.put(b"1").id
     hand.pushed()
     hand.say(AttemptStarted(job))
     hand.touch(job, 60_000)
     hand.leave()
-    assert [each.attempt for each in worker(pond).pushed()] == [2]
+    assert [each.attempt for each in worker(harness).pushed()] == [2]
 
 
 def test_one_attempt_is_enough_for_what_was_begun_and_none_for_the_rest() -> None:
-    pond = job_pond(attempts_max=1)
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness(attempts_max=1)
+    producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     hand.pushed()
     hand.say(AttemptStarted(first))
     hand.leave()
-    pond.settle()
+    harness.settle()
     assert len(dead_ids(producer)) == 1
-    assert [each.id for each in worker(pond).pushed()] == [second]
+    assert [each.id for each in worker(harness).pushed()] == [second]
 
 
 def test_what_ends_everybody_before_a_word_is_a_dead_letter_in_the_end() -> None:
-    pond = job_pond(attempts_max=2)
-    producer = pond.producer()
+    harness = job_harness(attempts_max=2)
+    producer = harness.producer()
     producer.put(b"poison")
     shown = 0
     while not dead_ids(producer):
-        hand = worker(pond)
+        hand = worker(harness)
         shown += len(hand.pushed())
         hand.leave()
-        pond.settle()
+        harness.settle()
         assert shown <= 2 * UNSTARTED_MAX
     assert shown == 2 * UNSTARTED_MAX
 
 
 def test_losses_count_only_in_a_row() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     job = producer.put(b"1").id
     for _ in range(UNSTARTED_MAX - 1):
-        worker(pond).leave()
-    hand = worker(pond)
+        worker(harness).leave()
+    hand = worker(harness)
     hand.pushed()
     hand.say(AttemptStarted(job))
     hand.leave()
     for _ in range(UNSTARTED_MAX - 1):
-        worker(pond).leave()
-    assert [each.attempt for each in worker(pond).pushed()] == [2]
+        worker(harness).leave()
+    assert [each.attempt for each in worker(harness).pushed()] == [2]
 
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_who_never_agreed_to_say_it_has_begun_all_it_holds(begins: bool) -> None:
-    pond = job_pond()
-    producer = pond.producer()
-    hand = pond.join(role=Role.WORKER, reports_start=begins)
+    harness = job_harness()
+    producer = harness.producer()
+    hand = harness.join(role=Role.WORKER, reports_start=begins)
     job = producer.put(b"1").id
     hand.pushed()
     hand.say(AttemptStarted(job + 1))  # nobody's
     hand.leave()
     expected = 1 if begins else 2
-    assert [each.attempt for each in pond.join(role=Role.WORKER).pushed()] == [expected]
+    assert [each.attempt for each in harness.join(role=Role.WORKER).pushed()] == [expected]
 
 
 def test_who_asks_for_no_more_gets_no_more_until_it_does() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     assert isinstance(asked(hand, CountJobs, stop=True), JobCounts)
     job = producer.put(b"1").id
     assert hand.pushed() == []

@@ -28,7 +28,7 @@ from millpond.actors.messages import (
     Touch,
     Writable,
 )
-from tests.actors.pond import NAME, Peer, Pond, fanout, pair, queue
+from tests.actors.channels.harness import NAME, ChannelHarness, Peer, fanout, pair, queue
 
 DEAD = NAME + b"!dead"
 LEASE_S_MIN = 24.0
@@ -42,8 +42,8 @@ class Life:
         self, settings: ChannelSettings, seed: int, identities: tuple[bytes, ...] = ()
     ) -> None:
         self.dice = Random(seed)
-        self.pond = Pond(settings, seed=seed)
-        self.watcher = self.pond.producer()
+        self.harness = ChannelHarness(settings, seed=seed)
+        self.watcher = self.harness.producer()
         self.mode = settings.mode
         self.identities = identities
         self.owed: dict[bytes, set[int]] = {}
@@ -84,7 +84,7 @@ class Life:
         assert receipt.id > self.last_id
         self.last_id = receipt.id
         self.receipts[receipt.key] = receipt
-        self.kept[receipt.id] = (self.pond.now + ttl, self.who(peer), data)
+        self.kept[receipt.id] = (self.harness.now + ttl, self.who(peer), data)
         self.retry_data = (receipt, data, peer.identity)
         for identity, owed in self.owed.items():
             if identity != peer.identity:
@@ -120,7 +120,7 @@ class Life:
         peer, message_id = self.some_peer(), self.some_id()
         peer.ask(Touch(message_id, ms := self.dice.randrange(100_000)))
         if message_id in self.held and self.held[message_id][0] is peer:
-            self.held[message_id] = (peer, self.pond.now + ms / 1000)
+            self.held[message_id] = (peer, self.harness.now + ms / 1000)
 
     def credit(self) -> None:
         self.some_peer().ask(Credit(self.dice.randrange(3)))
@@ -136,7 +136,7 @@ class Life:
             window = self.dice.choice((None, 0, 1, 3))
             ordered = self.dice.random() < 0.1
             identity = self.dice.choice((None, *self.identities)) if self.identities else None
-            peer = self.pond.join(window=window, ordered=ordered, identity=identity)
+            peer = self.harness.join(window=window, ordered=ordered, identity=identity)
             self.peers.append(peer)
             if identity is not None and self.mode is Mode.FANOUT:
                 self.owed.setdefault(identity, set())
@@ -149,23 +149,23 @@ class Life:
             self.held = {each: held for each, held in self.held.items() if held[0] is not peer}
 
     def wait(self) -> None:
-        self.pond.advance(self.dice.choice((0.1, 1, 5, 40)))
+        self.harness.advance(self.dice.choice((0.1, 1, 5, 40)))
 
     def crash(self) -> None:
-        if self.pond.now < self.crashed_at + 60:
+        if self.harness.now < self.crashed_at + 60:
             return  # a second one would be on its way to quarantine
-        self.crashed_at = self.pond.now
-        self.pond.crash()
-        self.pond.advance(0.1)
+        self.crashed_at = self.harness.now
+        self.harness.crash()
+        self.harness.advance(0.1)
         self.held.clear()
 
     def restart(self) -> None:
         for peer in self.peers:
             self.collect(peer)
-        self.pond = self.pond.restarted()
+        self.harness = self.harness.restarted()
         self.peers.clear()
         self.held.clear()
-        self.watcher = self.pond.producer()
+        self.watcher = self.harness.producer()
 
     def collect(self, peer: Peer) -> None:
         for push in peer.pushed():
@@ -173,17 +173,17 @@ class Life:
             if push.id in self.kept:
                 _, source, data = self.kept[push.id]
                 assert source != self.who(peer) and data == push.data
-            self.held[push.id] = (peer, self.pond.now)
+            self.held[push.id] = (peer, self.harness.now)
 
     def check(self) -> None:
-        self.pond.settle()
-        now = self.pond.now
+        self.harness.settle()
+        now = self.harness.now
         for peer in (*self.peers, self.watcher):
             self.collect(peer)
         self.kept = {each: kept for each, kept in self.kept.items() if kept[0] > now}
         self.held = {each: held for each, held in self.held.items() if each in self.kept}
-        dead = {row.origin.id for row in self.pond.store.load(DEAD).rows if row.origin}
-        assert len(dead) == len(self.pond.store.load(DEAD).rows)
+        dead = {row.origin.id for row in self.harness.store.load(DEAD).rows if row.origin}
+        assert len(dead) == len(self.harness.store.load(DEAD).rows)
         alive = self.kept
         if self.mode is Mode.FANOUT:
             self.kept = {each: self.kept[each] for each in self.watcher.list(limit=9999)}
@@ -197,7 +197,7 @@ class Life:
         self.check_leases()
 
     def check_leases(self) -> None:
-        channel = self.pond.scheduler.view(NAME)
+        channel = self.harness.scheduler.view(NAME)
         assert isinstance(channel, Channel)
         holders: Counter[int] = Counter()
         for consumer in channel.delivery.consumers.values():
@@ -210,38 +210,38 @@ class Life:
         if self.mode is Mode.QUEUE:
             assert max(holders.values(), default=1) == 1
         assert channel.info.messages == len(self.kept)
-        assert self.pond.store.usage.messages == len(self.kept) + len(self.pond.kept(DEAD))
+        assert self.harness.store.usage.messages == len(self.kept) + len(self.harness.kept(DEAD))
 
     def finish(self) -> None:
         """Everyone leaves; who comes now takes everything there is."""
         for peer in self.peers:
             self.collect(peer)
             peer.leave()
-        self.pond.advance(1)
+        self.harness.advance(1)
         self.check_deadlines()
         for identity, owed in self.owed.items():
             self.check_owed(identity, owed)
-        last = self.pond.join(resume_after=0)
-        expected = {each for each, kept in self.kept.items() if kept[0] > self.pond.now + 7200}
+        last = self.harness.join(resume_after=0)
+        expected = {each for each, kept in self.kept.items() if kept[0] > self.harness.now + 7200}
         got: set[int] = set()
         for _ in range(7200 // 60):
             while ids := last.pushed_ids():
                 got.update(ids)
                 last.ack(*ids)
-            self.pond.advance(60)
-        letters = {row.origin.id for row in self.pond.store.load(DEAD).rows if row.origin}
+            self.harness.advance(60)
+        letters = {row.origin.id for row in self.harness.store.load(DEAD).rows if row.origin}
         assert expected <= got | letters
 
     def check_owed(self, identity: bytes, owed: set[int]) -> None:
         """Whoever comes again gets what it has not acked, and nothing that it had or put."""
         expected = {each for each in owed if each in self.kept}
-        back = self.pond.join(identity=identity, window=1000)
+        back = self.harness.join(identity=identity, window=1000)
         got = set(back.pushed_ids())
         assert expected == got & set(self.kept)
         back.leave()
 
     def check_deadlines(self) -> None:
-        now = self.pond.now
+        now = self.harness.now
         self.kept = {each: kept for each, kept in self.kept.items() if kept[0] > now}
 
 
@@ -259,7 +259,7 @@ def test_p2p_10_14_15_whatever_happens_the_promises_hold(
     for _ in range(STEPS):
         life.step()
     life.finish()
-    assert life.pond.scheduler.counters.quarantines == 0
+    assert life.harness.scheduler.counters.quarantines == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -275,51 +275,53 @@ def test_pa_18_ps_06_ps_10_whatever_identities_do_the_promises_hold(
     for _ in range(STEPS):
         life.step()
     life.finish()
-    assert life.pond.scheduler.counters.quarantines == 0
+    assert life.harness.scheduler.counters.quarantines == 0
 
 
 def test_a_queue_hands_a_message_to_the_next_only_after_the_last_lost_it() -> None:
     """What a worker sees: between a push and its end, nobody else is pushed the same message."""
-    dice, pond = Random(4), Pond(queue(ack_timeout_s=30, attempts_max=10**6))
-    producer, workers = pond.producer(), [pond.join(window=3) for _ in range(4)]
+    dice, harness = Random(4), ChannelHarness(queue(ack_timeout_s=30, attempts_max=10**6))
+    producer, workers = harness.producer(), [harness.join(window=3) for _ in range(4)]
     held: dict[int, tuple[Peer, float]] = {}
     for _ in range(2000):
         producer.put(ttl=dice.choice((30, 3000)))
-        pond.advance(dice.random() * 3)
+        harness.advance(dice.random() * 3)
         for worker in workers:
             for push in worker.pushed():
                 if push.id in held:
-                    assert pond.now >= held[push.id][1] + LEASE_S_MIN - 3
-                held[push.id] = (worker, pond.now)
+                    assert harness.now >= held[push.id][1] + LEASE_S_MIN - 3
+                held[push.id] = (worker, harness.now)
                 if dice.random() < 0.6:
                     worker.ack(push.id)
     assert len(held) > 500
 
 
 def test_leave_and_put_in_one_breath_keep_what_was_put() -> None:
-    pond = Pond()
-    peer = pond.join()
+    harness = ChannelHarness()
+    peer = harness.join()
     peer.say(Put(1, 60, b"last words"), Detach())
-    assert pond.kept() == [b"last words"]
-    assert [each.data for each in pond.join().pushed() if isinstance(each, Msg)] == [b"last words"]
+    assert harness.kept() == [b"last words"]
+    assert [each.data for each in harness.join().pushed() if isinstance(each, Msg)] == [
+        b"last words"
+    ]
 
 
 def test_nothing_is_remembered_of_messages_that_are_gone() -> None:
     """A worker that also puts leaves its own messages to others; all come back once and more."""
-    pond = Pond(queue(ack_timeout_s=1, attempts_max=10**6))
-    peers = [pond.join(window=4) for _ in range(3)]
+    harness = ChannelHarness(queue(ack_timeout_s=1, attempts_max=10**6))
+    peers = [harness.join(window=4) for _ in range(3)]
     for turn in range(300):
         peers[turn % 3].put(ttl=600)
-        pond.advance(0.5)
+        harness.advance(0.5)
         for peer in peers:
             peer.ack(*peer.pushed_ids()[::2])
     for _ in range(40):
-        pond.advance(10)
+        harness.advance(10)
         for peer in peers:
             peer.ack(*peer.pushed_ids())
-    channel = pond.scheduler.view(NAME)
+    channel = harness.scheduler.view(NAME)
     assert isinstance(channel, Channel) and isinstance(channel.delivery, QueueDelivery)
     delivery = channel.delivery
-    assert pond.kept() == [] and delivery.attempts == {} and not delivery.has_delays
+    assert harness.kept() == [] and delivery.attempts == {} and not delivery.has_delays
     assert delivery._backlog._taken == set() and delivery._backlog._returned.heap == []
-    assert len(delivery._agenda) <= 64 and not pond.store.load(NAME).attempts
+    assert len(delivery._agenda) <= 64 and not harness.store.load(NAME).attempts

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from millpond.actors.messages import Ack, Attach, Batch, Msg, Put
-from tests.actors.pond import Pond
-from tests.actors.ports import RecordingPort
+from tests.actors.channels.harness import ChannelHarness
+from tests.actors.recording_port import RecordingPort
 
 WARM = 2_000
 
@@ -26,15 +26,15 @@ def name(number: int) -> bytes:
     return b"channel/%012d" % number
 
 
-def join_and_leave(pond: Pond, number: int) -> None:
-    port = RecordingPort(1, pond.now)
-    pond.scheduler.attach(name(number), port, Attach(), pond.now)
-    pond.scheduler.detach(name(number), port)
+def join_and_leave(harness: ChannelHarness, number: int) -> None:
+    port = RecordingPort(1, harness.now)
+    harness.scheduler.attach(name(number), port, Attach(), harness.now)
+    harness.scheduler.detach(name(number), port)
 
 
-def put_push_and_ack(pond: Pond, number: int) -> None:
+def put_push_and_ack(harness: ChannelHarness, number: int) -> None:
     """One message goes through, and everyone leaves."""
-    channel, scheduler, now = name(number), pond.scheduler, pond.now
+    channel, scheduler, now = name(number), harness.scheduler, harness.now
     producer, consumer = RecordingPort(1, now), RecordingPort(2, now)
     for port in (producer, consumer):
         scheduler.attach(channel, port, Attach(), now)
@@ -46,41 +46,41 @@ def put_push_and_ack(pond: Pond, number: int) -> None:
         scheduler.detach(channel, port)
 
 
-def pass_seconds(pond: Pond, seconds: int) -> None:
-    """Coarser than `Pond.advance`, which stops at every one of so many deadlines."""
+def pass_seconds(harness: ChannelHarness, seconds: int) -> None:
+    """Coarser than `ChannelHarness.advance`, which stops at every one of so many deadlines."""
     for _ in range(seconds):
-        pond.now += 1
-        while pond.scheduler.turn(pond.now):
+        harness.now += 1
+        while harness.scheduler.turn(harness.now):
             pass
 
 
 def main(channels: int, channels_per_s: int) -> None:
     """All channels are joined and left; then each has one message within their common window."""
-    pond, started = Pond(), time.perf_counter()
+    harness, started = ChannelHarness(), time.perf_counter()
     for number in range(WARM):
-        join_and_leave(pond, -number)
-        put_push_and_ack(pond, -number)
-    pass_seconds(pond, 1000)
-    assert pond.scheduler.cells == {}
+        join_and_leave(harness, -number)
+        put_push_and_ack(harness, -number)
+    pass_seconds(harness, 1000)
+    assert harness.scheduler.cells == {}
     measured, before = dict[str, float](), rss_bytes()
 
     def measure(what: str) -> None:
         measured[what] = round((rss_bytes() - before) / channels, 1)
 
     for number in range(channels):
-        join_and_leave(pond, number)
+        join_and_leave(harness, number)
     measure("joined and left")
     for number in range(channels):
-        put_push_and_ack(pond, number)
+        put_push_and_ack(harness, number)
         if (number + 1) % channels_per_s == 0:
-            pass_seconds(pond, 1)
+            pass_seconds(harness, 1)
     measure("just used")
-    pass_seconds(pond, 70)
+    pass_seconds(harness, 70)
     measure("passivated, inside the key window")
-    assert len(pond.scheduler.cells) == channels
-    pass_seconds(pond, 700)
+    assert len(harness.scheduler.cells) == channels
+    pass_seconds(harness, 700)
     measure("after the key window")
-    measured["cells left"] = len(pond.scheduler.cells)
+    measured["cells left"] = len(harness.scheduler.cells)
     measured["seconds"] = round(time.perf_counter() - started, 1)
     json.dump(measured, sys.stdout)
 

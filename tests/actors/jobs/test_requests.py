@@ -12,12 +12,13 @@ from millpond.actors.jobs.schedule import JobSchedule
 from millpond.actors.messages import Mode, NackReason
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.store.message_attributes import MessageAttributes
-from tests.actors.job_pond import (
+from tests.actors.channels.harness import NAME, START_S, ChannelHarness, pair, queue
+from tests.actors.jobs.harness import (
     asked,
-    buried,
     counts,
     dead_ids,
-    job_pond,
+    dead_letter,
+    job_harness,
     put,
     rows,
     show,
@@ -25,63 +26,62 @@ from tests.actors.job_pond import (
     taken,
     worker,
 )
-from tests.actors.pond import NAME, START_S, Pond, pair, queue
 
 DAY_S = 86_400
 
 
 def test_a_job_is_handed_out_when_it_is_due_and_not_before() -> None:
-    pond = job_pond(ack_timeout_s=600.0)
-    producer, hand = pond.producer(), worker(pond, window=8)
+    harness = job_harness(ack_timeout_s=600.0)
+    producer, hand = harness.producer(), worker(harness, window=8)
     later, now = put(producer, b"later", due_in=60).id, put(producer, b"now").id
     assert taken(hand).id == now
-    pond.advance(59.9)
+    harness.advance(59.9)
     assert hand.pushed() == []
-    pond.advance(0.2)
+    harness.advance(0.2)
     assert taken(hand).id == later
 
 
 def test_a_job_that_became_due_while_nobody_was_there_is_handed_out_once() -> None:
     """Its rest ended before anybody looked at it: it must not be leased twice."""
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     ids = [put(producer, due_in=5).id, put(producer, due_in=900).id, put(producer).id]
-    pond.advance(10)
-    first, second = worker(pond, window=8), worker(pond, window=8)
+    harness.advance(10)
+    first, second = worker(harness, window=8), worker(harness, window=8)
     assert sorted(first.pushed_ids() + second.pushed_ids()) == [ids[0], ids[2]]
 
 
 def test_a_due_that_has_passed_is_now() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     kept = put(producer, due_in=-500, ttl=100)
     assert taken(hand).id == kept.id
-    assert show(producer, kept.id).expires_at == pond.now + 100
+    assert show(producer, kept.id).expires_at == harness.now + 100
 
 
 def test_the_ttl_counts_from_the_due() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     kept = put(producer, due_in=1000, ttl=60)
-    assert (kept.ttl, show(producer, kept.id).expires_at) == (60, pond.now + 1060)
-    pond.advance(1059)
+    assert (kept.ttl, show(producer, kept.id).expires_at) == (60, harness.now + 1060)
+    harness.advance(1059)
     assert states(producer) == {kept.id: "ready"}
-    pond.advance(2)
-    assert states(producer) == {} and pond.kept() == []
+    harness.advance(2)
+    assert states(producer) == {} and harness.kept() == []
 
 
 def test_a_year_ahead_is_taken_and_more_is_refused() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     assert put(producer, due_in=365 * DAY_S).id
     assert put(producer, due_in=367 * DAY_S) is Code.TTL_REFUSED
 
 
 def test_due_and_unique_survive_a_restart() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     due = put(producer, b"later", due_in=60, unique=b"alice").id
-    again = pond.restarted()
+    again = harness.restarted()
     producer, hand = again.producer(), worker(again, window=8)
     assert show(producer, due).due == START_S + 60
     assert put(producer, b"other", unique=b"alice").id == due
@@ -92,11 +92,11 @@ def test_due_and_unique_survive_a_restart() -> None:
 
 
 def test_the_wait_before_another_attempt_survives_a_restart() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     kept = put(producer).id
     hand.nack(taken(hand).id, NackReason.LATER, 300_000)
-    again = pond.restarted()
+    again = harness.restarted()
     hand = worker(again)
     again.advance(298)
     assert hand.pushed() == []
@@ -106,42 +106,44 @@ def test_the_wait_before_another_attempt_survives_a_restart() -> None:
 
 def test_a_channel_whose_jobs_all_wait_is_put_away_and_comes_back_for_them() -> None:
     """PA-30: the wait is in the store, so memory need not have it."""
-    pond = Pond(ChannelSettings(mode=Mode.QUEUE), runtime=SchedulerSettings(passivate_after_s=60.0))
-    producer = pond.producer()
+    harness = ChannelHarness(
+        ChannelSettings(mode=Mode.QUEUE), runtime=SchedulerSettings(passivate_after_s=60.0)
+    )
+    producer = harness.producer()
     kept = put(producer, due_in=1000).id
     producer.leave()
-    pond.advance(200)
-    assert pond.scheduler.view(NAME) is None
-    hand = worker(pond)
-    pond.advance(700)
+    harness.advance(200)
+    assert harness.scheduler.view(NAME) is None
+    hand = worker(harness)
+    harness.advance(700)
     assert hand.pushed() == []
-    pond.advance(101)
+    harness.advance(101)
     assert taken(hand).id == kept
 
 
 def test_of_one_unique_name_there_is_one_job_until_it_leaves() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     first = put(producer, b"1", unique=b"alice")
     assert not first.existing
     second = put(producer, b"2", unique=b"alice", ttl=5)
     assert (second.id, second.ttl, second.existing) == (first.id, first.ttl, True)
-    assert not put(producer, b"3", unique=b"bob").existing and len(pond.kept()) == 2
+    assert not put(producer, b"3", unique=b"bob").existing and len(harness.kept()) == 2
     hand.ack(first.id)
     third = put(producer, b"4", unique=b"alice")
     assert not third.existing and third.id != first.id
 
 
 def test_a_unique_name_is_free_when_its_job_is_dead_expired_or_cancelled() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     dead = put(producer, unique=b"a").id
-    hand = worker(pond)
+    hand = worker(harness)
     asked(hand, m.RejectJob, taken(hand).id, "no")
     hand.leave()
     expired = put(producer, unique=b"a", ttl=10)
     assert not expired.existing and expired.id != dead
-    pond.now += 11  # its deadline is over, and nobody has swept yet
+    harness.now += 11  # its deadline is over, and nobody has swept yet
     cancelled = put(producer, unique=b"a")
     assert not cancelled.existing
     asked(producer, m.CancelJob, cancelled.id)
@@ -150,13 +152,13 @@ def test_a_unique_name_is_free_when_its_job_is_dead_expired_or_cancelled() -> No
 
 def test_a_put_said_twice_is_one_job_and_other_data_is_refused() -> None:
     """PA-08, PA-10: keys of jobs are those of the channel."""
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     first = put(producer, b"1", key=7, unique=b"x")
     again = put(producer, b"1", key=7, unique=b"x")
     assert (again.id, again.existing) == (first.id, False)
     assert put(producer, b"2", key=7) is Code.KEY_REUSED
-    assert len(pond.kept()) == 1
+    assert len(harness.kept()) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,35 +173,35 @@ def test_a_put_said_twice_is_one_job_and_other_data_is_refused() -> None:
 def test_a_put_is_refused_as_a_message_would_be(
     settings: ChannelSettings, data: bytes, code: Code
 ) -> None:
-    producer = Pond(settings).producer()
+    producer = ChannelHarness(settings).producer()
     assert put(producer, data) is code
 
 
 def test_whoever_put_a_job_may_work_on_it() -> None:
     """Not so with messages (PA-18): there the sender is who should not get them."""
-    pond = job_pond()
-    ann = pond.join(identity=b"a" * 32, window=4)
+    harness = job_harness()
+    ann = harness.join(identity=b"a" * 32, window=4)
     kept = put(ann).id
     assert taken(ann).id == kept
     ann.ack(kept)
-    assert pond.kept() == []
+    assert harness.kept() == []
 
 
 def test_a_channel_in_another_mode_has_no_jobs() -> None:
-    pond = Pond(pair())
-    peer = pond.producer()
+    harness = ChannelHarness(pair())
+    peer = harness.producer()
     assert put(peer) is Code.NOT_A_QUEUE
     assert asked(peer, m.CountJobs) is Code.NOT_A_QUEUE
-    dead = job_pond().producer(NAME + b"!dead")
+    dead = job_harness().producer(NAME + b"!dead")
     assert asked(dead, m.ListJobs, None, 0, 10, 1000) is Code.NOT_A_QUEUE
 
 
 def test_lists_tell_where_each_job_stands() -> None:
-    pond = job_pond()
-    producer = pond.producer()
-    dead = buried(pond, producer, b"dead")
+    harness = job_harness()
+    producer = harness.producer()
+    dead = dead_letter(harness, producer, b"dead")
     held, waiting = put(producer, b"h" * 300).id, put(producer, due_in=60).id
-    hand = worker(pond)
+    hand = worker(harness)
     ready = put(producer).id
     assert taken(hand).id == held
     (letter,) = dead_ids(producer)
@@ -223,10 +225,10 @@ def test_lists_tell_where_each_job_stands() -> None:
 
 @pytest.mark.parametrize("size", [2**18, 700])
 def test_pages_of_the_living_and_the_dead_give_every_job_once(size: int) -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     for turn in range(4):
-        buried(pond, producer, b"dead%d" % turn)
+        dead_letter(harness, producer, b"dead%d" % turn)
         put(producer, due_in=100)
         for _ in range(turn):
             put(producer, due_in=200)
@@ -240,17 +242,17 @@ def test_pages_of_the_living_and_the_dead_give_every_job_once(size: int) -> None
 
 
 def test_counts_are_those_of_the_states() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     nothing = counts(producer)
     assert nothing == m.JobCounts(nothing.number, 0, 0, 0, 0, 0.0, 0)
-    buried(pond, producer)
+    dead_letter(harness, producer)
     put(producer, due_in=60)
     put(producer)
-    hand = worker(pond)
-    pond.advance(5)
+    hand = worker(harness)
+    harness.advance(5)
     first = put(producer).id
-    pond.advance(5)
+    harness.advance(5)
     put(producer)
     found = counts(producer)
     assert (found.ready, found.delayed, found.leased, found.dead) == (2, 1, 1, 1)
@@ -259,32 +261,32 @@ def test_counts_are_those_of_the_states() -> None:
 
 
 def test_a_job_that_rests_can_be_had_at_once_also_after_a_restart() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     kept = put(producer, due_in=600).id
     assert asked(producer, m.RetryJob, kept).state is m.JobState.DELAYED
     assert asked(producer, m.RetryJob, kept).state is m.JobState.READY
     assert asked(producer, m.RetryJob, 99) is Code.NOT_FOUND
-    again = pond.restarted()
+    again = harness.restarted()
     assert taken(worker(again)).id == kept
-    assert taken(worker(pond)).id == kept
+    assert taken(worker(harness)).id == kept
 
 
 def test_a_cancelled_job_is_gone_and_its_worker_has_lost_the_lease() -> None:
-    pond = job_pond()
-    producer, hand = pond.producer(), worker(pond)
+    harness = job_harness()
+    producer, hand = harness.producer(), worker(harness)
     kept = put(producer).id
     assert taken(hand).id == kept
     assert asked(producer, m.CancelJob, kept).state is m.JobState.LEASED
     assert getattr(hand.touch(kept, 1000), "code", None) is Code.LEASE_LOST
-    assert asked(producer, m.CancelJob, kept) is Code.NOT_FOUND and pond.kept() == []
+    assert asked(producer, m.CancelJob, kept) is Code.NOT_FOUND and harness.kept() == []
     other = put(producer).id
     assert taken(hand).id == other, "it has room for the next"
 
 
 def test_only_the_holder_of_the_lease_rejects() -> None:
-    pond = job_pond()
-    producer, hand, other = pond.producer(), worker(pond), worker(pond)
+    harness = job_harness()
+    producer, hand, other = harness.producer(), worker(harness), worker(harness)
     kept = put(producer).id
     holder, idle = (hand, other) if hand.pushed_ids() == [kept] else (other, hand)
     assert asked(idle, m.RejectJob, kept, "mine?") is Code.LEASE_LOST
@@ -296,16 +298,16 @@ def test_only_the_holder_of_the_lease_rejects() -> None:
 
 
 def test_a_job_given_back_counts_no_attempt_and_its_worker_gets_no_other() -> None:
-    pond = job_pond(attempts_max=2)
-    producer, hand = pond.producer(), worker(pond, window=2)
+    harness = job_harness(attempts_max=2)
+    producer, hand = harness.producer(), worker(harness, window=2)
     ids = [put(producer).id for _ in range(3)]
     assert hand.pushed_ids() == ids[:2]
     assert asked(hand, m.RetryJob, ids[0]).state is m.JobState.LEASED
     assert asked(producer, m.RetryJob, ids[1]).state is m.JobState.LEASED, "of others it stays"
     hand.ack(ids[1])
-    pond.advance(1)
+    harness.advance(1)
     assert hand.pushed() == [] and states(producer) == {ids[0]: "ready", ids[2]: "ready"}
-    other = worker(pond)
+    other = worker(harness)
     message = taken(other)
     assert (message.id, message.attempt) == (ids[0], 1)
     hand.credit(1)
@@ -313,45 +315,45 @@ def test_a_job_given_back_counts_no_attempt_and_its_worker_gets_no_other() -> No
 
 
 def test_a_crash_of_the_channel_tells_who_asked() -> None:
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     put(producer)
-    pond.crash_on_spawn = lambda name: name.endswith(b"!dead")
+    harness.crash_on_spawn = lambda name: name.endswith(b"!dead")
     assert asked(producer, m.CountJobs) is Code.OUTCOME_UNKNOWN
 
 
 def test_a_channel_is_not_put_away_while_a_rest_is_in_memory_alone() -> None:
     """PA-30: a rest that nobody asked for by its length is not in the store."""
     runtime = SchedulerSettings(passivate_after_s=60.0)
-    pond = Pond(queue(ack_timeout_s=3600.0), runtime=runtime)
-    producer, hand = pond.producer(), worker(pond)
+    harness = ChannelHarness(queue(ack_timeout_s=3600.0), runtime=runtime)
+    producer, hand = harness.producer(), worker(harness)
     put(producer, due_in=900)
     kept = put(producer).id
     hand.nack(taken(hand).id, NackReason.BUSY)
     hand.leave()
     producer.leave()
-    pond.advance(120)
-    assert pond.scheduler.view(NAME) is not None
-    hand = worker(pond)
+    harness.advance(120)
+    assert harness.scheduler.view(NAME) is not None
+    hand = worker(harness)
     assert hand.pushed() == []
-    pond.advance(400)
+    harness.advance(400)
     assert taken(hand).id == kept
 
 
 def test_a_dead_job_that_finds_no_room_is_in_no_list_and_its_name_is_free() -> None:
-    pond = Pond(queue(), dead=ChannelSettings(messages_max=0))
-    producer = pond.producer()
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
+    producer = harness.producer()
     kept = put(producer, unique=b"a").id
-    hand = worker(pond)
+    hand = worker(harness)
     asked(hand, m.RejectJob, taken(hand).id, "no")
-    assert states(producer) == {} and len(pond.kept()) == 1
+    assert states(producer) == {} and len(harness.kept()) == 1
     found = counts(producer)
     assert (found.ready, found.delayed, found.leased, found.dead) == (0, 0, 0, 0)
     for request in (m.RetryJob, m.CancelJob):
         assert asked(producer, request, kept) is Code.NOT_FOUND
     assert not put(producer, unique=b"a").existing
-    pond.advance(20)
-    assert len(pond.kept()) == 2, "it is offered again and again"
+    harness.advance(20)
+    assert len(harness.kept()) == 2, "it is offered again and again"
 
 
 def row(message_id: int, size: int = 0) -> m.JobRow:

@@ -10,8 +10,8 @@ import pytest
 from millpond.actors.messages import Put
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.store.interface import Fault
-from tests.actors.cells import LateStore
-from tests.actors.pond import Pond
+from tests.actors.channels.harness import ChannelHarness
+from tests.actors.runtime.harness import LateStore
 
 
 @pytest.fixture(autouse=True)
@@ -23,83 +23,83 @@ def puts(count: int, key: int = 1) -> list[Put]:
     return [Put(key + each, 3600, b"hi") for each in range(count)]
 
 
-def crash(pond: Pond) -> None:
-    pond.crash()
+def crash(harness: ChannelHarness) -> None:
+    harness.crash()
 
 
-def crash_for_long(pond: Pond) -> None:
+def crash_for_long(harness: ChannelHarness) -> None:
     for _ in range(6):
-        pond.crash()
-        pond.advance(1)
-    assert pond.scheduler.counters.quarantines == 1
+        harness.crash()
+        harness.advance(1)
+    assert harness.scheduler.counters.quarantines == 1
 
 
 @pytest.mark.parametrize("befalls", [crash, crash_for_long])
 def test_pa_36_a_cell_that_is_rebuilt_still_pushes_nothing(
-    befalls: Callable[[Pond], None],
+    befalls: Callable[[ChannelHarness], None],
 ) -> None:
-    pond = Pond()
-    producer, consumer = pond.producer(), pond.join(window=0)
+    harness = ChannelHarness()
+    producer, consumer = harness.producer(), harness.join(window=0)
     receipt = producer.put()
-    pond.scheduler.drain()
-    befalls(pond)
-    pond.advance(400)
+    harness.scheduler.drain()
+    befalls(harness)
+    harness.advance(400)
     consumer.port.take()
     consumer.credit(5)
-    assert consumer.pushed() == [] and pond.info().messages == 1
+    assert consumer.pushed() == [] and harness.info().messages == 1
     consumer.ack(receipt.id)
-    assert pond.info().messages == 0, "acks still count"
+    assert harness.info().messages == 0, "acks still count"
 
 
 def test_pa_36_who_rests_when_the_drain_begins_hears_of_it_afterwards() -> None:
-    pond = Pond()
-    producer, consumer = pond.producer(), pond.join(window=0)
+    harness = ChannelHarness()
+    producer, consumer = harness.producer(), harness.join(window=0)
     producer.put()
-    crash_for_long(pond)
-    pond.scheduler.drain()
+    crash_for_long(harness)
+    harness.scheduler.drain()
     consumer.port.take()
-    pond.advance(400)
+    harness.advance(400)
     consumer.credit(5)
-    assert consumer.pushed() == [] and pond.info().messages == 1
+    assert consumer.pushed() == [] and harness.info().messages == 1
 
 
 def test_pa_36_a_commit_that_fails_during_the_drain_makes_nobody_push() -> None:
-    pond = Pond(store=(store := LateStore()))
-    producer, consumer = pond.producer(), pond.join(window=1)
+    harness = ChannelHarness(store=(store := LateStore()))
+    producer, consumer = harness.producer(), harness.join(window=1)
     producer.say(*puts(2))
     store.commits[0].finish(None)
     (first,) = consumer.pushed()
-    pond.scheduler.drain()
+    harness.scheduler.drain()
     producer.say(*puts(1, key=3))
     store.commits[-1].finish(Fault.NOT_STORED)
-    pond.advance(1)
+    harness.advance(1)
     consumer.ack(first.id)
     assert consumer.pushed() == []
 
 
 def test_pa_36_who_comes_during_the_drain_is_pushed_nothing() -> None:
-    pond = Pond(runtime=SchedulerSettings(passivate_after_s=10))
-    asleep, awake = pond.producer(b"asleep"), pond.producer(b"awake")
+    harness = ChannelHarness(runtime=SchedulerSettings(passivate_after_s=10))
+    asleep, awake = harness.producer(b"asleep"), harness.producer(b"awake")
     for producer in (asleep, awake):
         producer.put()
     asleep.leave()
-    pond.advance(20)
-    assert pond.scheduler.view(b"asleep") is None
+    harness.advance(20)
+    assert harness.scheduler.view(b"asleep") is None
     awake.leave()
-    pond.scheduler.drain()
+    harness.scheduler.drain()
     for name in (b"asleep", b"awake", b"new"):
-        consumer = pond.join(name)
-        pond.producer(name).put()
+        consumer = harness.join(name)
+        harness.producer(name).put()
         assert consumer.pushed() == [], name
 
 
 def test_pa_36_a_channel_that_takes_another_mode_remembers_it() -> None:
     """Without messages and guests, whoever comes next says how a channel delivers."""
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     producer.ack(producer.put().id)
     producer.leave()
-    pond.scheduler.drain()
-    consumer = pond.join()
-    pond.producer().put()
+    harness.scheduler.drain()
+    consumer = harness.join()
+    harness.producer().put()
     assert consumer.pushed() == []

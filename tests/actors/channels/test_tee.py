@@ -20,8 +20,8 @@ from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import stream_cell, stream_of
 from millpond.actors.streams.settings import StreamContext, StreamLimits
 from millpond.actors.streams.stream import Stream
-from tests.actors.pond import NAME, Pond
-from tests.actors.ports import RecordingPort
+from tests.actors.channels.harness import NAME, ChannelHarness
+from tests.actors.recording_port import RecordingPort
 from tests.actors.streams.lake import SlowMemory, bodies_of, read_of
 
 ALL = b"all"
@@ -30,7 +30,7 @@ OTHER = b"other"
 TEED = ChannelSettings(mode=Mode.PAIR, tee=ALL)
 
 
-class Mill(Pond):
+class Mill(ChannelHarness):
     """Channels, and the streams that they feed, on one store."""
 
     def __init__(self, settings: ChannelSettings = TEED, **options: Any) -> None:
@@ -59,9 +59,9 @@ class Mill(Pond):
             return self.loads[cell]
         return self.store.load(cell) if stream_of(cell) is None else self.store.log_snapshot(cell)
 
-    def _build(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
+    def _build(self, cell: bytes, kept: CellSnapshot, attachments: dict[Port, Attach]) -> Behaviour:
         if isinstance(kept, Snapshot):
-            return self._spawn(cell, kept, guests)
+            return self._spawn(cell, kept, attachments)
         if self.crash_on_spawn(cell):
             raise RuntimeError("this stream cannot be built")
         name = stream_of(cell)

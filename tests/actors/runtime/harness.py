@@ -23,7 +23,7 @@ from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Change, Snapshot, StoredMessage
 from millpond.actors.store.interface import Commit, Store
 from millpond.actors.store.memory import MemoryStore
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 
 START_S = 1_763_683_200.0
 
@@ -33,12 +33,18 @@ class Echo:
 
     unanswered = ()
 
-    def __init__(self, works: Works, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]):
-        self.works = works
+    def __init__(
+        self,
+        runtime: RuntimeHarness,
+        name: bytes,
+        snapshot: Snapshot,
+        attachments: dict[Port, Attach],
+    ):
+        self.runtime = runtime
         self.name = name
         self.kept = [row.key for row in snapshot.rows]
-        self.guests = list(guests)
-        self.deadline = works.deadlines.get(name, inf)
+        self.attachments = list(attachments)
+        self.deadline = runtime.deadlines.get(name, inf)
         self.woken: list[float] = []
 
     @property
@@ -52,7 +58,7 @@ class Echo:
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         for message in batch.messages:
-            self.works.handled.append((self.name, message))
+            self.runtime.handled.append((self.name, message))
             match message:
                 case Put(key=key, data=data):
                     self.kept.append(key)
@@ -62,7 +68,7 @@ class Echo:
                 case Attach():
                     effects.answers.append(Attached(Mode.PAIR, 1))
                 case Ack(id=message_id):
-                    effects.posts += tuple(self.works.on_ack(self.name, message_id))
+                    effects.posts += tuple(self.runtime.on_ack(self.name, message_id))
                 case _:
                     pass
         return effects
@@ -70,12 +76,12 @@ class Echo:
     def wake(self, now: float) -> Effects:
         if now >= self.deadline:
             self.woken.append(now)
-            self.deadline = self.works.deadlines[self.name] = inf
-        self.works.on_wake(self.name, now)
+            self.deadline = self.runtime.deadlines[self.name] = inf
+        self.runtime.on_wake(self.name, now)
         return Effects()
 
 
-class Works:
+class RuntimeHarness:
     """The scheduler under test. `handled` is every message that any cell took, in order."""
 
     def __init__(self, *, store: Store | None = None, seed: int = 1, **settings: object) -> None:
@@ -94,8 +100,8 @@ class Works:
             SchedulerSettings(**settings),  # type: ignore[arg-type]
         )
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Echo:
-        echo = Echo(self, name, snapshot, guests)
+    def _spawn(self, name: bytes, snapshot: Snapshot, attachments: dict[Port, Attach]) -> Echo:
+        echo = Echo(self, name, snapshot, attachments)
         self.spawned.append(echo)
         return echo
 

@@ -8,52 +8,52 @@ from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import Mode
-from tests.actors.job_pond import (
+from tests.actors.channels.harness import NAME, ChannelHarness
+from tests.actors.jobs.harness import (
     asked,
-    buried,
     counts,
     dead_ids,
-    job_pond,
+    dead_letter,
+    job_harness,
     put,
     rows,
     show,
     taken,
     worker,
 )
-from tests.actors.pond import NAME, Pond
 
 DEAD = NAME + b"!dead"
 
 
 def test_dead_jobs_come_back_with_new_ids_and_all_attempts() -> None:
-    pond = job_pond(attempts_max=1)
-    producer = pond.producer()
-    olds = [buried(pond, producer, data) for data in (b"a", b"b", b"c")]
+    harness = job_harness(attempts_max=1)
+    producer = harness.producer()
+    olds = [dead_letter(harness, producer, data) for data in (b"a", b"b", b"c")]
     letters = dead_ids(producer)
     done = asked(producer, m.RetryDeadLetters, (letters[2], letters[0], 77))
     assert (done.count, done.more) == (2, False)
-    assert dead_ids(producer) == [letters[1]] and sorted(pond.kept()) == [b"a", b"c"]
+    assert dead_ids(producer) == [letters[1]] and sorted(harness.kept()) == [b"a", b"c"]
     live = rows(producer, m.JobState.READY).rows
     assert not {row.id for row in live} & {*olds, *letters}
     assert [(row.attempt, row.origin, row.reason) for row in live] == [
         (0, olds[2], "no way"),
         (0, olds[0], "no way"),
     ]
-    hand = worker(pond)
+    hand = worker(harness)
     message = taken(hand)
     assert (message.attempt, message.data) == (1, b"c")
     hand.ack(message.id)
     assert asked(producer, m.RetryDeadLetters, None).count == 1
     assert asked(producer, m.RetryDeadLetters, None).count == 0
-    assert counts(producer).dead == 0 and pond.kept(DEAD) == []
+    assert counts(producer).dead == 0 and harness.kept(DEAD) == []
 
 
 def test_what_comes_back_and_dies_again_is_a_dead_letter_of_its_own() -> None:
-    pond = job_pond()
-    producer = pond.producer()
-    buried(pond, producer)
+    harness = job_harness()
+    producer = harness.producer()
+    dead_letter(harness, producer)
     asked(producer, m.RetryDeadLetters, None)
-    hand = worker(pond)
+    hand = worker(harness)
     second = taken(hand).id
     asked(hand, m.RejectJob, second, "still not")
     (letter,) = dead_ids(producer)
@@ -61,22 +61,22 @@ def test_what_comes_back_and_dies_again_is_a_dead_letter_of_its_own() -> None:
 
 
 def test_dead_jobs_are_deleted() -> None:
-    pond = job_pond()
-    producer = pond.producer()
-    old = buried(pond, producer)
+    harness = job_harness()
+    producer = harness.producer()
+    old = dead_letter(harness, producer)
     for _ in range(3):
-        buried(pond, producer)
+        dead_letter(harness, producer)
     assert asked(producer, m.PurgeDeadLetters, (old, old, 5)).count == 1, "by the id that it had"
     assert asked(producer, m.PurgeDeadLetters, None).count == 3
-    assert dead_ids(producer) == [] and pond.kept(DEAD) == []
+    assert dead_ids(producer) == [] and harness.kept(DEAD) == []
 
 
 def test_many_are_moved_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.actors.jobs.dead_letters.COUNT_MAX", 2)
-    pond = job_pond()
-    producer = pond.producer()
+    harness = job_harness()
+    producer = harness.producer()
     for _ in range(5):
-        buried(pond, producer)
+        dead_letter(harness, producer)
     done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more) == (2, True)
     done = asked(producer, m.PurgeDeadLetters, None)
@@ -86,27 +86,27 @@ def test_many_are_moved_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_for_what_there_is_no_room_stays_dead() -> None:
-    pond = Pond(ChannelSettings(mode=Mode.QUEUE, messages_max=2))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(mode=Mode.QUEUE, messages_max=2))
+    producer = harness.producer()
     for _ in range(3):
-        buried(pond, producer)
+        dead_letter(harness, producer)
     put(producer, due_in=100)
     done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more, len(dead_ids(producer))) == (1, True, 2)
     assert asked(producer, m.RetryDeadLetters, None) is Code.BUFFER_FULL
-    assert len(dead_ids(producer)) == 2 and len(pond.kept()) == 2
+    assert len(dead_ids(producer)) == 2 and len(harness.kept()) == 2
 
 
 def test_a_crash_before_the_dead_letter_is_let_go_of_does_not_double_the_job() -> None:
     """What the channel keeps and what its dead letters keep are two writes."""
-    pond = job_pond()
-    producer = pond.producer()
-    buried(pond, producer)
-    before = pond.store.load(DEAD)
+    harness = job_harness()
+    producer = harness.producer()
+    dead_letter(harness, producer)
+    before = harness.store.load(DEAD)
     asked(producer, m.RetryDeadLetters, None)
     (letter,) = before.rows
-    pond.store.write(DEAD, [letter])  # as if its end had not been kept
-    again = pond.restarted()
+    harness.store.write(DEAD, [letter])  # as if its end had not been kept
+    again = harness.restarted()
     producer = again.producer()
     again.settle()
     assert dead_ids(producer) == [], "the channel says again that it has it"
@@ -115,26 +115,26 @@ def test_a_crash_before_the_dead_letter_is_let_go_of_does_not_double_the_job() -
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_the_second_retry_after_such_a_crash_is_none(is_done: bool) -> None:
-    pond = job_pond()
-    producer = pond.producer()
-    buried(pond, producer)
-    (letter,) = pond.store.load(DEAD).rows
+    harness = job_harness()
+    producer = harness.producer()
+    dead_letter(harness, producer)
+    (letter,) = harness.store.load(DEAD).rows
     asked(producer, m.RetryDeadLetters, None)
     if is_done:
-        hand = worker(pond)
+        hand = worker(harness)
         hand.ack(taken(hand).id)
         hand.leave()
-    pond.store.write(DEAD, [letter])
-    pond.scheduler.cells.pop(DEAD, None)
+    harness.store.write(DEAD, [letter])
+    harness.scheduler.cells.pop(DEAD, None)
     done = asked(producer, m.RetryDeadLetters, None)
     assert (done.count, done.more) == (0, False)
-    assert len(pond.kept()) == (0 if is_done else 1) and pond.kept(DEAD) == []
+    assert len(harness.kept()) == (0 if is_done else 1) and harness.kept(DEAD) == []
 
 
 def test_a_failing_disk_leaves_them_dead() -> None:
-    pond = job_pond()
-    producer = pond.producer()
-    buried(pond, producer)
-    pond.store.health.is_writable = False
+    harness = job_harness()
+    producer = harness.producer()
+    dead_letter(harness, producer)
+    harness.store.health.is_writable = False
     assert asked(producer, m.RetryDeadLetters, None) is Code.STORAGE_FAILED
-    assert len(dead_ids(producer)) == 1 and pond.kept() == []
+    assert len(dead_ids(producer)) == 1 and harness.kept() == []

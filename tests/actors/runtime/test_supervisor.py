@@ -19,8 +19,8 @@ from millpond.actors.runtime.supervisor import (
     contain,
     supervise,
 )
-from tests.actors.cells import START_S, Works
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
+from tests.actors.runtime.harness import START_S, RuntimeHarness
 
 A, B = b"a", b"b"
 virtual_time = pytest.mark.parametrize(
@@ -33,77 +33,77 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-def crashed(works: Works, port: RecordingPort) -> float:
+def crashed(runtime: RuntimeHarness, port: RecordingPort) -> float:
     """Let A crash once; gives how long it rests."""
-    works.submit(A, port, Ack(0))
-    return works.scheduler.cells[A].resumes_at - works.now
+    runtime.submit(A, port, Ack(0))
+    return runtime.scheduler.cells[A].resumes_at - runtime.now
 
 
 def test_the_batch_in_hand_has_an_unknown_outcome_and_is_not_run_again() -> None:
-    works, port = Works(), RecordingPort(1)
+    runtime, port = RuntimeHarness(), RecordingPort(1)
     batch = [Put(1, 60, b"lost"), Get(1), Ack(0), Get(2)]
-    works.submit(A, port, *batch)
+    runtime.submit(A, port, *batch)
     assert port.take() == [Failed(each, Code.OUTCOME_UNKNOWN) for each in batch]
-    works.pass_time(60)
-    assert works.ids(A) == [1]
-    assert works.store.load(A).rows == [] and works.spawned[-1].kept == []
+    runtime.pass_time(60)
+    assert runtime.ids(A) == [1]
+    assert runtime.store.load(A).rows == [] and runtime.spawned[-1].kept == []
 
 
 def test_the_mail_survives_and_runs_after_the_backoff() -> None:
-    works, port = Works(), RecordingPort(1)
-    works.submit(A, port, Put(1, 60, b"kept"))
-    rest_s = crashed(works, port)
+    runtime, port = RuntimeHarness(), RecordingPort(1)
+    runtime.submit(A, port, Put(1, 60, b"kept"))
+    rest_s = crashed(runtime, port)
     port.take()
     assert 0.025 <= rest_s <= 0.05
-    assert works.submit(A, port, Get(1)) and works.submit(A, port, Get(2))
-    works.pass_time(rest_s * 0.99)
+    assert runtime.submit(A, port, Get(1)) and runtime.submit(A, port, Get(2))
+    runtime.pass_time(rest_s * 0.99)
     assert port.take() == []
-    works.pass_time(rest_s * 0.02)
+    runtime.pass_time(rest_s * 0.02)
     assert port.take() == [GetAck(1, b""), GetAck(2, b"")]
-    assert works.spawned[-1].kept == [1]
+    assert runtime.spawned[-1].kept == [1]
 
 
 def test_siblings_never_notice() -> None:
-    works, port = Works(), RecordingPort(1)
-    crashed(works, port)
+    runtime, port = RuntimeHarness(), RecordingPort(1)
+    crashed(runtime, port)
     port.take()
-    works.submit(B, port, Get(1))
+    runtime.submit(B, port, Get(1))
     assert port.take() == [GetAck(1, b"")]
 
 
 def test_guests_are_admitted_again_and_who_left_meanwhile_is_not() -> None:
-    works, stays, leaves = Works(), RecordingPort(1), RecordingPort(2)
+    runtime, stays, leaves = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
     for port in (stays, leaves):
-        works.scheduler.attach(A, port, Attach(), works.now)
-    crashed(works, stays)
-    works.scheduler.detach(A, leaves)
-    works.pass_time(0.05)
-    assert works.spawned[-1].guests == [stays]
+        runtime.scheduler.attach(A, port, Attach(), runtime.now)
+    crashed(runtime, stays)
+    runtime.scheduler.detach(A, leaves)
+    runtime.pass_time(0.05)
+    assert runtime.spawned[-1].attachments == [stays]
 
 
 def test_who_comes_while_a_cell_rests_is_welcomed_afterwards() -> None:
-    works, port, guest = Works(), RecordingPort(1), RecordingPort(2)
-    crashed(works, port)
-    works.scheduler.attach(A, guest, Attach(), works.now)
+    runtime, port, guest = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
+    crashed(runtime, port)
+    runtime.scheduler.attach(A, guest, Attach(), runtime.now)
     assert guest.take() == []
-    works.pass_time(0.05)
+    runtime.pass_time(0.05)
     assert guest.take() == [Attached(Mode.PAIR, 1)]
 
 
 def test_a_crash_while_waking_is_a_crash_like_any_other() -> None:
-    works, port = Works(), RecordingPort(1)
-    works.deadlines = {A: START_S + 5}
+    runtime, port = RuntimeHarness(), RecordingPort(1)
+    runtime.deadlines = {A: START_S + 5}
 
     def fail(name: bytes, now: float) -> None:
-        works.on_wake = lambda name, now: None
+        runtime.on_wake = lambda name, now: None
         raise RuntimeError("the clock is wrong")
 
-    works.on_wake = fail
-    works.submit(A, port, Put(1, 60, b""))
-    works.pass_time(5)
-    assert works.scheduler.counters.crashes == 1 and len(works.spawned) == 1
-    works.pass_time(0.05)
-    assert len(works.spawned) == 2 and works.spawned[1].kept == [1]
+    runtime.on_wake = fail
+    runtime.submit(A, port, Put(1, 60, b""))
+    runtime.pass_time(5)
+    assert runtime.scheduler.counters.crashes == 1 and len(runtime.spawned) == 1
+    runtime.pass_time(0.05)
+    assert len(runtime.spawned) == 2 and runtime.spawned[1].kept == [1]
 
 
 def test_the_backoff_doubles_up_to_its_limit_and_crashes_are_forgotten() -> None:
@@ -116,28 +116,28 @@ def test_the_backoff_doubles_up_to_its_limit_and_crashes_are_forgotten() -> None
 
 
 def test_a_cell_that_keeps_crashing_is_quarantined_alone() -> None:
-    works, port = Works(), RecordingPort(1)
+    runtime, port = RuntimeHarness(), RecordingPort(1)
     for _ in range(5):
-        works.now += crashed(works, port)
-    assert works.scheduler.counters.quarantines == 0
-    works.submit(A, port, Ack(0))
-    assert works.scheduler.counters.quarantines == 1
+        runtime.now += crashed(runtime, port)
+    assert runtime.scheduler.counters.quarantines == 0
+    runtime.submit(A, port, Ack(0))
+    assert runtime.scheduler.counters.quarantines == 1
     port.take()
-    works.submit(A, port, Get(2))
-    works.submit(B, port, Get(3))
+    runtime.submit(A, port, Get(2))
+    runtime.submit(B, port, Get(3))
     assert port.take() == [Failed(Get(2), Code.QUARANTINED), GetAck(3, b"")]
 
 
 def test_what_waits_for_a_cell_that_is_quarantined_is_answered() -> None:
-    works, port = Works(turn_messages=2, mailbox_bytes=10), RecordingPort(1)
+    runtime, port = RuntimeHarness(turn_messages=2, mailbox_bytes=10), RecordingPort(1)
     for _ in range(5):
-        works.now += crashed(works, port)
+        runtime.now += crashed(runtime, port)
     port.take()
     resumed: list[bool] = []
-    works.submit(A, port, Get(1), Get(2), Ack(0))
-    assert not works.submit(A, port, Get(3), Get(4), size=20)
-    works.scheduler.on_capacity(A, lambda: resumed.append(True))
-    works.pass_time(0)
+    runtime.submit(A, port, Get(1), Get(2), Ack(0))
+    assert not runtime.submit(A, port, Get(3), Get(4), size=20)
+    runtime.scheduler.on_capacity(A, lambda: resumed.append(True))
+    runtime.pass_time(0)
     assert port.take() == [
         GetAck(1, b""),
         GetAck(2, b""),
@@ -149,42 +149,42 @@ def test_what_waits_for_a_cell_that_is_quarantined_is_answered() -> None:
 
 
 def test_a_quarantine_ends_and_the_guests_are_still_there() -> None:
-    works, port, guest = Works(), RecordingPort(1), RecordingPort(2)
-    works.scheduler.attach(A, guest, Attach(), works.now)
+    runtime, port, guest = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
+    runtime.scheduler.attach(A, guest, Attach(), runtime.now)
     for _ in range(6):
-        works.now += crashed(works, port)
-    assert works.scheduler.counters.quarantines == 1
-    spawned = len(works.spawned)
-    works.now -= 1
+        runtime.now += crashed(runtime, port)
+    assert runtime.scheduler.counters.quarantines == 1
+    spawned = len(runtime.spawned)
+    runtime.now -= 1
     port.take()
-    works.submit(A, port, Get(1))
+    runtime.submit(A, port, Get(1))
     assert port.take() == [Failed(Get(1), Code.QUARANTINED)]
-    works.pass_time(1)
-    assert len(works.spawned) == spawned + 1 and works.spawned[-1].guests == [guest]
-    works.submit(A, port, Get(1))
+    runtime.pass_time(1)
+    assert len(runtime.spawned) == spawned + 1 and runtime.spawned[-1].attachments == [guest]
+    runtime.submit(A, port, Get(1))
     assert port.take() == [GetAck(1, b"")]
 
 
 def test_a_cell_that_cannot_be_built_is_quarantined_too() -> None:
-    works, port = Works(), RecordingPort(1)
-    spawn, works.scheduler._spawn = works.scheduler._spawn, lambda *given: 1 // 0
-    works.submit(A, port, Get(1))
+    runtime, port = RuntimeHarness(), RecordingPort(1)
+    spawn, runtime.scheduler._spawn = runtime.scheduler._spawn, lambda *given: 1 // 0
+    runtime.submit(A, port, Get(1))
     assert port.take() == [Failed(Get(1), Code.OUTCOME_UNKNOWN)]
     for _ in range(100):
-        works.pass_time(0.1)
-    assert works.scheduler.counters.quarantines == 1
-    works.scheduler._spawn = spawn
-    works.pass_time(300)
-    works.submit(A, port, Get(2))
+        runtime.pass_time(0.1)
+    assert runtime.scheduler.counters.quarantines == 1
+    runtime.scheduler._spawn = spawn
+    runtime.pass_time(300)
+    runtime.submit(A, port, Get(2))
     assert port.take() == [GetAck(2, b"")]
 
 
 def test_an_empty_cell_is_forgotten_even_if_it_crashed_once() -> None:
-    works, port = Works(passivate_after_s=60), RecordingPort(1)
-    crashed(works, port)
+    runtime, port = RuntimeHarness(passivate_after_s=60), RecordingPort(1)
+    crashed(runtime, port)
     for _ in range(4):
-        works.pass_time(60)
-    assert works.scheduler.cells == {}
+        runtime.pass_time(60)
+    assert runtime.scheduler.cells == {}
 
 
 @virtual_time

@@ -10,8 +10,8 @@ import pytest
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import Mode, NackReason
-from tests.actors.job_pond import asked, counts, put, rows, worker
-from tests.actors.pond import Peer, Pond, queue
+from tests.actors.channels.harness import ChannelHarness, Peer, queue
+from tests.actors.jobs.harness import asked, counts, put, rows, worker
 
 STEPS = 120
 NAMES = (b"", b"", b"", b"alice", b"bob")
@@ -24,7 +24,7 @@ class Life:
 
     def __init__(self, seed: int, settings: ChannelSettings) -> None:
         self.rng = Random(seed)
-        self.pond = Pond(settings, seed=seed)
+        self.harness = ChannelHarness(settings, seed=seed)
         self.ends: list[Peer] = []
         self.live: dict[bytes, int] = {}
         self.due: dict[bytes, float] = {}
@@ -36,22 +36,22 @@ class Life:
 
     def connect(self) -> None:
         self.held.clear()
-        self.producer = self.pond.producer(mode=Mode.QUEUE)
-        self.ends = [worker(self.pond, window=2, mode=Mode.QUEUE) for _ in range(2)]
+        self.producer = self.harness.producer(mode=Mode.QUEUE)
+        self.ends = [worker(self.harness, window=2, mode=Mode.QUEUE) for _ in range(2)]
 
     def step(self) -> None:
         deeds = [self.put, self.put, self.put, self.finish, self.finish, self.later, self.reject]
         deeds += [self.give_back, self.hurry, self.cancel, self.retry_dead, self.purge, self.wait]
         deeds += [self.wait, self.restart, self.crash, self.leave]
         self.rng.choice(deeds)()
-        self.pond.settle()
+        self.harness.settle()
         self.look()
 
     def look(self) -> None:
         """What was pushed, and whether the channel shows what there is."""
         for end in self.ends:
             for message in end.pushed():
-                assert self.due[message.data] <= self.pond.now + 1e-6, "too early"
+                assert self.due[message.data] <= self.harness.now + 1e-6, "too early"
                 assert self.live[message.data] == message.id
                 holder = self.held.get(message.data)
                 assert holder in (None, end), "two have it"
@@ -60,14 +60,14 @@ class Life:
         assert not page.more
         living = [row for row in page.rows if row.state is not m.JobState.DEAD]
         assert {row.data: row.id for row in living} == self.live and len(living) == len(self.live)
-        buried = [row.data for row in page.rows if row.state is m.JobState.DEAD]
-        assert set(buried) == self.dead and len(buried) == len(self.dead)
+        dead_letter = [row.data for row in page.rows if row.state is m.JobState.DEAD]
+        assert set(dead_letter) == self.dead and len(dead_letter) == len(self.dead)
         assert {row.data for row in living if row.state is m.JobState.LEASED} == set(self.held)
         found = counts(self.producer)
         assert found.ready + found.delayed + found.leased == len(living)
         assert (found.leased, found.dead) == (len(self.held), len(self.dead))
         for row in living:
-            assert row.state is not m.JobState.DELAYED or row.due > self.pond.now
+            assert row.state is not m.JobState.DELAYED or row.due > self.harness.now
 
     def some(self, data: dict[bytes, object] | set[bytes]) -> bytes | None:
         return self.rng.choice(sorted(data)) if data else None
@@ -82,7 +82,7 @@ class Life:
         if kept.existing:
             assert holder is not None and kept.id == self.live[holder]
             return
-        self.live[data], self.due[data] = kept.id, self.pond.now + due_in
+        self.live[data], self.due[data] = kept.id, self.harness.now + due_in
         if name:
             self.names[data] = name
 
@@ -102,7 +102,7 @@ class Life:
         if data is not None:
             delay = self.rng.choice((1, 40))
             self.held.pop(data).nack(self.live[data], NackReason.LATER, delay * 1000)
-            self.due[data] = self.pond.now + delay
+            self.due[data] = self.harness.now + delay
 
     def reject(self) -> None:
         data = self.some(self.held)
@@ -134,10 +134,10 @@ class Life:
 
     def retry_dead(self) -> None:
         before = dict(self.live)
-        buried = {row.data: row.id for row in rows(self.producer, m.JobState.DEAD).rows}
-        wanted = {each for each in sorted(buried) if self.rng.random() < 0.6}
+        dead_letter = {row.data: row.id for row in rows(self.producer, m.JobState.DEAD).rows}
+        wanted = {each for each in sorted(dead_letter) if self.rng.random() < 0.6}
         if wanted:
-            ids = tuple(buried[each] for each in sorted(wanted))
+            ids = tuple(dead_letter[each] for each in sorted(wanted))
             assert asked(self.producer, m.RetryDeadLetters, ids).count == len(wanted)
         for row in rows(self.producer).rows:
             if row.state is not m.JobState.DEAD and row.data not in before:
@@ -155,26 +155,26 @@ class Life:
         """Leases are touched before, so that none ends meanwhile."""
         for data, end in self.held.items():
             end.touch(self.live[data], 3_600_000)
-        self.pond.advance(self.rng.choice((0.5, 10, 30, 310)))
+        self.harness.advance(self.rng.choice((0.5, 10, 30, 310)))
 
     def leave(self) -> None:
         at = self.rng.randrange(2)
         gone = self.ends[at]
         gone.leave()
         self.held = {data: end for data, end in self.held.items() if end is not gone}
-        self.ends[at] = worker(self.pond, window=2, mode=Mode.QUEUE)
+        self.ends[at] = worker(self.harness, window=2, mode=Mode.QUEUE)
 
     def restart(self) -> None:
         if self.rng.random() < 0.5:
-            self.pond = self.pond.restarted()
+            self.harness = self.harness.restarted()
             self.connect()
 
     def crash(self) -> None:
         """Guests stay, leases do not; the channel is built anew after a rest."""
         if self.rng.random() < 0.3:
-            self.pond.crash()
+            self.harness.crash()
             self.held.clear()
-            self.pond.advance(ceil(11))
+            self.harness.advance(ceil(11))
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -14,7 +14,7 @@ IDLE_BYTES_MAX = 400
 
 
 def measure(channels: int, channels_per_s: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.actors.idle_channels", str(channels)]
+    command = [sys.executable, "-m", "tests.actors.channels.idle_channels", str(channels)]
     done = subprocess.run(
         [*command, str(channels_per_s)], cwd=ROOT, capture_output=True, check=True, timeout=300
     )

@@ -12,7 +12,7 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy, NodeLimits
 from millpond.actors.errors import Code
 from millpond.actors.messages import Ack, Failed, Get, Put, PutAck
-from tests.actors.pond import START_S, Pond
+from tests.actors.channels.harness import START_S, ChannelHarness
 
 DAY = 86_400
 
@@ -24,7 +24,7 @@ def refusal(peer, put: Put) -> Code:
 
 
 def test_p2p_06_08_a_receipt_has_key_ttl_and_an_ascending_id() -> None:
-    producer = Pond().producer()
+    producer = ChannelHarness().producer()
     replies = producer.ask(*(Put(key, 60, b"hi") for key in (0, 1, 2**32 - 1)))
     ids = [each.id for each in replies]
     assert replies == [PutAck(key, 60, i) for key, i in zip((0, 1, 2**32 - 1), ids, strict=True)]
@@ -35,32 +35,32 @@ def test_p2p_06_08_a_receipt_has_key_ttl_and_an_ascending_id() -> None:
     ("asked", "honoured"), [(0, DAY), (1, 1), (7 * DAY, 7 * DAY), (7 * DAY + 1, 7 * DAY)]
 )
 def test_pa_06_07_ttl_is_defaulted_and_clamped_and_told(asked: int, honoured: int) -> None:
-    pond = Pond()
-    assert pond.producer().put(ttl=asked).ttl == honoured
-    assert pond.store.load(b"orders").rows[0].expires_at == START_S + honoured
+    harness = ChannelHarness()
+    assert harness.producer().put(ttl=asked).ttl == honoured
+    assert harness.store.load(b"orders").rows[0].expires_at == START_S + honoured
 
 
 @pytest.mark.parametrize("ttl", [0, 7 * DAY + 1])
 def test_pa_06_strict_mode_refuses_what_it_would_change(ttl: int) -> None:
-    pond = Pond(ChannelSettings(ttl_strict=True))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(ttl_strict=True))
+    producer = harness.producer()
     assert refusal(producer, Put(1, ttl, b"hi")) is Code.TTL_REFUSED
-    assert pond.kept() == []
+    assert harness.kept() == []
     assert producer.put(key=1, ttl=60).ttl == 60
 
 
 def test_pa_11_key_zero_is_an_ordinary_key() -> None:
-    producer = Pond().producer()
+    producer = ChannelHarness().producer()
     first = producer.put(b"hi", key=0)
     assert producer.put(b"hi", key=0) == first
     assert refusal(producer, Put(0, 60, b"other")) is Code.KEY_REUSED
 
 
 def test_pa_08_keys_are_the_channel_s_whoever_uses_them() -> None:
-    pond = Pond()
-    first = pond.producer().put(b"hi", key=1)
-    assert pond.producer().put(b"hi", key=1) == first
-    elsewhere = pond.producer(b"another channel").put(b"other", key=1)
+    harness = ChannelHarness()
+    first = harness.producer().put(b"hi", key=1)
+    assert harness.producer().put(b"hi", key=1) == first
+    elsewhere = harness.producer(b"another channel").put(b"other", key=1)
     assert elsewhere.id != first.id
 
 
@@ -69,67 +69,67 @@ def test_pa_08_keys_are_the_channel_s_whoever_uses_them() -> None:
 )
 @pytest.mark.parametrize("acked", [True, False])
 def test_pa_08_a_key_is_known_for_its_window_acked_or_not(ttl, window, acked) -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     receipt = producer.put(b"hi", key=1, ttl=ttl)
     if acked:
         producer.ack(receipt.id)
-    pond.advance(window - 0.001)
+    harness.advance(window - 0.001)
     assert producer.put(b"hi", key=1, ttl=ttl) == receipt
-    pond.advance(0.001)
+    harness.advance(0.001)
     assert producer.put(b"other", key=1, ttl=ttl).id > receipt.id
 
 
 def test_pa_08_a_message_that_outlives_its_key_s_window_is_kept_all_the_same() -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     old = producer.put(b"old", key=1, ttl=3 * DAY)
-    pond.advance(DAY + 10)
+    harness.advance(DAY + 10)
     new = producer.put(b"new", key=1, ttl=60)
     producer.ack(new.id)
-    assert producer.list() == [old.id] and pond.kept() == [b"old"]
-    pond.crash()
-    pond.advance(1)
+    assert producer.list() == [old.id] and harness.kept() == [b"old"]
+    harness.crash()
+    harness.advance(1)
     assert producer.put(b"new", key=1, ttl=60) == new
-    pond.advance(2 * DAY)
-    assert pond.kept() == []
+    harness.advance(2 * DAY)
+    assert harness.kept() == []
 
 
 def test_keys_survive_a_crash_and_passivation() -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     kept, gone = producer.put(b"kept", key=1), producer.put(b"gone", key=2)
     producer.ack(gone.id)
-    pond.crash()
-    pond.advance(1)
+    harness.crash()
+    harness.advance(1)
     assert (producer.put(b"kept", key=1), producer.put(b"gone", key=2)) == (kept, gone)
     producer.leave()
-    pond.advance(120)
-    assert pond.scheduler.cells[b"orders"].behaviour is None
-    producer = pond.producer()
+    harness.advance(120)
+    assert harness.scheduler.cells[b"orders"].behaviour is None
+    producer = harness.producer()
     assert (producer.put(b"kept", key=1), producer.put(b"gone", key=2)) == (kept, gone)
     assert refusal(producer, Put(2, 60, b"other")) is Code.KEY_REUSED
 
 
 def test_keys_beyond_the_limit_push_out_the_oldest() -> None:
-    pond = Pond(ChannelSettings(keys_max=64))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(keys_max=64))
+    producer = harness.producer()
     first = producer.put(b"hi", key=0)
     for key in range(1, 64):
         producer.put(b"hi", key=key)
     assert producer.put(b"hi", key=0) == first
     producer.put(b"hi", key=64)
-    assert pond.info().keys <= 64
+    assert harness.info().keys <= 64
     assert producer.put(b"hi", key=0).id > first.id
-    assert len(pond.kept()) == 66, "no message is dropped for a key"
+    assert len(harness.kept()) == 66, "no message is dropped for a key"
 
 
 def test_the_node_limits_the_keys_of_gone_messages() -> None:
-    pond = Pond(limits=NodeLimits(keys_max=40))
-    producer = pond.producer()
+    harness = ChannelHarness(limits=NodeLimits(keys_max=40))
+    producer = harness.producer()
     for _ in range(100):
         producer.ack(producer.put().id)
-        assert pond.store.usage.keys <= 41
+        assert harness.store.usage.keys <= 41
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_the_node_limits_the_keys_of_gone_messages() -> None:
     [(EmptyPolicy.IGNORE, []), (EmptyPolicy.REFUSE, []), (EmptyPolicy.STORE, [b""])],
 )
 def test_p2p_20_pa_22_empty_data(policy: EmptyPolicy, kept: list[bytes]) -> None:
-    pond = Pond(ChannelSettings(empty=policy))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(empty=policy))
+    producer = harness.producer()
     replies = producer.ask(Put(1, 60, b""))
-    assert pond.kept() == kept
+    assert harness.kept() == kept
     match policy:
         case EmptyPolicy.IGNORE:
             assert replies == []
@@ -151,8 +151,8 @@ def test_p2p_20_pa_22_empty_data(policy: EmptyPolicy, kept: list[bytes]) -> None
 
 
 def test_pa_34_data_above_the_limit_is_refused_and_at_the_limit_kept() -> None:
-    pond = Pond(ChannelSettings(data_bytes_max=10))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(data_bytes_max=10))
+    producer = harness.producer()
     assert refusal(producer, Put(1, 60, bytes(11))) is Code.DATA_TOO_LARGE
     producer.put(bytes(10), key=1)
 
@@ -169,38 +169,38 @@ def test_pa_34_data_above_the_limit_is_refused_and_at_the_limit_kept() -> None:
 )
 @pytest.mark.parametrize("batched", [True, False])
 def test_pa_35_a_full_buffer_refuses_and_drops_nothing(quota, batched) -> None:
-    pond = Pond(**quota)
-    producer = pond.producer()
+    harness = ChannelHarness(**quota)
+    producer = harness.producer()
     puts = [Put(key, 60, bytes(10)) for key in range(5)]
     replies = producer.ask(*puts) if batched else [producer.ask(each)[0] for each in puts]
     assert [type(each) for each in replies] == [PutAck] * 3 + [Failed] * 2
     assert {each.code for each in replies[3:]} == {Code.BUFFER_FULL}
-    assert pond.store.usage.messages == 3
+    assert harness.store.usage.messages == 3
     assert producer.put(bytes(10), key=0, ttl=60) == replies[0], "a retry needs no room"
     producer.ack(replies[1].id)
     assert producer.put(bytes(10), key=3)
 
 
 def test_pa_35_an_ack_makes_room_within_its_batch() -> None:
-    pond = Pond(ChannelSettings(messages_max=1))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(messages_max=1))
+    producer = harness.producer()
     kept = producer.put()
     assert isinstance(producer.ask(Ack(kept.id), Put(5, 60, b"hi"))[0], PutAck)
 
 
 def test_pa_35_what_expired_makes_room_even_before_a_sweep() -> None:
-    pond = Pond(ChannelSettings(messages_max=3))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(messages_max=3))
+    producer = harness.producer()
     for _ in range(3):
         producer.put(ttl=5)
-    pond.now += 5
+    harness.now += 5
     producer.put(b"new")
-    assert pond.kept() == [b"new"]
+    assert harness.kept() == [b"new"]
 
 
 def test_pa_35_the_node_s_quota_is_shared_by_its_channels() -> None:
-    pond = Pond(limits=NodeLimits(messages_max=2))
-    one, two = pond.producer(b"one"), pond.producer(b"two")
+    harness = ChannelHarness(limits=NodeLimits(messages_max=2))
+    one, two = harness.producer(b"one"), harness.producer(b"two")
     first = one.put()
     one.put()
     assert refusal(two, Put(1, 60, b"hi")) is Code.BUFFER_FULL
@@ -209,65 +209,65 @@ def test_pa_35_the_node_s_quota_is_shared_by_its_channels() -> None:
 
 
 def test_pa_31_no_ids_left_is_a_refusal_and_nothing_is_kept() -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     producer.put()
-    pond.now -= 3600
+    harness.now -= 3600
     puts = [Put(key, 60, b"hi") for key in range(5000)]
     codes = {type(each) for each in producer.ask(*puts[:500])}
     assert codes == {PutAck}, "the last millisecond still has ids"
     for start in range(500, 5000, 500):
         last = producer.ask(*puts[start : start + 500])[-1]
     assert last == Failed(puts[-1], Code.IDS_EXHAUSTED)
-    assert len(pond.kept()) == 4096
-    pond.now += 3600.001
+    assert len(harness.kept()) == 4096
+    harness.now += 3600.001
     assert producer.ask(puts[-1])[0].id
 
 
 def test_p2p_22_channels_never_see_each_other() -> None:
-    pond = Pond()
-    here, there = pond.join(b"here"), pond.join(b"there")
+    harness = ChannelHarness()
+    here, there = harness.join(b"here"), harness.join(b"there")
     receipt = here.put(b"secret")
     assert there.list() == [] and there.pushed() == []
     assert there.get(receipt.id) == Failed(Get(receipt.id), Code.NOT_FOUND)
     there.ack(receipt.id)
-    assert pond.kept(b"here") == [b"secret"] and pond.kept(b"there") == []
+    assert harness.kept(b"here") == [b"secret"] and harness.kept(b"there") == []
 
 
 def test_p2p_27_channels_appear_on_demand_and_go_without_a_trace() -> None:
-    pond = Pond()
+    harness = ChannelHarness()
     for number in range(100):
-        pond.join(b"channel %d" % number).leave()
-    assert pond.scheduler.cells == {}
-    producer = pond.producer()
+        harness.join(b"channel %d" % number).leave()
+    assert harness.scheduler.cells == {}
+    producer = harness.producer()
     producer.ack(producer.put(ttl=60).id)
     producer.leave()
-    pond.advance(700)
-    assert pond.scheduler.cells == {} and pond.store._partitions == {}
+    harness.advance(700)
+    assert harness.scheduler.cells == {} and harness.store._partitions == {}
 
 
 def test_p2p_14_expired_messages_are_swept_in_slices_and_the_space_returns() -> None:
-    pond = Pond()
-    producer, other = pond.producer(), pond.producer(b"other")
+    harness = ChannelHarness()
+    producer, other = harness.producer(), harness.producer(b"other")
     for start in range(0, 9000, 500):
         producer.ask(*(Put(key, 60, b"hi") for key in range(start, start + 500)))
-    pond.now += 60
-    pond.scheduler.turn(pond.now)
-    assert 0 < pond.info().messages < 9000, "one turn takes one slice"
+    harness.now += 60
+    harness.scheduler.turn(harness.now)
+    assert 0 < harness.info().messages < 9000, "one turn takes one slice"
     other.put()
-    pond.settle()
-    assert pond.info().messages == 0 and pond.store.usage.messages == 1
+    harness.settle()
+    assert harness.info().messages == 0 and harness.store.usage.messages == 1
 
 
 def test_the_same_seed_and_input_give_the_same_effects() -> None:
     def run(seed: int) -> list[bytes]:
-        dice, pond, said = Random(9), Pond(seed=seed), []
-        peers = [pond.join(name) for name in (b"a", b"b", b"a", b"a")]
+        dice, harness, said = Random(9), ChannelHarness(seed=seed), []
+        peers = [harness.join(name) for name in (b"a", b"b", b"a", b"a")]
         for _ in range(300):
             peer = dice.choice(peers)
             peer.say(Put(dice.randrange(99), dice.randrange(90), b"hi"), Get(1))
             if dice.random() < 0.3:
-                pond.advance(dice.random() * 20)
+                harness.advance(dice.random() * 20)
             said += [msgspec.json.encode(each.port.take(), enc_hook=str) for each in peers]
         return said
 
@@ -282,15 +282,15 @@ def test_what_is_passivated_or_forgotten_goes_without_the_garbage_collector() ->
     gc.collect()
     gc.disable()
     try:
-        before, pond = alive(), Pond()
-        producer, consumer = pond.producer(), pond.join()
+        before, harness = alive(), ChannelHarness()
+        producer, consumer = harness.producer(), harness.join()
         receipt = producer.put()
         consumer.nack(receipt.id)
-        pond.join(b"empty").leave()
+        harness.join(b"empty").leave()
         for peer in (producer, consumer):
             peer.leave()
-        pond.advance(600)
-        assert pond.scheduler.counters.passivations == 1
+        harness.advance(600)
+        assert harness.scheduler.counters.passivations == 1
         assert alive() == before
     finally:
         gc.enable()

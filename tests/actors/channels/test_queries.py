@@ -7,76 +7,76 @@ import pytest
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.errors import Code
 from millpond.actors.messages import U64_MAX, Failed, Get, GetAck
-from tests.actors.pond import Pond, fanout
+from tests.actors.channels.harness import ChannelHarness, fanout
 
 
 def test_p2p_11_get_answers_again_and_again_and_deletes_nothing() -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     receipt = producer.put(b"hi")
     for _ in range(3):
         assert producer.get(receipt.id) == GetAck(receipt.id, b"hi")
-    assert pond.kept() == [b"hi"]
+    assert harness.kept() == [b"hi"]
 
 
 @pytest.mark.parametrize("fate", ["unknown", "acked", "expired"])
 def test_p2p_12_pa_14_what_is_not_there_looks_always_the_same(fate: str) -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     receipt = producer.put(ttl=5)
     if fate == "acked":
         producer.ack(receipt.id)
     elif fate == "expired":
-        pond.now += 5
+        harness.now += 5
     wanted = receipt.id + (fate == "unknown")
     assert producer.get(wanted) == Failed(Get(wanted), Code.NOT_FOUND)
 
 
 def test_pa_15_get_of_a_message_in_flight_and_either_ack_deletes() -> None:
-    pond = Pond()
-    producer, consumer = pond.producer(), pond.join()
+    harness = ChannelHarness()
+    producer, consumer = harness.producer(), harness.join()
     receipt = producer.put()
     assert consumer.pushed_ids() == [receipt.id]
-    reader = pond.join(push=False)
+    reader = harness.join(push=False)
     assert reader.get(receipt.id) == GetAck(receipt.id, b"hi")
     reader.ack(receipt.id)
-    assert pond.kept() == [] and pond.info().credit == consumer.joined.window
+    assert harness.kept() == [] and harness.info().credit == consumer.joined.window
 
 
 def test_pa_18_the_sender_lists_and_gets_its_own_but_is_not_pushed_it() -> None:
-    pond = Pond()
-    both = pond.join()
+    harness = ChannelHarness()
+    both = harness.join()
     receipt = both.put()
     assert both.list() == [receipt.id] and both.get(receipt.id) == GetAck(receipt.id, b"hi")
-    pond.advance(100)
+    harness.advance(100)
     assert both.pushed() == []
 
 
 def test_ps_10_pa_17_an_anonymous_ack_deletes_without_any_delivery() -> None:
-    pond = Pond()
-    sender = pond.join()
+    harness = ChannelHarness()
+    sender = harness.join()
     sender.ack(sender.put().id)
-    lister = pond.producer()
+    lister = harness.producer()
     receipt = sender.put()
     assert lister.list() == [receipt.id]
     lister.ack(receipt.id)
-    assert pond.kept() == []
+    assert harness.kept() == []
 
 
 def test_pa_16_acks_of_unknown_ids_are_ignored() -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     receipt = producer.put()
     producer.ack(1, receipt.id + 1, U64_MAX)
-    assert pond.kept() == [b"hi"]
+    assert harness.kept() == [b"hi"]
     producer.ack(receipt.id, receipt.id)
     producer.ack(receipt.id)
-    assert pond.kept() == []
+    assert harness.kept() == []
 
 
 def test_pa_03_to_05_pages_of_a_list() -> None:
-    pond = Pond(ChannelSettings(list_page=3))
-    producer = pond.producer()
+    harness = ChannelHarness(ChannelSettings(list_page=3))
+    producer = harness.producer()
     assert producer.list() == []
     a, b, c, d, e = (producer.put().id for _ in range(5))
     assert producer.list() == [a, b, c]
@@ -91,8 +91,8 @@ def test_pa_03_to_05_pages_of_a_list() -> None:
 
 
 def test_pa_03_exclusive_cursors_and_an_empty_page_when_negotiated() -> None:
-    pond = Pond()
-    cursors = pond.join(push=False, cursor_lists=True)
+    harness = ChannelHarness()
+    cursors = harness.join(push=False, cursor_lists=True)
     a, b, c = (cursors.put().id for _ in range(3))
     assert cursors.list(a, c, limit=9) == [b] and cursors.list(c, a, limit=9) == [b]
     assert cursors.list(0, 0, limit=9) == [a, b, c]
@@ -100,17 +100,17 @@ def test_pa_03_exclusive_cursors_and_an_empty_page_when_negotiated() -> None:
 
 
 def test_p2p_14_expired_messages_are_in_no_list_before_any_sweep() -> None:
-    pond = Pond()
-    producer = pond.producer()
+    harness = ChannelHarness()
+    producer = harness.producer()
     producer.put(ttl=5)
     kept = producer.put(ttl=6)
-    pond.now += 5
+    harness.now += 5
     assert producer.list() == [kept.id]
 
 
 def test_ps_11_answers_fit_the_packets_that_the_other_end_takes() -> None:
-    pond = Pond()
-    small, producer = pond.join(data_max=1024), pond.producer()
+    harness = ChannelHarness()
+    small, producer = harness.join(data_max=1024), harness.producer()
     fits, large = producer.put(bytes(1024)), producer.put(bytes(1025))
     assert small.pushed_ids() == [fits.id]
     assert small.get(fits.id) == GetAck(fits.id, bytes(1024))
@@ -121,8 +121,8 @@ def test_ps_11_answers_fit_the_packets_that_the_other_end_takes() -> None:
 
 
 def test_ps_06_in_fanout_mode_an_asker_lists_what_it_has_not_acked() -> None:
-    pond = Pond(fanout())
-    one, two, producer = pond.join(), pond.join(), pond.producer()
+    harness = ChannelHarness(fanout())
+    one, two, producer = harness.join(), harness.join(), harness.producer()
     receipt = producer.put()
     one.pushed(), two.pushed()
     one.ack(receipt.id)

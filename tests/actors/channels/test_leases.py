@@ -9,8 +9,8 @@ from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.messages import Attach, Msg, NackReason, Put, PutAck
 from millpond.actors.store.changes import AttemptsSet
 from millpond.actors.store.interface import Fault
-from tests.actors.cells import LateStore
-from tests.actors.pond import NAME, Pond, fanout, pair, queue
+from tests.actors.channels.harness import NAME, ChannelHarness, fanout, pair, queue
+from tests.actors.runtime.harness import LateStore
 
 MODES = [queue(ack_timeout_s=4), pair(ack_timeout_s=4), fanout(ack_timeout_s=4)]
 
@@ -28,82 +28,84 @@ class TestHangs:
     def test_ps_02_a_message_leaves_once_and_its_lease_begins_then(
         self, settings: ChannelSettings
     ) -> None:
-        pond = Pond(settings, store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(settings, store=(store := LateStore()))
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
-        pond.advance(60)
+        harness.advance(60)
         finish(store)
         assert [(each.data, each.attempt) for each in worker.pushed()] == [(b"one", 1)]
-        pond.advance(3)  # a lease lasts 4 s, give or take a fifth
+        harness.advance(3)  # a lease lasts 4 s, give or take a fifth
         finish(store)
         assert worker.pushed() == []
-        pond.advance(3)
+        harness.advance(3)
         finish(store)
         assert [(each.data, each.attempt) for each in worker.pushed()] == [(b"one", 2)]
 
     def test_ps_02_a_lease_begins_late_although_nothing_happened_meanwhile(self) -> None:
-        pond = Pond(queue(ack_timeout_s=10), store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=10), store=(store := LateStore()))
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
-        pond.advance(7)
+        harness.advance(7)
         finish(store)
         (message,) = worker.pushed()
-        pond.advance(7)  # a lease lasts 10 s, give or take a fifth
+        harness.advance(7)  # a lease lasts 10 s, give or take a fifth
         finish(store)
         assert worker.pushed() == []
         worker.ack(message.id)
-        assert pond.info().messages == 0
+        assert harness.info().messages == 0
 
     def test_who_says_nothing_meanwhile_disturbs_nobody(self) -> None:
-        pond = Pond(queue(ack_timeout_s=4), store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         producer.say()
         finish(store)
         assert [each.data for each in worker.pushed()] == [b"one"]
-        assert pond.scheduler.counters.crashes == 0
+        assert harness.scheduler.counters.crashes == 0
 
     def test_ps_02_one_worker_gets_it_whoever_waits(self) -> None:
-        pond = Pond(queue(ack_timeout_s=4), store=(store := LateStore()))
-        workers, producer = [pond.join(), pond.join()], pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
+        workers, producer = [harness.join(), harness.join()], harness.producer()
         producer.say(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
-        pond.advance(60)
+        harness.advance(60)
         finish(store)
         pushed = [each for worker in workers for each in worker.pushed()]
         assert sorted((each.data, each.attempt) for each in pushed) == [(b"one", 1), (b"two", 1)]
 
     def test_p2p_14_what_expired_in_line_is_not_pushed(self) -> None:
-        pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 5, b"short"), Put(2, 3600, b"long"))
-        pond.advance(60)
+        harness.advance(60)
         finish(store)
         assert [each.data for each in worker.pushed()] == [b"long"]
         assert [type(each) for each in producer.port.take()] == [PutAck, PutAck]
 
     def test_ps_14_a_hang_uses_up_no_attempts(self) -> None:
-        pond = Pond(queue(ack_timeout_s=1, attempts_max=2), store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(
+            queue(ack_timeout_s=1, attempts_max=2), store=(store := LateStore())
+        )
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
-        pond.advance(600)
+        harness.advance(600)
         finish(store)
         (message,) = worker.pushed()
         assert message.attempt == 1
-        assert pond.info().messages == 1
+        assert harness.info().messages == 1
 
     def test_what_was_pushed_before_is_given_to_another_in_time(self) -> None:
         """Its holder's lease ends as ever; who is next has it from when it leaves."""
-        pond = Pond(queue(ack_timeout_s=4), store=(store := LateStore()))
-        first, second, producer = pond.join(), pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
+        first, second, producer = harness.join(), harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (holder, other) = (first, second) if first.port.written else (second, first)
         assert [each.attempt for each in holder.pushed()] == [1]
-        pond.advance(60)
+        harness.advance(60)
         finish(store)
         again = [*holder.pushed(), *other.pushed()]
         assert [each.attempt for each in again] == [2]
-        pond.advance(3)
+        harness.advance(3)
         finish(store)
         assert [*holder.pushed(), *other.pushed()] == []
 
@@ -111,26 +113,26 @@ class TestHangs:
     def test_ps_14_who_leaves_before_it_has_the_message_uses_up_no_attempt(
         self, fault: Fault | None
     ) -> None:
-        pond = Pond(queue(ack_timeout_s=4), store=(store := LateStore()))
-        first, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
+        first, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         first.leave()
         finish(store, fault)
         assert first.pushed() == []
-        pond.settle()
-        second = pond.join()
+        harness.settle()
+        second = harness.join()
         finish(store)
         assert [(each.data, each.attempt) for each in second.pushed()] == [(b"one", 1)]
 
     def test_an_ack_of_the_last_attempt_takes_the_next_one_out_of_the_line(self) -> None:
-        pond = Pond(queue(ack_timeout_s=4), store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (message,) = worker.pushed()
-        pond.advance(30)
+        harness.advance(30)
         worker.ack(message.id)
-        pond.advance(30)
+        harness.advance(30)
         finish(store)
         assert worker.pushed() == []
 
@@ -139,22 +141,22 @@ class TestFailures:
     """A channel that is built anew knows who has what."""
 
     def test_ps_02_no_two_hold_a_message(self) -> None:
-        pond = Pond(queue(ack_timeout_s=30, window=1), store=(store := LateStore()))
-        holder, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=30, window=1), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
-        other = pond.join()
+        other = harness.join()
         producer.say(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
-        pond.advance(10)
+        harness.advance(10)
         finish(store)
         assert message.id not in other.pushed_ids() + holder.pushed_ids()
         assert holder.touch(message.id, 5000).id == message.id  # type: ignore[union-attr]
 
     def test_the_lease_ends_when_it_would_have(self) -> None:
-        pond = Pond(queue(ack_timeout_s=10, window=1), store=(store := LateStore()))
-        holder, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=10, window=1), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
@@ -163,91 +165,91 @@ class TestFailures:
         holder.port.take()
         heard: list[Msg] = []
         for _ in range(20):
-            pond.advance(1)
+            harness.advance(1)
             finish(store)
             heard += holder.pushed()
         again = [each for each in heard if each.id == message.id]
         assert again[0].attempt == 2
 
     def test_its_holder_acks_it_or_gives_it_back(self) -> None:
-        pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
-        holder, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
         finish(store)
         one, two = holder.pushed()
         producer.say(Put(3, 3600, b"three"))
         finish(store, Fault.NOT_STORED)
-        pond.settle()
+        harness.settle()
         finish(store)
         holder.port.take()
         holder.ack(one.id)
         holder.nack(two.id, NackReason.LATER, 1000)
         finish(store)
-        pond.advance(2)
+        harness.advance(2)
         finish(store)
         assert [(each.id, each.attempt) for each in holder.pushed()] == [(two.id, 2)]
 
     def test_what_was_refused_on_its_way_is_in_nobodys_hands(self) -> None:
-        pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
-        worker, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store, Fault.NOT_STORED)
-        pond.settle()
+        harness.settle()
         finish(store)
         # This store keeps what it refuses, as a disk may.
         assert [(each.data, each.attempt) for each in worker.pushed()] == [(b"one", 1)]
 
     def test_ps_02_what_rested_before_somebody_got_it_rests_no_more(self) -> None:
         """That it rests until then is kept; that this is over, is not."""
-        pond = Pond(queue(ack_timeout_s=300, window=1), store=(store := LateStore()))
-        holder, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300, window=1), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
         holder.nack(message.id, NackReason.LATER, 1000)
         finish(store)
-        pond.advance(2)
+        harness.advance(2)
         finish(store)
         assert [each.attempt for each in holder.pushed()] == [2]
         producer.say(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
-        pond.settle()
-        other = pond.join(window=8)
-        pond.advance(60)
+        harness.settle()
+        other = harness.join(window=8)
+        harness.advance(60)
         finish(store)
         assert message.id not in other.pushed_ids()
         holder.leave()
-        pond.settle()
+        harness.settle()
         finish(store)
         assert [(each.id, each.attempt) for each in other.pushed()] == [(message.id, 3)]
 
     def test_ps_14_who_leaves_at_the_refusal_uses_up_no_attempt(self) -> None:
         """What was to be handed to it never left."""
-        pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
-        producer = pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        producer = harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         producer.say(Put(2, 3600, b"two"))
-        newcomer = pond.port()
-        newcomer.on_send = lambda replies: pond.scheduler.detach(NAME, newcomer)
-        pond.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=1e9), pond.now)
+        newcomer = harness.port()
+        newcomer.on_send = lambda replies: harness.scheduler.detach(NAME, newcomer)
+        harness.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=1e9), harness.now)
         finish(store, Fault.NOT_STORED)
-        pond.settle()
-        worker = pond.join()
+        harness.settle()
+        worker = harness.join()
         finish(store)
         assert {each.attempt for each in worker.pushed()} == {1}
 
     def test_who_left_has_nothing(self) -> None:
-        pond = Pond(queue(ack_timeout_s=300), store=(store := LateStore()))
-        holder, producer = pond.join(), pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
         producer.say(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
         holder.leave()
-        other = pond.join()
-        pond.advance(1)
+        other = harness.join()
+        harness.advance(1)
         finish(store)
         assert message.id in other.pushed_ids()
 
@@ -256,11 +258,11 @@ class TestFailures:
         self, gets_one: bool
     ) -> None:
         """A loss of power came between the count and the burial."""
-        pond = Pond(queue(ack_timeout_s=300, attempts_max=2))
-        producer = pond.producer()
+        harness = ChannelHarness(queue(ack_timeout_s=300, attempts_max=2))
+        producer = harness.producer()
         message = producer.put(b"one")
-        pond.store.write(NAME, [AttemptsSet(message.id, 2)])
-        again = pond.restarted()
+        harness.store.write(NAME, [AttemptsSet(message.id, 2)])
+        again = harness.restarted()
         worker = again.join() if gets_one else again.producer()
         again.advance(60)
         assert worker.pushed() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.actors.channels.heartbeat import Heartbeat, HeartbeatResult
 from millpond.actors.messages import Hangup, Probe
-from tests.actors.pond import Pond
+from tests.actors.channels.harness import ChannelHarness
 
 
 def test_pa_28_pings_after_20_and_30_seconds_and_the_end_after_40() -> None:
@@ -30,27 +30,27 @@ def test_pa_28_any_traffic_starts_the_silence_anew() -> None:
 
 
 def test_pa_28_a_channel_pings_only_its_silent_connections() -> None:
-    pond = Pond()
-    silent, alive = pond.join(keep_alive_s=20.0), pond.join(keep_alive_s=20.0)
+    harness = ChannelHarness()
+    silent, alive = harness.join(keep_alive_s=20.0), harness.join(keep_alive_s=20.0)
     told = []
     for _ in range(39):
-        pond.advance(1)
-        alive.port.received_at = pond.now
+        harness.advance(1)
+        alive.port.received_at = harness.now
         told.append(silent.port.take())
         assert alive.port.take() == []
     assert [second for second, replies in enumerate(told, 1) if replies == [Probe()]] == [20, 30]
-    pond.advance(1)
+    harness.advance(1)
     assert silent.port.take() == [Hangup()]
 
 
 def test_a_channel_does_not_spin_while_a_dead_connection_takes_its_time_to_close() -> None:
-    pond = Pond()
-    silent = pond.join(keep_alive_s=20.0)
-    pond.advance(40)
+    harness = ChannelHarness()
+    silent = harness.join(keep_alive_s=20.0)
+    harness.advance(40)
     assert silent.port.take() == [Probe(), Probe(), Hangup()]
-    assert pond.scheduler.timers.next_at > pond.now
-    pond.advance(600)
+    assert harness.scheduler.timers.next_at > harness.now
+    harness.advance(600)
     assert set(silent.port.take()) <= {Hangup()}
     silent.leave()
-    pond.advance(60)
-    assert pond.scheduler.cells == {}
+    harness.advance(60)
+    assert harness.scheduler.cells == {}

@@ -7,13 +7,13 @@ from typing import Any
 
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import Failed, JobReply, JobRequest, Msg, Role
-from tests.actors.pond import Peer, Pond, queue
+from tests.actors.channels.harness import ChannelHarness, Peer, queue
 
 _numbers = count(1)
 
 
-def job_pond(**delivery: Any) -> Pond:
-    return Pond(queue(**{"ack_timeout_s": 30.0, **delivery}))
+def job_harness(**delivery: Any) -> ChannelHarness:
+    return ChannelHarness(queue(**{"ack_timeout_s": 30.0, **delivery}))
 
 
 def asked(peer: Peer, request: type[JobRequest], *fields: Any, **named: Any) -> Any:
@@ -21,7 +21,7 @@ def asked(peer: Peer, request: type[JobRequest], *fields: Any, **named: Any) -> 
     number = next(_numbers)
     replies = peer.ask(request(number, *fields, **named))
     if not replies:  # it went on to the dead letters, and comes back in another turn
-        peer.pond.settle()
+        peer.harness.settle()
         replies = peer.ask()
     (reply,) = replies
     if isinstance(reply, Failed):
@@ -35,7 +35,7 @@ def put(peer: Peer, data: bytes = b"job", *, ttl: int = 3600, **more: Any) -> An
     """`due_in` seconds from now; an id, or why not."""
     due_in = more.pop("due_in", None)
     if due_in is not None:
-        more["due"] = peer.pond.now + due_in
+        more["due"] = peer.harness.now + due_in
     key = more.pop("key", None)
     if key is None:
         peer._key += 1
@@ -71,8 +71,8 @@ def dead_ids(peer: Peer) -> list[int]:
     return [row.id for row in rows(peer, m.JobState.DEAD).rows]
 
 
-def worker(pond: Pond, **join: Any) -> Peer:
-    return pond.join(role=Role.WORKER, **join)
+def worker(harness: ChannelHarness, **join: Any) -> Peer:
+    return harness.join(role=Role.WORKER, **join)
 
 
 def taken(peer: Peer) -> Msg:
@@ -81,10 +81,12 @@ def taken(peer: Peer) -> Msg:
     return message
 
 
-def buried(pond: Pond, peer: Peer, data: bytes = b"job", reason: str = "no way") -> int:
+def dead_letter(
+    harness: ChannelHarness, peer: Peer, data: bytes = b"job", reason: str = "no way"
+) -> int:
     """A job that a worker of its own rejects; gives the id that it had."""
     message_id: int = put(peer, data).id
-    hand = worker(pond, window=1)
+    hand = worker(harness, window=1)
     assert taken(hand).id == message_id
     assert isinstance(asked(hand, m.RejectJob, message_id, reason), m.JobDone)
     hand.leave()

@@ -32,14 +32,14 @@ from millpond.actors.messages import (
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Snapshot
 from millpond.actors.store.memory import MemoryStore
-from tests.actors.ports import RecordingPort
+from tests.actors.recording_port import RecordingPort
 
 START_S = 1_763_683_200.0
 NAME = b"orders"
 TURNS_MAX = 20_000
 
 
-class Pond:
+class ChannelHarness:
     """Channels named at will, all with the same settings; `dead` are those of `!dead` channels."""
 
     def __init__(
@@ -70,18 +70,18 @@ class Pond:
         )
         self._ports = 0
 
-    def restarted(self) -> Pond:
+    def restarted(self) -> ChannelHarness:
         """Another node with the same store, a second later; nobody is connected to it yet."""
-        again = Pond(self.settings, dead=self.dead, store=self.store)
+        again = ChannelHarness(self.settings, dead=self.dead, store=self.store)
         again.now = self.now + 1
         again._ports = self._ports
         return again
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Channel:
+    def _spawn(self, name: bytes, snapshot: Snapshot, attachments: dict[Port, Attach]) -> Channel:
         if self.crash_on_spawn(name):
             raise RuntimeError("this channel cannot be built")
         settings = self.dead if name.endswith(b"!dead") else self.settings
-        return Channel(name, snapshot, guests, settings, self.shared)
+        return Channel(name, snapshot, attachments, settings, self.shared)
 
     def port(self) -> RecordingPort:
         self._ports += 1
@@ -145,9 +145,13 @@ class Peer:
     joined: Attached
 
     def __init__(
-        self, pond: Pond, name: bytes, port: RecordingPort, identity: bytes | None = None
+        self,
+        harness: ChannelHarness,
+        name: bytes,
+        port: RecordingPort,
+        identity: bytes | None = None,
     ) -> None:
-        self.pond = pond
+        self.harness = harness
         self.name = name
         self.port = port
         self.identity = identity
@@ -155,8 +159,8 @@ class Peer:
 
     def say(self, *messages: CellMessage) -> None:
         """One read of the connection."""
-        self.pond.scheduler.submit(self.name, Batch(self.port, list(messages)), self.pond.now)
-        self.pond.spoken()
+        self.harness.scheduler.submit(self.name, Batch(self.port, list(messages)), self.harness.now)
+        self.harness.spoken()
 
     def ask(self, *messages: CellMessage) -> list[Reply]:
         """What comes back besides pushes, which stay for `pushed`."""
@@ -203,7 +207,7 @@ class Peer:
         return reply.ids  # type: ignore[union-attr]
 
     def leave(self) -> None:
-        self.pond.scheduler.detach(self.name, self.port)
+        self.harness.scheduler.detach(self.name, self.port)
         self.port.take()
 
 

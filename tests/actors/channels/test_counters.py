@@ -1,0 +1,154 @@
+"""What channels count of their deliveries, and how far their subscribers are behind."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+
+import pytest
+
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.jobs.messages import RejectJob
+from millpond.actors.messages import Ack, Mode, NackReason, Put
+from tests.actors.channels.harness import NAME, ChannelHarness, fanout, pair, queue
+
+ANN, BOB = b"a" * 32, b"b" * 32
+
+
+def changed(harness: ChannelHarness) -> dict[str, int]:
+    """All counters that are not 0."""
+    return {name: value for name, value in asdict(harness.shared.counters).items() if value}
+
+
+def lags(harness: ChannelHarness) -> list[int]:
+    channel = harness.scheduler.view(NAME)
+    assert isinstance(channel, Channel)
+    return sorted(channel.lags)
+
+
+@pytest.mark.parametrize("settings", [pair(), fanout(), queue()], ids=lambda each: each.mode.name)
+def test_a_message_that_is_pushed_and_acknowledged(settings: ChannelSettings) -> None:
+    harness = ChannelHarness(settings)
+    producer, consumer = harness.producer(), harness.join()
+    receipt = producer.put()
+    producer.ask(Put(receipt.key, 3600, b"hi"))  # a retry is no other message
+    consumer.ack(receipt.id)
+    consumer.ask(Ack(receipt.id), Ack(receipt.id))
+    assert changed(harness) == {"kept": 1, "pushes": 1, "acks": 1, "late_acks": 2}
+
+
+def test_a_batch_counts_each_of_its_messages() -> None:
+    harness = ChannelHarness(queue(window=8))
+    producer, worker = harness.producer(), harness.join(window=8)
+    producer.say(*(Put(key, 3600, b"x") for key in range(5)))
+    worker.say(*map(Ack, worker.pushed_ids()))
+    assert changed(harness) == {"kept": 5, "pushes": 5, "acks": 5}
+
+
+def test_what_comes_back_and_is_pushed_again() -> None:
+    harness = ChannelHarness(queue(ack_timeout_s=10.0))
+    producer, worker = harness.producer(), harness.join()
+    receipt = producer.put(ttl=36_000)
+    worker.nack(receipt.id, NackReason.LATER, 0)
+    harness.settle()
+    assert changed(harness) == {"kept": 1, "pushes": 2, "redeliveries": 1, "nacks": 1}
+    harness.advance(60)  # nobody acknowledges it: it comes back, and is handed out again
+    counted = changed(harness)
+    assert counted["timeouts"] >= 1 and counted["redeliveries"] == counted["timeouts"] + 1
+    harness.advance(0.5)
+    assert harness.info().leased == 1
+    worker.leave()
+    assert changed(harness) == counted | {"lost": 1}
+
+
+def test_a_job_that_was_not_begun_is_lost_and_not_redelivered() -> None:
+    harness = ChannelHarness(queue(ack_timeout_s=10.0))
+    producer, worker = harness.producer(), harness.join(reports_start=True)
+    producer.put(ttl=36_000)
+    while harness.info().leased:
+        harness.advance(0.5)
+    assert changed(harness) == {"kept": 1, "pushes": 1, "timeouts": 1}
+    harness.advance(5)
+    assert changed(harness) == {"kept": 1, "pushes": 2, "timeouts": 1}
+    worker.leave()
+    assert changed(harness) == {"kept": 1, "pushes": 2, "timeouts": 1, "lost": 1}
+
+
+@pytest.mark.parametrize("is_job", [False, True])
+def test_a_rejected_message_is_a_dead_letter_which_is_kept(is_job: bool) -> None:
+    harness = ChannelHarness(queue())
+    producer, worker = harness.producer(), harness.join()
+    receipt = producer.put()
+    worker.pushed()
+    if is_job:
+        worker.ask(RejectJob(1, receipt.id, "bad"))
+    else:
+        worker.nack(receipt.id, NackReason.REJECT)
+    harness.settle()
+    assert changed(harness) == {"kept": 2, "pushes": 1, "nacks": 1, "dead_letters": 1}
+
+
+def test_a_rejected_message_of_a_pair_counts_as_nack_alone() -> None:
+    harness = ChannelHarness(pair())
+    producer, consumer = harness.producer(), harness.join()
+    consumer.nack(producer.put().id, NackReason.REJECT)
+    assert harness.kept() == [] and changed(harness) == {"kept": 1, "pushes": 1, "nacks": 1}
+
+
+def test_a_message_that_a_consumer_cannot_read_is_given_back_once() -> None:
+    harness = ChannelHarness(pair())
+    producer, consumer = harness.producer(), harness.join()
+    receipt = producer.put()
+    for _ in range(2):
+        consumer.nack(receipt.id, NackReason.CANNOT_DECRYPT)
+    assert changed(harness) == {"kept": 1, "pushes": 1, "nacks": 1}
+
+
+@pytest.mark.parametrize("bury", [False, True])
+def test_a_message_that_expires(bury: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    harness = ChannelHarness(ChannelSettings(mode=Mode.QUEUE, dead_letter_expired=bury))
+    harness.producer().put(ttl=5)
+    harness.advance(60)
+    dead = {"kept": 2, "dead_letters": 1} if bury else {"kept": 1}
+    assert changed(harness) == {"expired": 1} | dead
+
+
+def test_subscribers_are_behind_by_what_they_did_not_acknowledge() -> None:
+    harness = ChannelHarness(fanout())
+    producer, quick, slow = harness.producer(), harness.join(), harness.join()
+    ids = [producer.put().id for _ in range(5)]
+    assert lags(harness) == [5, 5]
+    quick.ack(*ids)
+    slow.ack(ids[2])
+    assert lags(harness) == [0, 4]
+    late = harness.join()
+    assert lags(harness) == [0, 0, 4], "what was put before it came is not owed to it"
+    for each in (quick, late):
+        each.leave()
+    assert lags(harness) == [4]
+
+
+def test_an_identity_that_is_away_falls_behind_and_owes_itself_nothing() -> None:
+    harness = ChannelHarness(fanout())
+    ann, producer = harness.join(identity=ANN), harness.producer()
+    ids = [producer.put().id for _ in range(3)]
+    ann.put()
+    ann.ack(ids[1])
+    assert lags(harness) == [2]
+    ann.leave()
+    producer.put()
+    assert lags(harness) == [3]
+    bob = harness.join(identity=BOB)
+    assert lags(harness) == [0, 3]
+    bob.put()
+    assert lags(harness) == [0, 4]
+
+
+@pytest.mark.parametrize("settings", [pair(), queue()], ids=lambda each: each.mode.name)
+def test_nobody_subscribes_to_other_channels(settings: ChannelSettings) -> None:
+    harness = ChannelHarness(settings)
+    harness.join()
+    harness.producer().put()
+    assert lags(harness) == []

@@ -1,0 +1,215 @@
+"""Dead letters are kept exactly once, whatever happens meanwhile (PS-14)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from millpond.actors.channels.settings import ChannelSettings, NodeLimits
+from millpond.actors.messages import DeadLetter, GetAck, Mode, NackReason, Put
+from tests.actors.channels.harness import NAME, ChannelHarness, queue
+from tests.actors.runtime.harness import LateStore
+
+DEAD = NAME + b"!dead"
+WEEK = 604_800
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def reject(harness: ChannelHarness, data: bytes = b"bad") -> int:
+    """A worker rejects one message and leaves."""
+    producer, worker = harness.producer(), harness.join()
+    receipt = producer.put(data, ttl=36_000)
+    assert receipt.id in worker.pushed_ids()
+    worker.nack(receipt.id, NackReason.REJECT)
+    for each in (worker, producer):
+        each.leave()
+    harness.settle()
+    return receipt.id
+
+
+def letters(harness: ChannelHarness) -> list[tuple[bytes, int]]:
+    rows = harness.store.load(DEAD).rows
+    return [(row.data, row.origin.id) for row in rows if row.origin is not None]
+
+
+def test_ps_14_a_dead_letter_is_read_like_any_message_and_has_its_own_id() -> None:
+    harness = ChannelHarness(queue())
+    old = reject(harness)
+    harness.settle()
+    reader = harness.join(DEAD)
+    (letter,) = reader.pushed()
+    assert letter.data == b"bad" and letter.id > old
+    assert reader.list() == [letter.id]
+    assert reader.get(letter.id) == GetAck(letter.id, b"bad")
+    assert letters(harness) == [(b"bad", old)]
+    (row,) = harness.store.load(DEAD).rows
+    assert row.ttl == WEEK and row.origin is not None and row.origin.reason == "reject"
+    reader.ack(letter.id)
+    assert harness.kept(DEAD) == []
+
+
+def test_it_is_not_pushed_again_while_its_burial_waits() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
+    old = reject(harness)
+    worker = harness.join()
+    harness.advance(60)
+    assert worker.pushed() == []
+    assert worker.list() == [old] and worker.get(old) == GetAck(old, b"bad")
+
+
+def test_a_full_dead_letter_channel_gets_it_once_there_is_room() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=1))
+    first, second = reject(harness, b"one"), reject(harness, b"two")
+    harness.advance(60)
+    assert letters(harness) == [(b"one", first)] and harness.kept() == [b"two"]
+    reader = harness.join(DEAD)
+    reader.ack(reader.pushed_ids()[0])
+    harness.advance(6)
+    assert letters(harness) == [(b"two", second)] and harness.kept() == []
+    assert [each.data for each in reader.pushed()] == [b"two"]
+
+
+def test_a_dead_letter_channel_that_rests_after_a_crash_gets_it_afterwards() -> None:
+    harness = ChannelHarness(queue())
+    harness.crash(DEAD)
+    old = reject(harness)
+    assert harness.kept() == [b"bad"] and letters(harness) == []
+    harness.advance(10)
+    assert letters(harness) == [(b"bad", old)] and harness.kept() == []
+
+
+def test_a_quarantined_dead_letter_channel_gets_it_after_its_quarantine() -> None:
+    harness = ChannelHarness(queue())
+    harness.crash_on_spawn = lambda name: name == DEAD
+    old = reject(harness)
+    harness.advance(100)
+    assert harness.scheduler.counters.quarantines == 1 and harness.kept() == [b"bad"]
+    harness.crash_on_spawn = lambda name: False
+    harness.advance(400)
+    assert letters(harness) == [(b"bad", old)] and harness.kept() == []
+
+
+def test_a_crash_of_the_channel_while_its_burial_waits_keeps_one_letter() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
+    old = reject(harness)
+    harness.crash()
+    harness.dead = ChannelSettings()
+    harness.crash(DEAD)
+    harness.advance(1)
+    worker = harness.join()
+    for _ in range(10):
+        harness.advance(60)
+        for each in worker.pushed():
+            worker.nack(each.id, NackReason.REJECT)
+    harness.settle()
+    assert letters(harness) == [(b"bad", old)] and harness.kept() == []
+
+
+def test_an_ack_while_its_burial_waits_ends_it() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
+    old = reject(harness)
+    harness.producer().ack(old)
+    harness.dead = ChannelSettings()
+    harness.advance(60)
+    assert harness.kept() == [] and letters(harness) == []
+
+
+def test_its_deadline_ends_it_while_its_burial_waits() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
+    reject(harness)
+    harness.advance(36_000)
+    assert harness.kept() == [] and letters(harness) == []
+
+
+def test_what_a_dead_letter_channel_rejects_is_gone() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(mode=Mode.QUEUE))
+    reject(harness)
+    reader = harness.join(DEAD)
+    (letter,) = reader.pushed()
+    reader.nack(letter.id, NackReason.REJECT)
+    harness.settle()
+    assert harness.kept(DEAD) == [] and list(harness.store._partitions) == [NAME, DEAD]
+
+
+def test_a_lost_connection_uses_up_the_last_attempt() -> None:
+    harness = ChannelHarness(queue(attempts_max=2))
+    producer = harness.producer()
+    old = producer.put(ttl=36_000).id
+    for attempt in (1, 2):
+        worker = harness.join()
+        assert [each.attempt for each in worker.pushed()] == [attempt]
+        worker.leave()
+    harness.settle()
+    assert letters(harness) == [(b"hi", old)] and harness.kept() == []
+    assert harness.join().pushed() == []
+
+
+@pytest.mark.parametrize("reason", [NackReason.LATER, NackReason.BUSY, NackReason.OTHER])
+def test_nacks_use_up_attempts(reason: NackReason) -> None:
+    harness = ChannelHarness(queue(attempts_max=3))
+    producer, worker = harness.producer(), harness.join()
+    old = producer.put(ttl=36_000).id
+    attempts = []
+    for _ in range(5):
+        for each in worker.pushed():
+            attempts.append(each.attempt)
+            worker.nack(each.id, reason, 0 if reason is NackReason.LATER else None)
+        harness.advance(60)
+    assert attempts == [1, 2, 3] and letters(harness) == [(b"hi", old)]
+
+
+def test_cannot_decrypt_is_final_in_queue_mode() -> None:
+    harness = ChannelHarness(queue())
+    producer, worker = harness.producer(), harness.join()
+    old = producer.put().id
+    worker.pushed()
+    worker.nack(old, NackReason.CANNOT_DECRYPT)
+    harness.settle()
+    assert letters(harness) == [(b"hi", old)]
+
+
+def test_a_letter_posted_twice_is_kept_once_even_after_it_was_acked() -> None:
+    harness = ChannelHarness(queue())
+    old = reject(harness)
+    harness.settle()
+    again = DeadLetter(NAME, old, 1, "reject", b"bad")
+    harness.post(again, DEAD)
+    assert len(letters(harness)) == 1
+    reader = harness.join(DEAD)
+    reader.ack(reader.pushed_ids()[0])
+    harness.post(again, DEAD)
+    assert letters(harness) == []
+
+
+def test_credit_of_who_rejected_returns_at_once() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
+    producer, worker = harness.producer(), harness.join(window=1)
+    first, second = producer.put().id, producer.put().id
+    assert worker.pushed_ids() == [first]
+    worker.nack(first, NackReason.REJECT)
+    assert worker.pushed_ids() == [second]
+
+
+def test_the_node_s_quota_counts_for_dead_letters_too() -> None:
+    harness = ChannelHarness(queue(), limits=NodeLimits(messages_max=1))
+    old = reject(harness)
+    harness.advance(60)
+    # The letter and its message exist side by side for a moment.
+    assert harness.kept() + harness.kept(DEAD) == [b"bad"]
+    assert harness.producer().get(old) == GetAck(old, b"bad")
+
+
+def test_ps_14_a_rejection_counts_before_the_dead_letter_is_kept() -> None:
+    """The node may end before: the message comes again then, and for the next time."""
+    harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+    worker, producer = harness.join(), harness.producer()
+    producer.say(Put(1, 3600, b"one"))
+    store.commits[-1].finish(None)
+    (message,) = worker.pushed()
+    worker.nack(message.id, NackReason.REJECT)
+    assert store.load(NAME).attempts == {message.id: 1}
