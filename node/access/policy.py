@@ -1,9 +1,9 @@
-"""The node's door: which rights an asker has in a channel or a stream, and why
+"""The access policy: the rights of a client in a channel or a stream, and the reasons for them
 (docs/guides/access.md).
 
-Rights add up over everything that is known of the asker: its token, identity and certificate, where
-it comes from and at which listener. Without an access file this machine may do everything and
-nobody else anything, but for trusted peers, certificates and what `--insecure-public` lets in.
+Rights add up over everything that is known of the client: token, identity, certificate, address and
+listener. Without an access file this machine may do everything and others nothing, except for
+trusted peers, client certificates and `--insecure-public`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from millpond.transports.server.interface import Principal
 log = logging.getLogger(__name__)
 
 NODE_MARK = b"!"
-"""In the name of a channel that is the node's own."""
+"""A mark in the names of the node's own channels."""
 
 
 class GrantOutcome(Enum):
-    """What comes of a grant that is for an asker."""
+    """The outcome of a grant for a client in one channel or stream."""
 
     GIVES = "gives"
     ELSEWHERE = "is for other names"
@@ -60,14 +60,14 @@ class GrantOutcome(Enum):
 
 
 class GrantDecision(msgspec.Struct, frozen=True):
-    """A grant that was looked at, and what came of it."""
+    """A grant of the client, and its outcome."""
 
     grant: Grant
     verdict: GrantOutcome
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """How a decision came about. `rights` None: refused at the door."""
+    """The reasons of a decision. `rights` None: the client is denied."""
 
     rights: Rights | None
     reasons: list[GrantDecision]
@@ -75,15 +75,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class RuleFiles(msgspec.Struct, frozen=True):
-    """The files that the rules come from; None: there is none, and none is looked for."""
+    """The files that hold the rules; None: there is no such file."""
 
     access_file: Path | None = None
     token_file: Path | None = None
     must_exist: bool = True
-    """The access file was named by somebody, so it is an error when it is not there."""
+    """The access file was named in the configuration: a missing file is an error."""
 
     def read(self) -> Rules | None:
-        """What they say; None: there is no file. Raises AccessFileError."""
+        """The rules of the files; None: there is no file. Raises AccessFileError."""
         found = None
         if self.access_file is not None and (self.must_exist or self.access_file.exists()):
             found = read_access_file(self.access_file)
@@ -93,9 +93,9 @@ class RuleFiles(msgspec.Struct, frozen=True):
 
 
 class AccessPolicy:
-    """Answers with rights. Tokens are kept as digests, so a dump of the memory shows none.
+    """The access policy of a node. Tokens are kept as digests: a memory dump shows none.
 
-    `is_public`: somebody said that everybody shall be served (`--insecure-public`).
+    `is_public`: everybody is served (`--insecure-public`).
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class AccessPolicy:
         """Raises AccessFileError."""
         self.peers: TrustedPeers | None = None
         self.sessions: Callable[[bytes], Rights | None] = lambda token: None
-        """The rights that a session of the chat page has, by its token."""
-        self.issued: Callable[[Principal], Sequence[Grant]] = lambda asker: ()
-        """What an asker may do that shows a token issued by the API of S2."""
+        """The rights of a session of the chat page, by its token."""
+        self.issued: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
+        """The grants of a client with a token that the API of S2 issued."""
         self._sources = sources or RuleFiles()
         self._now = now
         self._is_public = is_public
@@ -121,24 +121,24 @@ class AccessPolicy:
 
     @property
     def is_controlled(self) -> bool:
-        """Is there a file that decides, so that nobody has a right that it does not give?"""
+        """True if there are rule files: nobody has a right that they do not give."""
         return self._rules is not None
 
     @property
     def files(self) -> list[Path]:
-        """Those that it was read from."""
+        """The files that exist."""
         both = (self._sources.access_file, self._sources.token_file)
         return [path for path in both if path is not None and path.exists()]
 
     def guards(self, listener: str) -> bool:
-        """Is it known whom to let in there, so that other machines may be listened to?"""
+        """True if access at this listener is restricted, so that other machines may reach it."""
         if self.is_controlled:
             return True
         has_peers = self.peers is not None and len(self.peers.book) > 0
         return has_peers and listener not in STREAM_LISTENERS
 
     def opens(self, listener: str) -> bool:
-        """Does any rule let somebody in at a listener that serves streams alone?"""
+        """True if some rule gives rights at a listener that serves only streams."""
         kinds = (
             SubjectKind.ANYONE,
             SubjectKind.LISTENER,
@@ -152,128 +152,130 @@ class AccessPolicy:
         )
 
     def reload(self) -> bool:
-        """Read the files again. False: they cannot be used; the rules stay, and the log says so."""
+        """Read the files again. False: they are unusable; the rules stay, an error is logged."""
         try:
             found = self._sources.read()
         except AccessFileError as exc:
-            log.error("access rules stay as they were: %s", exc)
+            log.error("access rules not reloaded, the old ones stay: %s", exc)
             return False
         if found is None and self._rules is not None:
-            log.error("access rules stay as they were: %s is gone", self._sources.access_file)
+            log.error(
+                "access rules not reloaded, the old ones stay: %s does not exist",
+                self._sources.access_file,
+            )
             return False
         self._take(found)
         return True
 
-    def authorize(self, asker: Principal, channel: bytes) -> Rights | None:
-        """The rights of an asker in a channel; None = refused."""
-        rights = self._rights(asker, channel, is_stream=False)
-        if rights is not None and NODE_MARK in channel and not is_channel_owner(asker, channel):
+    def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
+        """The rights of a client in a channel; None: denied."""
+        rights = self._rights(principal, channel, is_stream=False)
+        if rights is not None and NODE_MARK in channel and not is_channel_owner(principal, channel):
             # Only their owner writes to the node's own channels (PS-14).
             rights &= ~Rights.PUT
             if not rights and channel != PROBE:
                 return None
         return rights
 
-    def authorize_stream(self, asker: Principal, name: bytes) -> Rights | None:
-        """The rights of an asker in a stream or topic; None = none. The empty name: everywhere."""
-        return self._rights(asker, name, is_stream=True)
+    def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
+        """The rights of a client in a stream or topic, or in all (the empty name); None: none."""
+        return self._rights(principal, name, is_stream=True)
 
-    def admits_to_streams(self, asker: Principal) -> bool:
-        """Might there be a stream in which this asker has a right?"""
+    def admits_to_streams(self, principal: Principal) -> bool:
+        """True if the client may have rights in some stream."""
+        now = self._now()
         return any(
-            grant.streams != () and self._is_alive(grant) for grant in self._grants_for(asker)
+            grant.streams != () and (grant.until is None or now < grant.until)
+            for grant in self._grants_for(principal)
         )
 
-    def explain(self, asker: Principal, name: bytes, *, is_stream: bool = False) -> Explanation:
-        """What `authorize` or `authorize_stream` decides, and how it came to that."""
+    def explain(self, principal: Principal, name: bytes, *, is_stream: bool = False) -> Explanation:
+        """The decision of `authorize` or `authorize_stream`, with its reasons."""
         judge = self.authorize_stream if is_stream else self.authorize
         reasons = [
-            GrantDecision(grant, self._verdict(grant, asker, name, is_stream=is_stream))
-            for grant in self._grants_for(asker)
+            GrantDecision(grant, self._outcome(grant, principal, name, is_stream=is_stream))
+            for grant in self._grants_for(principal)
         ]
-        return Explanation(judge(asker, name), reasons, list(self._notes(asker, name, is_stream)))
+        return Explanation(
+            judge(principal, name), reasons, list(self._notes(principal, name, is_stream))
+        )
 
-    # The decision.
-
-    def _rights(self, asker: Principal, name: bytes, *, is_stream: bool) -> Rights | None:
+    def _rights(self, principal: Principal, name: bytes, *, is_stream: bool) -> Rights | None:
         rights = None
-        for grant in self._grants_for(asker):
-            if self._verdict(grant, asker, name, is_stream=is_stream) is GrantOutcome.GIVES:
+        for grant in self._grants_for(principal):
+            if self._outcome(grant, principal, name, is_stream=is_stream) is GrantOutcome.GIVES:
                 rights = grant.rights if rights is None else rights | grant.rights
         return rights
 
-    def _verdict(
-        self, grant: Grant, asker: Principal, name: bytes, *, is_stream: bool
+    def _outcome(
+        self, grant: Grant, principal: Principal, name: bytes, *, is_stream: bool
     ) -> GrantOutcome:
-        if not self._is_alive(grant):
+        if grant.until is not None and self._now() >= grant.until:
             return GrantOutcome.EXPIRED
         if self._rules is not None and _is_revoked(grant, self._rules):
             return GrantOutcome.REVOKED
         is_covered = grant.covers(
-            name, is_stream=is_stream, own=asker.identity, is_peer=self._is_peer
+            name, is_stream=is_stream, own=principal.identity, is_peer=self._is_peer
         )
         return GrantOutcome.GIVES if is_covered else GrantOutcome.ELSEWHERE
 
-    def _is_alive(self, grant: Grant) -> bool:
-        return grant.until is None or self._now() < grant.until
-
     def _is_peer(self, text: str) -> bool:
-        """Is it the id of somebody whom we trust?"""
+        """True for the id of a trusted peer."""
         try:
             return self.peers is not None and self.peers.book.is_trusted(public_key_of(text))
         except BadPeerId:
             return False
 
-    def _grants_for(self, asker: Principal) -> Iterator[Grant]:
-        """Everything that is said of whoever this is; of a key that was revoked, nothing is."""
-        trust = self._trust(asker)
+    def _grants_for(self, principal: Principal) -> Iterator[Grant]:
+        """All grants of a client; a revoked key has none."""
+        trust = None if principal.identity is None else self._trust(principal)
         if trust is Trust.REVOKED:
             return
-        if asker.token is not None and asker.token.startswith(PAGE_PREFIX.encode()):
-            # Wherever the page is opened: when its session ends, so does all that it may do.
-            yield from page_session_grants(self.sessions(asker.token))
+        if principal.token is not None and principal.token.startswith(PAGE_PREFIX.encode()):
+            # Nothing else counts, wherever the page is opened: all rights end with its session.
+            yield from page_session_grants(self.sessions(principal.token))
             return
-        if asker.token is not None and asker.token.startswith(ISSUED_PREFIX.encode()):
-            # It narrows whoever shows it, on this machine too; a revoked one permits nothing.
-            yield from self.issued(asker)
+        if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
+            # The token restricts its client, on this machine too; a revoked one permits nothing.
+            yield from self.issued(principal)
             return
         if self._rules is None:
-            yield from default_grants(asker, self._is_public)
+            yield from default_grants(principal, self._is_public)
         else:
-            for subject in self._subjects(asker):
+            for subject in self._subjects(principal):
                 yield from self._by_subject.get(subject, ())
-            address = ip_of(asker.address) if self._networks else None
+            address = ip_of(principal.address) if self._networks else None
             yield from (
                 grant
                 for network, grant in self._networks
                 if address is not None and address in network
             )
-        if asker.token is not None and self.peers is not None:
-            signed = read_signed(asker.token, self.peers.own)
+        if principal.token is not None and self.peers is not None:
+            signed = read_signed(principal.token, self.peers.own)
             if signed is not None:
                 yield signed.grant
         if trust is Trust.TRUSTED and self.peers is not None:
             yield from peer_grants(self.peers)
 
-    def _subjects(self, asker: Principal) -> Iterator[Subject]:
+    def _subjects(self, principal: Principal) -> Iterator[Subject]:
         yield ANYONE
-        yield Subject(SubjectKind.LISTENER, asker.listener)
-        if asker.token is not None:
-            # Looked up by digest: how long a wrong token takes tells nothing about a right one.
-            yield Subject(SubjectKind.TOKEN, sha256(asker.token).digest())
-        if asker.certificate is not None:
-            yield Subject(SubjectKind.CERTIFICATE, asker.certificate)
-        if asker.identity is not None:
-            yield Subject(SubjectKind.KEY, asker.identity)
-            peer = None if self.peers is None else self.peers.book.by_public(asker.identity)
+        yield Subject(SubjectKind.LISTENER, principal.listener)
+        if principal.token is not None:
+            # Looked up by digest: the time for a wrong token tells nothing about a valid one.
+            yield Subject(SubjectKind.TOKEN, sha256(principal.token).digest())
+        if principal.certificate is not None:
+            yield Subject(SubjectKind.CERTIFICATE, principal.certificate)
+        if principal.identity is not None:
+            yield Subject(SubjectKind.KEY, principal.identity)
+            peer = None if self.peers is None else self.peers.book.by_public(principal.identity)
             if peer is not None and peer.trust is Trust.TRUSTED:
-                # A name is as good as the trust that its key has; a key stands for itself.
+                # A name counts only for a trusted key; a key stands for itself.
                 yield Subject(SubjectKind.NAME, peer.name)
 
-    def _trust(self, asker: Principal) -> Trust | None:
-        if asker.identity is None or self.peers is None:
+    def _trust(self, principal: Principal) -> Trust | None:
+        if principal.identity is None or self.peers is None:
             return None
-        peer = self.peers.book.by_public(asker.identity)
+        peer = self.peers.book.by_public(principal.identity)
         return None if peer is None else peer.trust
 
     def _take(self, rules: Rules | None) -> None:
@@ -287,26 +289,26 @@ class AccessPolicy:
             else:
                 self._by_subject.setdefault(grant.subject, []).append(grant)
 
-    def _notes(self, asker: Principal, name: bytes, is_stream: bool) -> Iterator[str]:
-        """What no grant shows."""
-        match self._trust(asker):
+    def _notes(self, principal: Principal, name: bytes, is_stream: bool) -> Iterator[str]:
+        """Remarks beyond the grants."""
+        match self._trust(principal):
             case Trust.REVOKED:
-                yield "the key was revoked: nothing that anybody is allowed holds for it"
+                yield "the key was revoked: it has no rights at all"
             case Trust.PINNED:
-                yield "the peer is pinned: only who is trusted has what peers have by themselves"
-            case None if asker.identity is not None:
+                yield "the peer is pinned: only trusted peers have the default rights of peers"
+            case None if principal.identity is not None:
                 yield "the key is not in the peer book"
-        if self._rules is None and is_remote(asker.address):
-            yield "without an access file other machines have nothing by themselves"
+        if self._rules is None and is_remote(principal.address):
+            yield "without an access file other machines have no rights by default"
         elif self._rules is not None:
-            yield "an access file decides: what no line of it gives is refused"
-        if asker.token is not None and asker.token.startswith(SIGNED_PREFIX.encode()):
-            if self.peers is None or read_signed(asker.token, self.peers.own) is None:
+            yield "an access file is in force: rights that it does not give are denied"
+        if principal.token is not None and principal.token.startswith(SIGNED_PREFIX.encode()):
+            if self.peers is None or read_signed(principal.token, self.peers.own) is None:
                 yield "the token was not signed by this node"
-        if asker.token is not None and asker.token.startswith(ISSUED_PREFIX.encode()):
-            yield "a token of S2's API has what its scope says at the listener http, nothing else"
-        if not is_stream and NODE_MARK in name and not is_channel_owner(asker, name):
-            yield "nobody but its owner puts into a channel with `!` in its name"
+        if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
+            yield "a token of the S2 API has the rights of its scope, at the http listener only"
+        if not is_stream and NODE_MARK in name and not is_channel_owner(principal, name):
+            yield "only its owner may put messages into a channel with `!` in its name"
 
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -320,7 +322,7 @@ def load_access(
     now: Callable[[], float] = time.time,
     is_public: bool = False,
 ) -> AccessPolicy:
-    """The access of a node whose configuration says this; empty: not given.
+    """The access policy for these settings; an empty one is not given.
 
     Without `access_file` it is `access.conf` in the data folder, if there is one. Raises
     AccessFileError.
@@ -337,21 +339,23 @@ def _is_revoked(grant: Grant, rules: Rules) -> bool:
 
 
 WITHOUT_TOKENS = ("s3p", "rustlog")
-"""Listeners whose protocols have no place for a token."""
+"""Listeners whose protocols carry no tokens."""
 
 
 def warn_unreachable_listeners(access: AccessPolicy, listeners: Iterable[str]) -> None:
-    """Say which listeners nobody can use, for no rule opens them."""
+    """Log the listeners that no rule opens to anybody."""
     shut = [name for name in WITHOUT_TOKENS if name in listeners and not access.opens(name)]
     if shut:
-        log.warning("no rule opens listeners that know no tokens: %s", " ".join(shut))
+        log.warning(
+            "no access rule applies to these listeners, which take no tokens: %s", " ".join(shut)
+        )
 
 
 def check_exposure(name: str, host: str, *, is_guarded: bool) -> None:
-    """Raises ConfigError for a listener that others can reach and nothing guards."""
+    """Raises ConfigError for a listener that other machines reach without access control."""
     if not is_guarded and not is_loopback(host):
         raise ConfigError(
             f"{name}: {host or 'every address'} is reachable from outside and there is no "
             "access control; give --access-file, --token-file or --tls-client-ca, or "
-            "--insecure-public if you mean it"
+            "--insecure-public if this is intended"
         )

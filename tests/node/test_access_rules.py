@@ -220,7 +220,7 @@ def test_a_reload_that_fails_changes_nothing_and_says_so(
         assert not gate.access.reload()
         assert gate.may("a") == Rights.GET
         (line,) = caplog.messages
-        assert line.startswith("access rules stay as they were") and str(path) in line
+        assert line.startswith("access rules not reloaded") and str(path) in line
     gate.write("anyone put a\n")
     assert gate.access.reload() and gate.may("a") == Rights.PUT
 

@@ -257,11 +257,11 @@ def test_durability_comes_from_flag_variable_and_rule(tmp_path: Path):
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 REFUSED = {
     "--s3p nonsense": "not HOST:PORT",
-    "--rustlog 0.0.0.0:0": "or --insecure-public if you mean it",
+    "--rustlog 0.0.0.0:0": "or --insecure-public if this is intended",
     "--stream logs=week": "want PATTERN=",
     "--stream logs=size=3": "unknown option",
     "--stream logs=age=0": "must be above 0",
-    "--http 0.0.0.0:0": "or --insecure-public if you mean it",
+    "--http 0.0.0.0:0": "or --insecure-public if this is intended",
     "--memory --data /nonexistent": "not allowed with",
     "--memory --durability disk": "leave --durability out",
     "--data /nonexistent --durability memory": "leave --data out",
@@ -270,7 +270,7 @@ REFUSED = {
     "--p2p off --ws off --s3p off --rustlog off --http off": "every listener is off",
     "--p2p nonsense": "not HOST:PORT",
     "--p2p 127.0.0.1:65536": "not HOST:PORT",
-    "--p2p 0.0.0.0:0 --ws off": "or --insecure-public if you mean it",
+    "--p2p 0.0.0.0:0 --ws off": "or --insecure-public if this is intended",
     "--p2p 192.0.2.1:0 --ws off --insecure-public": "not an address of this machine",
     "--channel jobs": "want PATTERN=",
     "--channel jobs/*=queue,size=3": "unknown option",

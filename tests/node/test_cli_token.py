@@ -269,7 +269,7 @@ def test_a_running_node_takes_the_file_up_on_sighup(run: Run, folder: str, tmp_p
         assert node.process.wait(10) == 0
         assert node.process.stderr is not None
         log = node.process.stderr.read().decode()
-        assert "access rules stay as they were" in log and "a line begins with one of" in log
+        assert "access rules not reloaded" in log and "a line begins with one of" in log
 
 
 def hang_up(node: Serving, is_done: object) -> None:

@@ -225,7 +225,7 @@ async def test_p2p_24_a_token_file_shuts_what_knows_no_tokens_and_the_log_says_s
     async with Node(replace(QUICK, token_file=str(tokens), **listeners)):
         pass
     lines = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    text = f"no rule opens listeners that know no tokens: {told}"
+    text = f"no access rule applies to these listeners, which take no tokens: {told}"
     assert lines == ([text] if told else [])
 
 

@@ -15,16 +15,15 @@ class ActiveRequest:
     """A request that a task answers. Implements `transports.server.interface.ServerConnection`.
 
     An API finds that of its request as `request.active`. A session waits for `draining` and ends
-    itself; what still runs after the node's drain timeout is aborted. `is_allowed`, if set, is
-    called again when rights have changed.
+    itself; what still runs after the node's drain timeout is aborted.
     """
 
     __slots__ = (
         "_draining",
+        "_is_allowed",
         "abort_reason",
         "address",
         "deadline",
-        "is_allowed",
         "is_draining",
         "scope",
     )
@@ -35,7 +34,7 @@ class ActiveRequest:
         self.deadline = inf
         self.scope = cancel_scope()
         self.is_draining = False
-        self.is_allowed: Callable[[], bool] | None = None
+        self._is_allowed: Callable[[], bool] | None = None
         self.abort_reason: Rejection | None = None
         self._draining: anyio.Event | None = None
 
@@ -53,6 +52,10 @@ class ActiveRequest:
                 self._draining.set()
         return self._draining
 
+    def keep_requiring(self, is_allowed: Callable[[], bool]) -> None:
+        """Check again whenever rights have changed; the request is aborted if it is not allowed."""
+        self._is_allowed = is_allowed
+
     def abort(self, reason: Rejection) -> None:
         """Cancel the request at once. The client is told the reason, if it can be told."""
         if self.abort_reason is None:
@@ -68,7 +71,7 @@ class ActiveRequest:
             self._draining.set()
 
     def reauthorize(self) -> None:
-        if self.is_allowed is not None and not self.is_allowed():
+        if self._is_allowed is not None and not self._is_allowed():
             self.abort(Rejection.NOT_ALLOWED)
 
     def close(self) -> None:

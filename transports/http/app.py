@@ -222,7 +222,7 @@ class Application:
         return None if is_admitted else self._rate_limited(api, request)
 
     async def _run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
-        """Have the API answer; tell the client of a failure, if it can still be told."""
+        """The API's response; the client is told of a failure, if it can still be told."""
         active, outcome = request.active, _Outcome()
         with active.scope:
             await self._task_guard(partial(outcome.run, api, request, writer))
@@ -244,9 +244,8 @@ class Application:
         with anyio.move_on_after(FINAL_ERROR_S):
             if not writer.is_started:
                 await writer.respond(api.reject(why, None) or plain_rejection(why))
-            elif writer.encode_error is not None:
-                await writer.write(writer.encode_error(why))
-                await writer.end()
+            else:
+                await writer.fail(why)
         if not writer.is_ended:
             raise ResponseAborted(why.message)
 

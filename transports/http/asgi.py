@@ -46,17 +46,18 @@ class WholeRequest(Protocol):
     @property
     def scope(self) -> Scope: ...
 
+    @property
+    def soon(self) -> Callable[[Callable[[], None]], None]:
+        """Calls back when everything that came in this pass of the event loop is handled."""
+
     def body(self) -> bytes:
         """The whole body."""
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        """Call back when everything that came in this pass of the event loop is handled."""
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Write the whole response; to be called once, at any time."""
 
     def defer(self) -> None:
-        """Have a task answer the request after all."""
+        """Leave the request to a task after all."""
 
 
 ADMITTED = "millpond.admitted"

@@ -91,7 +91,7 @@ class AsyncioBlock:
 
 
 class _AnyioBlock:
-    """The same, by a cancel scope of anyio."""
+    """A block that is cancelled by a scope of anyio."""
 
     def __init__(self, seconds: float) -> None:
         self._scope = anyio.move_on_after(None if seconds == inf else seconds)

@@ -6,7 +6,6 @@ is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from millpond.actors.messages import Rights
@@ -47,10 +46,6 @@ class RequestContext(Generic[H]):
     def is_known(self) -> bool:
         """True if the client may use some stream; otherwise its credentials are refused."""
         return self.services.may_use_streams(self.request.principal)
-
-    def keep_requiring(self, is_allowed: Callable[[], bool]) -> None:
-        """Check again whenever rights change; the request ends when it is not allowed any more."""
-        self.request.active.is_allowed = is_allowed
 
     def check_origin(self, allowed: frozenset[str], *, is_host_required: bool = True) -> str | None:
         """The origin of the page that sends the request; None: no browser sends it.

@@ -25,6 +25,9 @@ class HttpCounters:
 
 
 class HttpNodeServices(NodeServices, Protocol):
-    """What an HTTP request uses besides `NodeServices`; a request counts like a connection."""
+    """The services of the node that HTTP requests use besides `NodeServices`.
+
+    A request counts like a connection.
+    """
 
     http: HttpCounters

@@ -1,4 +1,4 @@
-"""Why the application itself answers a request, and not an API."""
+"""Rejections: reasons for which the application itself answers a request, not an API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Rejection(Enum):
-    """Why the application itself answers, in the API's form: status and words."""
+    """A reason of the application: status, code and message. The API gives it its form."""
 
     NOT_FOUND = (404, "not_found", "there is nothing at this path")
     BAD_REQUEST = (400, "bad_request", "this is no request of HTTP")

@@ -50,17 +50,15 @@ class ResponseWriter:
     """The writer of one response: `respond`, or `start`, any number of `write`, `end`.
 
     Awaiting them is the backpressure. They do not tell whether the client is still there: see
-    `Request.run_until_disconnect`. `encode_error` gives the last piece of a stream that is aborted
-    or crashes; without it the connection is broken off, so that nobody takes the stream for
-    complete.
+    `Request.run_until_disconnect`.
     """
 
     __slots__ = (
+        "_encode_error",
         "_is_head",
         "_request",
         "_send",
         "bytes_sent",
-        "encode_error",
         "is_ended",
         "is_started",
         "status",
@@ -73,7 +71,7 @@ class ResponseWriter:
         self.status = 0
         self.bytes_sent = 0
         self.is_started = self.is_ended = False
-        self.encode_error: Callable[[Rejection], bytes] | None = None
+        self._encode_error: Callable[[Rejection], bytes] | None = None
 
     async def respond(self, response: Response) -> None:
         """Send a whole response. An unread body of the request is read for a little longer."""
@@ -96,8 +94,18 @@ class ResponseWriter:
             await self._request.linger()
             await self.end()
 
-    async def start(self, status: int, headers: Pairs) -> None:
-        """Send the head of a stream. It leaves at once, before the first piece."""
+    async def start(
+        self,
+        status: int,
+        headers: Pairs,
+        encode_error: Callable[[Rejection], bytes] | None = None,
+    ) -> None:
+        """Send the head of a stream. It leaves at once, before the first piece.
+
+        `encode_error` gives the last piece of a stream that is aborted or crashes; without it the
+        connection is broken off, so that nobody takes the stream for complete.
+        """
+        self._encode_error = encode_error
         self.is_started, self.status = True, status
         head = {"type": "http.response.start", "status": status, "headers": [*headers, SERVER]}
         await self._send(head)
@@ -117,6 +125,12 @@ class ResponseWriter:
         if not self.is_ended:
             self.is_ended = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def fail(self, why: Rejection) -> None:
+        """End a stream that was started with its final error, if it has one."""
+        if self._encode_error is not None:
+            await self.write(self._encode_error(why))
+            await self.end()
 
     def release(self) -> None:
         """Drop the server's objects; see `Request.release`."""

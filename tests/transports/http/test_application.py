@@ -92,10 +92,9 @@ async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCapture
 
 async def test_a_stream_that_crashes_never_looks_complete() -> None:
     async def fail(request: Request, writer: ResponseWriter) -> None:
-        await writer.start(200, ())
+        has_words = request.segments[1:] == (b"words",)
+        await writer.start(200, (), (lambda why: why.code.encode()) if has_words else None)
         await writer.write(b"one")
-        if request.segments[1:] == (b"words",):
-            writer.encode_error = lambda why: why.code.encode()
         raise ZeroDivisionError("a mistake")
 
     async with served(fail) as application:
@@ -150,8 +149,7 @@ async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None
 
 
 async def _hold(request: Request, writer: ResponseWriter) -> None:
-    writer.encode_error = lambda why: b"last: " + why.code.encode()
-    await writer.start(200, ())
+    await writer.start(200, (), lambda why: b"last: " + why.code.encode())
     await request.run_until_disconnect(anyio.sleep_forever)
 
 
@@ -214,8 +212,8 @@ async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
 
 async def test_a_session_whose_right_is_gone_is_cut_off(tmp_path: Path) -> None:
     async def guarded(request: Request, writer: ResponseWriter) -> None:
-        request.active.is_allowed = lambda: bool(
-            application.host.authorize_stream(request.principal, b"")
+        request.active.keep_requiring(
+            lambda: bool(application.host.authorize_stream(request.principal, b""))
         )
         await _hold(request, writer)
 

@@ -37,12 +37,12 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def path(self) -> bytes:
-        """Where it is."""
+        """The path of the stream's URL."""
         return b"/v1/stream/" + quote_from_bytes(self.name, safe="/").encode()
 
 
 def target_of(name: bytes) -> Target:
-    """A stream, whether it is there or not. Raises Refusal."""
+    """A stream, whether it is there or not. Raises DurableError."""
     if not 0 < len(name) <= w.NAME_BYTES_MAX:
         raise bad_request(f"a stream has a name of 1 to {w.NAME_BYTES_MAX} bytes")
     return Target(name, stream_cell(name))
@@ -68,6 +68,8 @@ class DurableContext(RequestContext[HttpNodeServices]):
 
     def require_allowed_origin(self) -> None:
         """Let a page of an allowed origin read the response. Raises DurableError (400, 403)."""
+        if self.request.header(b"origin") is None:
+            return
         try:
             origin = self.check_origin(self.settings.origins)
         except UpgradeRefused as refused:

@@ -42,7 +42,7 @@ async def put(context: DurableContext, target: Target) -> Response:
 
 
 def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
-    """The records that a body is. Raises Refusal (400)."""
+    """The records that a body is. Raises DurableError (400)."""
     if not body:
         return []
     if not w.is_json(content_type):
@@ -110,7 +110,7 @@ async def _fork(
 
 
 def _source(path: bytes) -> Target:
-    """The stream at a path like those of requests. Raises Refusal (400)."""
+    """The stream at a path like those of requests. Raises DurableError (400)."""
     try:
         segments = tuple(percent_decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
     except BadPath:
@@ -121,7 +121,7 @@ def _source(path: bytes) -> Target:
 
 
 def _no_source(found: CellReply) -> CellReply:
-    """Why there is none to fork: a deleted one is a conflict, not gone."""
+    """The reason that a source cannot be forked: a deleted one is a conflict, not gone."""
     if isinstance(found, m.StreamFailed) and found.is_tombstone:
         return d.DurableRefused(0, d.RefusalReason.SOURCE_BURIED)
     return found
@@ -132,7 +132,7 @@ async def _behind(
 ) -> tuple[int, list[bytes]]:
     """The sequence so many messages behind another; or the record there, and so many bytes of it.
 
-    Raises Refusal (400) where the append there has not so many.
+    Raises DurableError (400) where the append there has not so many.
     """
     start = Seek(SeekBy.SEQUENCE, at)
     count = w.PAGE_RECORDS if is_json else 1

@@ -1,4 +1,4 @@
-"""Why a request is refused, as a status, a JSON body and headers (http.md B.8)."""
+"""Errors of Durable Streams: a status, a JSON body and headers (http.md B.8)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DurableError(Exception):
         self.headers = headers
 
     def response(self, headers: Pairs) -> Response:
-        """With headers of the request's own."""
+        """The response, with the common headers of the request."""
         content = {"code": self.code, "message": str(self)}
         return json_response(self.status, content, (*self.headers, *headers))
 
@@ -50,7 +50,7 @@ def offset_gone() -> DurableError:
 
 
 def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
-    """What a stream declines. `received`: the sequence that a producer gave."""
+    """The error for a refusal by a stream. `received`: the sequence that the producer gave."""
     tail = (w.NEXT_OFFSET, offset_of(reply.tail))
     match reply.why:
         case RefusalReason.MISSING | RefusalReason.SOURCE_MISSING:
@@ -87,7 +87,7 @@ def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
 
 
 def error_of(reply: StreamFailed | Failed) -> DurableError:
-    """What a stream, or the way to it, refuses."""
+    """The error for a failure of a stream, or on the way to it."""
     if isinstance(reply, StreamFailed) and reply.is_tombstone:
         return stream_deleted()
     match reply.code:

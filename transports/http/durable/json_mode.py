@@ -20,7 +20,7 @@ class NotJson(Exception):
 
 
 def messages_of(body: bytes) -> list[bytes]:
-    """What an append of this body is: the elements of an array, or the value. Raises NotJson."""
+    """The messages of an append: the elements of an array, or the one value. Raises NotJson."""
     text = _text(body).strip(_SPACE)
     try:
         if text[:1] == b"[":
@@ -43,7 +43,7 @@ def _text(body: bytes) -> bytes:
 
 
 def _slowly(text: bytes) -> list[bytes]:
-    """The same by a reader that takes halves of surrogate pairs, which JSON allows."""
+    """The messages, by a slower parser that accepts lone surrogates, which JSON allows."""
     scanned = text.decode()
     scan = json.JSONDecoder(parse_constant=_refuse).raw_decode
     try:
@@ -79,7 +79,7 @@ def _refuse(constant: str) -> object:
 
 
 def is_message(body: bytes) -> bool:
-    """Is it one JSON value, as a record of another view may not be?"""
+    """True for one JSON value; a record that another API appended may be something else."""
     try:
         found = _value(_text(body))
     except (NotJson, RecursionError):
@@ -93,7 +93,7 @@ def is_message(body: bytes) -> bool:
 
 
 def checked(bodies: Sequence[bytes]) -> Sequence[bytes]:
-    """Those that are messages; usually all, which one look tells."""
+    """The bodies that are messages; usually all of them, which one parse tells."""
     joined = b",".join(bodies)
     try:
         joined.decode()

@@ -44,7 +44,7 @@ async def poll(
     query: request_headers.ReadQuery,
 ) -> Response:
     """Answer with what is there, or with the first that comes; or that nothing came."""
-    context.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
+    context.request.active.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     if not page.records.spans and not page.is_end:
         wait_until = context.services.now() + context.settings.long_poll_s
         start, described = page.start, page.described
@@ -76,12 +76,11 @@ async def stream_events(
     query: request_headers.ReadQuery,
 ) -> None:
     """Send what is there and what comes, until the time is up or the stream is closed."""
-    context.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
+    context.request.active.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     headers = [(b"content-type", events.MEDIA_TYPE), NO_CACHE]
     if not w.is_text(page.described.settings.content_type):
         headers.append((w.ENCODING, b"base64"))
-    context.writer.encode_error = lambda why: b""
-    await context.writer.start(200, (*headers, *context.common_headers))
+    await context.writer.start(200, (*headers, *context.common_headers), lambda why: b"")
     session = _Events(context, cells, target, query)
     await context.request.run_until_disconnect(lambda: session.run(page))
 
@@ -124,7 +123,7 @@ class _Events:
         await context.writer.end()
 
     async def _next(self, page: Page, ends_at: float) -> Page | None:
-        """What comes behind a page; None: the stream is gone."""
+        """The page after `page`; None: the stream is gone."""
         start, described, is_waiting = page.following, page.described, page.is_at_tail
         # Followers wait for so long together, then each looks at its own clock.
         soon = min(self._context.services.now() + self._context.settings.heartbeat_s, ends_at)

@@ -1,5 +1,5 @@
-"""What followers of a stream have in common: those who wait for the same records wait together, and
-what comes is written once for all of them."""
+"""Waiters of live reads: reads that wait for the same records share one wait, and the response is
+encoded once for all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Wait:
 
 
 class LiveWaiters:
-    """Of all streams of a node."""
+    """The waiters of all streams of a node."""
 
     __slots__ = ("_cursor", "_piece", "_spans", "_waits")
 
@@ -37,8 +37,8 @@ class LiveWaiters:
         self._piece = b""
 
     async def wait(self, key: Key, read: Callable[[], Awaitable[Records]]) -> Records:
-        """What `read` finds. Who asks for what somebody else waits for already waits with it; if
-        that one leaves, one of the others asks. Raises Refusal."""
+        """The records that `read` finds. A caller with the key of another one waits with it; if
+        that one leaves, one of the others reads. Raises DurableError."""
         while True:
             wait = self._waits.get(key)
             if wait is None:
@@ -62,10 +62,10 @@ class LiveWaiters:
         return wait.records
 
     def written(self, spans: Sequence[RecordColumns], cursor: bytes) -> bytes | None:
-        """What was written last, if it was of these very records; else None."""
+        """The piece that was encoded last, if it was of these records; else None."""
         return self._piece if spans is self._spans and cursor == self._cursor else None
 
     def keep(self, spans: Sequence[RecordColumns], cursor: bytes, piece: bytes) -> bytes:
-        """What was written of records, for the next one who is shown them."""
+        """Keep the encoded piece of these records for the next reader."""
         self._spans, self._cursor, self._piece = spans, cursor, piece
         return piece

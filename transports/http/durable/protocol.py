@@ -29,47 +29,47 @@ ALLOWED_HEADERS = (
     *(SEQ, TTL, EXPIRES_AT, CLOSED, FORKED_FROM, FORK_OFFSET, FORK_SUB_OFFSET),
     *(PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ),
 )
-"""What a page may send."""
+"""Headers that a page may send."""
 EXPOSED_HEADERS = (
     *(NEXT_OFFSET, UP_TO_DATE, CLOSED, CURSOR, TTL, EXPIRES_AT, ENCODING),
     *(PRODUCER_EPOCH, PRODUCER_SEQ, PRODUCER_EXPECTED, PRODUCER_RECEIVED),
     *(b"etag", b"location"),
 )
-"""What a page may see."""
+"""Headers that a page may read."""
 
 TRUE = b"true"
 NO_STORE = (b"cache-control", b"no-store")
 NAME_BYTES_MAX = 512
 TOKEN_BYTES_MAX = 256
-"""Of a producer's id, and of a `Stream-Seq`."""
+"""The longest producer id, and the longest `Stream-Seq`."""
 NUMBER_MAX = 2**53 - 1
-"""Of epochs and sequences of producers, of a TTL and of sub-offsets."""
+"""The largest epoch, producer sequence, TTL and sub-offset."""
 
 PAGE_BYTES = 4 * 2**20
 PAGE_RECORDS = 100_000
-"""What one answer shows of a stream, at least one record."""
+"""The size of one response; at least one record is in it."""
 
 VIEW = RecordFilter(empty=False, commands=False)
 
 
 def is_json(content_type: bytes | None) -> bool:
-    """Are there messages in streams of this type, and not bytes?"""
+    """True for streams of JSON messages."""
     return media_type(content_type) == JSON
 
 
 def is_text(content_type: bytes | None) -> bool:
-    """Is it shown as it is in server-sent events?"""
+    """True for content that server-sent events carry as it is, without Base64."""
     kind = media_type(content_type)
     return kind == JSON or kind.startswith(b"text/")
 
 
 def content_type_of(given: bytes | None) -> bytes | None:
-    """What a stream that is made gets from a header; None: it says nothing."""
+    """The content type of a new stream, from its header; None: the header is missing."""
     if given is None or not given.strip():
         return None
     return shown_type(given.strip())
 
 
 def shown_type(content_type: bytes | None) -> bytes:
-    """What is said of a stream of this type."""
+    """The content type that responses name for a stream of this type."""
     return content_type if content_type and is_content_type(content_type) else OCTET_STREAM

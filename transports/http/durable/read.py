@@ -41,7 +41,7 @@ def _show(context: DurableContext, page: Page, query: request_headers.ReadQuery)
 
 
 def _matches(given: bytes | None, tag: bytes) -> bool:
-    """Does the client have this already?"""
+    """True if the client has this version already."""
     if given is None:
         return False
     known = [each.strip().removeprefix(b"W/") for each in given.split(b",")]

@@ -20,7 +20,7 @@ from millpond.transports.http.durable.request_headers import Start
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What was found of a stream, from `start` on."""
+    """The records of a stream that one read found, from `start` on."""
 
     start: int
     described: m.StreamDescription
@@ -28,7 +28,8 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def following(self) -> int:
-        """Where to go on. Where nothing was found there is nothing up to the tail that is shown."""
+        """The sequence to continue at. An empty page reaches to the tail: nothing before it is
+        shown."""
         records = self.records
         return max(records.next if records.spans else records.tail, self.start)
 
@@ -38,12 +39,12 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def is_end(self) -> bool:
-        """Is there nothing behind it, ever?"""
+        """True if nothing can follow: the stream is closed, and this is its end."""
         return self.records.is_closed and self.is_at_tail
 
     @property
     def content(self) -> bytes:
-        """What the client gets: bytes, or an array of messages."""
+        """The body of the response: bytes, or a JSON array of messages."""
         if w.is_json(self.described.settings.content_type):
             return array_of(self.records.slices)
         return b"".join(chain.from_iterable(span.bodies for span in self.records.spans))
@@ -62,7 +63,7 @@ class Page(msgspec.Struct, frozen=True):
 async def first_page(
     context: DurableContext, cells: CellClient, target: Target, start: Start
 ) -> Page:
-    """What is there now. Raises Refusal: 404, 410 where it is gone."""
+    """The page at `start`, without waiting. Raises DurableError: 404, 410 for a deleted stream."""
     described = await context.describe(cells, target)
     if described is None:
         raise stream_not_found()
@@ -88,7 +89,7 @@ async def read_from(
 ) -> m.Records:
     """Records of this very stream from a sequence on; waits for one where there is none.
 
-    Raises Refusal: 404 once it is gone, whatever has its name then.
+    Raises DurableError: 404 once it is gone, whatever has its name then.
     """
     make = read_request(described.incarnation, sequence, wait_until)
     reply = await cells.request(target.cell, make)

@@ -1,4 +1,4 @@
-"""What the headers and the query of a request ask for. Everything here raises Refusal (400)."""
+"""Headers and query of requests for Durable Streams. Everything here raises DurableError (400)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d
 
 
 class Live(Enum):
-    """How a read waits for what is to come."""
+    """The live mode of a read."""
 
     NO = ""
     LONG_POLL = "long-poll"
@@ -29,7 +29,7 @@ class Live(Enum):
 
 
 Start = int | Literal["now"] | None
-"""Where a read begins: a sequence, the tail, or at whatever is the oldest (None)."""
+"""The start of a read: a sequence, the tail, or the oldest record (None)."""
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_query(request: Request) -> ReadQuery:
-    """What the query of a GET says."""
+    """The query of a GET."""
     offsets = [value for name, value in request.query if name == "offset"]
     values = dict(request.query)
     if len(offsets) > 1:
@@ -67,12 +67,12 @@ def _start(offset: str) -> Start:
 
 
 def is_closing(request: Request) -> bool:
-    """Is the stream to be closed? Only the word itself counts."""
+    """True if the request closes the stream; only `true` counts."""
     return (request.header(w.CLOSED) or b"").strip().lower() == w.TRUE
 
 
 def lifetime(request: Request) -> Lifetime | None:
-    """How long the stream is to live; None: it says nothing."""
+    """The lifetime of a new stream; None: it is not given."""
     ttl, expires = request.header(w.TTL), request.header(w.EXPIRES_AT)
     if ttl is not None and expires is not None:
         raise bad_request("Stream-TTL or Stream-Expires-At, not both")
@@ -110,7 +110,7 @@ def stream_seq(request: Request) -> bytes | None:
 
 
 def producer(request: Request) -> Producer | None:
-    """Who appends; None: nobody in particular."""
+    """The producer of an append; None: it is not given."""
     names = (w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ)
     name, epoch, seq = (request.header(each) for each in names)
     if name is None and epoch is None and seq is None:
@@ -129,7 +129,7 @@ def _number(value: bytes, name: str) -> int:
 
 
 class ForkHeaders(msgspec.Struct, frozen=True, gc=False):
-    """From which path a fork is to be made, and where."""
+    """The source of a fork: its path, and the offset in it."""
 
     path: bytes
     at: int | None
@@ -137,7 +137,7 @@ class ForkHeaders(msgspec.Struct, frozen=True, gc=False):
 
 
 def fork(request: Request) -> ForkHeaders | None:
-    """What the headers say of a fork; None: it is to be none."""
+    """The source of a fork; None: the request is not for a fork."""
     path, offset, sub = (
         request.header(each) for each in (w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET)
     )

@@ -15,7 +15,8 @@ _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 def data_event(content: bytes, *, is_text: bool) -> bytes:
-    """What was read. Every end of a line begins a line of ours, so that nobody forges an event."""
+    """An event with data. Each line of the data begins with `data:`, so that nobody forges an
+    event."""
     if not is_text:
         return b"event: data\ndata:%b\n\n" % b64encode(content)
     if b"\n" not in content and b"\r" not in content:
@@ -30,7 +31,7 @@ def _line(content: bytes) -> bytes:
 
 
 def control_event(following: int, cursor: bytes, *, is_at_tail: bool) -> bytes:
-    """From where to go on."""
+    """An event with the offset to continue at."""
     up_to_date = b',"upToDate":true' if is_at_tail else b""
     return b'event: control\ndata:{"streamNextOffset":"%b","streamCursor":"%b"%b}\n\n' % (
         offset_of(following),
@@ -40,7 +41,7 @@ def control_event(following: int, cursor: bytes, *, is_at_tail: bool) -> bytes:
 
 
 def closed_event(following: int) -> bytes:
-    """There is nothing to go on with."""
+    """The last event: the stream is closed."""
     return b'event: control\ndata:{"streamNextOffset":"%b","streamClosed":true}\n\n' % offset_of(
         following
     )

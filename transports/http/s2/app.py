@@ -144,7 +144,7 @@ _DEFAULT: Mapping[str, Plain] = {
     "GET": basins.show_default,
     "PUT": basins.put_default,
 }
-"""What each method does with a path. HEAD is GET without its body."""
+"""Operations of each path, by method. HEAD is GET without its body."""
 
 
 async def _route(context: S2Context) -> Response | None:
@@ -188,7 +188,7 @@ async def _route_account(context: S2Context, segments: tuple[bytes, ...]) -> Res
 
 
 def _of(operations: Mapping[str, T], context: S2Context) -> T:
-    """What the request's method does. Raises NoSuchMethod."""
+    """The operation of the request's method. Raises NoSuchMethod."""
     method = context.request.method
     found = operations.get("GET" if method == "HEAD" else method)
     if found is None:

@@ -24,7 +24,7 @@ from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_json
 from millpond.transports.http.s2.model import AppendAck, AppendInput, check_append
 
 BODY_BYTES_MAX = 8 * 2**20
-"""Of a body once it is decompressed: 1 MiB of records takes more in Base64 with its headers."""
+"""The largest body after decompression: 1 MiB of records takes more in Base64 with its headers."""
 
 
 async def append(context: S2Context, target: Target) -> Response:
@@ -64,7 +64,7 @@ def direct_append(context: S2Context, target: Target, data: bytes) -> DirectRequ
 def _direct_response(
     context: S2Context, target: Target, size: int, reply: CellReply
 ) -> Response | None:
-    """None: the stream does not exist, and may be created by its first append."""
+    """The response to a reply; None: the stream does not exist, and may be created now."""
     if is_unknown(reply):
         return None
     context.usage.count(Operation.APPEND, target.basin)
@@ -88,7 +88,7 @@ def _decode(context: S2Context, target: Target, data: bytes) -> tuple[AppendInpu
 
 
 def is_json(content_type: str | None) -> bool:
-    """Is that what a body says it is?"""
+    """True for a body of JSON, by its content type."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")
@@ -98,7 +98,7 @@ def is_json(content_type: str | None) -> bool:
 def require_commands(context: S2Context, target: Target, given: AppendInput) -> None:
     """Commands take operations of their own; a trim the right that other views ask for it.
 
-    Raises Refused.
+    Raises CodedError.
     """
     verbs = {pairs[0][1] for pairs in given.headers or () if pairs and not pairs[0][0]}
     if b"trim" in verbs:

@@ -32,13 +32,13 @@ UNACKED_BYTES_MAX = 8 * 2**20
 """A session that asks for more ahead of its acks is read no further."""
 PIECE_BYTES = 65_536
 FEED_BYTES = 4096
-"""So much of what came is cut into frames at once, or more for the rest of one."""
+"""The bytes that are cut into frames at once; more for the rest of one frame."""
 WORK_BYTES, FRAME_BYTES = 65_536, 256
 """After messages of so many bytes others have their turn; a frame counts for some more."""
 GATHER_TURNS = 3
 """Acks wait so long for those of appends that came in the same piece: what costs is to send."""
 DEPART_S = 0.2
-"""What a session of a node that stops said last has so long to be read."""
+"""The time for the last bytes of a session to be read, when the node stops."""
 DRAIN_S, DRAIN_S_MAX = 0.5, 2.0
 """A session's acks advise to reconnect until nothing has come for so long, and at most so long.
 
@@ -51,12 +51,12 @@ async def append_frames(context: S2Context, target: Target) -> None:
     """POST /v1/streams/{stream}/records as an S2S session."""
     context.require(Operation.APPEND, target)
     context.refuse_key()
-    context.keep_requiring(lambda: context.may(Operation.APPEND, target))
+    context.request.active.keep_requiring(lambda: context.may(Operation.APPEND, target))
     with context.cell_client() as cells:
         session = _Session(context, cells, target, await _be_there(context, cells, target))
-        context.writer.encode_error = session.last_words
         try:
-            await context.writer.start(200, ((b"content-type", S2S), NO_CACHE))
+            headers = ((b"content-type", S2S), NO_CACHE)
+            await context.writer.start(200, headers, session.final_piece)
             await session.run()
         finally:
             # The stream remembers whose append it refused until it hears that the session is over.
@@ -71,7 +71,7 @@ async def _be_there(context: S2Context, cells: CellClient, target: Target) -> in
 
 
 class _Session:
-    """What is under way, in the order it came."""
+    """An append session: its appends in flight, in the order in which they came."""
 
     __slots__ = (
         "_cells",
@@ -133,14 +133,14 @@ class _Session:
             # nothing behind it) among what it has not read yet would lose the acks before it.
             await anyio.sleep(DEPART_S)
 
-    def last_words(self, why: Rejection) -> bytes:
-        """What a session says that is cut off: acks that it had no time for, and why it ends."""
+    def final_piece(self, why: Rejection) -> bytes:
+        """The last piece of an aborted session: acks that were not sent yet, and the reason."""
         if why is Rejection.CUT_OFF and not self._is_unsure:
             why = Rejection.DRAINING  # whatever is not acked can be sent again
         return self._last_acks + frames.encode_terminal(cut_short(why))
 
     def _take_stock(self) -> None:
-        """Nobody is asked any more: what is known by now is all there will be."""
+        """Collect the acks that are known when the session ends; no more will come."""
         line, pieces = self._unacked, []
         while not self._is_sending and line and isinstance(line[0], tuple):
             reply = self._cells.peek(line[0][0])
@@ -309,7 +309,7 @@ class _Session:
         return frames.encode((body,), advises_reconnect=advises)
 
     def _fail(self, error: S2Error) -> None:
-        """Nothing behind this is acked, for nothing behind it was done."""
+        """Queue an error as the end: later appends are neither done nor acked."""
         self._is_over = True
         self._unacked.clear()
         self._unacked.append(error)

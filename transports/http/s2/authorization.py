@@ -1,7 +1,7 @@
-"""What requests of S2 take, and what an access token that was issued permits of it.
+"""Authorization of S2: the right that each operation takes, and the scopes of access tokens.
 
-A token permits operations one by one, each where its names say so. Other askers have rights as at
-every listener (docs/guides/access.md).
+A token permits operations one by one, each for the names in its scope. Other clients have rights as
+at every listener (docs/guides/access.md).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _ACCOUNT_WRITE = (
     _O.REVOKE_ACCESS_TOKEN,
     _O.SET_DEFAULT_LOCATION,
 )
-"""Without ISSUE_ACCESS_TOKEN: whoever could issue tokens could have any scope."""
+"""Without ISSUE_ACCESS_TOKEN: a client that issues tokens could give itself any scope."""
 _BASIN_READ = (_O.LIST_STREAMS, _O.GET_STREAM_CONFIG, _O.BASIN_METRICS)
 _BASIN_WRITE = (_O.CREATE_STREAM, _O.DELETE_STREAM, _O.RECONFIGURE_STREAM)
 _STREAM_READ = (_O.CHECK_TAIL, _O.READ, _O.STREAM_METRICS)
@@ -102,22 +102,24 @@ _STREAM_WRITE = (_O.APPEND, _O.TRIM, _O.FENCE)
 
 
 class Authorization(msgspec.Struct, frozen=True):
-    """What a token permits."""
+    """The permissions of an access token."""
 
     info: AccessTokenInfo
     operations: frozenset[Operation]
 
     @property
     def prefix(self) -> bytes:
-        """What goes before the names of streams that its holder gives, and is not told of."""
+        """A prefix of all stream names that the token's client gives, and does not see."""
         streams = self.info.scope.streams
         if not self.info.auto_prefix_streams or streams is None or streams.prefix is msgspec.UNSET:
             return b""
         return streams.prefix.encode()
 
     def allows(self, operation: Operation, name: bytes | None, stream: bytes | None) -> bool:
-        """May it do that with a basin or token of this name, and with this stream of the basin?
-        None: with some of them, which are looked at one by one."""
+        """True if the operation is permitted for this basin or token `name`, and this stream.
+
+        None: for some of them, which are checked one by one.
+        """
         scope = self.info.scope
         if operation not in self.operations:
             return False
@@ -130,16 +132,16 @@ class Authorization(msgspec.Struct, frozen=True):
         return True
 
     def sees_basin(self, name: bytes) -> bool:
-        """May it be told of a basin?"""
+        """True if the client may learn that this basin exists."""
         return _has(self.info.scope.basins, name)
 
     def sees_stream(self, name: bytes) -> bool:
-        """May it be told of a stream?"""
+        """True if the client may learn that this stream exists."""
         return _has(self.info.scope.streams, name)
 
     def narrowed(self, prefix: bytes) -> bytes | None:
-        """What all names of streams begin with that begin with `prefix` and that it may be told of;
-        None: there are none."""
+        """The longest prefix of the visible stream names that begin with `prefix`; None: there are
+        none."""
         streams = self.info.scope.streams
         if streams is None or not _names_any(streams):
             return None
@@ -150,7 +152,7 @@ class Authorization(msgspec.Struct, frozen=True):
 
 
 def authorization_of(info: AccessTokenInfo) -> Authorization:
-    """What a token permits, its groups and operations together."""
+    """The permissions of a token: its groups and operations together."""
     groups = info.scope.op_groups
     found = set(info.scope.ops or ())
     if groups is not None:
@@ -162,12 +164,12 @@ def authorization_of(info: AccessTokenInfo) -> Authorization:
 
 @lru_cache(maxsize=KEPT_MAX)
 def stored_authorization(notes: bytes) -> Authorization:
-    """The same of what the node keeps of a token; the answers for the latest ones are kept."""
+    """The permissions of a stored token; results for the latest ones are cached."""
     return authorization_of(decode_stored_token(notes))
 
 
 def check_authorization(permit: Authorization) -> None:
-    """Raises Refused (422) for what the node cannot hold a token to, or what no name can be."""
+    """Raises CodedError (422) for what the node cannot hold a token to, or what no name can be."""
     scope = permit.info.scope
     if _O.ISSUE_ACCESS_TOKEN in permit.operations:
         raise invalid("scope: tokens do not issue tokens here; keepers of the node do")
@@ -187,8 +189,7 @@ def check_authorization(permit: Authorization) -> None:
 
 
 def rights_in_other_apis(permit: Authorization) -> Rights:
-    """What a token is worth in the streams of other APIs: the rights of which it permits all that
-    they stand for."""
+    """The rights of a token in other APIs: those of which it permits every operation."""
     rights = Rights.NONE
     for right, operations in _WHOLE.items():
         if operations <= permit.operations:

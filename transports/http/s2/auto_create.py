@@ -30,12 +30,12 @@ TRIES = 3
 
 
 def basin_of(context: S2Context, target: Target) -> BasinConfig:
-    """What holds for the stream's basin. Raises Refused where there is none."""
+    """The configuration of the stream's basin. Raises CodedError if there is no such basin."""
     return basin_config(decode_basin_metadata(context.require_basin(target.basin).metadata))
 
 
 def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
-    """What a stream is made with."""
+    """The settings of a new stream."""
     notes = StreamMetadata(cipher=basin.stream_cipher, creation=key)
     resolved = resolve(inherit(config, basin.default_stream_config))
     return settings_of(resolved, notes, m.Settings())
@@ -56,7 +56,7 @@ async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:
 
 
 async def ensure(context: S2Context, cells: CellClient, target: Target, *, is_append: bool) -> None:
-    """The stream is not there: make it, where its basin says so. Raises Refused (404)."""
+    """The stream is not there: make it, where its basin says so. Raises CodedError (404)."""
     basin = basin_of(context, target)
     if not (basin.create_stream_on_append if is_append else basin.create_stream_on_read):
         raise stream_not_found(target)
@@ -75,7 +75,7 @@ async def describe(context: S2Context, cells: CellClient, target: Target) -> m.S
 async def describe_or_make(
     context: S2Context, cells: CellClient, target: Target, *, is_append: bool = False
 ) -> m.StreamDescription:
-    """The same for a read, or an append, which may make the stream."""
+    """The description of a stream, which is created if its basin allows that for this request."""
     for _ in range(TRIES):
         context.require_basin(target.basin)
         reply = await cells.request(target.cell, m.Describe)
@@ -93,7 +93,7 @@ def described(reply: CellReply, target: Target) -> m.StreamDescription:
 
 
 def is_unknown(reply: CellReply) -> bool:
-    """Is there no such stream?"""
+    """True if the stream does not exist."""
     return isinstance(reply, m.StreamFailed) and reply.code is Code.UNKNOWN_STREAM
 
 

@@ -95,13 +95,16 @@ async def post_basin(context: S2Context) -> Response:
 
 
 def check_location(name: str | None) -> None:
-    """There is one place here. Raises Refused (422)."""
+    """Check a location; there is one here. Raises CodedError (422)."""
     if name not in (None, LOCATION):
         raise CodedError(ErrorCode.INVALID, f"location: {LOCATION!r} is the only one")
 
 
 def check_cipher(config: BasinConfig) -> None:
-    """What a client believes to be encrypted must not be stored as it is. Raises Refused (501)."""
+    """Refuse ciphers: records that a client believes encrypted must not be stored in the clear.
+
+    Raises CodedError (501).
+    """
     if config.stream_cipher is not None:
         text = "stream_cipher: this node does not encrypt records; clients may, before they send"
         raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)

@@ -50,7 +50,7 @@ class S2Context(RequestContext[S2NodeServices]):
         self._is_issued = token is not None and services.tokens.is_one(token)
 
     def header(self, name: bytes) -> str | None:
-        """The last value of a header; None: there is none. Raises Refused (bad_header)."""
+        """The last value of a header; None: there is none. Raises CodedError (bad_header)."""
         found = self.request.header(name)
         if found is None:
             return None
@@ -75,7 +75,7 @@ class S2Context(RequestContext[S2NodeServices]):
     def basin(self) -> bytes:
         """The basin of a request about streams: the header's, or the first label of the host.
 
-        Raises Refused: authn where nobody knows who asks, bad_header where nothing names one, or
+        Raises CodedError: authn where nobody knows who asks, bad_header where nothing names one, or
         what cannot be one.
         """
         if not self.is_known:
@@ -89,7 +89,7 @@ class S2Context(RequestContext[S2NodeServices]):
         return named.encode()
 
     def _basin_of_host(self) -> str | None:
-        """Of an endpoint like `http://{basin}.localhost:7404`."""
+        """The basin of an endpoint like `http://{basin}.localhost:7404`."""
         host = (self.header(b"host") or "").partition(":")[0]
         first, dot, rest = host.partition(".")
         if not dot or rest.replace(".", "").isdigit():
@@ -100,16 +100,16 @@ class S2Context(RequestContext[S2NodeServices]):
         return first if is_told else None
 
     def target(self, stream: bytes) -> Target:
-        """A stream of that basin, whether it is there or not. Raises Refused (422)."""
+        """A stream of that basin, whether it is there or not. Raises CodedError (422)."""
         return self.target_named(self.basin(), stream)
 
     def target_of(self, basin: bytes, stream: bytes) -> Target:
-        """The same, where the path names the basin. Raises Refused (422)."""
+        """A stream of the basin that the path names. Raises CodedError (422)."""
         check_basin(basin.decode("utf-8", "replace"))
         return self.target_named(basin, stream)
 
     def target_named(self, basin: bytes, shown: bytes) -> Target:
-        """The same of a basin that is known. Raises Refused (422)."""
+        """A stream by the name that this client uses. Raises CodedError (422)."""
         stream = self.stream_prefix + shown if self._is_issued else shown
         check_stream(stream if shown else shown)
         return self.target_in(basin, stream)
@@ -124,7 +124,7 @@ class S2Context(RequestContext[S2NodeServices]):
         )
 
     def require_basin(self, name: bytes) -> BasinRow:
-        """A basin that is there. Raises Refused: basin_not_found, basin_deletion_pending."""
+        """A basin that is there. Raises CodedError: basin_not_found, basin_deletion_pending."""
         found = self.services.basins.find(name)
         if found is None:
             shown = name.decode("utf-8", "replace")
@@ -147,7 +147,7 @@ class S2Context(RequestContext[S2NodeServices]):
 
     @property
     def stream_prefix(self) -> bytes:
-        """What the token puts before all names of streams."""
+        """The prefix that the client's token adds to all stream names."""
         authorization = self.authorization
         return b"" if authorization is None else authorization.prefix
 
@@ -155,18 +155,18 @@ class S2Context(RequestContext[S2NodeServices]):
         """This operation, in a stream, in a basin, with an access token of this id; None: with
         some of them, or with nothing that has a name.
 
-        It counts. Raises Refused: authn where nobody knows who asks, permission_denied.
+        It counts. Raises CodedError: authn where nobody knows who asks, permission_denied.
         """
         self.check(operation, at)
         self.usage.count(operation, at.basin if isinstance(at, Target) else at)
 
     def check(self, operation: Operation, at: Target | bytes | None = None) -> None:
-        """The same, without being counted."""
+        """Require an operation like `require`, without counting it."""
         if not self.may(operation, at):
             raise self._denial()
 
     def may(self, operation: Operation, at: Target | bytes | None = None) -> bool:
-        """The same, asked."""
+        """True if the operation is permitted; see `require`."""
         if self._is_issued:
             authorization = self.authorization
             if authorization is None:
@@ -193,7 +193,7 @@ class S2Context(RequestContext[S2NodeServices]):
         return CodedError(ErrorCode.AUTHN, "no access token that this node knows")
 
     def sees_basin(self, name: bytes) -> bool:
-        """May it be told that there is this basin? The node's own is no secret."""
+        """True if the client may learn that this basin exists. The node's own is no secret."""
         if self._is_issued:
             authorization = self.authorization
             return authorization is not None and authorization.sees_basin(name)
@@ -210,7 +210,8 @@ class S2Context(RequestContext[S2NodeServices]):
         return Rights.LIST if is_shown else None
 
     def refuse_key(self) -> None:
-        """Nothing is encrypted here: who gives a key would believe that it is. Raises Refused."""
+        """Refuse encryption keys: the client would believe that records are encrypted. Raises
+        CodedError."""
         if self.request.header(KEY_HEADER) is not None:
             text = "s2-encryption-key: this node does not encrypt records; nothing was stored"
             raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)

@@ -1,12 +1,12 @@
-"""What S2 answers where it refuses (contract A.9).
+"""Errors of S2 (contract A.9).
 
 S2Error                     a status and a JSON body
- +-- Refused                one of the coded errors: `{"code", "message"}`
- |    +-- NoSuchMethod       405, and which methods the path has
- |    +-- BadFrame          frames: the bytes of a session cannot be read any further
- +-- FencingTokenMismatch   412, with the token that the stream has
- +-- SeqNumMismatch         412, with the sequence that comes next
- +-- Unreadable             416, with the tail: there is nothing to read from there
+ +-- CodedError             one of the codes: `{"code", "message"}`
+ |    +-- NoSuchMethod       405, with the methods of the path
+ |    +-- BadFrame          s2s: the bytes of a session cannot be parsed any further
+ +-- FencingTokenMismatch   412, with the token of the stream
+ +-- SeqNumMismatch         412, with the next sequence
+ +-- RangeNotSatisfiable    416, with the tail: there is nothing to read at the start
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ErrorCode(Enum):
     UPSTREAM_TIMEOUT = "upstream_timeout", 504
 
     @property
-    def word(self) -> str:
+    def wire_code(self) -> str:
         """The code on the wire."""
         return self.value[0]
 
@@ -77,19 +77,18 @@ class StreamPosition(msgspec.Struct, frozen=True, gc=False):
 
 
 class S2Error(Exception):
-    """A request is refused: `status`, and `body` as JSON, never empty."""
+    """A refused request: a status, and `content` as the JSON body, which is never empty."""
 
-    status: int
+    def __init__(self, status: int, text: str, content: object) -> None:
+        super().__init__(text)
+        self.status = status
+        self.content = content
+        self.headers: Headers = [(b"content-type", b"application/json")]
 
     @property
     def body(self) -> bytes:
-        """What the answer says."""
-        raise NotImplementedError
-
-    @property
-    def headers(self) -> Headers:
-        """The headers of the response."""
-        return [(b"content-type", b"application/json")]
+        """The JSON body of the response."""
+        return _encode(self.content)
 
     @property
     def response(self) -> Response:
@@ -98,27 +97,16 @@ class S2Error(Exception):
 
 
 class CodedError(S2Error):
-    """Refused with a code. `delay_ms`: so long the client should rest, if it is worth a retry."""
+    """An error with a code. `delay_ms`: the retry delay, where a retry may help."""
 
     def __init__(self, code: ErrorCode, text: str, delay_ms: int | None = None) -> None:
-        super().__init__(text)
+        # The text may contain raw bytes of a query.
+        shown = text.encode("utf-8", "replace").decode()
+        super().__init__(code.status, text, {"code": code.wire_code, "message": shown})
         self.code = code
-        self.status = code.status
         self.delay_ms = delay_ms
-
-    @property
-    def body(self) -> bytes:
-        """`{"code", "message"}`."""
-        text = str(self).encode("utf-8", "replace").decode()  # it may tell of a query's raw bytes
-        return _encode({"code": self.code.word, "message": text})
-
-    @property
-    def headers(self) -> Headers:
-        """With `retry-after-ms` where a delay is known."""
-        found = super().headers
-        if self.delay_ms is not None:
-            found.append((b"retry-after-ms", b"%d" % self.delay_ms))
-        return found
+        if delay_ms is not None:
+            self.headers.append((b"retry-after-ms", b"%d" % delay_ms))
 
 
 class NoSuchMethod(CodedError):
@@ -127,55 +115,29 @@ class NoSuchMethod(CodedError):
     def __init__(self, method: str, methods: Sequence[str]) -> None:
         super().__init__(ErrorCode.BAD_PATH, f"S2 has no {method[:20]} of this path")
         self.status = 405
-        self.methods = methods
-
-    @property
-    def headers(self) -> Headers:
-        """With those that there are."""
-        return [*super().headers, (b"allow", ", ".join(sorted(self.methods)).encode())]
+        self.headers.append((b"allow", ", ".join(sorted(methods)).encode()))
 
 
 class FencingTokenMismatch(S2Error):
-    """The stream has the fencing token `token`."""
-
-    status = 412
+    """The stream has the fencing token `token`; other APIs may set tokens that are not UTF-8."""
 
     def __init__(self, token: bytes) -> None:
-        super().__init__("the stream has another fencing token")
-        self.token = token
-
-    @property
-    def body(self) -> bytes:
-        """Other views may set tokens that are no text."""
-        return _encode({"fencing_token_mismatch": self.token.decode("utf-8", "replace")})
+        text = "the stream has another fencing token"
+        super().__init__(412, text, {"fencing_token_mismatch": token.decode("utf-8", "replace")})
 
 
 class SeqNumMismatch(S2Error):
     """The next record of the stream gets the sequence `tail`."""
 
-    status = 412
-
     def __init__(self, tail: int) -> None:
-        super().__init__(f"the next sequence number is {tail}")
-        self.tail = tail
-
-    @property
-    def body(self) -> bytes:
-        return _encode({"seq_num_mismatch": self.tail})
+        super().__init__(412, f"the next sequence number is {tail}", {"seq_num_mismatch": tail})
 
 
 class RangeNotSatisfiable(S2Error):
-    """There is no record from where the read begins, and it may not wait for one (A.5 2 and 3)."""
-
-    status = 416
+    """No record at the start of the read, which may not wait for one (A.5 2 and 3)."""
 
     def __init__(self, tail: StreamPosition) -> None:
-        super().__init__(f"the tail is at {tail.seq_num}")
-        self.tail = tail
-
-    @property
-    def body(self) -> bytes:
-        return _encode({"tail": self.tail})
+        super().__init__(416, f"the tail is at {tail.seq_num}", {"tail": tail})
 
 
 def invalid(text: str) -> CodedError:

@@ -1,4 +1,4 @@
-"""What the S2 API asks of the node besides what all of HTTP does."""
+"""The node, as S2 requests see it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BasinNames(Protocol):
         """A basin that is there, and not to go."""
 
     def is_removed(self, name: bytes) -> bool:
-        """Is it to go, with streams that may still be there?"""
+        """True for a basin that is being deleted, whose streams may still exist."""
 
     def all(self) -> Iterator[tuple[bytes, BasinRow, bool]]:
         """Every basin by name, and whether it is to go."""
@@ -51,10 +51,10 @@ class IssuedTokens(Protocol):
     """The access tokens that this API issued, in memory."""
 
     def is_one(self, token: bytes) -> bool:
-        """Does it say of itself that it was issued so?"""
+        """True for a token in the form of those that this API issues."""
 
     def find(self, token: bytes) -> TokenRow | None:
-        """What is noted of a token; None: it permits nothing, any more or ever."""
+        """The stored form of a valid token; None: it permits nothing, any more or ever."""
 
     def all(self) -> Iterator[tuple[bytes, TokenRow]]:
         """Every token by its id, in their order."""
@@ -73,8 +73,8 @@ class S2NodeServices(HttpNodeServices, Protocol):
     def tokens(self) -> IssuedTokens: ...
 
     def reauthorize(self) -> None:
-        """Who may do what has changed: nobody goes on with rights that are gone."""
+        """Check the rights of all connections again."""
 
     def stream_age_s(self, name: bytes) -> int:
-        """How old records get in a stream that was told nothing of it; 0: no limit. `name` is
-        what rules call it."""
+        """The maximum age of records in a stream without a setting of its own; 0: no limit. `name`
+        is the one that access rules use."""

@@ -1,4 +1,4 @@
-"""What S2 notes of basins and streams beside what the node itself understands of them."""
+"""Metadata of S2: values of basins and streams that the node keeps and does not interpret."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BasinMetadata(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class StreamMetadata(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What S2 alone knows of a stream."""
+    """The metadata of a stream."""
 
     storage_class: StorageClass = StorageClass.EXPRESS
     cipher: Cipher | None = None
@@ -60,19 +60,19 @@ def decode_basin_metadata(data: bytes) -> BasinMetadata:
 def encode_basin_metadata(
     config: BasinConfig, creation: bytes, location: str | None = None
 ) -> bytes:
-    """What `decode_basin_metadata` reads."""
+    """The bytes that `decode_basin_metadata` reads."""
     return _encode(BasinMetadata(encode_basin_config(config), creation, location))
 
 
 def basin_config(notes: BasinMetadata) -> BasinConfig:
-    """What holds for the basin."""
+    """The configuration of a basin."""
     if not notes.config:
         return BasinConfig()
     return change_basin(BasinConfig(), read_basin_change(notes.config))
 
 
 def stream_metadata(settings: Settings) -> StreamMetadata:
-    """Those of a stream; a stream of another view has none."""
+    """The metadata of a stream; a stream that another API created has the defaults."""
     found = settings.traits and settings.traits.labels.get(LABEL)
     return _decode_stream(found) if found else StreamMetadata()
 
@@ -85,12 +85,12 @@ def creation_key(token: str | None, config: bytes) -> bytes:
 
 
 def stream_key(token: str | None, config: StreamConfig) -> bytes:
-    """The same of a stream that is asked for."""
+    """The creation key of a stream."""
     return creation_key(token, encode_stream_settings(config))
 
 
 def settings_of(config: ResolvedConfig, notes: StreamMetadata, before: Settings) -> Settings:
-    """What the stream is told, which keeps what other views told it before."""
+    """The settings of a stream with this configuration; settings of other APIs stay."""
     labels = {} if before.traits is None else dict(before.traits.labels)
     labels[LABEL] = _encode(msgspec.structs.replace(notes, storage_class=config.storage_class))
     traits = StreamOptions(
@@ -104,7 +104,7 @@ def settings_of(config: ResolvedConfig, notes: StreamMetadata, before: Settings)
 
 
 def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
-    """What holds for a stream. One that no S2 client made takes any timestamp."""
+    """The configuration in force for a stream. One that no S2 client made takes any timestamp."""
     age_s = node_age_s if settings.age_s is None else settings.age_s
     traits = settings.traits or StreamOptions()
     return ResolvedConfig(
@@ -117,7 +117,7 @@ def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
 
 
 def as_told(config: ResolvedConfig) -> StreamConfig:
-    """The same, as what a reconfiguration begins with."""
+    """The configuration in force as a given one, which a reconfiguration starts from."""
     return StreamConfig(
         config.storage_class,
         config.retention,

@@ -24,7 +24,7 @@ from millpond.transports.http.s2.read_query import unique
 from millpond.transports.http.s2.usage import BasinUsage
 
 CLOCKS_S = 60
-"""So far apart the clocks of clients and the node may be."""
+"""The assumed difference between the clocks of clients and the node."""
 INTERVALS = ("minute", "hour", "day")
 
 Set = TypeVar("Set", bound=Enum)
@@ -32,7 +32,7 @@ _SECONDS = re.compile(r"\d{1,10}", re.ASCII)
 
 
 class Period(msgspec.Struct, frozen=True, gc=False):
-    """From `start` to `end`, both inclusive; None: open."""
+    """A period from `start` to `end`, both inclusive; None: open."""
 
     now_s: int
     start: int | None = None
@@ -40,11 +40,11 @@ class Period(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_now(self) -> bool:
-        """Is the value of now a value of this period?"""
+        """True if the period includes the present."""
         return self.overlaps(self.now_s)
 
     def overlaps(self, since_s: int) -> bool:
-        """Has it anything of the time from `since_s` to now?"""
+        """True if the period has some of the time from `since_s` to now."""
         is_begun = self.start is None or self.start <= self.now_s + CLOCKS_S
         return is_begun and (self.end is None or self.end >= since_s - CLOCKS_S)
 
@@ -52,9 +52,9 @@ class Period(msgspec.Struct, frozen=True, gc=False):
 def read_metric_query(
     pairs: Sequence[tuple[str, str]], sets: type[Set], now: float
 ) -> tuple[Set, Period]:
-    """What is asked for. Raises Refused: bad_query; invalid for a set that there is not.
+    """The set and period of a query. Raises CodedError: bad_query; invalid for an unknown set.
 
-    An interval is read and makes no difference: there is one point at most.
+    An interval is accepted and makes no difference: there is one point at most.
     """
     given = unique(pairs)
     if "set" not in given:
@@ -87,14 +87,14 @@ Metric = dict[str, object]
 
 
 class AccountSet(Enum):
-    """What there is to know of all basins together."""
+    """Sets of metrics of all basins together."""
 
     ACTIVE_BASINS = "active-basins"
     ACCOUNT_OPS = "account-ops"
 
 
 class BasinSet(Enum):
-    """What there is to know of a basin."""
+    """Sets of metrics of a basin."""
 
     STORAGE = "storage"
     APPEND_OPS = "append-ops"
@@ -105,7 +105,7 @@ class BasinSet(Enum):
 
 
 class StreamSet(Enum):
-    """What there is to know of a stream."""
+    """Sets of metrics of a stream."""
 
     STORAGE = "storage"
 

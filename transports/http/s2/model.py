@@ -1,4 +1,4 @@
-"""What S2's forms and its handlers say to one another; limits, names and metering (A.3, A.6)."""
+"""Types, limits, names and metering of S2, shared by its codecs and handlers (A.3, A.6)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from millpond.actors.streams.messages import (
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition, invalid
 
 RECORDS_MAX = 1000
-"""Of an append, and of a batch that is read."""
+"""The most records of an append, and of a batch that is read."""
 HEADERS_MAX = 2**15
-"""Of an append, all of its records together. S2 limits only what they are metered for: a third of
-a million would fit, and hold up everybody else for as long as it takes to read them."""
+"""The most headers of an append. S2 limits only their metered size, in which a third of a million
+would fit, and block the node for as long as it takes to read them."""
 METERED_MAX = 2**20
 """Metered bytes of a record, of an append, and of a batch that is read."""
 RECORD_BYTES = 8
-"""What a record is metered for besides its body and headers; a header besides its bytes: 2."""
+"""The metered size of a record besides its body and headers; a header adds 2 to its bytes."""
 FENCE_BYTES_MAX = 36
 
 READ_VIEW = RecordFilter(body_bytes_max=METERED_MAX - RECORD_BYTES)
@@ -77,7 +77,7 @@ class RecordBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 def metered(body: bytes, headers: Headers) -> int:
-    """What a record is metered for, in bytes."""
+    """The metered size of a record, in bytes."""
     size = RECORD_BYTES + len(body) + 2 * len(headers)
     for name, value in headers:
         size += len(name) + len(value)
@@ -85,22 +85,22 @@ def metered(body: bytes, headers: Headers) -> int:
 
 
 def metered_sizes(bodies: Sequence[bytes], headers: Sequence[Headers] | None) -> Iterable[int]:
-    """What each record is metered for."""
+    """The metered size of each record."""
     if headers is None:
         return map(RECORD_BYTES.__add__, map(len, bodies))
     return map(metered, bodies, headers)
 
 
 def metered_span(span: RecordColumns) -> int:
-    """What the records of a span are metered for together."""
+    """The metered size of all records of a slice."""
     if span.headers is None:
         return RECORD_BYTES * len(span.bodies) + sum(map(len, span.bodies))
     return sum(metered_sizes(span.bodies, span.headers))
 
 
 def check_append(given: AppendInput) -> int:
-    """What the records are metered for. Raises Refused (422) where the batch itself is not valid:
-    its count, its sizes, its command records (A.6); then a token that no stream can have."""
+    """The metered size of an append. Raises CodedError (422) for a wrong count or size, for command
+    records that are invalid (A.6), and for a fencing token that no stream can have."""
     bodies, headers = given.bodies, given.headers
     if not 0 < len(bodies) <= RECORDS_MAX:
         raise invalid(f"an append has 1 to {RECORDS_MAX} records, not {len(bodies)}")
@@ -123,7 +123,7 @@ def too_many_records() -> CodedError:
 
 
 def too_many_headers() -> CodedError:
-    """The same."""
+    """422: too many headers, found before they are decoded."""
     return invalid(f"an append has at most {HEADERS_MAX} headers")
 
 
@@ -143,7 +143,7 @@ def _check_command(pairs: Headers, body: bytes) -> None:
 
 
 def is_text(data: bytes) -> bool:
-    """Is it UTF-8?"""
+    """True for UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -152,13 +152,13 @@ def is_text(data: bytes) -> bool:
 
 
 def check_u64(value: int | None, name: str, code: ErrorCode) -> None:
-    """Raises Refused with `code` unless it is None, or an unsigned number of 64 bits."""
+    """Raises CodedError with `code` unless it is None, or an unsigned number of 64 bits."""
     if value is not None and not 0 <= value <= U64_MAX:
         raise CodedError(code, f"{name}: 0 to 2^64 - 1")
 
 
 def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
-    """Raises Refused with `code` unless it can be a basin's name."""
+    """Raises CodedError with `code` unless it can be a basin's name."""
     if _BASIN.fullmatch(name) is None:
         raise CodedError(
             code, "basin: 8 to 48 of a-z, 0-9 and '-', which neither begins nor ends the name"
@@ -166,7 +166,7 @@ def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
 
 
 def check_stream(name: bytes, code: ErrorCode = ErrorCode.INVALID) -> None:
-    """Raises Refused with `code` unless it can be a stream's name."""
+    """Raises CodedError with `code` unless it can be a stream's name."""
     if not 0 < len(name) <= STREAM_BYTES_MAX:
         raise CodedError(code, f"stream: 1 to {STREAM_BYTES_MAX} bytes")
     if name in (b".", b"..") or b"\0" in name or not is_text(name):
@@ -174,7 +174,7 @@ def check_stream(name: bytes, code: ErrorCode = ErrorCode.INVALID) -> None:
 
 
 def check_token_id(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
-    """Raises Refused with `code` unless it can be an access token's id."""
+    """Raises CodedError with `code` unless it can be an access token's id."""
     data = name.encode("utf-8", "surrogatepass")
     if not 0 < len(data) <= TOKEN_BYTES_MAX or b"\0" in data or not is_text(data):
         raise CodedError(code, f"access token: UTF-8 of 1 to {TOKEN_BYTES_MAX} bytes without NUL")

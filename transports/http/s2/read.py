@@ -29,7 +29,7 @@ async def tail(context: S2Context, target: Target) -> Response:
 
 
 def tail_of(found: m.StreamDescription) -> StreamPosition:
-    """Where the next record goes, and the timestamp of the last one."""
+    """The tail of a stream, with the timestamp of its last record."""
     return StreamPosition(found.tail, found.last_timestamp)
 
 
@@ -76,7 +76,7 @@ async def records_from(
     wait_until: float,
     incarnation: int,
 ) -> m.Records:
-    """The next records that the budget may show. Raises S2Error; 404 once the stream is gone, even
+    """The next records that the budget may show. Raises S2Error: 404 once the stream is gone, even
     if there is another of its name."""
 
     def make(number: int) -> m.Read:

@@ -20,7 +20,7 @@ from millpond.transports.http.s2.model import (
 )
 
 BULK_BYTES = METERED_MAX // 8 * 7
-"""What a bulk read asks for: with the chunk that reaches it, a batch is about full."""
+"""The bytes that a bulk read asks for: with the chunk that reaches them a batch is about full."""
 
 
 class ReadBudget:
@@ -62,29 +62,29 @@ class ReadBudget:
         self._end_if_spent(0, 0)
 
     def resume(self, event: EventId) -> None:
-        """So much was shown before, to a reader that comes again."""
+        """Count what an earlier session of the same reader has shown."""
         self.last, self.count, self.metered = event.last, event.count, event.metered
         self._end_if_spent(0, 0)
 
     @property
     def count_left(self) -> int:
-        """How many records it is worth to ask for at once."""
+        """The records to ask for at once."""
         return min(self._count_max - self.count, self._records_max)
 
     @property
     def bytes_left(self) -> int:
-        """How many bytes of them."""
+        """The bytes to ask for at once."""
         size = BULK_BYTES if self.is_bulk else METERED_MAX
         return min(self._metered_max - self.metered, size)
 
     @property
     def is_bulk(self) -> bool:
-        """Are batches larger than S2's? Then chunks are asked for, not single records."""
+        """True for batches larger than S2's: chunks are read, not single records."""
         return self._records_max > RECORDS_MAX
 
     @property
     def event_id(self) -> EventId:
-        """How far the read got, up to the batch that was given last."""
+        """The position of the read after the last batch."""
         return EventId(self.last, self.count, self.metered)
 
     def batches(
@@ -136,7 +136,7 @@ class ReadBudget:
         return RecordBatch(filling.spans, tail, filling.slices)
 
     def _end_if_spent(self, count: int, metered: int) -> None:
-        """Nothing fits any more, with so much that is not given yet."""
+        """Mark the budget as spent if no record fits beside this many more."""
         count += self.count
         metered += self.metered
         if count >= self._count_max or metered + RECORD_BYTES > self._metered_max:
@@ -155,14 +155,14 @@ class _Filling:
         self.count = self.metered = self.last = 0
 
     def holds(self, span: RecordColumns, size: int) -> bool:
-        """Is there room for a whole span, or is it the first and has one record?"""
+        """True if the whole slice fits, or is one record in an empty batch."""
         count = len(span.bodies)
         if self.count + count <= self._records_max and self.metered + size <= METERED_MAX:
             return True
         return not self.count and count == 1
 
     def room(self, span: RecordColumns) -> int:
-        """For how many records of a span there is room; for one at least if it is the first."""
+        """The number of records of the slice that fit; at least one in an empty batch."""
         end = min(_fitting(span, METERED_MAX - self.metered), self._records_max - self.count)
         return end if self.count else max(end, 1)
 
@@ -194,14 +194,14 @@ class _Plain:
 
 
 def _before(span: RecordColumns, until: int) -> int:
-    """How many records of a span are below a timestamp."""
+    """The number of records of a slice before a timestamp."""
     if span.timestamps is not None:
         return bisect_left(span.timestamps, until)
     return len(span.bodies) if span.timestamp < until else 0
 
 
 def _fitting(span: RecordColumns, metered: int) -> int:
-    """How many records of a span come to at most so many metered bytes."""
+    """The number of records of a slice that fit into so many metered bytes."""
     ends = list(accumulate(metered_sizes(span.bodies, span.headers)))
     return bisect_right(ends, metered)
 

@@ -1,4 +1,4 @@
-"""What a read asks for (A.5): its query, and where in a stream it begins."""
+"""Queries of reads (A.5), and the position where a read begins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class Origin(Enum):
-    """What the beginning of a read is counted in."""
+    """The unit of the start of a read."""
 
     SEQ_NUM = "seq_num"
     TIMESTAMP = "timestamp"
@@ -37,8 +37,8 @@ class Origin(Enum):
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False):
-    """From `at` on, counted as `origin` says; `until` is exclusive, in milliseconds; None: not
-    given."""
+    """A query: the start `at`, counted as `origin` says; `until` is exclusive, in milliseconds;
+    None: not given."""
 
     origin: Origin = Origin.TAIL_OFFSET
     at: int = 0
@@ -50,12 +50,12 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_bounded(self) -> bool:
-        """Does a session end of itself?"""
+        """True if a session ends by itself."""
         return self.count is not None or self.bytes is not None or self.until is not None
 
     @property
     def session_may_follow(self) -> bool:
-        """May a session wait at the tail for what comes?"""
+        """True if a session may wait at the tail for new records."""
         return not self.is_bounded or bool(self.wait_s)
 
     @property
@@ -65,7 +65,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def unary_wait_s(self) -> int:
-        """How long a unary read waits for a first record."""
+        """The time that a unary read waits for a first record."""
         return min(self.wait_s or 0, UNARY_WAIT_S_MAX)
 
     def unary_budget(self) -> ReadBudget:
@@ -94,7 +94,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
 def read_query(pairs: Sequence[tuple[str, str]]) -> ReadQuery:
     """The query of a read; names that nobody knows are passed over.
 
-    Raises Refused: bad_query for what is no number or there twice, invalid for what cannot be.
+    Raises CodedError: bad_query for what is no number or there twice, invalid for what cannot be.
     """
     given = unique(pairs)
     starts = [each for each in Origin if each.value in given]
@@ -116,7 +116,7 @@ def read_query(pairs: Sequence[tuple[str, str]]) -> ReadQuery:
 
 
 def unique(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """A query by its names. Raises Refused (bad_query) where one is there twice."""
+    """A query by its names. Raises CodedError (bad_query) where one is there twice."""
     given = dict(pairs)
     if len(given) < len(pairs):
         names = [name for name, _ in pairs]
@@ -146,7 +146,7 @@ def _bad_query(text: str) -> CodedError:
 
 
 def begin(query: ReadQuery, tail: StreamPosition, *, may_follow: bool) -> Seek:
-    """Where in a stream with this tail a read begins (A.5 1-3). Raises Unreadable (416)."""
+    """The start of a read in a stream with this tail (A.5 1-3). Raises RangeNotSatisfiable."""
     sequence = query.at
     match query.origin:
         case Origin.SEQ_NUM:

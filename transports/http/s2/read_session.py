@@ -32,23 +32,23 @@ NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 
 
 class SessionEncoder(Protocol):
-    """How a session is written."""
+    """The encoder of a read session: S2S frames or server-sent events."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Of the response."""
+        """The headers of the response."""
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
         """Records."""
 
     def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
-        """There is nothing behind the tail. `is_last`: the node stops."""
+        """A heartbeat at the tail. `is_last`: the node stops."""
 
     def error(self, error: S2Error) -> bytes:
         """The session fails."""
 
     def done(self) -> bytes:
-        """It ends well."""
+        """The regular end."""
 
 
 class S2sEncoder:
@@ -122,7 +122,7 @@ async def read_frames(context: S2Context, target: Target) -> None:
 
 
 async def read_events(context: S2Context, target: Target) -> None:
-    """The same as server-sent events."""
+    """GET /v1/streams/{stream}/records as server-sent events."""
     encoder = SseEncoder(format_of(context.header(b"s2-format")), context)
     query, resumed = read_query(context.request.query), context.header(b"last-event-id")
     budget = query.session_budget()
@@ -141,19 +141,18 @@ async def _serve(
     budget: ReadBudget | None = None,
 ) -> None:
     context.require(Operation.READ, target)
-    context.keep_requiring(lambda: context.may(Operation.READ, target))
+    context.request.active.keep_requiring(lambda: context.may(Operation.READ, target))
     with context.cell_client() as cells:
         found = await describe_or_make(context, cells, target)
         start = begin(query, tail_of(found), may_follow=query.session_may_follow)
         budget = budget or query.session_budget()
         session = _Session(context, cells, target, query, encoder, budget, found.incarnation)
-        context.writer.encode_error = lambda why: encoder.error(cut_short(why))
-        await context.writer.start(200, encoder.headers)
+        await context.writer.start(200, encoder.headers, lambda why: encoder.error(cut_short(why)))
         await context.request.run_until_disconnect(lambda: session.run(start))
 
 
 def cut_short(why: Rejection) -> CodedError:
-    """What a session is told that the application ends."""
+    """The error of a session that the application aborts."""
     match why:
         case Rejection.DRAINING:
             return CodedError(ErrorCode.SERVER_DRAINING, why.message)
@@ -242,7 +241,7 @@ class _Session:
         self._context.usage.of(self._target.basin).read_bytes += budget.metered - before
 
     async def _beat(self, tail: StreamPosition) -> None:
-        """Say that there is nothing more for now. Raises Refused when the node stops."""
+        """Say that there is nothing more for now. Raises CodedError when the node stops."""
         self._is_at_tail = True
         is_draining = self._context.request.active.is_draining
         await self._context.writer.write(self._encoder.heartbeat(tail, is_last=is_draining))

@@ -74,7 +74,7 @@ async def list_streams(context: S2Context) -> Response:
 def _page(
     context: S2Context, basin: bytes, prefix: bytes, after: bytes, limit: int
 ) -> tuple[list[bytes], bool]:
-    """Names that this client may be told of, and whether there are more. Raises Refused."""
+    """Names that this client may be told of, and whether there are more. Raises CodedError."""
     own, authorization = context.stream_prefix, context.authorization
     begin = own + prefix if authorization is None else authorization.narrowed(own + prefix)
     if begin is None:
@@ -119,7 +119,7 @@ async def post_stream(context: S2Context) -> Response:
 
 
 def request_token(context: S2Context) -> str | None:
-    """The token that makes a creation idempotent. Raises Refused (422)."""
+    """The token that makes a creation idempotent. Raises CodedError (422)."""
     token = context.header(TOKEN_HEADER)
     if token is not None and not 0 < len(token.encode()) <= TOKEN_BYTES_MAX:
         raise CodedError(ErrorCode.INVALID, f"s2-request-token: 1 to {TOKEN_BYTES_MAX} bytes")

@@ -1,4 +1,4 @@
-"""What S2 counts since the node started: requests that were permitted, and bytes of records."""
+"""Usage of S2 since the node started: permitted requests, and bytes of records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OF_ACCOUNT = frozenset(
 
 @dataclass(slots=True)
 class BasinUsage:
-    """Of one basin. A session is one operation; bytes are those of bodies."""
+    """The usage of one basin. A session is one operation; bytes are those of bodies."""
 
     operations: Counter[Operation] = field(default_factory=Counter)
     appended_bytes: int = 0
@@ -41,14 +41,14 @@ class BasinUsage:
 
 
 class S2Usage:
-    """Of one node, since `started` (seconds since 1970)."""
+    """The usage of one node, since `started` (seconds since 1970)."""
 
     __slots__ = ("_basins", "_is_basin", "operations", "started")
 
     def __init__(self, started: float, is_basin: Callable[[bytes], bool]) -> None:
         self.started = started
         self.operations: Counter[Operation] = Counter()
-        """Those of OF_ACCOUNT; the others are with their basin."""
+        """The operations of OF_ACCOUNT; the others are counted with their basin."""
         self._is_basin = is_basin
         self._basins: dict[bytes, BasinUsage] = {}
 
@@ -60,7 +60,7 @@ class S2Usage:
             self.of(basin).operations[operation] += 1
 
     def of(self, basin: bytes) -> BasinUsage:
-        """Those of a basin; of one that is not there, nothing is kept."""
+        """The usage of a basin; that of an unknown basin is not kept."""
         found = self._basins.get(basin)
         if found is not None:
             return found

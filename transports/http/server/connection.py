@@ -32,18 +32,18 @@ class HttpConnection:
         self.deadline = inf
         self.wire: Wire
         self.received_at = 0.0
-        """When something came last."""
+        """The time of the last input."""
         self.idle_since = 0.0
-        """When a request was over last; a sign of life is none."""
+        """The end of the last request; pings do not count."""
         self._server = server
         self._protocol: HttpProtocol | None = None
         self._first = b""
         self._unsent = (0, 0.0)
-        """So many bytes wait for the other end, since then."""
+        """The number of unsent bytes, and since when it has not changed."""
 
     @property
     def is_idle(self) -> bool:
-        """Nobody would miss it."""
+        """True if no request is in progress."""
         return self._protocol is None or self._protocol.is_idle
 
     def opened(self, wire: Wire) -> None:
@@ -115,7 +115,7 @@ class HttpConnection:
         self._server.wake_at(self, min(protocol.head_started_at + settings.head_s, later))
 
     def _is_stalled(self, now: float) -> bool:
-        """Who takes nothing of what waits for it, for long, is not there."""
+        """True for a client that has read nothing for too long, while bytes wait for it."""
         unsent = self.wire.unsent_bytes if self.wire.congested else 0
         before, since = self._unsent
         if unsent != before:

@@ -22,6 +22,9 @@ PIECE_BYTES = 2**10
 class ExchangeProtocol(Protocol):
     """The HTTP version of a connection, as its exchanges see it."""
 
+    soon: Callable[[Callable[[], None]], None]
+    """Calls back at the end of this pass of the event loop."""
+
     def body_wanted(self, exchange: Exchange) -> None:
         """The application waits for the body."""
 
@@ -33,11 +36,8 @@ class ExchangeProtocol(Protocol):
     ) -> bytes:
         """Write the head, and as much of the body as may be sent now; gives the rest of it."""
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        """Call back at the end of this pass of the event loop."""
-
     def defer(self, exchange: Exchange) -> None:
-        """Have a task answer the exchange."""
+        """Leave the exchange to a task."""
 
     def is_congested(self, exchange: Exchange) -> bool:
         """True if the client does not read what was sent."""
@@ -68,12 +68,14 @@ class Exchange:
         "is_started",
         "number",
         "scope",
+        "soon",
         "unread_bytes",
     )
 
     def __init__(self, protocol: ExchangeProtocol, scope: Scope, number: int = 0) -> None:
         self.scope = scope
         self.number = number
+        self.soon = protocol.soon
         self.is_complete = False
         """The request came whole."""
         self.is_input_ended = False
@@ -190,9 +192,6 @@ class Exchange:
     def body(self) -> bytes:
         pieces = self._pieces
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        self._protocol.soon(callback)
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         try:

@@ -32,13 +32,13 @@ class CachedHead(msgspec.Struct, frozen=True):
     cache: dict[str, Any]
 
     def scope_for(self, client: tuple[str, int], certificate: bytes | None) -> Scope:
-        """The same request of some connection."""
+        """The scope of a request with this head, on another connection."""
         extension = ServerExtension(certificate, self.cache)
         return {**self.scope, "client": client, "extensions": {EXTENSION: extension}}
 
 
 class HeadCache:
-    """What is kept of one listener."""
+    """The cached heads of one listener."""
 
     __slots__ = ("_by_head",)
 
@@ -64,7 +64,7 @@ class HeadCache:
 
 
 def length_of(headers: Headers) -> int | None:
-    """How long a body is by its head; None: that is told in some other way."""
+    """The length of the body, by its head; None: it is told in another way."""
     lengths = []
     for name, value in headers:
         if name == b"content-length":

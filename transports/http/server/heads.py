@@ -27,7 +27,7 @@ class BadHead(Exception):
 def head_rejection(
     version: str, method: bytes, target: bytes, headers: Headers, settings: ServerSettings
 ) -> Rejection | None:
-    """Why a head of HTTP/1 is refused that could be read (RFC 9112, 3.2, 6.1)."""
+    """The rejection of a parsed head of HTTP/1 (RFC 9112, 3.2, 6.1); None: it is accepted."""
     if version not in ("1.0", "1.1"):
         return Rejection.BAD_VERSION
     if method == b"CONNECT":

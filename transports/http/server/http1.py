@@ -45,27 +45,24 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 class InputBuffer:
     """Received bytes that were not parsed yet, in the pieces in which they came: none is copied."""
 
-    __slots__ = ("_at", "_pieces")
+    __slots__ = ("_at", "pieces")
 
     def __init__(self) -> None:
-        self._pieces: deque[bytes] = deque()
+        self.pieces: deque[bytes] = deque()
         self._at = 0
         """The bytes of the first piece that were taken."""
 
-    def __bool__(self) -> bool:
-        return bool(self._pieces)
-
     def add(self, data: bytes) -> None:
         """Append `data`, which is not empty."""
-        self._pieces.append(data)
+        self.pieces.append(data)
 
     def take(self, size: int) -> bytes:
         """The next bytes, at most `size`, from one piece; the buffer is not empty."""
-        piece, at = self._pieces[0], self._at
+        piece, at = self.pieces[0], self._at
         if at + size < len(piece):
             self._at = at + size
             return piece[at : self._at]
-        self._pieces.popleft()
+        self.pieces.popleft()
         self._at = 0
         return piece[at:] if at else piece
 
@@ -74,13 +71,13 @@ class InputBuffer:
         if not data:
             return
         if self._at:
-            self._pieces[0] = self._pieces[0][self._at :]
+            self.pieces[0] = self.pieces[0][self._at :]
             self._at = 0
-        self._pieces.appendleft(data)
+        self.pieces.appendleft(data)
 
     def clear(self) -> None:
         """Discard everything."""
-        self._pieces.clear()
+        self.pieces.clear()
         self._at = 0
 
 
@@ -90,6 +87,7 @@ class Http1:
 
     def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_started_at = inf
+        self.soon: Callable[[Callable[[], None]], None] = wire.soon
         self._wire = wire
         self._server = server
         self._connection = connection
@@ -112,7 +110,7 @@ class Http1:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._queue or self._in_head or self._input)
+        return not (self._queue or self._in_head or self._input.pieces)
 
     # Called by the connection.
 
@@ -135,7 +133,9 @@ class Http1:
     def _cache_head(self, data: bytes) -> None:
         """Cache the head of a request that was all of `data`, if it came twice in a row."""
         queue = self._queue
-        if len(queue) != 1 or len(data) > CACHED_BYTES_MAX or self._input or self._is_read_closed:
+        if len(queue) != 1 or len(data) > CACHED_BYTES_MAX or self._is_read_closed:
+            return
+        if self._input.pieces:
             return
         if not queue[0].is_http11:
             return
@@ -151,7 +151,7 @@ class Http1:
     def uncongested(self) -> None:
         if self._queue:
             self._queue[0].exchange.resume_writing()
-        if self._input:
+        if self._input.pieces:
             self._read()
 
     def eof(self) -> None:
@@ -184,15 +184,15 @@ class Http1:
 
         `first`: all bytes there are, beginning with a request.
         """
-        while self._input and not (self._is_read_closed or self._is_full):
+        while self._input.pieces and not (self._is_read_closed or self._is_full):
             self._read_piece()
         if self._is_read_closed:
             self._input.clear()
         if first:
             self._cache_head(first)
         self._serve_queue()
-        self._pause(bool(self._input))
-        if self._is_eof and not self._input:
+        self._pause(bool(self._input.pieces))
+        if self._is_eof and not self._input.pieces:
             self._is_read_closed = True
             for response in self._queue:
                 response.exchange.end_input()
@@ -349,13 +349,15 @@ class Http1:
     # Called by exchanges: ExchangeProtocol.
 
     def body_wanted(self, exchange: Exchange) -> None:
-        response = self._current(exchange)
-        if response is not None and response.expects_continue and not exchange.is_started:
+        response = self._queue[0] if self._queue else None
+        if response is None or response.exchange is not exchange:
+            return  # the connection is gone
+        if response.expects_continue and not exchange.is_started:
             response.expects_continue = False
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def body_taken(self, exchange: Exchange, size: int) -> None:
-        if self._input:
+        if self._input.pieces:
             self._read()
 
     def is_congested(self, exchange: Exchange) -> bool:
@@ -382,9 +384,9 @@ class Http1:
         return b""
 
     def finished(self, exchange: Exchange) -> None:
-        response = self._current(exchange)
-        if response is None:
-            return
+        if not self._queue or self._queue[0].exchange is not exchange:
+            return  # the connection is gone
+        response = self._queue[0]
         if not response.is_whole:
             # A response without its end must not look whole.
             self._is_read_closed = True
@@ -405,7 +407,7 @@ class Http1:
         self._connection.idle_since = self._server.now()
         if self._queue:
             self._serve_queue()
-        if self._input:
+        if self._input.pieces:
             self._read()
 
     def _serve_queue(self) -> None:
@@ -421,14 +423,5 @@ class Http1:
         finally:
             self._is_serving = False
 
-    def soon(self, callback: Callable[[], None]) -> None:
-        self._wire.soon(callback)
-
     def defer(self, exchange: Exchange) -> None:
         self._server.serve_in_task(exchange)
-
-    def _current(self, exchange: Exchange) -> Http1Response | None:
-        """The response of this exchange, if it is in progress; None: the connection is gone."""
-        if self._queue and self._queue[0].exchange is exchange:
-            return self._queue[0]
-        return None

@@ -28,12 +28,12 @@ from millpond.transports.io.interface import Wire
 from millpond.transports.server.rate_limit import TokenBucket
 
 PREFACE_BYTES = 24
-"""They are all there when a connection becomes one of HTTP/2."""
+"""The length of the preface, which is complete when a connection becomes one of HTTP/2."""
 FRAMES_PER_S = 10_000
-"""So many frames a second are borne. One that carries nothing counts for 5, a stream that was reset
-for 20; what is carried, either way, is worth a frame for each KiB."""
+"""The accepted rate of frames. A frame without content counts for 5, a reset stream for 20;
+content, in either direction, earns a frame for each KiB."""
 UNREAD_REPLY_BYTES_MAX = 2**18
-"""Of answers to frames, while the other end does not read."""
+"""The most bytes of replies to frames, while the client does not read."""
 PING = b"millpond"
 _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
 
@@ -45,11 +45,11 @@ HEADER_TABLE_BYTES = 2**12
 
 class _H2Connection(H2Connection):
     MAX_CLOSED_STREAMS = 2**12
-    """So many of the last streams are known; more takes megabytes."""
+    """The closed streams that are remembered; more takes megabytes."""
 
 
 class _H2StateMachine(H2ConnectionStateMachine):
-    """Who says goodbye still hears what it asked for; h2 would let us say nothing more."""
+    """A state machine that still answers after GOAWAY; h2's own would refuse to send."""
 
     def process_input(self, input_: ConnectionInputs) -> list[Event]:
         if input_ is ConnectionInputs.RECV_GOAWAY:
@@ -68,7 +68,7 @@ def _new_h2_connection(settings: ServerSettings) -> H2Connection:
 
 
 def _h2_settings(settings: ServerSettings, streams_max: int) -> Settings:
-    """What the other end is told to keep to."""
+    """The settings that the client is told."""
     return Settings(
         client=False,
         initial_values={
@@ -86,6 +86,7 @@ class Http2:
 
     def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_started_at = inf
+        self.soon: Callable[[Callable[[], None]], None] = wire.soon
         self._wire = wire
         self._server = server
         self._connection = connection
@@ -93,7 +94,7 @@ class Http2:
         self._frame_limiter = FrameLimiter(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
         self._exchanges: dict[int, Exchange] = {}
         self._waiting: dict[Exchange, None] = {}
-        """Those that have something to write, and no room for it."""
+        """The exchanges that wait to write."""
         self._expecting: set[int] = set()
         """Streams that wait for our word before they send a body."""
         self._stalled: dict[int, float] = {}
@@ -284,9 +285,6 @@ class Http2:
         if not self._is_closed:
             self._h2.acknowledge_received_data(size, exchange.number)
             self._flush()
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        self._wire.soon(callback)
 
     def defer(self, exchange: Exchange) -> None:
         self._server.serve_in_task(exchange)

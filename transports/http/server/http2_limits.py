@@ -35,7 +35,7 @@ class FrameLimiter:
         self._left = 0
         self._head_bytes = 0
         self.frames = 0
-        """So many began in what was looked at last."""
+        """The frames that began in the last input."""
         self.is_partial = False
         """The end of a frame, or of a head, is still to come."""
 

@@ -1,4 +1,4 @@
-"""Who is who on a connection: the server that holds it, the version of HTTP that it speaks."""
+"""Interfaces between a server, its connections, and the HTTP versions that they speak."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ConnectionActivity(Protocol):
     """A connection, as the version of HTTP that it speaks sees it."""
 
     received_at: float
-    """When something came last."""
+    """The time of the last input."""
 
     idle_since: float
-    """When a request was over last."""
+    """The end of the last request."""
 
     def head_started(self, now: float) -> None:
         """A head is under way, whose end did not come with its beginning."""
@@ -54,7 +54,7 @@ class TrackedConnection(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody would miss it."""
+        """True if no request is in progress."""
 
     def wake(self, now: float) -> None: ...
     def start_drain(self) -> None:
@@ -62,7 +62,7 @@ class TrackedConnection(Protocol):
 
 
 class Server(Protocol):
-    """Who holds the connections, and has requests answered."""
+    """The server of a connection: its settings, clock, and the application behind it."""
 
     settings: ServerSettings
     head_cache: HeadCache
@@ -77,7 +77,7 @@ class Server(Protocol):
     def closed(self, connection: TrackedConnection) -> None: ...
     def wake_at(self, connection: TrackedConnection, when: float) -> None: ...
     def serve(self, exchange: Exchange) -> None:
-        """Have the application answer; at once, if it came whole and needs no task."""
+        """Pass an exchange to the application; at once, if it came whole and needs no task."""
 
     def serve_in_task(self, exchange: Exchange) -> None:
-        """The same, in a task of its own."""
+        """Pass an exchange to the application in a task of its own."""

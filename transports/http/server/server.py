@@ -24,7 +24,7 @@ STOP_S = 1.0
 
 
 class Clock(Protocol):
-    """What the server asks of its node."""
+    """The clock and timers of the node."""
 
     @property
     def now(self) -> Callable[[], float]: ...
@@ -65,11 +65,11 @@ class HttpServer:
         self._emptied: anyio.Event | None = None
 
     def new_connection(self) -> HttpConnection:
-        """For a connection that was just accepted."""
+        """A session for a connection that was just accepted."""
         return HttpConnection(self)
 
     async def run(self, *, task_status: TaskStatus[TaskGroup]) -> None:
-        """Have a task group for connections, and tell it, until `hold` is done or `stop` called."""
+        """Run a task group for connections, and report it, until `hold` ends or `stop` comes."""
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -95,7 +95,7 @@ class HttpServer:
             self.stop()
 
     def start_drain(self) -> None:
-        """What was asked is answered, then connections close; idle ones at once."""
+        """Answer the requests in progress, then close the connections; idle ones close at once."""
         self.is_draining = True
         for connection in tuple(self._connections):
             connection.start_drain()

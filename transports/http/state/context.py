@@ -46,7 +46,7 @@ class StateContext(RequestContext[HttpNodeServices]):
             raise StateError(403, "origin", exc.reason) from exc
 
     def number(self, name: str, text: str, least: int, most: int) -> int:
-        """What a parameter of the query says. Raises StateError (400)."""
+        """A number in the query. Raises StateError (400)."""
         is_number = text.isascii() and text.isdigit() and len(text) <= 20
         if not is_number or not least <= int(text) <= most:
             raise StateError(400, "bad_query", f"{name} is a number from {least} to {most}")

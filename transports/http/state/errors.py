@@ -46,7 +46,7 @@ class StateError(Exception):
 
 
 def error_of(reply: StreamFailed | Failed) -> StateError:
-    """What a cell refuses."""
+    """The error for a refusal by a cell."""
     code = reply.code
     text = _WORDS.get(code) or str(ERRORS[code]())
     return StateError(_STATUSES.get(code, 500), code.name.lower(), text)

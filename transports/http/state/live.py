@@ -34,7 +34,9 @@ _ID = re.compile(rb"(\d{1,20})\.(\d{1,20})")
 async def stream_state(context: StateContext, heartbeat_s: float) -> None:
     """GET with `accept: text/event-stream`."""
     context.require(Rights.GET)
-    context.keep_requiring(lambda: bool(context.rights_in(context.stream) & Rights.GET))
+    context.request.active.keep_requiring(
+        lambda: bool(context.rights_in(context.stream) & Rights.GET)
+    )
     with context.cell_client() as cells:
         found = await context.ask_stream(cells, m.Describe)
         assert isinstance(found, m.StreamDescription)
@@ -43,13 +45,12 @@ async def stream_state(context: StateContext, heartbeat_s: float) -> None:
         if position is None:
             # Refusals are told with their status while nothing was sent yet.
             await context.ask_state(cells, s.DescribeState)
-        context.writer.encode_error = lambda why: _error(why.code, why.message)
-        await context.writer.start(200, HEADERS)
+        await context.writer.start(200, HEADERS, lambda why: _error(why.code, why.message))
         await context.request.run_until_disconnect(lambda: session.run(position))
 
 
 def _resumed(last: bytes | None, found: m.StreamDescription) -> int | None:
-    """Where a client was, if the stream still has everything behind it."""
+    """The position of a client that reconnects, if the stream still has everything after it."""
     told = _ID.fullmatch(last or b"")
     if told is None or int(told[1]) != found.incarnation:
         return None
@@ -122,7 +123,7 @@ class _Session:
             self._position = self._whole_at  # what is left in between is no event
 
     async def _read(self, wait_until: float) -> m.Records | None:
-        """None: what comes next was trimmed before it was read."""
+        """The next records; None: they were trimmed before they were read."""
         number = self._cells.next_number()
         seek = Seek(SeekBy.SEQUENCE, self._position)
         read = m.Read(

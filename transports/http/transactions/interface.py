@@ -1,4 +1,4 @@
-"""What transactions ask of the node besides what S2 does."""
+"""The node, as requests for transactions see it, and counters of transactions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StagedParts(StreamDirectory, Protocol):
 
     @property
     def unwanted(self) -> set[bytes]:
-        """Those that are being removed, as somebody asked for it."""
+        """Parts that are being removed on request."""
 
 
 class TransactionNodeServices(S2NodeServices, Protocol):
@@ -37,4 +37,4 @@ class TransactionNodeServices(S2NodeServices, Protocol):
 
     @property
     def transactions(self) -> TransactionCounters:
-        """What happened to batches."""
+        """The counters of batches."""

@@ -34,19 +34,19 @@ class PartRows(msgspec.Struct, frozen=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a batch is made of. `once`: its writer has no other."""
+    """The parts of a batch. `once`: its writer writes no other batch."""
 
     parts: list[PartRows]
     once: bool = False
 
     @property
     def rows(self) -> int:
-        """Of all parts."""
+        """The rows of all parts."""
         return sum(each.rows for each in self.parts)
 
 
 class _Overtaken(Exception):
-    """Somebody else publishes the same batch, and got further."""
+    """A concurrent publisher of the same batch is further ahead."""
 
 
 class Publisher:
@@ -62,7 +62,7 @@ class Publisher:
         self._writer = writer
 
     async def author(self) -> m.WriterStatus:
-        """How far the writer got. Raises S2Error."""
+        """The progress of the writer. Raises S2Error."""
         reply = await self._cells.request(
             self._target, lambda number: m.GetWriter(number, self._writer)
         )
@@ -170,7 +170,7 @@ class Publisher:
         raise conflict(f"rows of the part {each.id} are gone")
 
     async def _check_whole(self, batch: int, plan: Plan) -> int:
-        """Nothing is decided for a batch that is not whole. Gives its bytes. Raises Refused."""
+        """The bytes of a batch. Raises CodedError unless all of its parts are complete."""
         size = 0
         for each in plan.parts:
             reply = await self._cells.request(self._cell(batch, each), m.Describe)

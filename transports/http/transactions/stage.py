@@ -22,7 +22,7 @@ from millpond.transports.http.transactions.interface import TransactionCounters
 
 PART_S = 86_400
 DECIDED_S = 30 * 86_400
-"""What was begun is to be ended, also by a node that was off for long."""
+"""The retention of a part of a batch that is decided, also while the node is off."""
 EMPTY_S = 60
 _KEPT = m.Settings(age_s=PART_S, bytes_max=0, traits=m.StreamOptions(empty_s=EMPTY_S))
 

@@ -80,7 +80,7 @@ def test_what_a_client_sent_may_be_in_the_words() -> None:
 def test_codes_and_statuses_are_those_of_the_contract() -> None:
     by_status: dict[int, set[str]] = {}
     for code in ErrorCode:
-        by_status.setdefault(code.status, set()).add(code.word)
+        by_status.setdefault(code.status, set()).add(code.wire_code)
     assert by_status[404] == {"basin_not_found", "stream_not_found", "access_token_not_found"}
     assert by_status[503] == {"unavailable", "server_draining"}
     assert by_status[403] == {"permission_denied", "quota_exhausted"}

@@ -80,7 +80,7 @@ def test_where_a_read_begins_and_that_it_cannot_begin_at_the_tail(
     if expected is None:
         with pytest.raises(RangeNotSatisfiable) as caught:
             begin(query, tail, may_follow=False)
-        assert caught.value.tail == tail
+        assert caught.value.content == {"tail": tail}
         expected = sequence(tail.seq_num)
     else:
         assert begin(query, tail, may_follow=False) == expected

@@ -21,7 +21,7 @@ PROTOBUF_BYTES_MAX = 3 * 2**20
 """No append within the limits is longer, however small what is in it: a header that is metered for
 3 bytes takes 7."""
 SMALL_BYTES = 2**17
-"""To count bytes in that costs more than to have it decoded, which takes a millisecond at worst."""
+"""Smaller bodies are not scanned: decoding them takes a millisecond at worst."""
 FIELD_BYTES_MIN = 2
 STRINGS_MAX = 2 * HEADERS_MAX + 8 * RECORDS_MAX
 """In JSON: a name and a value for each header; in each record the names of fields, and a body."""
@@ -33,7 +33,7 @@ _TEXT = re.compile(rb'"[^"]*"')
 
 
 def check_protobuf(data: bytes) -> None:
-    """Raises Refused (422) for an AppendInput with more records or headers than an append has; of
+    """Raises CodedError (422) for an AppendInput with too many records or headers; of
     the records of a small one, whoever decodes it finds that soon enough."""
     if len(data) > PROTOBUF_BYTES_MAX:
         raise invalid(f"an append has at most {PROTOBUF_BYTES_MAX} bytes as protobuf")
@@ -85,7 +85,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def check_json(data: bytes) -> None:
-    """The same of a body as JSON; what is in texts is not counted."""
+    """Check a JSON body; the inside of strings is not counted."""
     quotes = data.count(b'"') - data.count(b'\\"') + data.count(b'\\\\"')
     if data.count(b"{") <= RECORDS_MAX + 1 and quotes <= 2 * STRINGS_MAX:
         return  # there are no more than these which begin or end a text

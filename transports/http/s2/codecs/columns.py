@@ -22,7 +22,7 @@ from millpond.actors.streams.messages import Headers, RecordColumns
 
 MEDIA_TYPE = b"s2s/columns"
 RECORDS_MAX = 16_384
-"""Of a frame. Other forms have 1000, as S2 says."""
+"""The most records of a frame. Other encodings have 1000, as S2 requires."""
 
 _HEAD = struct.Struct("<IIQQII")
 _TIMESTAMPS, _HEADERS = 1, 2

@@ -24,7 +24,7 @@ _GZIP = 31
 
 
 class Compression(IntEnum):
-    """How a body is compressed; the number is S2S's (A.7)."""
+    """The compression of a body; the number is S2S's (A.7)."""
 
     NONE = 0
     ZSTD = 1
@@ -44,7 +44,7 @@ class NotCompressed(Exception):
 
 
 class DecompressedTooLarge(Exception):
-    """They come to more than `size_max` bytes."""
+    """The decompressed data has more than `size_max` bytes."""
 
     def __init__(self, size_max: int) -> None:
         super().__init__(f"more than {size_max} bytes when decompressed")
@@ -126,7 +126,7 @@ def _ungzip(data: bytes, size_max: int) -> bytes:
 
 
 def accepted(accept_encoding: str | None) -> Compression:
-    """What the peer takes: zstd before gzip, whatever it prefers (A.7)."""
+    """The compression that the client accepts: zstd before gzip, whatever it prefers (A.7)."""
     found = Compression.NONE
     for part in (accept_encoding or "").lower().split(","):
         name, _, rest = part.partition(";")
@@ -148,7 +148,7 @@ def _is_nothing(parameters: str) -> bool:
 def read_body(data: bytes, content_encoding: str | None, size_max: int) -> bytes:
     """A request's body as it was before the client compressed it.
 
-    Raises Refused: bad_header for an encoding that nobody knows or the body does not have,
+    Raises CodedError: bad_header for an encoding that nobody knows or the body does not have,
     invalid where there is more than `size_max` bytes of it.
     """
     name = (content_encoding or "identity").strip().lower()

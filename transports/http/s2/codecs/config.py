@@ -24,14 +24,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StorageClass(Enum):
-    """How fast recent appends are kept; it makes no difference here, and is told back."""
+    """The storage class; it makes no difference here, and is told back."""
 
     EXPRESS = "express"
     STANDARD = "standard"
 
 
 class TimestampingMode(Enum):
-    """Whose timestamps records have (A.6)."""
+    """The source of record timestamps (A.6)."""
 
     CLIENT_PREFER = "client-prefer"
     CLIENT_REQUIRE = "client-require"
@@ -39,7 +39,7 @@ class TimestampingMode(Enum):
 
 
 class Cipher(Enum):
-    """How records of new streams are to be encrypted."""
+    """The encryption of the records of new streams."""
 
     AEGIS_256 = "aegis-256"
     AES_256_GCM = "aes-256-gcm"
@@ -52,7 +52,7 @@ class Retention(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamConfig(msgspec.Struct, frozen=True, gc=False):
-    """What a stream, or a basin for its streams, was told."""
+    """The configuration given to a stream, or to a basin for its streams."""
 
     storage_class: StorageClass | None = None
     retention: Retention | None = None
@@ -62,7 +62,8 @@ class StreamConfig(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResolvedConfig(msgspec.Struct, frozen=True, gc=False):
-    """What holds for a stream. The defaults are the system's; `delete_on_empty_s` 0: never."""
+    """The configuration in force for a stream. The defaults are the system's; `delete_on_empty_s`
+    0: never."""
 
     storage_class: StorageClass = StorageClass.EXPRESS
     retention: Retention = Retention(RETENTION_AGE_S)
@@ -72,7 +73,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, gc=False):
 
 
 class BasinConfig(msgspec.Struct, frozen=True, gc=False):
-    """What holds for a basin."""
+    """The configuration of a basin."""
 
     default_stream_config: StreamConfig = StreamConfig()
     stream_cipher: Cipher | None = None
@@ -162,20 +163,20 @@ _decode_post_stream = msgspec.json.Decoder(_PostStream).decode
 
 
 def read_post_basin(data: bytes) -> CreateBasin:
-    """A basin to make. Raises Refused (bad_json, invalid)."""
+    """A basin to make. Raises CodedError (bad_json, invalid)."""
     found = decode_json(_decode_post_basin, data)
     check_basin(found.basin)
     return CreateBasin(found.basin, _new_basin(found.config), found.location)
 
 
 def read_put_basin(data: bytes) -> tuple[BasinConfig, str | None]:
-    """The config and location of a PUT, whose body may be empty. Raises Refused."""
+    """The config and location of a PUT, whose body may be empty. Raises CodedError."""
     found = decode_json(_decode_put, data) if data else _PutBasin()
     return _new_basin(found.config), found.location
 
 
 def read_post_stream(data: bytes) -> CreateStream:
-    """A stream to make. Raises Refused (bad_json, invalid)."""
+    """A stream to make. Raises CodedError (bad_json, invalid)."""
     found = decode_json(_decode_post_stream, data)
     check_stream(found.stream.encode())
     config = NOTHING if found.config is None else change_stream(NOTHING, found.config)
@@ -183,12 +184,12 @@ def read_post_stream(data: bytes) -> CreateStream:
 
 
 def read_put_stream(data: bytes) -> StreamConfig:
-    """The config of a PUT of a stream, whose body may be empty. Raises Refused."""
+    """The config of a PUT of a stream, whose body may be empty. Raises CodedError."""
     return change_stream(NOTHING, read_stream_change(data)) if data else NOTHING
 
 
 def read_config_header(value: str) -> StreamConfig:
-    """The header `s2-stream-config` (A.6). Raises Refused (bad_header, invalid)."""
+    """The header `s2-stream-config` (A.6). Raises CodedError (bad_header, invalid)."""
     try:
         return read_put_stream(value.encode())
     except CodedError as error:
@@ -198,12 +199,12 @@ def read_config_header(value: str) -> StreamConfig:
 
 
 def read_stream_change(data: bytes) -> StreamChange:
-    """The body of a PATCH of a stream. Raises Refused (bad_json)."""
+    """The body of a PATCH of a stream. Raises CodedError (bad_json)."""
     return decode_json(_decode_stream, data)
 
 
 def read_basin_change(data: bytes) -> BasinChange:
-    """The body of a PATCH of a basin. Raises Refused (bad_json)."""
+    """The body of a PATCH of a basin. Raises CodedError (bad_json)."""
     return decode_json(_decode_basin, data)
 
 
@@ -212,7 +213,7 @@ def _new_basin(given: BasinChange | None) -> BasinConfig:
 
 
 def change_stream(config: StreamConfig, change: StreamChange) -> StreamConfig:
-    """The config with a change. Raises Refused (422 for values that cannot be)."""
+    """The config with a change. Raises CodedError (422 for values that cannot be)."""
     retention = config.retention
     if change.retention_policy is not UNSET:
         retention = _retention(change.retention_policy)
@@ -234,7 +235,7 @@ def change_stream(config: StreamConfig, change: StreamChange) -> StreamConfig:
 
 
 def change_basin(config: BasinConfig, change: BasinChange) -> BasinConfig:
-    """The config with a change. Raises Refused (422 for values that cannot be)."""
+    """The config with a change. Raises CodedError (422 for values that cannot be)."""
     streams = config.default_stream_config
     match change.default_stream_config:
         case None:
@@ -270,7 +271,7 @@ def _retention(given: _Retention | UnsetType | None) -> Retention | None:
 
 
 def inherit(config: StreamConfig, basin: StreamConfig) -> StreamConfig:
-    """What a stream was told, and else what its basin was told for it (A.2)."""
+    """The configuration of a stream, completed by the defaults of its basin (A.2)."""
     return StreamConfig(
         _first(config.storage_class, basin.storage_class),
         _first(config.retention, basin.retention),
@@ -285,7 +286,7 @@ def _first(mine: T | None, other: T | None) -> T | None:
 
 
 def resolve(config: StreamConfig, system: ResolvedConfig = SYSTEM) -> ResolvedConfig:
-    """What holds for a stream that was told this; `system` says the rest."""
+    """The configuration in force: the given one, completed by the system's."""
     return ResolvedConfig(
         config.storage_class or system.storage_class,
         config.retention or system.retention,
@@ -301,7 +302,7 @@ def encode_stream_config(config: ResolvedConfig) -> bytes:
 
 
 def encode_stream_settings(config: StreamConfig) -> bytes:
-    """What a stream was told, to be kept; `read_put_stream` reads it."""
+    """The given configuration as JSON, for storage; `read_put_stream` reads it."""
     return _encode(_shape(config))
 
 
@@ -319,7 +320,7 @@ def encode_basin_config(config: BasinConfig) -> bytes:
 
 
 def _shape(config: StreamConfig | ResolvedConfig) -> dict[str, object]:
-    """What is not None, as S2 nests it."""
+    """The values that are not None, nested as in S2's JSON."""
     found: dict[str, object] = {}
     if config.storage_class is not None:
         found["storage_class"] = config.storage_class.value
@@ -339,7 +340,7 @@ def _shape(config: StreamConfig | ResolvedConfig) -> dict[str, object]:
 
 
 def settings_of(config: ResolvedConfig, labels: dict[str, bytes]) -> Settings:
-    """The same as a stream's cell takes it, with notes that mean nothing to it."""
+    """The settings of a stream's cell for a configuration, with labels that the cell keeps."""
     traits = StreamOptions(
         _TIMESTAMPING[config.timestamping_mode],
         not config.uncapped,

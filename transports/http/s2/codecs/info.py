@@ -1,4 +1,4 @@
-"""What S2 tells of basins and streams, and lists of them (A.2, A.3); times as RFC 3339."""
+"""Descriptions of basins and streams as JSON, and lists of them (A.2, A.3); times as RFC 3339."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ListQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_list_query(pairs: Sequence[tuple[str, str]]) -> ListQuery:
-    """A limit outside 1 to 1000 means 1000 (A.2). Raises Refused (bad_query)."""
+    """A limit outside 1 to 1000 means 1000 (A.2). Raises CodedError (bad_query)."""
     given = unique(pairs)
     text = given.get("limit")
     limit = LIST_MAX
@@ -119,7 +119,7 @@ def time_text(ms: int) -> str:
 
 
 def read_time(text: str, name: str) -> int:
-    """RFC 3339 as milliseconds since the epoch. Raises Refused (bad_json)."""
+    """RFC 3339 as milliseconds since the epoch. Raises CodedError (bad_json)."""
     wrong = bad_json(f"{name}: a time as RFC 3339, such as 2030-01-31T12:00:00Z")
     if _TIME.fullmatch(text) is None:
         raise wrong

@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Format(Enum):
-    """How bytes are written in JSON."""
+    """The encoding of bytes in JSON."""
 
     RAW = "raw"
     BASE64 = "base64"
@@ -46,7 +46,7 @@ _FORMATS = {
 
 
 def format_of(value: str | None) -> Format:
-    """What the header `s2-format` asks for. Raises Refused (bad_header)."""
+    """The encoding that the header `s2-format` asks for. Raises CodedError (bad_header)."""
     if value is None:
         return Format.RAW
     found = _FORMATS.get(value.strip().lower())
@@ -56,7 +56,7 @@ def format_of(value: str | None) -> Format:
 
 
 def decode_json(decode: Callable[[bytes], Read], data: bytes) -> Read:
-    """What a decoder of msgspec makes of a body. Raises Refused (bad_json), which says where."""
+    """The body, decoded by a msgspec decoder. Raises CodedError (bad_json) with the location."""
     try:
         return decode(data)
     except msgspec.ValidationError as error:
@@ -96,7 +96,7 @@ _decode_bytes = msgspec.json.Decoder(_BytesInput).decode
 
 
 def decode_input(data: bytes, form: Format) -> AppendInput:
-    """An AppendInput. Raises Refused: bad_json, or invalid for what is not Base64."""
+    """An AppendInput. Raises CodedError: bad_json, or invalid for what is not Base64."""
     check_json(data)
     match form:
         case Format.RAW:

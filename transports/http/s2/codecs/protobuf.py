@@ -30,13 +30,13 @@ _MEDIA_TYPES = ("application/protobuf", "application/x-protobuf")
 
 
 def is_protobuf(value: str | None) -> bool:
-    """Does a `content-type`, or the first type of an `accept`, ask for protobuf (A.4)?"""
+    """True if a `content-type`, or the first type of an `accept`, names protobuf (A.4)."""
     first = (value or "").partition(",")[0].partition(";")[0]
     return first.strip().lower() in _MEDIA_TYPES
 
 
 def decode_input(data: bytes, code: ErrorCode = ErrorCode.BAD_PROTO) -> AppendInput:
-    """An AppendInput. Raises Refused: `code` if it cannot be read, 422 for too many records."""
+    """An AppendInput. Raises CodedError: `code` if it cannot be read, 422 for too many records."""
     check_protobuf(data)
     try:
         found = s2_pb2.AppendInput.FromString(data)
@@ -56,8 +56,8 @@ def decode_input(data: bytes, code: ErrorCode = ErrorCode.BAD_PROTO) -> AppendIn
 
 
 def _bytes_min(bodies: list[bytes]) -> int:
-    """How long a message is at least that has these bodies; one just so long has no more fields,
-    and to find that out for each record would take twice as long as to read them."""
+    """The least length of a message with these bodies. A message of just this length has no other
+    fields; to look for them in each record would take twice as long as to decode it."""
     sizes = list(map(len, bodies))
     most, least = max(sizes, default=0), min(sizes, default=0)
     if 0 < least and most < 126:
@@ -139,10 +139,8 @@ _Head = tuple[bytes, bytes, bytes]
 
 
 def _heads(span: RecordColumns) -> Sequence[_Head]:
-    """What comes before each body: tags and length, sequence, the rest.
-
-    Records of a span resemble one another: mostly, only their sequences differ.
-    """
+    """The bytes before each body: tags and length, sequence, the rest. Records of a slice resemble
+    one another: mostly, only their sequences differ."""
     bodies, timestamps, headers = span.bodies, span.timestamps, span.headers
     sequences = _sequences(span.first, len(bodies))
     if timestamps is not None or headers is not None:
@@ -163,7 +161,7 @@ def _heads(span: RecordColumns) -> Sequence[_Head]:
 def _head(
     body: bytes, sequence: bytes, timestamp: int, pairs: Sequence[tuple[bytes, bytes]]
 ) -> _Head:
-    """Of one record. Fields that are zero or empty are left out, as proto3 has it."""
+    """The bytes before the body of one record, without fields that are zero or empty (proto3)."""
     after = b"\x10" + _varint(timestamp) if timestamp else b""
     for name, value in pairs:
         pair = _bytes(b"\x0a", name) + _bytes(b"\x12", value)

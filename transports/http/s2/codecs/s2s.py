@@ -21,7 +21,7 @@ from millpond.transports.http.s2.codecs.compression import (
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
 
 FRAME_BYTES_MAX = 2**21
-"""Of the flag and the body together, and of a body when it is decompressed."""
+"""The most bytes of flag and body together, and of a body after decompression."""
 HEAD_BYTES = 3
 
 _TERMINAL = 0x80
@@ -76,8 +76,8 @@ class Decoder:
 
     @property
     def missing_bytes(self) -> int:
-        """How many the frame that has begun needs to its end, as far as is known; 0: there is
-        none."""
+        """The bytes that the current frame needs to its end, as far as is known; 0: there is no
+        frame."""
         buffer = self._buffer
         if not buffer:
             return 0

@@ -31,7 +31,7 @@ class EventId(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_id(value: str) -> EventId:
-    """What the header `last-event-id` says. Raises Refused (bad_header)."""
+    """The position in the header `last-event-id`. Raises CodedError (bad_header)."""
     found = _ID.fullmatch(value)
     numbers = [int(each) for each in found.groups()] if found else []
     if not numbers or max(numbers) > U64_MAX:
@@ -55,5 +55,5 @@ def encode_ping(now_ms: int, tail: StreamPosition) -> bytes:
 
 
 def encode_error(error: S2Error) -> bytes:
-    """What goes wrong after the session began; the body ends behind it."""
+    """An error after the session began; it is the last event."""
     return b"event: error\ndata: %b\n\n" % error.body

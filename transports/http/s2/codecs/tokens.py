@@ -18,7 +18,7 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class Operation(Enum):
-    """What a token may permit one by one."""
+    """An operation that a token may permit."""
 
     # Each is there once, and is looked up at every request.
     __hash__ = object.__hash__
@@ -56,14 +56,14 @@ class NameSet(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     prefix: str | UnsetType = UNSET
 
     def has(self, name: str) -> bool:
-        """Is it one of them?"""
+        """True if the set has this name."""
         if not isinstance(self.prefix, UnsetType):
             return name.startswith(self.prefix)
         return bool(name) and name == self.exact
 
 
 class ReadWrite(msgspec.Struct, frozen=True, gc=False):
-    """What a group of operations is permitted."""
+    """The permissions of a group of operations."""
 
     read: bool = False
     write: bool = False
@@ -78,7 +78,7 @@ class OperationGroups(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Which names are permitted, and what may be done with them: the groups and `ops` together."""
+    """The names that a token covers, and the operations there: the groups and `ops` together."""
 
     basins: NameSet | None = None
     streams: NameSet | None = None
@@ -108,7 +108,7 @@ _unpack = msgspec.msgpack.Decoder(AccessTokenInfo).decode
 
 
 def read_token(data: bytes) -> AccessTokenInfo:
-    """A token to make. Raises Refused: bad_json; invalid for an id, or a scope that permits
+    """A token to make. Raises CodedError: bad_json; invalid for an id, or a scope that permits
     nothing, or names to prefix without a prefix."""
     sent = decode_json(_decode, data)
     check_token_id(sent.id)
@@ -134,12 +134,12 @@ def _permits_something(scope: Scope) -> bool:
 
 
 def encode_stored_token(info: AccessTokenInfo) -> bytes:
-    """What the node keeps of a token, as MessagePack."""
+    """The stored form of a token, as MessagePack."""
     return _pack(info)
 
 
 def decode_stored_token(data: bytes) -> AccessTokenInfo:
-    """What `encode_stored_token` wrote."""
+    """The token that `encode_stored_token` encoded."""
     return _unpack(data)
 
 
