@@ -37,6 +37,7 @@ def entry(what: str, minute: int, error: str = "") -> bytes:
 def commands(pond: Pond) -> list[list[str]]:
     """The lines of the page, for this node."""
     text = (ROOT / "docs" / "guides" / "spark.md").read_text("utf-8").partition("## Examples")[2]
+    text = re.sub(r"\\\n +", "", text)
     lines = re.findall(r"^    ((?:python|millpond) .*)$", text, re.MULTILINE)
     return [shlex.split(each.replace("http://127.0.0.1:7404", pond.address)) for each in lines]
 
