@@ -22,6 +22,7 @@ RUN = [
 SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+SOURCE = re.compile(r"`((?:actors|transports|node|pipeline|tests|scripts)/[\w/.*-]+\.(?:py|toml|c))`")
 README_LINES_MAX = 200
 COLUMNS_MAX = 100
 GENERATED_TABLE = re.compile(r"^(\||!\[|- 2026-)")
@@ -85,6 +86,12 @@ def test_links_lead_somewhere(path: Path) -> None:
         )
         missing += [] if is_there else [f"{target}#{fragment}"]
     assert missing == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_the_files_that_a_page_names_exist(path: Path) -> None:
+    named = [name for name in SOURCE.findall(path.read_text("utf-8")) if path.stem != "CHANGELOG"]
+    assert [name for name in named if not list(ROOT.glob(name))] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
