@@ -23,8 +23,6 @@ SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 SOURCE = re.compile(r"`((?:actors|transports|node|pipeline|tests|scripts)/[\w/.*-]+\.(?:py|toml))`")
-    r"`((?:actors|transports|node|pipeline|tests|scripts)/[\w/.*-]+\.(?:py|toml|c))`"
-)
 README_LINES_MAX = 200
 COLUMNS_MAX = 100
 GENERATED_TABLE = re.compile(r"^(\||!\[|- 2026-)")
