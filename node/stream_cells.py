@@ -104,7 +104,7 @@ class StreamCells:
             shared = msgspec.structs.replace(shared, directory=streams)
         is_kept = self._store.durability(cell) is not Durability.MEMORY
         settings = self._book.settings(qualified_name_of(cell) or b"")
-        limits = msgspec.structs.replace(settings, is_kept=is_kept)
+        limits = msgspec.structs.replace(settings, is_durable=is_kept)
         return Stream(name, outline, limits, shared)
 
     def age_s(self, label: bytes) -> int:
@@ -181,7 +181,7 @@ def _checkpoints(
         limits.disk_bytes_max,
         directory.streams.__contains__,
     )
-    directory.on_gone = checkpoints.forget
+    directory.on_deleted = checkpoints.forget
     return checkpoints
 
 

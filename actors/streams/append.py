@@ -1,9 +1,9 @@
-"""Appends: conditions, room, ids and timestamps, and the chunks that they come to."""
+"""Appends to a stream: conditions, limits, ids and timestamps, and the chunks that records fill."""
 
 from __future__ import annotations
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import StreamFailed
+from millpond.actors.messages import Port, StreamFailed
 from millpond.actors.store.changes import Change, Chunk, Position
 from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import ChunkBuilder
@@ -13,194 +13,234 @@ from millpond.actors.streams.messages import (
     Append,
     Appended,
     RecordColumns,
+    SessionAppend,
     StreamOptions,
     Timestamping,
 )
 from millpond.actors.streams.metadata import StreamMetadata
-from millpond.actors.streams.moment import Moment
 from millpond.actors.streams.record_ids import next_id, next_timestamps
 from millpond.actors.streams.settings import StreamContext, StreamLimits
 
 
 class StreamAppender:
-    """Collects the records of a batch. `fresh` are its chunks, which the store lacks yet."""
+    """The records of a batch on their way into chunks. `fresh` are the chunks of this batch, which
+    the store lacks yet."""
 
     __slots__ = (
-        "_extent",
-        "_known",
+        "_bounds",
+        "_builder",
+        "_builders",
+        "_bytes_left",
+        "_columns",
+        "_context",
+        "_flushed",
+        "_has_conditions",
+        "_has_quota",
+        "_is_measured",
         "_limits",
-        "_moment",
-        "_pile",
-        "_piles",
-        "_properties",
-        "_room",
-        "_said",
-        "_shared",
+        "_metadata",
+        "_now_ms",
+        "_options",
         "fresh",
-        "has_quota",
-        "has_terms",
-        "is_measured",
-        "traits",
     )
 
     def __init__(
         self,
-        extent: StreamBounds,
-        properties: StreamMetadata,
+        bounds: StreamBounds,
+        metadata: StreamMetadata,
         limits: StreamLimits,
-        shared: StreamContext,
-        moment: Moment,
+        context: StreamContext,
     ) -> None:
-        self._extent = extent
-        self._properties = properties
+        self._bounds = bounds
+        self._metadata = metadata
         self._limits = limits
-        self._shared = shared
-        self._moment = moment
-        self._pile: ChunkBuilder | None = None
-        self._piles: list[ChunkBuilder] = []
-        self._known: dict[int, tuple[Chunk, RecordColumns]] = {}
-        self._room = 0
-        self._said = 0
-        self.is_measured = False
-        """False: a batch begins, and the store has to be asked how much room there is."""
-        self.has_quota = True
-        """False: what is too much goes by itself."""
-        self.traits: StreamOptions = DEFAULT_OPTIONS
-        self.has_terms = False
-        """There is more to ask than whether there is room."""
+        self._context = context
+        self._now_ms = 0
+        self._builder: ChunkBuilder | None = None
+        self._builders: list[ChunkBuilder] = []
+        self._columns: dict[int, tuple[Chunk, RecordColumns]] = {}
+        self._bytes_left = 0
+        self._flushed = 0
+        """How many of the fresh chunks the store was told of."""
+        self._is_measured = False
+        """False: a batch begins, and the bytes left have to be computed."""
+        self._has_quota = True
+        """False: retention removes what is too much."""
+        self._options: StreamOptions = DEFAULT_OPTIONS
+        self._has_conditions = False
+        """True: there is more to check than the bytes left."""
         self.fresh: list[Chunk] = []
 
-    @property
-    def has_news(self) -> bool:
-        """Did this batch append anything?"""
-        return self._pile is not None or bool(self.fresh)
+    def begin(self, now_ms: int) -> None:
+        """A batch begins at this time."""
+        self._now_ms = now_ms
+        self._is_measured = False
+
+    def configure(self, options: StreamOptions, *, has_quota: bool, is_closed: bool) -> None:
+        """Follow the stream's settings."""
+        self._options = options
+        self._has_quota = has_quota
+        self._has_conditions = options is not DEFAULT_OPTIONS or is_closed
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self._has_conditions = True
 
     @property
-    def known(self) -> dict[int, tuple[Chunk, RecordColumns]]:
-        """The fresh chunks and what is in them, by their first sequences."""
-        for chunk, pile in zip(self.fresh[len(self._known) :], self._piles, strict=True):
-            self._known[chunk.first] = (chunk, pile.span())
-        self._piles.clear()
-        return self._known
+    def has_appended(self) -> bool:
+        """True: this batch appended something."""
+        return self._builder is not None or bool(self.fresh)
+
+    @property
+    def columns(self) -> dict[int, tuple[Chunk, RecordColumns]]:
+        """The fresh chunks with their records, by their first sequences."""
+        for chunk, builder in zip(self.fresh[len(self._columns) :], self._builders, strict=True):
+            self._columns[chunk.first] = (chunk, builder.span())
+        self._builders.clear()
+        return self._columns
 
     def end(self) -> None:
         """The batch goes to the store."""
         self.fresh = []
-        self._piles = []
-        if self._known:
-            self._known = {}
-        self._said = 0
+        self._builders = []
+        if self._columns:
+            self._columns = {}
+        self._flushed = 0
 
     def _measure(self) -> None:
-        """What may still come, in bytes; nothing if the store takes nothing."""
-        limits, shared = self._limits, self._shared
-        self.is_measured = True
-        self._room = limits.node_bytes_max - shared.usage.log_bytes
-        if self.has_quota:
-            self._room = min(self._room, limits.bytes_max - self._extent.size)
-        if limits.is_kept and not shared.health.is_writable:
-            self._room = -1
+        """Compute how many bytes may still come; none if the store takes nothing."""
+        limits, context = self._limits, self._context
+        self._is_measured = True
+        self._bytes_left = limits.node_bytes_max - context.usage.log_bytes
+        if self._has_quota:
+            self._bytes_left = min(self._bytes_left, limits.bytes_max - self._bounds.size)
+        if limits.is_durable and not context.health.is_writable:
+            self._bytes_left = -1
 
     def append(self, request: Append) -> Appended | StreamFailed:
-        """Add the records of a request to a stream that is there."""
-        extent, bodies = self._extent, request.bodies
+        """Add the records of a request, all or none, to a stream that exists."""
+        bounds, bodies, number = self._bounds, request.bodies, request.number
         count = len(bodies)
         size = len(bodies[0]) if count == 1 else sum(map(len, bodies))
-        if not self.is_measured:
+        if not self._is_measured:
             self._measure()
         if (
-            size > self._room
+            size > self._bytes_left
             or not count
             or request.headers is not None
             or request.timestamps is not None
             or request.fencing_token is not None
             or request.match_sequence is not None
-            or self.has_terms
+            or self._has_conditions
         ):
-            refusal = self._refusal(request, size)
-            if refusal is not None:
-                return extent.refusal(request.number, refusal, self._properties.fence)
-        now_ms = self._moment.now_ms
-        last = extent.last_id if extent.tail else None
-        position = next_id(last, request.ms, now_ms, count)
+            code = self._check(request, size)
+            if code is not None:
+                return bounds.failure(number, code, self._metadata.fence)
+        now_ms, latest = self._now_ms, bounds.last_timestamp
+        position = next_id(bounds.last_id if bounds.tail else None, request.ms, now_ms, count)
         if position is None:
-            return extent.refusal(request.number, Code.NON_MONOTONIC_ID)
-        if request.timestamps is not None:
-            given = request.timestamps
-            timestamps = next_timestamps(extent.last_timestamp, given, now_ms, self.traits)
+            return bounds.failure(number, Code.NON_MONOTONIC_ID)
+        timestamps: list[int] | int
+        if request.timestamps is None:
+            timestamps = first_timestamp = last_timestamp = now_ms if now_ms > latest else latest
         else:
-            timestamps = now_ms if now_ms > extent.last_timestamp else extent.last_timestamp
-        first = self._add(request, position, timestamps, size)
-        final = position if count == 1 else Position(position.ms, position.seq + count - 1)
-        extent.last_id = final
-        if isinstance(timestamps, int):
-            extent.last_timestamp = timestamps
-            return Appended(request.number, first, count, final, timestamps, timestamps)
-        extent.last_timestamp = timestamps[-1]
-        return Appended(request.number, first, count, final, timestamps[0], timestamps[-1])
+            timestamps = next_timestamps(latest, request.timestamps, now_ms, self._options)
+            if isinstance(timestamps, int):
+                first_timestamp = last_timestamp = timestamps
+            else:
+                first_timestamp, last_timestamp = timestamps[0], timestamps[-1]
+        last = position if count == 1 else Position(position.ms, position.seq + count - 1)
+        first = bounds.append(count, last, last_timestamp)
+        self._bytes_left -= size
+        builder = self._builder
+        if (
+            builder is None
+            or request.headers is not None
+            or not isinstance(timestamps, int)
+            or not builder.add(position, bodies, size, timestamps)
+        ):
+            if builder is not None:
+                self._build(builder)
+            self._builder = ChunkBuilder(first, position, bodies, size, timestamps, request.headers)
+        return Appended(number, first, count, last, first_timestamp, last_timestamp)
 
-    def _add(
-        self, request: Append, position: Position, timestamps: list[int] | int, size: int
-    ) -> int:
-        """Pile up what is alike; gives the sequence of the first record."""
-        extent, bodies, pile = self._extent, request.bodies, self._pile
-        first = extent.tail
-        extent.tail = first + len(bodies)
-        self._room -= size
-        if pile is not None:
-            if request.headers is None and isinstance(timestamps, int):
-                if pile.add(position, bodies, size, timestamps):
-                    return first
-            self._close(pile)
-        self._pile = ChunkBuilder(first, position, bodies, size, timestamps, request.headers)
-        return first
-
-    def _refusal(self, request: Append, size: int) -> Code | None:
-        """Why the request cannot be done, whatever its ids are."""
+    def _check(self, request: Append, size: int) -> Code | None:
+        """The reason to refuse the request, whatever its ids are; None: there is none."""
         limits, token = self._limits, request.fencing_token
-        if limits.is_kept and not self._shared.health.is_writable:
+        if limits.is_durable and not self._context.health.is_writable:
             return Code.STORAGE_FAILED
-        if self._extent.is_closed:
+        if self._bounds.is_closed:
             return Code.CLOSED
-        if token is not None and token != self._properties.fence:
+        if token is not None and token != self._metadata.fence:
             return Code.FENCED
-        if request.match_sequence is not None and request.match_sequence != self._extent.tail:
+        if request.match_sequence is not None and request.match_sequence != self._bounds.tail:
             return Code.SEQUENCE_MISMATCH
-        if size > self._room:
+        if size > self._bytes_left:
             return Code.BUFFER_FULL
-        if not request.bodies or not _is_square(request):
+        if not request.bodies or not _is_well_formed(request):
             return Code.MALFORMED
-        if self.traits.timestamping is Timestamping.REQUIRED:
+        if self._options.timestamping is Timestamping.REQUIRED:
             if request.timestamps is None or None in request.timestamps:
                 return Code.MALFORMED
         return None
 
-    def _close(self, pile: ChunkBuilder) -> None:
-        """What was piled up becomes a chunk."""
-        self._pile = None
-        chunk = pile.chunk()
+    def _build(self, builder: ChunkBuilder) -> None:
+        """Make a chunk of the collected records."""
+        self._builder = None
+        chunk = builder.chunk()
         self.fresh.append(chunk)
-        self._piles.append(pile)
-        self._extent.grow(chunk.first, len(chunk.data))
-        self._shared.counters.appended += chunk.count
+        self._builders.append(builder)
+        self._bounds.add_chunk(chunk.first, len(chunk.data))
+        self._context.counters.appended += chunk.count
 
     def flush(self, changes: list[Change]) -> None:
-        """Say everything of this batch so far."""
-        if self._pile is not None:
-            self._close(self._pile)
-        if self._said < len(self.fresh):
-            changes += self.fresh[self._said :]
-            self._said = len(self.fresh)
+        """Add the chunks of this batch so far to the changes for the store."""
+        if self._builder is not None:
+            self._build(self._builder)
+        if self._flushed < len(self.fresh):
+            changes += self.fresh[self._flushed :]
+            self._flushed = len(self.fresh)
 
-    def drop(self) -> None:
-        """Nothing of it is wanted any more; the store does not hear of what it was not told."""
-        self._extent.forgo(sum(len(chunk.data) for chunk in self.fresh[self._said :]))
-        self._pile = None
+    def discard(self) -> None:
+        """The stream is deleted: the store never hears of what was not flushed."""
+        self._bounds.discard(sum(len(chunk.data) for chunk in self.fresh[self._flushed :]))
+        self._builder = None
         self.end()
 
 
-def _is_square(request: Append) -> bool:
-    """Is there an element for each body, and does every command record mean something?"""
+class AppendSessions:
+    """The latest append of each session, by number, or the code with which the session failed.
+
+    Once an append of a session failed, every later one of it is refused. A stream that is built
+    anew, as after a failed commit, knows no session: then only those go on that have heard of all
+    their appends.
+    """
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest: dict[Port, int | Code] = {}
+
+    def check(self, port: Port, request: SessionAppend) -> Code | None:
+        """The reason to refuse an append; None: everything before it was done."""
+        latest = self._latest.get(port)
+        if isinstance(latest, Code):
+            return latest
+        if request.previous is not None and request.previous != latest:
+            return Code.STORAGE_FAILED
+        return None
+
+    def record(self, port: Port, reply: Appended | StreamFailed) -> None:
+        """Remember the reply to the session's latest append."""
+        self._latest[port] = reply.code if isinstance(reply, StreamFailed) else reply.number
+
+    def end(self, port: Port) -> None:
+        """Forget a session."""
+        self._latest.pop(port, None)
+
+
+def _is_well_formed(request: Append) -> bool:
+    """True: there is an element for each body, and every command record is a known one."""
     count = len(request.bodies)
     if request.timestamps is not None and len(request.timestamps) != count:
         return False

@@ -1,4 +1,4 @@
-"""From where to where a stream goes: all that it knows of its records itself."""
+"""Stream bounds: the range of sequences that a stream has, its size, and its latest record."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from millpond.actors.streams.durable.messages import ForkParent
 from millpond.actors.streams.messages import Records
 
 EMPTY = Position(0, 0)
+MARKS_MAX = 64
 _sequence = itemgetter(0)
 
 
-MARKS_MAX = 64
-
-
 class StreamBounds:
-    """Records from `trim_point` to before `tail`. `size` is that of their chunks, in bytes; those
-    below `base` are in partitions of others, and weigh nothing here.
+    """Records from `trim_point` to before `tail`. `size` is that of their chunks in bytes; records
+    below `base` are in the partitions of other streams, and do not count.
 
-    What a trim gives back is told by marks: how much was written before some of the records. Their
-    number is bounded, so it is told about right.
+    How much a trim frees is estimated from marks: the size before some of the records. The number
+    of marks is bounded, so the estimate is about right.
     """
 
     __slots__ = (
@@ -39,41 +37,53 @@ class StreamBounds:
         "trim_point",
     )
 
-    def __init__(self, outline: LogSnapshot) -> None:
+    def __init__(self, snapshot: LogSnapshot) -> None:
         self.base = 0
         self.is_closed = False
-        """No record comes any more."""
-        self.tail = outline.tail
-        self.trim_point = min(outline.trim_point, outline.tail)
-        self.last_id = outline.last_id
-        self.last_timestamp = outline.last_timestamp
-        self.size = outline.bytes
+        """True: the stream takes no more records."""
+        self.tail = snapshot.tail
+        self.trim_point = min(snapshot.trim_point, snapshot.tail)
+        self.last_id = snapshot.last_id
+        self.last_timestamp = snapshot.last_timestamp
+        self.size = snapshot.bytes
         self._marks: list[tuple[int, int]] = []
         """First sequences of chunks and the size before them; the first record is one without."""
 
-    def descend(self, parentage: ForkParent, trim_point: int = 0) -> None:
-        """The stream is a fork: it goes on where it left its source."""
-        self.base = parentage.point
+    def start_at_fork(self, parent: ForkParent, trim_point: int = 0) -> None:
+        """The stream is a fork: it begins where it left its source."""
+        self.base = parent.point
         if self.tail <= self.base:
             self.tail = self.base
-            self.last_id = Position(parentage.last_ms, parentage.last_seq)
-            self.last_timestamp = parentage.last_timestamp
+            self.last_id = Position(parent.last_ms, parent.last_seq)
+            self.last_timestamp = parent.last_timestamp
         self.trim_point = min(trim_point, self.tail)
 
-    def grow(self, first: int, size: int) -> None:
-        """The store gets a chunk that begins there."""
+    def set_closed(self, *, is_closed: bool) -> None:
+        """The stream takes no more records, or is open."""
+        self.is_closed = is_closed
+
+    def append(self, count: int, last_id: Position, last_timestamp: int) -> int:
+        """Add records at the end; gives the sequence of the first one."""
+        first = self.tail
+        self.tail = first + count
+        self.last_id = last_id
+        self.last_timestamp = last_timestamp
+        return first
+
+    def add_chunk(self, first: int, size: int) -> None:
+        """Count a chunk of `size` bytes that begins with the sequence `first`."""
         marks = self._marks
         if len(marks) >= MARKS_MAX:
             del marks[::2]
         marks.append((first, self.size))
         self.size += size
 
-    def forgo(self, size: int) -> None:
+    def discard(self, size: int) -> None:
         """Chunks of so many bytes do not get to the store after all."""
         self.size -= size
 
     def reaches(self, start: Seek) -> bool:
-        """Is there a record at or behind `start`, kept or trimmed?"""
+        """True: there is a record at or after `start`, stored or trimmed."""
         match start.by:
             case SeekBy.SEQUENCE:
                 return self.tail > start.sequence
@@ -83,7 +93,8 @@ class StreamBounds:
                 return self.tail > 0 and self.last_id >= start.id
 
     def trim(self, point: int, size: int | None = None) -> LogTrimmed | None:
-        """Records below `point` go; `size` says what that gives back, None: unknown."""
+        """Remove records below `point`, which have `size` bytes (None: unknown). Gives the change
+        for the store; None: there is nothing to remove."""
         point = min(point, self.tail)
         if point <= self.trim_point:
             return None
@@ -99,15 +110,15 @@ class StreamBounds:
         return LogTrimmed(point, freed)
 
     def _size_before(self, point: int) -> int:
-        """What lies before a record, as if all between two marks weighed the same."""
+        """The size before a record, as if all records between two marks had the same size."""
         at = bisect_right(self._marks, point, key=_sequence)
         low, before = self._marks[at - 1] if at else (self.trim_point, 0)
         high, after = self._marks[at] if at < len(self._marks) else (self.tail, self.size)
         low = max(low, self.trim_point, self.base)
         return max(before + (after - before) * (point - low) // (high - low), 0)
 
-    def drop(self) -> LogDeleted:
-        """A stream from the beginning."""
+    def delete(self) -> LogDeleted:
+        """Begin anew as an empty stream."""
         dropped = LogDeleted(self.size)
         self.tail = self.trim_point = self.last_timestamp = self.size = self.base = 0
         self.is_closed = False
@@ -115,10 +126,10 @@ class StreamBounds:
         self._marks = []
         return dropped
 
-    def nothing(self, number: int, following: int) -> Records:
-        """The answer to a read that found nothing."""
+    def no_records(self, number: int, following: int) -> Records:
+        """The reply to a read that found nothing."""
         return Records(number, (), following, self.tail, self.last_timestamp, (), self.is_closed)
 
-    def refusal(self, number: int, code: Code, fence: bytes = b"") -> StreamFailed:
-        """The answer to a request that is refused."""
+    def failure(self, number: int, code: Code, fence: bytes = b"") -> StreamFailed:
+        """The reply to a request that is refused."""
         return StreamFailed(number, code, self.trim_point, self.tail, self.last_id, fence)

@@ -1,4 +1,4 @@
-"""Consumer groups of a stream: how far they got, within limits."""
+"""Consumer groups: the offsets that clients commit to a stream, within limits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from millpond.actors.streams.settings import StreamLimits
 
 def commit_offset(
     request: CommitOffset,
-    properties: StreamMetadata,
+    metadata: StreamMetadata,
     directory: Directory,
     limits: StreamLimits,
     now_ms: int,
     changes: list[Change],
 ) -> Code | None:
-    """A group gets so far; or why not. A topic's partition is made by that."""
+    """Set the offset of a group; gives the reason if that is refused. A commit creates a topic's
+    partition."""
     if not 0 < len(request.group) <= GROUP_BYTES_MAX:
         return Code.MALFORMED
-    if request.group not in properties.groups and (
-        len(properties.groups) >= limits.groups_max or directory.groups >= limits.node_groups_max
+    if request.group not in metadata.groups and (
+        len(metadata.groups) >= limits.groups_max or directory.groups >= limits.node_groups_max
     ):
         return Code.GROUPS_FULL
-    if properties.created is None:
-        changes.append(properties.create(now_ms, Settings()))
-    changes.append(properties.commit(request.group, request.offset))
+    if metadata.created is None:
+        changes.append(metadata.create(now_ms, Settings()))
+    changes.append(metadata.commit_offset(request.group, request.offset))
     return None

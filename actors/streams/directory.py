@@ -24,13 +24,13 @@ class Directory:
     """`streams` has the names of all that were created; topics of one partition are among them."""
 
     __slots__ = (
-        *("_buried", "_groups", "_removed", "_single", "_topics", "groups", "on_gone"),
+        *("_tombstones", "_groups", "_removed", "_single", "_topics", "groups", "on_deleted"),
         "streams",
     )
 
     def __init__(self) -> None:
         self.streams: set[bytes] = set()
-        self._buried: set[bytes] = set()
+        self._tombstones: set[bytes] = set()
         """Those that are gone for everybody but their forks."""
         self.groups = 0
         """Consumer groups of the streams that were in use since the start."""
@@ -43,7 +43,7 @@ class Directory:
         """Topics of several partitions."""
         self._removed: dict[bytes, int] = {}
         """Those that are removed, and some of whose partitions may still be there."""
-        self.on_gone: Callable[[bytes], None] = _nothing
+        self.on_deleted: Callable[[bytes], None] = _nothing
         """Told of a stream that is not there any more."""
 
     # What the cells say.
@@ -57,8 +57,8 @@ class Directory:
         is_tombstone: bool = False,
     ) -> None:
         """A stream says what it is, and how far its groups got."""
-        if is_tombstone != (name in self._buried):
-            (self._buried.add if is_tombstone else self._buried.remove)(name)
+        if is_tombstone != (name in self._tombstones):
+            (self._tombstones.add if is_tombstone else self._tombstones.remove)(name)
         if is_created != (name in self.streams):
             self._change(name, is_created=is_created)
         count, _ = self._groups.pop(name, (0, None))
@@ -72,7 +72,7 @@ class Directory:
             self.streams.add(name)
         else:
             self.streams.remove(name)
-            self.on_gone(name)
+            self.on_deleted(name)
         if self._single is None or not is_topic_name(name):
             return
         if is_created:
@@ -91,7 +91,7 @@ class Directory:
         """The cell of a stream of this name."""
         return stream_cell(name)
 
-    def vacated(self, name: bytes) -> tuple[bytes, CellMessage]:
+    def deletion_notice(self, name: bytes) -> tuple[bytes, CellMessage]:
         """A cell, and the mail that tells it that a stream is gone that was to go."""
         return TOPICS, PartitionDeleted(0, name)
 
@@ -124,7 +124,7 @@ class Directory:
 
     def is_created(self, name: bytes) -> bool:
         """Is there a stream of this name, be it buried, apart from unused partitions of topics?"""
-        return name in self.streams or name in self._buried
+        return name in self.streams or name in self._tombstones
 
     def has_topic(self, name: bytes) -> bool:
         """Is there a topic of several partitions of this name?"""
@@ -134,7 +134,7 @@ class Directory:
         """Is the stream one of the partitions of a topic of several?"""
         return bool(self._topics) and _is_among(name, self._topics)
 
-    def is_vacated(self, name: bytes) -> bool:
+    def is_being_deleted(self, name: bytes) -> bool:
         """Is the stream to go, as a partition of a topic that is removed?"""
         return bool(self._removed) and _is_among(name, self._removed)
 

@@ -1,4 +1,4 @@
-"""What goes by itself: records that are too old or too many, and a stream whose time is up."""
+"""Expiry: the removal of records that are too old or too many, and of streams whose time is up."""
 
 from __future__ import annotations
 
@@ -12,124 +12,176 @@ from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import BadChunk
 from millpond.actors.streams.durable.messages import NO_EXPIRY
 from millpond.actors.streams.metadata import StreamMetadata
-from millpond.actors.streams.moment import Moment
 from millpond.actors.streams.read import StreamReader
 from millpond.actors.streams.retention import SLICE_BYTES, Retention, TrimPlan
 from millpond.actors.streams.settings import StreamContext, StreamLimits
-from millpond.actors.streams.tenure import Tenure
-from millpond.actors.streams.vacancy import Vacancy
 
 log = logging.getLogger(__name__)
 
+GRAIN_MS_MIN = 1000
+GRAIN_FRACTION = 16
+"""A use is written to the store once the stored one is older than this part of the TTL."""
+
 
 class Expiry:
-    """One stream's. Its `Retention` is the reader's as well, which shows nothing too old."""
+    """The times at which a stream loses records, or is deleted.
+
+    A stream of Durable Streams lives for a time after its last use, or until a fixed time (B.5 32).
+    Uses are stored now and then, so that not every read costs a change; a stream built from the
+    store counts the last use as late as it may have been, so it never goes too early. A stream of
+    S2 may be deleted once it was empty for some time (http.md A.6).
+    """
 
     __slots__ = (
-        "_directory",
-        "_extent",
-        "_health",
-        "_is_mortal",
+        "_bounds",
+        "_context",
+        "_is_scanning_for",
         "_limits",
-        "_moment",
+        "_may_be_deleted",
+        "_metadata",
+        "_must_check_forks",
         "_name",
-        "_properties",
         "_reader",
-        "_tenure",
-        "is_claiming",
-        "vacancy",
+        "_retention",
+        "_used_ms",
     )
 
     def __init__(
         self,
         name: bytes,
-        extent: StreamBounds,
-        properties: StreamMetadata,
+        bounds: StreamBounds,
+        metadata: StreamMetadata,
         reader: StreamReader,
-        moment: Moment,
         limits: StreamLimits,
-        shared: StreamContext,
+        context: StreamContext,
     ) -> None:
         self._name = name
-        self._extent = extent
-        self._properties = properties
+        self._bounds = bounds
+        self._metadata = metadata
         self._reader = reader
-        self._moment = moment
         self._limits = limits
-        self._directory = shared.directory
-        self._health = shared.health
-        self._tenure = Tenure(properties.durable)
-        self.vacancy = Vacancy(extent, properties)
-        self._is_mortal = False
-        """Might the stream go by itself?"""
-        self.is_claiming = properties.durable.is_tombstone
-        """The stream is buried, and its forks are to be asked whether they are there."""
+        self._context = context
+        self._retention = Retention(0, 0)
+        self._is_scanning_for: object | None = None
+        """The scan of the oldest chunks that the store has under way."""
+        self._may_be_deleted = False
+        """True: the stream may be deleted by itself."""
+        self._must_check_forks = metadata.durable.is_tombstone
+        """True: the stream is a tombstone, and its forks have to be asked whether they exist."""
+        self._used_ms = metadata.durable.touched_ms + self._grain_ms
 
-    def configure(self) -> int:
-        """Follow the stream's settings, or the node's; what it keeps, in bytes (0: all)."""
-        settings, limits = self._properties.settings, self._limits
+    def configure(self) -> Retention:
+        """Follow the stream's settings, or the node's."""
+        settings, limits = self._metadata.settings, self._limits
         age_s = limits.age_s if settings.age_s is None else settings.age_s
         keep = limits.keep_bytes if settings.bytes_max is None else settings.bytes_max
-        self._reader.retention = Retention(age_s * 1000, keep)
-        has_end = self._properties.durable.lifetime != NO_EXPIRY
-        self._is_mortal = has_end or settings.traits is not None or self.is_claiming
-        return keep
+        self._retention = Retention(age_s * 1000, keep)
+        self._is_scanning_for = None
+        has_end = self._metadata.durable.lifetime != NO_EXPIRY
+        self._may_be_deleted = has_end or settings.traits is not None or self._must_check_forks
+        return self._retention
 
-    def begin(self) -> None:
-        """The stream is made, or gone."""
-        self._tenure = Tenure(self._properties.durable, self._moment.now_ms)
+    @property
+    def _grain_ms(self) -> int:
+        ttl_s = self._metadata.durable.lifetime.ttl_s or 0
+        return max(GRAIN_MS_MIN, ttl_s * 1000 // GRAIN_FRACTION)
 
-    def use(self, changes: list[Change]) -> None:
-        """The stream is read, or written to."""
-        if self._tenure.slides:
-            may_note = self._health.is_writable or not self._limits.is_kept
-            self._tenure.use(self._moment.now_ms, changes, may_note=may_note)
+    def restart(self, now_ms: int) -> None:
+        """The stream is created, or deleted: its lifetime begins now."""
+        self._used_ms = now_ms
+
+    def use(self, now_ms: int, changes: list[Change]) -> None:
+        """The stream is read, or appended to."""
+        durable = self._metadata.durable
+        if durable.lifetime.ttl_s is None:
+            return
+        self._used_ms = max(self._used_ms, now_ms)
+        may_write = self._context.health.is_writable or not self._limits.is_durable
+        if may_write and now_ms - durable.touched_ms >= self._grain_ms:
+            changes.append(durable.touch(now_ms))
+
+    def check_empty(self, now_ms: int, changes: list[Change]) -> None:
+        """Records were removed, or the settings changed: remember since when the stream is empty,
+        so that a restart does not begin anew."""
+        if self._empty_s and self._is_empty and self._bounds.tail:
+            changes.append(self._metadata.set_emptied(now_ms))
+
+    @property
+    def _empty_s(self) -> int:
+        options = self._metadata.settings.traits
+        return 0 if options is None else options.empty_s
+
+    @property
+    def _is_empty(self) -> bool:
+        return self._bounds.trim_point == self._bounds.tail
 
     @property
     def next_at(self) -> float:
-        """When there may be something to do."""
-        retention, extent = self._reader.retention, self._extent
-        ends_at = self.ends_at if self._is_mortal else inf
-        if not retention.age_ms and not retention.keep_bytes:
-            return ends_at
-        return min(retention.next_at(extent.tail - extent.trim_point, extent.size), ends_at)
+        """The time at which there may be something to do; infinity: never."""
+        retention, bounds = self._retention, self._bounds
+        deleted_at = self.deleted_at if self._may_be_deleted else inf
+        if self._is_scanning_for is not None or not (retention.age_ms or retention.keep_bytes):
+            return deleted_at
+        return min(retention.next_at(bounds.tail - bounds.trim_point, bounds.size), deleted_at)
 
     @property
-    def ends_at(self) -> float:
-        """When the stream goes; partitions of a topic go with it alone."""
-        if self.is_claiming:
+    def deleted_at(self) -> float:
+        """The time at which the stream is deleted; partitions of a topic go with it alone."""
+        if self._must_check_forks:
             return -inf
-        if self._properties.durable.is_tombstone or self._directory.is_partition(self._name):
+        durable = self._metadata.durable
+        if durable.is_tombstone or self._context.directory.is_partition(self._name):
             return inf
-        return min(self.vacancy.ends_at, self._tenure.ends_at)
+        lifetime, expires_at = durable.lifetime, inf
+        if lifetime.ttl_s is not None:
+            expires_at = self._used_ms / 1000 + lifetime.ttl_s
+        elif lifetime.expires_ms is not None:
+            expires_at = lifetime.expires_ms / 1000
+        created = self._metadata.created
+        if created is None or not self._empty_s or not self._is_empty:
+            return expires_at
+        emptied_at = max(created.ms, self._metadata.emptied_ms) / 1000
+        return min(emptied_at + self._empty_s, expires_at)
 
-    def look(self) -> TrimPlan | None:
-        """Which of the oldest records may go; None: none, or the store has to look first."""
-        seek = Seek(SeekBy.SEQUENCE, self._extent.trim_point, bytes_max=SLICE_BYTES)
-        chunks = self._reader.kept(seek)
+    def take_fork_check(self) -> bool:
+        """True, once: the forks of this tombstone have to be asked whether they exist."""
+        must_check, self._must_check_forks = self._must_check_forks, False
+        return must_check
+
+    @property
+    def is_scanning(self) -> bool:
+        """True: the store reads the oldest chunks."""
+        return self._is_scanning_for is not None
+
+    def plan_trim(self, now: float) -> TrimPlan | None:
+        """The oldest records that may go; None: none, or the store has to read them first."""
+        seek = Seek(SeekBy.SEQUENCE, self._bounds.trim_point, bytes_max=SLICE_BYTES)
+        chunks = self._reader.stored_chunks(seek)
         if isinstance(chunks, Deferred):
-            self._reader.retention.search = search = object()
-            self._reader.bring(search, chunks)
+            self._is_scanning_for = scan = object()
+            self._reader.deliver_later(scan, chunks)
             return None
-        return self.cut(chunks)
+        return self._plan_trim(chunks, now)
 
-    def take(self, search: object) -> bool:
-        """Is this what the store was to look for?"""
-        retention = self._reader.retention
-        if search is not retention.search:
+    def end_scan(self, scan: object) -> bool:
+        """True: this is the scan that the store had under way."""
+        if scan is not self._is_scanning_for:
             return False
-        retention.search = None
+        self._is_scanning_for = None
         return True
 
-    def cut(self, chunks: list[Chunk] | Fault | None) -> TrimPlan | None:
-        """The same, now that the oldest chunks are there."""
-        extent, retention, now = self._extent, self._reader.retention, self._moment.now
+    def resume_trim(self, chunks: list[Chunk] | Fault | None, now: float) -> TrimPlan | None:
+        """The same as `plan_trim`, with the chunks that the store read."""
         if chunks is None or isinstance(chunks, Fault):
-            retention.rest(now)
+            self._retention.pause(now)
             return None
+        return self._plan_trim(chunks, now)
+
+    def _plan_trim(self, chunks: list[Chunk], now: float) -> TrimPlan | None:
+        bounds, retention = self._bounds, self._retention
         try:
-            return retention.cut(chunks, extent.trim_point, extent.tail, extent.size, now)
+            return retention.plan(chunks, bounds.trim_point, bounds.tail, bounds.size, now)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._name, exc)
-            retention.rest(now)
+            retention.pause(now)
             return None

@@ -102,12 +102,12 @@ class SessionAppend(Append, frozen=True, gc=False):
     """An append of a session: refused, as all that follow it from the same port, once one of them
     was. So what a session asks for ahead of its answers is done up to a point, or all of it.
 
-    `incarnation`: see `Read`. `behind`: the number of the append before it, unless that was known
+    `incarnation`: see `Read`. `previous`: the number of the append before it, unless that was known
     to be done when this one was asked; this one is done only where that was.
     """
 
     incarnation: int = 0
-    behind: int | None = None
+    previous: int | None = None
 
 
 class Read(StreamRequest, frozen=True, gc=False):
@@ -127,7 +127,7 @@ class Read(StreamRequest, frozen=True, gc=False):
     count: int
     bytes_max: int
     wait_until: float = 0.0
-    view: RecordFilter = ALL_RECORDS
+    record_filter: RecordFilter = ALL_RECORDS
     from_start: bool = False
     incarnation: int = 0
     ends_closed: bool = False

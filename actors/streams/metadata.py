@@ -1,28 +1,36 @@
-"""What is noted of a stream besides its records: that it was created and how, token, groups."""
+"""Stream metadata: what the store keeps of a stream besides its records.
+
+Settings, fencing token, consumer groups, idempotent writers, the tees that feed the stream, and the
+state of Durable Streams. A method that changes something gives the change for the store.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from millpond.actors.store.changes import MetadataSet
+from millpond.actors.store.changes import Change, MetadataSet
 from millpond.actors.streams.durable.metadata import DurableMetadata
 from millpond.actors.streams.messages import Settings, StreamOptions
-from millpond.actors.streams.tee_notes import TeeProgress
 
 CREATED = b"created"
 FENCE = b"fence"
 EMPTIED = b"emptied"
 _GROUP = b"group\0"
 _WRITER = b"writer\0"
+_TEE = b"tee\0"
+_TEE_FORMAT = struct.Struct(">QQQ")
+TEE_CHANNELS_MAX = 10_000
+"""Of one stream. Beyond, those are forgotten of whose messages none can be left."""
 GROUP_BYTES_MAX = 256
 """Of the name of a group."""
 _SERIAL_BITS = 20
 
 
 class Created(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The note `created`, as MessagePack."""
+    """The value of the key `created`, as MessagePack."""
 
     ms: int
     age_s: int | None = None
@@ -38,7 +46,7 @@ class Created(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The note of a writer, as MessagePack: its last batch, and how much of it is there.
+    """The value of a writer's key, as MessagePack: its last batch, and how much of it is stored.
 
     `ms` is when it wrote last; a `once` writer is forgotten some time after that.
     """
@@ -57,8 +65,8 @@ _WRITING = msgspec.msgpack.Decoder(WriterState)
 
 
 class GroupProgress:
-    """How far a stream's groups got, and its tail. It outlives the cell, so that lag can be told of
-    streams that nobody uses; nothing changes while they rest."""
+    """The offsets of a stream's consumer groups, and its tail. It outlives the cell, so that the
+    lag of streams that are not in memory is known; nothing changes while they rest."""
 
     __slots__ = ("offsets", "tail")
 
@@ -67,12 +75,60 @@ class GroupProgress:
         self.tail = 0
 
     def lags(self) -> list[int]:
-        """How many records each group is behind."""
+        """The number of records that each group has not read."""
         return [max(self.tail - offset, 0) for offset in self.offsets.values()]
 
 
+class TeeMark(msgspec.Struct, frozen=True, gc=False):
+    """The progress of a channel: up to `id`. Its messages until then expire before `until_ms`."""
+
+    run: int
+    id: int
+    until_ms: int
+
+
+class TeeProgress:
+    """The channels that feed a stream, and how far the stream has each. Each message of a channel
+    is appended once, in the channel's order."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self, values: Mapping[bytes, bytes]) -> None:
+        self._marks = {
+            name[len(_TEE) :]: TeeMark(*_TEE_FORMAT.unpack(value))
+            for name, value in values.items()
+            if name.startswith(_TEE)
+        }
+
+    def floor(self, channel: bytes, run: int) -> int:
+        """The id up to which the stream has everything of the channel; 0: nothing.
+
+        Ids of a channel that a run of the node does not outlive may come again in the next one;
+        those that were stored may not.
+        """
+        mark = self._marks.get(channel)
+        return mark.id if mark is not None and mark.run in (run, 0) else 0
+
+    def make_room(self, channel: bytes, now_ms: int, changes: list[Change]) -> bool:
+        """True: one more channel fits. Marks that mean nothing any more are removed."""
+        marks = self._marks
+        if channel in marks or len(marks) < TEE_CHANNELS_MAX:
+            return True
+        for name in [name for name, mark in marks.items() if mark.until_ms < now_ms]:
+            del marks[name]
+            changes.append(MetadataSet(_TEE + name, None))
+        return len(marks) < TEE_CHANNELS_MAX
+
+    def advance(self, channel: bytes, run: int, message_id: int, until_ms: int) -> MetadataSet:
+        """The stream has the channel's messages up to this one."""
+        before = self._marks.get(channel)
+        latest_ms = until_ms if before is None else max(until_ms, before.until_ms)
+        self._marks[channel] = mark = TeeMark(run, message_id, latest_ms)
+        return MetadataSet(_TEE + channel, _TEE_FORMAT.pack(mark.run, mark.id, mark.until_ms))
+
+
 class StreamMetadata:
-    """The notes of a stream; what changes one gives the change for the store."""
+    """The metadata of one stream."""
 
     __slots__ = (
         "_serials",
@@ -82,60 +138,60 @@ class StreamMetadata:
         "fence",
         "groups",
         "progress",
-        "tees",
+        "tee_progress",
         "writers",
     )
 
-    def __init__(self, notes: Mapping[bytes, bytes], serials: Iterator[int]) -> None:
+    def __init__(self, values: Mapping[bytes, bytes], serials: Iterator[int]) -> None:
         self._serials = serials
-        created = notes.get(CREATED)
+        created = values.get(CREATED)
         self.created = None if created is None else _DECODER.decode(created)
-        self.fence = notes.get(FENCE, b"")
-        self.emptied_ms = int.from_bytes(notes.get(EMPTIED, b""))
+        self.fence = values.get(FENCE, b"")
+        self.emptied_ms = int.from_bytes(values.get(EMPTIED, b""))
         """When its last record went; 0: unknown, or it never had one."""
         self.groups = {
             name[len(_GROUP) :]: int.from_bytes(value)
-            for name, value in notes.items()
+            for name, value in values.items()
             if name.startswith(_GROUP)
         }
         self.writers = {
             name[len(_WRITER) :]: _WRITING.decode(value)
-            for name, value in notes.items()
+            for name, value in values.items()
             if name.startswith(_WRITER)
         }
         self.progress = GroupProgress(self.groups)
-        self.durable = DurableMetadata(notes)
-        self.tees = TeeProgress(notes)
+        self.durable = DurableMetadata(values)
+        self.tee_progress = TeeProgress(values)
 
     @property
     def settings(self) -> Settings:
-        """Its own; nothing but the node's configuration if it was not created by anyone."""
+        """The stream's own settings; empty if it was not created explicitly."""
         return Settings() if self.created is None else self.created.settings
 
     @property
     def incarnation(self) -> int:
-        """Unlike that of a stream that was here before, or will be; 0: it was not created yet."""
+        """A number that no earlier or later stream of this name has; 0: not created yet."""
         created = self.created
         if created is None:
             return 0
         return created.ms << _SERIAL_BITS | created.serial % (1 << _SERIAL_BITS)
 
-    def is_it(self, incarnation: int) -> bool:
-        """Is this the stream that an asker means (`Read`)?"""
+    def matches(self, incarnation: int) -> bool:
+        """True: a request for this incarnation (0: any) means this stream."""
         return incarnation in (0, self.incarnation)
 
-    def forget(self) -> None:
-        """The stream is deleted, and nothing of it stays."""
+    def clear(self) -> None:
+        """Forget everything: the stream is deleted."""
         self.created = None
         self.fence = b""
         self.emptied_ms = 0
         self.groups.clear()
         self.writers = {}
         self.durable = DurableMetadata({})
-        self.tees = TeeProgress({})
+        self.tee_progress = TeeProgress({})
 
     def create(self, now_ms: int, settings: Settings) -> MetadataSet:
-        """The stream is there, with these settings from now on."""
+        """Create the stream, or change its settings."""
         before = self.created
         ms = now_ms if before is None else before.ms
         serial = next(self._serials) if before is None else before.serial
@@ -149,26 +205,26 @@ class StreamMetadata:
         return MetadataSet(CREATED, _ENCODER.encode(created))
 
     def set_emptied(self, now_ms: int) -> MetadataSet:
-        """The last record went."""
+        """Remember when the last record was removed."""
         self.emptied_ms = now_ms
         return MetadataSet(EMPTIED, now_ms.to_bytes(8))
 
     def set_fence(self, token: bytes) -> MetadataSet:
-        """Appends that name a token have to name this one; b"" is that of a new stream."""
+        """Set the fencing token; that of a new stream is empty."""
         self.fence = token
         return MetadataSet(FENCE, token or None)
 
-    def commit(self, group: bytes, offset: int) -> MetadataSet:
-        """A consumer group got so far."""
+    def commit_offset(self, group: bytes, offset: int) -> MetadataSet:
+        """Set the offset of a consumer group."""
         self.groups[group] = offset
         return MetadataSet(_GROUP + group, offset.to_bytes(8))
 
-    def write(self, writer: bytes, writing: WriterState) -> MetadataSet:
-        """A writer got so far."""
-        self.writers[writer] = writing
-        return MetadataSet(_WRITER + writer, _ENCODER.encode(writing))
+    def set_writer(self, writer: bytes, state: WriterState) -> MetadataSet:
+        """Set the progress of an idempotent writer."""
+        self.writers[writer] = state
+        return MetadataSet(_WRITER + writer, _ENCODER.encode(state))
 
     def forget_writer(self, writer: bytes) -> MetadataSet:
-        """It is as if it had never written."""
+        """Forget an idempotent writer."""
         del self.writers[writer]
         return MetadataSet(_WRITER + writer, None)

@@ -1,4 +1,4 @@
-"""Reads: what the store has, what this batch adds, and who waits for what is to come."""
+"""Reads of a stream: records that the store has, records of this batch, and reads that wait."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.chunks import BadChunk, columns_of, index_at_id
 from millpond.actors.streams.durable.fork_log import ForkLog
 from millpond.actors.streams.durable.messages import ForkParent
-from millpond.actors.streams.messages import Read, RecordColumns, Records, RecordSlice, Trim
-from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.messages import (
+    Read,
+    RecordColumns,
+    Records,
+    RecordSlice,
+    Trim,
+)
 from millpond.actors.streams.read_scan import ChunksLoaded, ReadScan, scan_chunks
 from millpond.actors.streams.record_cache import StreamCache
 from millpond.actors.streams.retention import Retention
@@ -31,144 +36,155 @@ from millpond.actors.streams.waiters import Waiter, Waiters
 
 log = logging.getLogger(__name__)
 
-LOOKS_MAX = 16
+SCANS_MAX = 16
 """A read that finds nothing it can show goes on in the next turn after so many ranges."""
 
-Answer = Records | StreamFailed
+ReadReply = Records | StreamFailed
 
-NOTHING_KNOWN: dict[int, tuple[Chunk, RecordColumns]] = {}
+NO_COLUMNS: dict[int, tuple[Chunk, RecordColumns]] = {}
 
 
 class StreamReader:
-    """The reads of one stream. `retention` is asked what is too old to be shown."""
+    """The reads of one stream, and the trims that have to search for their point.
+
+    `now` is the time of the batch, in seconds.
+    """
 
     __slots__ = (
-        "_answered",
         "_appender",
+        "_bounds",
+        "_cache",
         "_cell",
-        "_extent",
-        "_lineage",
-        "_moment",
-        "_row",
-        "_searches",
-        "_shared",
-        "is_new",
-        "is_stopped",
-        "retention",
-        "waiters",
+        "_context",
+        "_fork_log",
+        "_ignores_store",
+        "_is_draining",
+        "_replied",
+        "_retention",
+        "_scans",
+        "_waiters",
     )
 
     def __init__(
         self,
         cell: bytes,
-        extent: StreamBounds,
+        bounds: StreamBounds,
         appender: StreamAppender,
-        shared: StreamContext,
-        moment: Moment,
+        context: StreamContext,
     ) -> None:
         self._cell = cell
-        self._extent = extent
+        self._bounds = bounds
         self._appender = appender
-        self._shared = shared
-        self._searches: dict[ReadScan, None] = {}
-        self._answered: list[tuple[Port, Read | Trim]] = []
-        """What this batch answered of what others waited for: lost, should it fail."""
-        self._moment = moment
-        self._row = StreamCache(shared.shelf)
-        self.retention = Retention(0, 0)
-        self.waiters = Waiters()
-        self.is_new = False
-        """Nothing that the store has now counts: this batch deleted it."""
-        self._lineage: ForkLog | None = None
-        self.is_stopped = False
-        """Nobody waits any more: the node drains."""
+        self._context = context
+        self._scans: dict[ReadScan, None] = {}
+        self._replied: list[tuple[Port, Read | Trim]] = []
+        """Requests of earlier batches that this batch replied to: lost, should it fail."""
+        self._cache = StreamCache(context.record_cache)
+        self._retention = Retention(0, 0)
+        self._waiters = Waiters()
+        self._ignores_store = False
+        """True: this batch deleted the stream, so nothing that the store has now counts."""
+        self._fork_log: ForkLog | None = None
+        self._is_draining = False
+        """True: the node drains, and no read waits any more."""
+
+    def configure(self, retention: Retention, parent: ForkParent | None) -> None:
+        """Follow the stream's settings. `parent`: the stream is a fork."""
+        self._retention = retention
+        store = self._context.store
+        self._fork_log = None if parent is None else ForkLog(store, self._cell, parent.chain)
+
+    def deleted(self) -> None:
+        """This batch deleted the stream."""
+        self._ignores_store = True
 
     def end(self) -> None:
         """The batch is done."""
-        self.is_new = False
-        self._answered.clear()
+        self._ignores_store = False
+        self._replied.clear()
+
+    @property
+    def waiting(self) -> int:
+        """The number of reads that wait for a record."""
+        return self._waiters.count
 
     # Reads.
 
-    def read(self, port: Port, request: Read) -> Answer | None:
-        """The answer; None: it follows."""
-        extent, start = self._extent, request.start
+    def read(self, port: Port, request: Read, now: float) -> ReadReply | None:
+        """The reply to a read; None: it follows."""
+        bounds, start = self._bounds, request.start
         if request.from_start and start.by is SeekBy.SEQUENCE:
-            if start.sequence < extent.trim_point:
-                return extent.refusal(request.number, Code.TRIMMED)
-        if not extent.reaches(start):
-            return self._nothing(port, request, extent.tail)
+            if start.sequence < bounds.trim_point:
+                return bounds.failure(request.number, Code.TRIMMED)
+        if not bounds.reaches(start):
+            return self._wait(port, request, bounds.tail, now)
         if request.count < 1:
-            return self._empty(request, extent.trim_point)
-        return self._look(ReadScan(port, request, extent.trim_point), request)
+            return self._no_records(request, bounds.trim_point)
+        return self._scan(ReadScan(port, request, bounds.trim_point), request, now)
 
-    def _look(self, search: ReadScan, read: Read) -> Answer | None:
-        for _ in range(LOOKS_MAX):
-            chunks = self._chunks(self._seek(search, read))
+    def _scan(self, scan: ReadScan, read: Read, now: float) -> ReadReply | None:
+        for _ in range(SCANS_MAX):
+            chunks = self._chunks(self._seek(scan, read, now))
             if isinstance(chunks, Deferred):
-                self._await(search, chunks)
+                self._await(scan, chunks)
                 return None
-            answer = self._show(search, read, chunks)
-            if answer is not None:
-                return answer
-            if search.sequence >= self._extent.tail:
-                return self._nothing(search.port, read, search.sequence)
-        self._searches[search] = None
-        self._shared.post(self._cell, ChunksLoaded(0, search, None))
+            reply = self._show(scan, read, chunks, now)
+            if reply is not None:
+                return reply
+            if scan.sequence >= self._bounds.tail:
+                return self._wait(scan.port, read, scan.sequence, now)
+        self._scans[scan] = None
+        self._context.post(self._cell, ChunksLoaded(0, scan, None))
         return None
 
-    def _show(self, search: ReadScan, read: Read, chunks: list[Chunk]) -> Answer | None:
-        """The answer that chunks give; None: go on at `search.sequence`."""
-        extent = self._extent
-        sequence = max(search.sequence, extent.trim_point)
-        floor_ms = self.retention.floor_ms(self._moment.now_ms)
+    def _show(
+        self, scan: ReadScan, read: Read, chunks: list[Chunk], now: float
+    ) -> ReadReply | None:
+        """The reply with records of these chunks; None: go on at `scan.sequence`."""
+        bounds, appender = self._bounds, self._appender
+        sequence = max(scan.sequence, bounds.trim_point)
+        floor_ms = self._retention.floor_ms(int(now * 1000))
+        columns = appender.columns if appender.fresh else NO_COLUMNS
         try:
-            appender = self._appender
-            known = appender.known if appender.fresh else NOTHING_KNOWN
-            shown = scan_chunks(read, sequence, chunks, floor_ms, known, self._row)
+            result = scan_chunks(read, sequence, chunks, floor_ms, columns, self._cache)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._cell, exc)
-            return extent.refusal(read.number, Code.STORAGE_FAILED)
-        self._shared.counters.skipped += shown.skipped
-        if shown.spans:
-            return self._records(read, shown.spans, shown.next, shown.slices)
-        search.is_found = True
-        search.sequence = shown.next if chunks else extent.tail
+            return bounds.failure(read.number, Code.STORAGE_FAILED)
+        self._context.counters.skipped += result.skipped
+        if result.spans:
+            return self._records(read, result.spans, result.next, result.slices)
+        scan.is_found = True
+        scan.sequence = result.next if chunks else bounds.tail
         return None
 
-    def _seek(self, search: ReadScan, read: Read) -> Seek:
+    def _seek(self, scan: ReadScan, read: Read, now: float) -> Seek:
         start = read.start
-        floor_ms = self.retention.floor_ms(self._moment.now_ms)
-        sequence = max(search.sequence, start.sequence, self._extent.trim_point)
-        where, timestamp = start.by, start.timestamp
-        if search.is_found or where is SeekBy.SEQUENCE:
-            where, timestamp = SeekBy.SEQUENCE, 0
-        if floor_ms >= 0 and where is not SeekBy.ID:
-            where, timestamp = SeekBy.TIMESTAMP, max(timestamp, floor_ms + 1)
-        return Seek(where, sequence, timestamp, start.id, read.bytes_max, read.count)
+        floor_ms = self._retention.floor_ms(int(now * 1000))
+        sequence = max(scan.sequence, start.sequence, self._bounds.trim_point)
+        by, timestamp = start.by, start.timestamp
+        if scan.is_found or by is SeekBy.SEQUENCE:
+            by, timestamp = SeekBy.SEQUENCE, 0
+        if floor_ms >= 0 and by is not SeekBy.ID:
+            by, timestamp = SeekBy.TIMESTAMP, max(timestamp, floor_ms + 1)
+        return Seek(by, sequence, timestamp, start.id, read.bytes_max, read.count)
 
     def _chunks(self, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
-        """What the store has, and behind it what it is about to get."""
+        """The chunks that the store has, and after them those of this batch."""
         fresh = self._appender.fresh
-        if self.is_new:
+        if self._ignores_store:
             return select_chunks((fresh,), seek, 0)
-        chunks = self.kept(seek)
+        chunks = self.stored_chunks(seek)
         if isinstance(chunks, Deferred) or not fresh:
             return chunks
         if not chunks or chunks[-1].end == fresh[0].first:
             chunks = chunks + select_chunks((fresh,), seek, 0)
         return chunks
 
-    def descend(self, parentage: ForkParent | None) -> None:
-        """The stream is a fork, or none."""
-        store = self._shared.store
-        self._lineage = None if parentage is None else ForkLog(store, self._cell, parentage.lineage)
-
-    def kept(self, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
-        """What the store has."""
-        if self._lineage is not None:
-            return self._lineage.read(seek)
-        return self._shared.store.read(self._cell, seek)
+    def stored_chunks(self, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
+        """The chunks that the store has, those of a fork's ancestors among them."""
+        if self._fork_log is not None:
+            return self._fork_log.read(seek)
+        return self._context.store.read(self._cell, seek)
 
     def _records(
         self,
@@ -177,209 +193,221 @@ class StreamReader:
         following: int,
         slices: Sequence[RecordSlice],
     ) -> Records:
-        extent = self._extent
+        bounds = self._bounds
         return Records(
             read.number,
             spans,
             following,
-            extent.tail,
-            extent.last_timestamp,
+            bounds.tail,
+            bounds.last_timestamp,
             slices,
-            extent.is_closed,
+            bounds.is_closed,
         )
 
-    def _nothing(self, port: Port, read: Read, sequence: int) -> Records | None:
-        """There is nothing yet: wait for it, or say so."""
-        if self.is_stopped or read.wait_until <= self._moment.now or read.count < 1:
-            return self._empty(read, sequence)
-        if read.ends_closed and self._extent.is_closed:
-            return self._empty(read, sequence)
-        self.waiters.add(port, read, sequence)
+    def _wait(self, port: Port, read: Read, sequence: int, now: float) -> Records | None:
+        """Wait for a record after `sequence`, or reply that there is none."""
+        if self._is_draining or read.wait_until <= now or read.count < 1:
+            return self._no_records(read, sequence)
+        if read.ends_closed and self._bounds.is_closed:
+            return self._no_records(read, sequence)
+        self._waiters.add(port, read, sequence)
         return None
 
-    def _empty(self, read: Read, sequence: int) -> Records:
+    def _no_records(self, read: Read, sequence: int) -> Records:
         start = read.start
         if start.by is SeekBy.SEQUENCE:
-            sequence = max(start.sequence, self._extent.trim_point)
-        return self._extent.nothing(read.number, sequence)
+            sequence = max(start.sequence, self._bounds.trim_point)
+        return self._bounds.no_records(read.number, sequence)
 
-    # What the store looks for.
+    # Requests that wait for the store.
 
     def trim_point(self, port: Port, trim: Trim) -> int | StreamFailed | None:
-        """The first sequence at or above the id of a trim; None: it follows."""
-        extent, below = self._extent, trim.below
+        """The first sequence at or above the id of a trim; None: the store is asked for it."""
+        bounds, below = self._bounds, trim.below
         if isinstance(below, int):
             return below
-        if below > extent.last_id or not extent.tail:
-            return extent.tail
-        search = ReadScan(port, trim, extent.trim_point)
-        seek = Seek(SeekBy.ID, extent.trim_point, id=below, bytes_max=1)
-        chunks = self._chunks(seek)
+        if below > bounds.last_id or not bounds.tail:
+            return bounds.tail
+        scan = ReadScan(port, trim, bounds.trim_point)
+        chunks = self._chunks(Seek(SeekBy.ID, bounds.trim_point, id=below, bytes_max=1))
         if isinstance(chunks, Deferred):
-            self._await(search, chunks)
+            self._await(scan, chunks)
             return None
-        return self.point_in(search, chunks)
+        return self.trim_point_in(scan, chunks)
 
-    def point_in(self, search: ReadScan, chunks: list[Chunk] | Fault | None) -> int | StreamFailed:
-        """SeekBy a trim points to, now that its chunks are there."""
-        below = search.request.below  # type: ignore[union-attr]  # only trims come here
-        assert not isinstance(below, int), "sequences need no search"
+    def trim_point_in(
+        self, scan: ReadScan, chunks: list[Chunk] | Fault | None
+    ) -> int | StreamFailed:
+        """The same as `trim_point`, with the chunks that the store read."""
+        below = scan.request.below  # type: ignore[union-attr]  # only trims come here
+        assert not isinstance(below, int), "sequences need no scan"
         if isinstance(chunks, Fault):
-            return self._extent.refusal(search.request.number, Code.STORAGE_FAILED)
+            return self._bounds.failure(scan.request.number, Code.STORAGE_FAILED)
         if not chunks:
-            return self._extent.trim_point
+            return self._bounds.trim_point
         try:
             return chunks[0].first + index_at_id(columns_of(chunks[0]), below)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._cell, exc)
-            return self._extent.refusal(search.request.number, Code.STORAGE_FAILED)
+            return self._bounds.failure(scan.request.number, Code.STORAGE_FAILED)
 
-    def _await(self, search: ReadScan, chunks: Deferred[list[Chunk] | Fault]) -> None:
-        self._searches[search] = None
-        search.tail = self._extent.tail
-        self.bring(search, chunks)
+    def _await(self, scan: ReadScan, chunks: Deferred[list[Chunk] | Fault]) -> None:
+        self._scans[scan] = None
+        scan.tail = self._bounds.tail
+        self.deliver_later(scan, chunks)
 
-    def bring(self, search: object, chunks: Deferred[list[Chunk] | Fault]) -> None:
-        """Have the stream find what the store looks for in its mail."""
-        chunks.when_done(partial(_bring, self._shared.post, self._cell, search))
+    def deliver_later(self, scan: object, chunks: Deferred[list[Chunk] | Fault]) -> None:
+        """Post the chunks to the stream's own cell once the store has read them."""
+        chunks.when_done(partial(_deliver, self._context.post, self._cell, scan))
 
-    def take(self, search: object) -> ReadScan | None:
-        """A search whose chunks are there; None: it was given up meanwhile."""
-        if isinstance(search, ReadScan) and search in self._searches:
-            del self._searches[search]
-            self._answered.append((search.port, search.request))
-            return search
+    def take_scan(self, scan: object) -> ReadScan | None:
+        """A scan whose chunks were delivered; None: it was given up meanwhile."""
+        if isinstance(scan, ReadScan) and scan in self._scans:
+            del self._scans[scan]
+            self._replied.append((scan.port, scan.request))
+            return scan
         return None
 
-    def found(
-        self, search: ReadScan, read: Read, chunks: list[Chunk] | Fault | None
-    ) -> Answer | None:
-        """The answer to a read, now that its chunks are there; None: it follows.
+    def resume(
+        self, scan: ReadScan, read: Read, chunks: list[Chunk] | Fault | None, now: float
+    ) -> ReadReply | None:
+        """The reply to a read whose chunks were delivered; None: it follows.
 
-        `chunks` None: it had its share of a turn, and goes on.
+        `chunks` None: the read had its share of a turn, and goes on.
         """
         if isinstance(chunks, Fault):
-            return self._extent.refusal(read.number, Code.STORAGE_FAILED)
-        if chunks is None or (not chunks and search.tail < self._extent.tail):
-            return self._look(search, read)
-        answer = self._show(search, read, chunks)
-        if answer is None and search.sequence >= self._extent.tail:
-            return self._nothing(search.port, read, search.sequence)
-        return answer or self._look(search, read)
+            return self._bounds.failure(read.number, Code.STORAGE_FAILED)
+        if chunks is None or (not chunks and scan.tail < self._bounds.tail):
+            return self._scan(scan, read, now)
+        reply = self._show(scan, read, chunks, now)
+        if reply is None and scan.sequence >= self._bounds.tail:
+            return self._wait(scan.port, read, scan.sequence, now)
+        return reply or self._scan(scan, read, now)
 
-    # Who waits.
+    # Reads that wait for records.
 
-    def answer_reached(self, effects: Effects) -> None:
-        """Answer who waited for what this batch appended. Alike reads share their spans."""
-        extent, waiters = self._extent, self.waiters
+    def wake(self, now: float, effects: Effects) -> None:
+        """Reply to the reads that waited for what this batch appended. Equal reads share their
+        records."""
+        bounds, waiters = self._bounds, self._waiters
         fresh = self._appender.fresh
         if not fresh or not waiters.count:
             return
-        alike: dict[object, Records | int] = {}
-        for waiter in waiters.reached(extent.tail, extent.last_id, extent.last_timestamp):
+        shared: dict[object, Records | int] = {}
+        for waiter in waiters.reached(bounds.tail, bounds.last_id, bounds.last_timestamp):
             read = waiter.read
-            key = (_first_of(waiter, fresh[0]), read.count, read.bytes_max, id(read.view))
-            result = alike.get(key)
+            start = _fresh_start(waiter, fresh[0])
+            key = (start, read.count, read.bytes_max, id(read.record_filter))
+            result = shared.get(key)
             if result is None:
-                result = alike[key] = self._show_fresh(waiter)
+                result = shared[key] = self._show_fresh(waiter, now)
             if isinstance(result, int):
                 waiters.again(waiter, result)
                 continue
             waiters.end(waiter)
-            self._answered.append((waiter.port, read))
+            self._replied.append((waiter.port, read))
             effects.deferred.append((waiter.port, read))
-            answer = self._records(read, result.spans, result.next, result.slices)
-            effects.replies.append((waiter.port, answer))
+            reply = self._records(read, result.spans, result.next, result.slices)
+            effects.replies.append((waiter.port, reply))
 
-    def _show_fresh(self, waiter: Waiter) -> Records | int:
-        """What is new for a waiter, or where it goes on waiting."""
-        search = ReadScan(waiter.port, waiter.read, waiter.sequence)
-        shown = self._show(search, waiter.read, self._appender.fresh)
-        return shown if isinstance(shown, Records) else search.sequence
+    def _show_fresh(self, waiter: Waiter, now: float) -> Records | int:
+        """The new records that a read shows, or the sequence from which it goes on waiting."""
+        scan = ReadScan(waiter.port, waiter.read, waiter.sequence)
+        reply = self._show(scan, waiter.read, self._appender.fresh, now)
+        return reply if isinstance(reply, Records) else scan.sequence
 
     def expire(self, now: float, effects: Effects) -> None:
-        """Answer who waited long enough."""
-        for waiter in self.waiters.expired(now):
+        """Reply to the reads that waited long enough."""
+        for waiter in self._waiters.expired(now):
             self._dismiss(waiter, effects)
 
-    def conclude(self, port: Port, number: int, effects: Effects) -> None:
-        """The asker waits no longer, but wants what there is."""
-        waiter = self.waiters.find(port, number)
+    def finish(self, port: Port, number: int, effects: Effects) -> None:
+        """The client waits no longer, but wants the records that there are."""
+        waiter = self._waiters.find(port, number)
         if waiter is not None:
-            self.waiters.end(waiter)
+            self._waiters.end(waiter)
             self._dismiss(waiter, effects)
-        for search in self._searches:
-            request = search.request
-            if search.port is port and request.number == number and isinstance(request, Read):
-                search.request = msgspec.structs.replace(request, wait_until=0.0)
+        for scan in self._scans:
+            request = scan.request
+            if scan.port is port and request.number == number and isinstance(request, Read):
+                scan.request = msgspec.structs.replace(request, wait_until=0.0)
 
-    def dismiss_waiting(self, effects: Effects, *, is_closed: bool = False) -> None:
-        """Answer with nothing who waits; `is_closed`: only who waits for nothing else."""
-        for waiter in [each for each in self.waiters if each.read.ends_closed or not is_closed]:
-            self.waiters.end(waiter)
+    def drain(self, effects: Effects) -> None:
+        """The node drains: no read waits from now on."""
+        self._is_draining = True
+        self._dismiss_waiting(effects)
+
+    def close(self, effects: Effects) -> None:
+        """The stream is closed: reply to the reads that end with it."""
+        self._dismiss_waiting(effects, is_closed=True)
+
+    def _dismiss_waiting(self, effects: Effects, *, is_closed: bool = False) -> None:
+        waiters = self._waiters
+        for waiter in [each for each in waiters if each.read.ends_closed or not is_closed]:
+            waiters.end(waiter)
             self._dismiss(waiter, effects)
 
     def _dismiss(self, waiter: Waiter, effects: Effects, code: Code | None = None) -> None:
-        """Answer with nothing, or with why there will be nothing."""
-        read, extent = waiter.read, self._extent
-        self._answered.append((waiter.port, read))
+        """Reply without records, or with the reason why there will be none."""
+        read, bounds = waiter.read, self._bounds
+        self._replied.append((waiter.port, read))
         effects.deferred.append((waiter.port, read))
-        answer: Answer = self._empty(read, extent.tail)
+        reply: ReadReply = self._no_records(read, bounds.tail)
         if code is not None:
-            answer = extent.refusal(read.number, code)
-        effects.replies.append((waiter.port, answer))
+            reply = bounds.failure(read.number, code)
+        effects.replies.append((waiter.port, reply))
 
     def dismiss_all(self, effects: Effects) -> None:
-        """The stream is deleted: what was asked of it finds nothing; what was asked of this one and
-        no other of its name hears that it is gone."""
-        self._row.clear()
-        for waiter in [each for each in self.waiters if each.read.incarnation]:
-            self.waiters.end(waiter)
+        """The stream is deleted: reply without records. Reads of this incarnation and no other are
+        told that it is gone."""
+        self._cache.clear()
+        for waiter in [each for each in self._waiters if each.read.incarnation]:
+            self._waiters.end(waiter)
             self._dismiss(waiter, effects, Code.UNKNOWN_STREAM)
-        self.dismiss_waiting(effects)
-        for search in self._searches:
-            request, extent = search.request, self._extent
-            answer: Answer
+        self._dismiss_waiting(effects)
+        for scan in self._scans:
+            request, bounds = scan.request, self._bounds
+            reply: ReadReply
             if isinstance(request, Read) and not request.incarnation:
-                answer = extent.nothing(request.number, 0)
+                reply = bounds.no_records(request.number, 0)
             else:
-                answer = extent.refusal(request.number, Code.UNKNOWN_STREAM)
-            self._answered.append((search.port, request))
-            effects.replies.append((search.port, answer))
-        self._searches.clear()
+                reply = bounds.failure(request.number, Code.UNKNOWN_STREAM)
+            self._replied.append((scan.port, request))
+            effects.replies.append((scan.port, reply))
+        self._scans.clear()
 
     def cancel(self, port: Port, number: int | None = None) -> None:
-        """The asker does not want it any more; None: it wants nothing any more."""
+        """The client does not want the reply any more; None: to none of its reads."""
         if number is None:
-            self.waiters.leave(port)
+            self._waiters.leave(port)
         else:
-            self.waiters.cancel(port, number)
-        for search in list(self._searches):
-            if search.port is port and number in (None, search.request.number):
-                if isinstance(search.request, Read):
-                    del self._searches[search]
+            self._waiters.cancel(port, number)
+        for scan in list(self._scans):
+            if scan.port is port and number in (None, scan.request.number):
+                if isinstance(scan.request, Read):
+                    del self._scans[scan]
 
     def unanswered(self) -> Iterator[tuple[Port, Read | Trim]]:
-        """Requests that were taken and are not answered."""
-        for waiter in self.waiters:
+        """Requests that were accepted and have no reply yet."""
+        for waiter in self._waiters:
             yield waiter.port, waiter.read
-        for search in self._searches:
-            yield search.port, search.request
-        yield from self._answered
+        for scan in self._scans:
+            yield scan.port, scan.request
+        yield from self._replied
 
     @property
     def is_idle(self) -> bool:
-        """Nobody waits for anything."""
-        return not self.waiters.count and not self._searches
+        """True: no request waits."""
+        return not self._waiters.count and not self._scans
 
     @property
     def next_at(self) -> float:
-        """When somebody waited long enough."""
-        return self.waiters.next_at if self.waiters.count else inf
+        """The time at which the first read has waited long enough."""
+        return self._waiters.next_at if self._waiters.count else inf
 
 
-def _first_of(waiter: Waiter, first: Chunk) -> object:
-    """From where on a waiter sees what is new; the same for all who see all of it."""
+def _fresh_start(waiter: Waiter, first: Chunk) -> object:
+    """The point from which a read sees new records; equal for all reads that see all of them."""
     start = waiter.read.start
     sequence = max(waiter.sequence, start.sequence)
     match start.by:
@@ -394,10 +422,10 @@ def _first_of(waiter: Waiter, first: Chunk) -> object:
     return sequence, start.timestamp, start.id.ms, start.id.seq
 
 
-def _bring(
+def _deliver(
     post: Callable[[bytes, CellMessage], None],
     cell: bytes,
-    search: object,
+    scan: object,
     chunks: list[Chunk] | Fault,
 ) -> None:
-    post(cell, ChunksLoaded(0, search, chunks))
+    post(cell, ChunksLoaded(0, scan, chunks))

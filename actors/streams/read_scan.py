@@ -50,7 +50,7 @@ class ChunksLoaded(StreamRequest, frozen=True):
     `chunks` None: it had its share of a turn, and goes on.
     """
 
-    search: object
+    scan: object
     chunks: list[Chunk] | Fault | None
 
 
@@ -87,7 +87,7 @@ def scan_chunks(
     if read.one_append:
         return _show_append(read, sequence, chunks, floor_ms, known, row)
     found = ScanResult([], [], sequence)
-    count, bytes_left, view = read.count, read.bytes_max, read.view
+    count, bytes_left, view = read.count, read.bytes_max, read.record_filter
     ahead = 0
     while ahead < len(chunks):
         # Who reads by chunk reads a lot, once: others would find nothing else on the shelf.
@@ -133,7 +133,7 @@ def _show_append(
     while ahead < len(chunks) and not found.spans:
         item, ahead = row.item(chunks, ahead, known)
         begin = max(_begin(read.start, item.span, sequence, floor_ms), 0)
-        runs = list(_runs(item, begin, item.count, read.view))
+        runs = list(_runs(item, begin, item.count, read.record_filter))
         found.next = item.first + item.count
         if runs:
             first = item.first + runs[0][0]

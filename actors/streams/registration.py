@@ -1,4 +1,4 @@
-"""Whether a stream is there, whether one can be made, and what others are told of it."""
+"""Registration: whether a stream exists, whether its name is free, and its directory entry."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from millpond.actors.streams.metadata import StreamMetadata
 
 
 class Registration:
-    """One stream's, among the names of its node."""
+    """One stream among the names of its node."""
 
-    __slots__ = ("_directory", "_extent", "_properties", "name")
+    __slots__ = ("_bounds", "_directory", "_metadata", "name")
 
     def __init__(
-        self, name: bytes, properties: StreamMetadata, extent: StreamBounds, directory: Directory
+        self, name: bytes, metadata: StreamMetadata, bounds: StreamBounds, directory: Directory
     ) -> None:
         self.name = name
-        self._properties = properties
-        self._extent = extent
+        self._metadata = metadata
+        self._bounds = bounds
         self._directory = directory
 
     @property
-    def is_there(self) -> bool:
-        """Was it made, or is it a partition of a topic; and is it not buried?"""
-        properties = self._properties
-        if properties.created is None:
+    def exists(self) -> bool:
+        """True: the stream was created and is no tombstone, or is a partition of a topic."""
+        metadata = self._metadata
+        if metadata.created is None:
             return self._directory.is_partition(self.name)
-        return not properties.durable.is_tombstone
+        return not metadata.durable.is_tombstone
 
     @property
     def is_taken(self) -> bool:
-        """Nothing can be made under this name, although nothing is there."""
+        """True: the stream does not exist, but its name is not free either."""
         directory = self._directory
-        is_taken = directory.has_topic(self.name) or directory.is_vacated(self.name)
-        return is_taken or self._properties.durable.is_tombstone
+        is_taken = directory.has_topic(self.name) or directory.is_being_deleted(self.name)
+        return is_taken or self._metadata.durable.is_tombstone
 
-    def tell(self) -> None:
-        """What this stream is, for all who look for names."""
-        properties = self._properties
-        properties.progress.tail = self._extent.tail
-        is_tombstone = properties.durable.is_tombstone
+    def sync(self) -> None:
+        """Bring the directory's entry up to date."""
+        metadata = self._metadata
+        metadata.progress.tail = self._bounds.tail
+        is_tombstone = metadata.durable.is_tombstone
         self._directory.sync_stream(
             self.name,
-            is_created=properties.created is not None and not is_tombstone,
-            progress=properties.progress,
+            is_created=metadata.created is not None and not is_tombstone,
+            progress=metadata.progress,
             is_tombstone=is_tombstone,
         )

@@ -1,7 +1,7 @@
-"""What is too old or too much: the oldest records of a stream go, a slice at a time.
+"""Retention: the oldest records of a stream are trimmed when they are too old or too many.
 
-The oldest chunks are read to know what they weigh and how old they are; what goes is trimmed. Reads
-do not wait for that: they never show what is too old.
+The oldest chunks are read, a slice at a time, for their sizes and ages. Reads do not wait for that:
+they never show records that are too old.
 """
 
 from __future__ import annotations
@@ -14,52 +14,49 @@ from millpond.actors.store.changes import Chunk
 from millpond.actors.streams.chunks import columns_of, index_after_timestamp
 
 SLICE_BYTES = 2**20
-REST_S = 1.0
+PAUSE_S = 1.0
 """Between two looks at what is too old, unless there is more to do at once."""
 RETRY_S = 5.0
-SPARE = 16
+SLACK_FRACTION = 16
 """Above its size a stream is trimmed by a sixteenth of it, so that not every append trims."""
 
 
 class TrimPlan(msgspec.Struct, frozen=True, gc=False):
-    """Records below `point` may go, which are `size` bytes of chunks."""
+    """The records below `point`, with `size` bytes of chunks, are to be trimmed."""
 
     point: int
     size: int
 
 
 class Retention:
-    """`age_ms` and `keep_bytes` are 0 where there is no limit."""
+    """The limits of age and size of one stream; 0: no limit."""
 
     __slots__ = (
         "_oldest_ms",
-        "_rests_until",
+        "_paused_until",
         "_stuck_until",
         "age_ms",
         "keep_bytes",
-        "search",
     )
 
     def __init__(self, age_ms: int, keep_bytes: int) -> None:
         self.age_ms = age_ms
         self.keep_bytes = keep_bytes
-        self.search: object | None = None
-        """Stands for the look that the store has under way."""
         self._oldest_ms: int | None = None
         """The timestamp of the oldest record, or below it; None: unknown."""
-        self._rests_until = self._stuck_until = -inf
+        self._paused_until = self._stuck_until = -inf
 
-    def rest(self, now: float) -> None:
-        """The oldest chunks cannot be read now."""
-        self._rests_until = self._stuck_until = now + RETRY_S
+    def pause(self, now: float) -> None:
+        """The oldest chunks cannot be read now: try again later."""
+        self._paused_until = self._stuck_until = now + RETRY_S
 
     def floor_ms(self, now_ms: int) -> int:
-        """Records at or below this timestamp are too old; -1: none is."""
+        """The timestamp at or below which records are too old; -1: none is."""
         return now_ms - self.age_ms if self.age_ms else -1
 
     def next_at(self, count: int, size: int) -> float:
-        """When there may be something to do for a stream of so many records and bytes."""
-        if self.search is not None or not count:
+        """The time at which a stream of so many records and bytes may have something to trim."""
+        if not count:
             return inf
         if self.keep_bytes and size > self.keep_bytes:
             return self._stuck_until
@@ -67,21 +64,21 @@ class Retention:
             return inf
         oldest_ms = self._oldest_ms
         due_at = -inf if oldest_ms is None else (oldest_ms + self.age_ms) / 1000
-        return max(due_at, self._rests_until)
+        return max(due_at, self._paused_until)
 
-    def cut(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> TrimPlan:
-        """What of the oldest `chunks` goes, from a stream of `point` to `tail` with `size` bytes.
+    def plan(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> TrimPlan:
+        """The trim of the oldest `chunks` of a stream from `point` to `tail` with `size` bytes.
 
         The last chunk of all does not go for its size alone. Raises BadChunk.
         """
         floor_ms = self.floor_ms(int(now * 1000))
         is_large = bool(self.keep_bytes) and size > self.keep_bytes
-        bytes_max = self.keep_bytes - self.keep_bytes // SPARE if is_large else size
+        bytes_max = self.keep_bytes - self.keep_bytes // SLACK_FRACTION if is_large else size
         freed = 0
         self._oldest_ms = None
         for chunk in chunks:
-            is_much = size - freed > bytes_max and chunk.end < tail
-            if not is_much and chunk.last_timestamp > floor_ms:
+            is_excess = size - freed > bytes_max and chunk.end < tail
+            if not is_excess and chunk.last_timestamp > floor_ms:
                 self._oldest_ms = chunk.first_timestamp
                 break
             point, freed = chunk.end, freed + len(chunk.data)
@@ -89,7 +86,7 @@ class Retention:
             point = max(point, chunk.first + index_after_timestamp(columns_of(chunk), floor_ms))
             self._oldest_ms = floor_ms
         if self._oldest_ms is not None or not chunks:
-            self._rests_until = now + REST_S
+            self._paused_until = now + PAUSE_S
         if not freed:
-            self._stuck_until = now + REST_S
+            self._stuck_until = now + PAUSE_S
         return TrimPlan(point, freed)

@@ -20,7 +20,7 @@ class StreamLimits(msgspec.Struct, frozen=True):
 
     Records go when they are older than `age_s`, and the oldest ones when there are more than
     `keep_bytes` (0: never). Above `bytes_max`, or above `node_bytes_max` of all streams together,
-    appends are refused. `is_kept`: the store of this stream is a disk, which may fail.
+    appends are refused. `is_durable`: the store of this stream is a disk, which may fail.
     """
 
     age_s: int = 0
@@ -29,7 +29,7 @@ class StreamLimits(msgspec.Struct, frozen=True):
     node_bytes_max: int = 2**32
     groups_max: int = 1000
     node_groups_max: int = 100_000
-    is_kept: bool = False
+    is_durable: bool = False
 
     def take_group(self, groups: int, node_groups: int) -> bool:
         """Is there room for one more, of the stream and of the node?"""
@@ -56,5 +56,5 @@ class StreamContext(msgspec.Struct, frozen=True):
     usage: Usage
     health: Health
     counters: StreamCounters = msgspec.field(default_factory=StreamCounters)
-    shelf: RecordCache = msgspec.field(default_factory=RecordCache)
+    record_cache: RecordCache = msgspec.field(default_factory=RecordCache)
     serials: Iterator[int] = msgspec.field(default_factory=partial(count, 1))

@@ -1,6 +1,7 @@
-"""The behaviour of a stream's cell: appends, reads, trims, and what goes by itself.
+"""Streams: the behaviour of a stream's cell, which appends, reads, trims and expires records.
 
-It keeps no records: it knows the stream's end, and reads what it shows (docs/internals/streams.md).
+A stream holds no records in memory: it knows its bounds and its metadata, and reads from the store
+(docs/internals/streams.md).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from millpond.actors.messages import (
     Drain,
     Port,
     Reply,
+    StreamFailed,
     StreamRequest,
     TeeAppend,
     TeeAppended,
@@ -25,24 +27,24 @@ from millpond.actors.messages import (
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.streams import messages as m
-from millpond.actors.streams import tees
-from millpond.actors.streams.append import StreamAppender
+from millpond.actors.streams.append import AppendSessions, StreamAppender
 from millpond.actors.streams.bounds import StreamBounds
-from millpond.actors.streams.chains import AppendSessions
 from millpond.actors.streams.command_records import SetFence, command_records_of
 from millpond.actors.streams.consumer_groups import commit_offset
-from millpond.actors.streams.described import tell
 from millpond.actors.streams.durable import messages as d
-from millpond.actors.streams.durable.requests import DurableRequests
+from millpond.actors.streams.durable.append import DurableAppends
+from millpond.actors.streams.durable.forks import Forks
 from millpond.actors.streams.expiry import Expiry
 from millpond.actors.streams.idempotent_writers import IdempotentWriters
 from millpond.actors.streams.metadata import StreamMetadata
-from millpond.actors.streams.moment import Moment
 from millpond.actors.streams.read import StreamReader
 from millpond.actors.streams.read_scan import ChunksLoaded
 from millpond.actors.streams.registration import Registration
 from millpond.actors.streams.retention import TrimPlan
 from millpond.actors.streams.settings import StreamContext, StreamLimits
+
+SEGMENT_BYTES = 16 * 2**20
+"""The unit in which the `segments` of a description are counted."""
 
 
 class Stream:
@@ -50,94 +52,103 @@ class Stream:
 
     __slots__ = (
         "_appender",
-        "_authors",
+        "_bounds",
         "_cell",
-        "_chains",
-        "_durable",
-        "_extent",
+        "_context",
+        "_durable_appends",
+        "_expiry",
+        "_expiry_at",
+        "_forks",
         "_limits",
-        "_moment",
-        "_presence",
-        "_properties",
+        "_metadata",
+        "_now",
+        "_now_ms",
         "_reader",
-        "_shared",
-        "_sweep_at",
-        "_upkeep",
+        "_registration",
+        "_sessions",
+        "_writers",
         "deadline",
     )
 
     def __init__(
-        self, name: bytes, outline: LogSnapshot, limits: StreamLimits, shared: StreamContext
+        self, name: bytes, snapshot: LogSnapshot, limits: StreamLimits, context: StreamContext
     ) -> None:
-        self._cell = shared.directory.cell_of(name)
-        self._shared = shared
-        self._extent = extent = StreamBounds(outline)
-        self._properties = properties = StreamMetadata(outline.metadata, shared.serials)
-        self._presence = Registration(name, properties, extent, shared.directory)
+        self._cell = cell = context.directory.cell_of(name)
+        self._context = context
         self._limits = limits
-        self._moment = moment = Moment()
-        self._appender = StreamAppender(extent, properties, limits, shared, moment)
-        self._authors = IdempotentWriters(self._appender, properties, extent, moment)
-        self._reader = reader = StreamReader(self._cell, extent, self._appender, shared, moment)
-        self._upkeep = Expiry(name, extent, properties, reader, moment, limits, shared)
-        self._durable = DurableRequests(
-            self._presence, self._cell, extent, properties, self._appender, moment
+        self._now = 0.0
+        self._now_ms = 0
+        self._bounds = bounds = StreamBounds(snapshot)
+        self._metadata = metadata = StreamMetadata(snapshot.metadata, context.serials)
+        self._registration = Registration(name, metadata, bounds, context.directory)
+        self._appender = appender = StreamAppender(bounds, metadata, limits, context)
+        self._sessions = AppendSessions()
+        self._writers = IdempotentWriters(appender, metadata, bounds)
+        self._reader = StreamReader(cell, bounds, appender, context)
+        self._expiry = Expiry(name, bounds, metadata, self._reader, limits, context)
+        self._durable_appends = DurableAppends(bounds, metadata, appender)
+        self._forks = Forks(
+            self._registration, cell, bounds, metadata, appender, self._durable_appends
         )
-        self._chains = AppendSessions()
-        self._sweep_at = inf
-        if properties.durable.parentage is not None:
-            extent.descend(properties.durable.parentage, outline.trim_point)
+        if metadata.durable.parent is not None:
+            bounds.start_at_fork(metadata.durable.parent, snapshot.trim_point)
         self._configure()
-        self._presence.tell()
+        self._registration.sync()
+        self._expiry_at = inf
         self.deadline = self._next_deadline()
 
     @property
     def is_empty(self) -> bool:
-        return self._properties.created is None and self._reader.is_idle
+        return self._metadata.created is None and self._reader.is_idle
 
     @property
     def is_settled(self) -> bool:
-        return self._reader.is_idle and self._reader.retention.search is None
+        return self._reader.is_idle and not self._expiry.is_scanning
 
     @property
     def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         return self._reader.unanswered()
 
+    # Batches.
+
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         self._begin(now, effects)
         port, answers, append = batch.port, effects.answers, self._appender.append
-        is_there = self._presence.is_there
+        exists = self._registration.exists
         messages = batch.messages
         if batch.ports is not None:
-            self._handle_gathered(batch.ports, messages, effects)
+            self._handle_ports(batch.ports, messages, effects)
             messages = []
         for message in messages:
-            if type(message) is m.Append and is_there and message.headers is None:
+            if type(message) is m.Append and exists and message.headers is None:
                 answers.append(append(message))
                 continue
             reply = self._answer(port, message, effects)
-            is_there = self._presence.is_there
+            exists = self._registration.exists
             if reply is not None and port is not None:
                 answers.append(reply)
         self._finish(effects)
         return effects
 
-    def _handle_gathered(
+    def _handle_ports(
         self, ports: Sequence[Port], messages: Sequence[CellMessage], effects: Effects
     ) -> None:
+        """Handle a batch whose messages come from a port each."""
         replies = effects.replies
         for port, message in zip(ports, messages, strict=True):
             reply = (
                 self._appender.append(message)
-                if type(message) is m.Append and message.headers is None and self._presence.is_there
+                if type(message) is m.Append
+                and message.headers is None
+                and self._registration.exists
                 else self._answer(port, message, effects)
             )
             if reply is not None:
                 replies.append((port, reply))
 
     def wake(self, now: float) -> Effects:
-        """Reads that waited long enough, and records that are too old or too many."""
+        """Reply to reads that waited long enough; remove records that are too old or too many."""
         effects = Effects()
         self._begin(now, effects)
         self._reader.expire(now, effects)
@@ -146,216 +157,308 @@ class Stream:
         return effects
 
     def _begin(self, now: float, effects: Effects) -> None:
-        moment = self._moment
-        moment.now, moment.now_ms = now, int(now * 1000)
-        self._appender.is_measured = False
-        if now >= self._sweep_at:
-            self._do_what_is_due(effects)
+        self._now, self._now_ms = now, int(now * 1000)
+        self._appender.begin(self._now_ms)
+        if now >= self._expiry_at:
+            self._expire(effects)
 
     def _finish(self, effects: Effects) -> None:
-        """The batch goes to the store, and who waited for what it brings gets it."""
+        """Give the batch to the store, and reply to the reads that waited for its records."""
         appender = self._appender
-        if appender.has_news:
-            if self._properties.created is None:
-                # The first records of a topic's partition: now there is something of it.
-                effects.changes.append(self._properties.create(self._moment.now_ms, m.Settings()))
-                self._presence.tell()
+        if appender.has_appended:
+            if self._metadata.created is None:
+                # The first records of a topic's partition create it.
+                effects.changes.append(self._metadata.create(self._now_ms, m.Settings()))
+                self._registration.sync()
             appender.flush(effects.changes)
-            self._reader.answer_reached(effects)
+            self._reader.wake(self._now, effects)
             appender.end()
-            self._properties.progress.tail = self._extent.tail
-            self._upkeep.use(effects.changes)
-        if self._durable.take_closing():
-            self._reader.dismiss_waiting(effects, is_closed=True)
+            self._metadata.progress.tail = self._bounds.tail
+            self._expiry.use(self._now_ms, effects.changes)
+        if self._durable_appends.take_closed():
+            self._reader.close(effects)
         self.deadline = self._next_deadline()
         self._reader.end()
 
-    def _configure(self) -> None:
-        """Follow its settings, or the node's."""
-        settings = self._properties.settings
-        self._appender.has_quota = not self._upkeep.configure()
-        self._appender.traits = traits = settings.traits or m.DEFAULT_OPTIONS
-        notes = self._properties.durable
-        self._extent.is_closed = notes.is_closed
-        self._appender.has_terms = traits is not m.DEFAULT_OPTIONS or notes.is_closed
-        self._reader.descend(notes.parentage)
-
     def _next_deadline(self) -> float:
-        self._sweep_at = sweep_at = self._upkeep.next_at
+        self._expiry_at = expiry_at = self._expiry.next_at
         waits_until = self._reader.next_at
-        return waits_until if waits_until < sweep_at else sweep_at
+        return waits_until if waits_until < expiry_at else expiry_at
+
+    def _configure(self) -> None:
+        """Have all parts follow the stream's settings, or the node's."""
+        durable = self._metadata.durable
+        options = self._metadata.settings.traits or m.DEFAULT_OPTIONS
+        retention = self._expiry.configure()
+        has_quota = not retention.keep_bytes
+        self._bounds.set_closed(is_closed=durable.is_closed)
+        self._appender.configure(options, has_quota=has_quota, is_closed=durable.is_closed)
+        self._reader.configure(retention, durable.parent)
+
+    # Requests.
 
     def _answer(self, port: Port | None, message: CellMessage, effects: Effects) -> Reply | None:
         match message:
             case ChunksLoaded():
-                self._find(message, effects)
+                self._resume(message, effects)
                 return None
             case TeeAppend():
-                effects.posts += ((message.channel, self._take(message, effects)),)
+                effects.posts += ((message.channel, self._append_tee(message, effects)),)
                 return None
             case Drain():
-                self._reader.is_stopped = True
-                self._reader.dismiss_waiting(effects)
+                self._reader.drain(effects)
                 return None
             case Detach() if port is not None:
-                self._chains.forget(port)
+                self._sessions.end(port)
                 self._reader.cancel(port)
                 return None
             case m.CancelRead() if port is not None:
                 self._reader.cancel(port, message.number)
                 return None
             case m.FinishRead() if port is not None:
-                self._reader.conclude(port, message.number, effects)
+                self._reader.finish(port, message.number, effects)
                 return None
             case m.Create():
                 return self._create(message, effects)
             case m.Delete():
                 return self._delete(message, effects)
             case m.SessionAppend() if port is not None:
-                return self._append_chained(port, message, effects)
+                return self._append_in_session(port, message, effects)
+            case d.DurableAppend():
+                return self._append_durable(message, effects)
             case d.DurableRequest():
                 return self._answer_durable(port, message, effects)
-            case StreamRequest() if not self._presence.is_there:
-                return self._refuse(message, Code.UNKNOWN_STREAM)
-            case m.WriterAppend() | m.GetWriter():
-                return self._authors.answer(message, effects.changes)
+            case StreamRequest() if not self._registration.exists:
+                return self._failure(message, Code.UNKNOWN_STREAM)
+            case m.WriterAppend():
+                return self._writers.append(message, self._now_ms, effects.changes)
+            case m.GetWriter():
+                return self._writers.status(message)
             case m.Append():
                 return self._append(message, effects)
             case m.Read() if port is not None:
-                if not self._properties.is_it(message.incarnation):
-                    return self._refuse(message, Code.UNKNOWN_STREAM)
-                self._upkeep.use(effects.changes)
+                if not self._metadata.matches(message.incarnation):
+                    return self._failure(message, Code.UNKNOWN_STREAM)
+                self._expiry.use(self._now_ms, effects.changes)
                 self._appender.flush(effects.changes)
-                return self._reader.read(port, message)
+                return self._reader.read(port, message, self._now)
             case m.Trim() if port is not None:
                 return self._trim(port, message, effects)
-            case StreamRequest():
-                return self._manage(message, effects)
-            case _:
-                raise AssertionError(f"{type(message).__name__} is not for streams")
-
-    def _manage(self, message: StreamRequest, effects: Effects) -> Reply:
-        """Requests that are about the stream, not about its records."""
-        properties = self._properties
-        match message:
-            case m.Describe() | m.GetGroupOffset():
-                return tell(message, self._extent, properties, self._reader.waiters.count)
-            case m.Configure(settings=settings, expected=expected):
-                if expected not in (None, self._properties.settings):
-                    return self._refuse(message, Code.SEQUENCE_MISMATCH)
-                self._appender.flush(effects.changes)
-                now_ms = self._moment.now_ms
-                effects.changes.append(self._properties.create(now_ms, settings))
-                self._upkeep.vacancy.note(now_ms, effects.changes)
-                self._configure()
-                self._presence.tell()
-                return m.Done(message.number)
+            case m.Describe():
+                return self._describe(message)
+            case m.GetGroupOffset():
+                return m.GroupOffset(message.number, self._metadata.groups.get(message.group))
+            case m.Configure():
+                return self._change_settings(message, effects)
             case m.CommitOffset():
-                now_ms, directory = self._moment.now_ms, self._shared.directory
-                code = commit_offset(
-                    message, properties, directory, self._limits, now_ms, effects.changes
-                )
-                self._presence.tell()
-                return m.Done(message.number) if code is None else self._refuse(message, code)
+                return self._commit_offset(message, effects)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for streams")
 
-    def _refuse(self, request: StreamRequest, code: Code) -> m.StreamFailed:
-        failed = self._extent.refusal(request.number, code, self._properties.fence)
-        is_buried = code is Code.UNKNOWN_STREAM and self._properties.durable.is_tombstone
-        return replace(failed, is_tombstone=True) if is_buried else failed
+    def _failure(self, request: StreamRequest, code: Code) -> StreamFailed:
+        failed = self._bounds.failure(request.number, code, self._metadata.fence)
+        is_tombstone = code is Code.UNKNOWN_STREAM and self._metadata.durable.is_tombstone
+        return replace(failed, is_tombstone=True) if is_tombstone else failed
+
+    def _describe(self, request: m.Describe) -> m.StreamDescription:
+        metadata, bounds = self._metadata, self._bounds
+        created = metadata.created
+        return m.StreamDescription(
+            request.number,
+            settings=metadata.settings,
+            created_ms=0 if created is None else created.ms,
+            trim_point=bounds.trim_point,
+            tail=bounds.tail,
+            last_id=bounds.last_id,
+            last_timestamp=bounds.last_timestamp,
+            bytes=bounds.size,
+            segments=1 + bounds.size // SEGMENT_BYTES,
+            waiting=self._reader.waiting,
+            fencing_token=metadata.fence,
+            groups=dict(metadata.groups),
+            is_closed=metadata.durable.is_closed,
+            lifetime=metadata.durable.lifetime,
+            incarnation=metadata.incarnation,
+        )
+
+    def _change_settings(self, request: m.Configure, effects: Effects) -> Reply:
+        if request.expected not in (None, self._metadata.settings):
+            return self._failure(request, Code.SEQUENCE_MISMATCH)
+        self._appender.flush(effects.changes)
+        effects.changes.append(self._metadata.create(self._now_ms, request.settings))
+        self._expiry.check_empty(self._now_ms, effects.changes)
+        self._configure()
+        self._registration.sync()
+        return m.Done(request.number)
+
+    def _commit_offset(self, request: m.CommitOffset, effects: Effects) -> Reply:
+        metadata, directory = self._metadata, self._context.directory
+        code = commit_offset(
+            request, metadata, directory, self._limits, self._now_ms, effects.changes
+        )
+        self._registration.sync()
+        return m.Done(request.number) if code is None else self._failure(request, code)
+
+    # Creation and deletion.
+
+    def _create(self, request: m.Create, effects: Effects) -> Reply:
+        if self._registration.exists or self._registration.is_taken:
+            return self._failure(request, Code.STREAM_EXISTS)
+        effects.changes.append(self._metadata.create(self._now_ms, request.settings))
+        self._configure()
+        self._registration.sync()
+        return m.Done(request.number)
+
+    def _delete(self, request: m.Delete, effects: Effects) -> Reply:
+        directory, name = self._context.directory, self._registration.name
+        if directory.is_partition(name):
+            return self._failure(request, Code.PART_OF_TOPIC)
+        if directory.is_being_deleted(name):
+            effects.posts += (directory.deletion_notice(name),)
+        if not self._remove(effects):
+            return self._failure(request, Code.UNKNOWN_STREAM)
+        return m.Done(request.number)
+
+    def _remove(self, effects: Effects) -> bool:
+        """Delete the stream; one with forks becomes a tombstone. False: there is no stream."""
+        durable = self._metadata.durable
+        if durable.is_tombstone:
+            return False
+        if not durable.forks:
+            return self._erase(effects)
+        self._appender.flush(effects.changes)
+        self._reader.dismiss_all(effects)
+        effects.changes.append(durable.set_tombstone())
+        self._forks.check_all(effects)
+        self._registration.sync()
+        return True
+
+    def _erase(self, effects: Effects) -> bool:
+        was_created = self._metadata.created is not None
+        self._reader.dismiss_all(effects)
+        if was_created:
+            self._forks.leave_parent(effects)
+            self._appender.discard()
+            effects.changes.append(self._bounds.delete())
+            self._reader.deleted()
+            self._metadata.clear()
+            self._expiry.restart(self._now_ms)
+            self._configure()
+            self._registration.sync()
+        return was_created
+
+    # Appends.
+
+    def _append(self, request: m.Append, effects: Effects) -> m.Appended | StreamFailed:
+        """Append, and follow the command records."""
+        reply = self._appender.append(request)
+        if request.headers is None or not isinstance(reply, m.Appended):
+            return reply
+        for command in command_records_of(request.bodies, request.headers):
+            self._appender.flush(effects.changes)
+            if isinstance(command, SetFence):
+                effects.changes.append(self._metadata.set_fence(command.token))
+            else:
+                self._trim_to(min(command.point, reply.first + command.at + 1), effects)
+        return reply
+
+    def _append_in_session(self, port: Port, request: m.SessionAppend, effects: Effects) -> Reply:
+        code = self._sessions.check(port, request)
+        if not self._registration.exists or not self._metadata.matches(request.incarnation):
+            code = code or Code.UNKNOWN_STREAM
+        reply = self._append(request, effects) if code is None else self._failure(request, code)
+        self._sessions.record(port, reply)
+        return reply
+
+    def _append_tee(self, request: TeeAppend, effects: Effects) -> TeeAppended:
+        """Append the messages of a channel that the stream has not had, all or none. The first of
+        them create the stream."""
+        number, progress = request.number, self._metadata.tee_progress
+        if not self._registration.exists and request.ids:
+            created = self._create(m.Create(0), effects)
+            if isinstance(created, StreamFailed):
+                return TeeAppended(number, code=created.code)
+        floor = progress.floor(request.channel, request.run)
+        if floor < request.behind:
+            return TeeAppended(number, code=Code.SEQUENCE_MISMATCH)
+        pairs = zip(request.ids, request.bodies, strict=True)
+        fresh = [body for each, body in pairs if each > floor]
+        if not fresh:
+            return TeeAppended(number, floor)
+        if not progress.make_room(request.channel, self._now_ms, effects.changes):
+            return TeeAppended(number, code=Code.BUFFER_FULL)
+        reply = self._appender.append(m.Append(0, fresh))
+        if isinstance(reply, StreamFailed):
+            return TeeAppended(number, code=reply.code)
+        until_ms = int(request.until * 1000)
+        effects.changes.append(progress.advance(request.channel, request.run, number, until_ms))
+        return TeeAppended(number, number)
+
+    # Durable Streams.
+
+    def _append_durable(self, request: d.DurableAppend, effects: Effects) -> Reply:
+        if not self._registration.exists:
+            is_tombstone = self._metadata.durable.is_tombstone
+            reason = d.RefusalReason.BURIED if is_tombstone else d.RefusalReason.MISSING
+            return d.DurableRefused(request.number, reason)
+        self._expiry.use(self._now_ms, effects.changes)
+        return self._durable_appends.append(request, self._now_ms, effects.changes)
 
     def _answer_durable(
         self, port: Port | None, message: d.DurableRequest, effects: Effects
     ) -> Reply | None:
-        desk = self._durable
-        if isinstance(message, d.DurableAppend) and self._presence.is_there:
-            self._upkeep.use(effects.changes)
-        reply = desk.answer(port, message, effects)
+        forks, now_ms = self._forks, self._now_ms
+        reply: Reply | None = None
+        match message:
+            case d.DurableCreate():
+                reply = forks.create(message, now_ms, effects)
+            case d.CreateFork():
+                reply = forks.create_fork(message, now_ms, effects)
+            case d.Fork():
+                if not self._registration.exists or port is None:
+                    is_tombstone = self._metadata.durable.is_tombstone
+                    reason = d.RefusalReason.SOURCE_MISSING
+                    if is_tombstone:
+                        reason = d.RefusalReason.SOURCE_BURIED
+                    return d.DurableRefused(message.number, reason)
+                self._appender.flush(effects.changes)
+                return forks.fork(port, message, now_ms, effects)
+            case d.CheckFork():
+                forks.reply_check(message, effects)
+            case d.ReleaseFork():
+                if forks.release(message, effects):
+                    self._erase(effects)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not for streams")
         if isinstance(reply, d.DurableCreated) and reply.is_new:
-            self._upkeep.begin()
+            self._expiry.restart(now_ms)
             self._configure()
-            self._presence.tell()
-        if desk.is_vacant:
-            desk.is_vacant = False
-            self._erase(effects)
+            self._registration.sync()
         return reply
 
-    def _create(self, request: m.Create, effects: Effects) -> Reply:
-        if self._presence.is_there or self._presence.is_taken:
-            return self._refuse(request, Code.STREAM_EXISTS)
-        effects.changes.append(self._properties.create(self._moment.now_ms, request.settings))
-        self._configure()
-        self._presence.tell()
-        return m.Done(request.number)
+    # Reads and trims.
 
-    def _delete(self, request: m.Delete, effects: Effects) -> Reply:
-        directory = self._shared.directory
-        if directory.is_partition(self._presence.name):
-            return self._refuse(request, Code.PART_OF_TOPIC)
-        if directory.is_vacated(self._presence.name):
-            effects.posts += (directory.vacated(self._presence.name),)
-        if not self._remove(effects):
-            return self._refuse(request, Code.UNKNOWN_STREAM)
-        return m.Done(request.number)
-
-    def _remove(self, effects: Effects) -> bool:
-        """Nothing stays of the stream, unless it has forks. False: there was nothing."""
-        notes = self._properties.durable
-        if notes.is_tombstone:
-            return False
-        if not notes.refs:
-            return self._erase(effects)
+    def _resume(self, loaded: ChunksLoaded, effects: Effects) -> None:
+        """Go on with what waited for the store: expiry, a read or a trim."""
+        if self._expiry.end_scan(loaded.scan):
+            self._apply_trim(self._expiry.resume_trim(loaded.chunks, self._now), effects)
+            return
+        scan = self._reader.take_scan(loaded.scan)
+        if scan is None:
+            return
         self._appender.flush(effects.changes)
-        self._reader.dismiss_all(effects)
-        effects.changes.append(notes.bury())
-        self._durable.claim_all(effects)
-        self._presence.tell()
-        return True
-
-    def _erase(self, effects: Effects) -> bool:
-        was_there = self._properties.created is not None
-        self._reader.dismiss_all(effects)
-        if was_there:
-            self._durable.part(effects)
-            self._appender.drop()
-            effects.changes.append(self._extent.drop())
-            self._reader.is_new = True
-            self._properties.forget()
-            self._upkeep.begin()
-            self._configure()
-            self._presence.tell()
-        return was_there
-
-    def _append(self, request: m.Append, effects: Effects) -> Reply:
-        reply = self._appender.append(request)
-        if request.headers is None or not isinstance(reply, m.Appended):
-            return reply
-        for order in command_records_of(request.bodies, request.headers):
-            self._appender.flush(effects.changes)
-            if isinstance(order, SetFence):
-                effects.changes.append(self._properties.set_fence(order.token))
-            else:
-                self._trim_to(min(order.point, reply.first + order.at + 1), effects)
-        return reply
-
-    def _append_chained(self, port: Port, request: m.SessionAppend, effects: Effects) -> Reply:
-        code = self._chains.refusal(port, request)
-        if not self._presence.is_there or not self._properties.is_it(request.incarnation):
-            code = code or Code.UNKNOWN_STREAM
-        reply = self._append(request, effects) if code is None else self._refuse(request, code)
-        assert isinstance(reply, m.Appended | m.StreamFailed), "nothing else answers an append"
-        self._chains.note(port, reply)
-        return reply
-
-    def _take(self, pour: TeeAppend, effects: Effects) -> TeeAppended:
-        """What a channel is teed with; the first of it makes the stream."""
-        if not self._presence.is_there and pour.ids:
-            reply = self._create(m.Create(0), effects)
-            if isinstance(reply, m.StreamFailed):
-                return TeeAppended(pour.number, code=reply.code)
-        now_ms = self._moment.now_ms
-        return tees.take(pour, self._properties.tees, self._appender, now_ms, effects.changes)
+        reply: Reply | None
+        if isinstance(scan.request, m.Read):
+            reply = self._reader.resume(scan, scan.request, loaded.chunks, self._now)
+            if reply is not None:
+                effects.deferred.append((scan.port, scan.request))
+        else:
+            point = self._reader.trim_point_in(scan, loaded.chunks)
+            reply = m.Done(scan.request.number) if isinstance(point, int) else point
+            if isinstance(point, int):
+                self._trim_to(point, effects)
+        if reply is not None:
+            effects.replies.append((scan.port, reply))
 
     def _trim(self, port: Port, request: m.Trim, effects: Effects) -> Reply | None:
         self._appender.flush(effects.changes)
@@ -366,46 +469,24 @@ class Stream:
         return m.Done(request.number)
 
     def _trim_to(self, point: int, effects: Effects, size: int | None = None) -> None:
-        change = self._extent.trim(point, size)
+        change = self._bounds.trim(point, size)
         if change is not None:
-            self._shared.counters.trims += 1
-            self._shared.counters.trimmed_bytes += change.size
+            self._context.counters.trims += 1
+            self._context.counters.trimmed_bytes += change.size
             effects.changes.append(change)
-            self._upkeep.vacancy.note(self._moment.now_ms, effects.changes)
+            self._expiry.check_empty(self._now_ms, effects.changes)
 
-    def _find(self, found: ChunksLoaded, effects: Effects) -> None:
-        if self._upkeep.take(found.search):
-            self._cut(self._upkeep.cut(found.chunks), effects)
-            return
-        search = self._reader.take(found.search)
-        if search is None:
-            return
-        self._appender.flush(effects.changes)
-        reply: Reply | None
-        if isinstance(search.request, m.Read):
-            reply = self._reader.found(search, search.request, found.chunks)
-            if reply is not None:
-                effects.deferred.append((search.port, search.request))
-        else:
-            point = self._reader.point_in(search, found.chunks)
-            reply = m.Done(search.request.number) if isinstance(point, int) else point
-            if isinstance(point, int):
-                self._trim_to(point, effects)
-        if reply is not None:
-            effects.replies.append((search.port, reply))
-
-    def _do_what_is_due(self, effects: Effects) -> None:
-        """What goes by itself, now that something is due."""
-        upkeep = self._upkeep
-        if upkeep.is_claiming:
-            upkeep.is_claiming = False
-            self._durable.claim_all(effects)
-        elif self._moment.now >= upkeep.ends_at:
+    def _expire(self, effects: Effects) -> None:
+        """Remove what is due."""
+        expiry = self._expiry
+        if expiry.take_fork_check():
+            self._forks.check_all(effects)
+        elif self._now >= expiry.deleted_at:
             self._remove(effects)
         else:
-            self._cut(upkeep.look(), effects)
+            self._apply_trim(expiry.plan_trim(self._now), effects)
 
-    def _cut(self, cut: TrimPlan | None, effects: Effects) -> None:
-        if cut is not None:
+    def _apply_trim(self, plan: TrimPlan | None, effects: Effects) -> None:
+        if plan is not None:
             self._appender.flush(effects.changes)
-            self._trim_to(cut.point, effects, cut.size)
+            self._trim_to(plan.point, effects, plan.size)

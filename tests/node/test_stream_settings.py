@@ -128,7 +128,7 @@ async def test_a_topic_whose_removal_was_stopped_goes_after_the_start(tmp_path: 
         node._store.write(TOPICS, removed)
     async with Node(config) as node:
         with anyio.fail_after(5):
-            while node._streams.directory.is_vacated(b"t/0"):  # noqa: ASYNC110  # nobody tells of it
+            while node._streams.directory.is_being_deleted(b"t/0"):  # noqa: ASYNC110  # nobody tells of it
                 await anyio.sleep(0.01)
         async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
             await streams.create_topic("t", 3)

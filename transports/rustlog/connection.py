@@ -262,7 +262,7 @@ class RustlogProtocol:
             Seek(SeekBy.SEQUENCE, fetch.offset),
             settings.fetch_records_max,
             min(wanted, settings.limits.record_bytes_max),
-            view=self._filter,
+            record_filter=self._filter,
             from_start=True,
         )
 

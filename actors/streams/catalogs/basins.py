@@ -73,10 +73,10 @@ class BasinDirectory(Directory):
     def cell_of(self, name: bytes) -> bytes:
         return basin_cell(self._basin, name)
 
-    def is_vacated(self, name: bytes) -> bool:
+    def is_being_deleted(self, name: bytes) -> bool:
         return not self.is_open
 
-    def vacated(self, name: bytes) -> tuple[bytes, CellMessage]:
+    def deletion_notice(self, name: bytes) -> tuple[bytes, CellMessage]:
         return BASINS, BasinStreamDeleted(0, self._basin, name)
 
 

@@ -1,5 +1,7 @@
-"""Appends with the conditions of Durable Streams, and closing
-(docs/reference/durable-streams.md)."""
+"""Appends with the conditions of Durable Streams, and the closing of streams.
+
+docs/reference/durable-streams.md has the rules.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,9 @@ from millpond.actors.streams.durable.messages import (
 )
 from millpond.actors.streams.messages import Append, Appended
 from millpond.actors.streams.metadata import StreamMetadata
-from millpond.actors.streams.moment import Moment
 from millpond.actors.streams.producers import ProducerCheck, check_producer
 
-_WHY = {
+_REASONS = {
     ProducerCheck.STALE_EPOCH: RefusalReason.STALE_EPOCH,
     ProducerCheck.EPOCH_BEGINS_AT_ZERO: RefusalReason.EPOCH_BEGINS_AT_ZERO,
     ProducerCheck.GAP: RefusalReason.GAP,
@@ -28,99 +29,100 @@ _WHY = {
 
 
 class DurableAppends:
-    """What clients of Durable Streams append to one stream. Checked and done in one step, so
+    """The appends of Durable Streams to one stream. An append is checked and done in one step, so
     nothing comes in between."""
 
-    __slots__ = ("_appender", "_extent", "_moment", "_properties", "has_closed")
+    __slots__ = ("_appender", "_bounds", "_metadata", "_was_closed")
 
     def __init__(
-        self,
-        extent: StreamBounds,
-        properties: StreamMetadata,
-        appender: StreamAppender,
-        moment: Moment,
+        self, bounds: StreamBounds, metadata: StreamMetadata, appender: StreamAppender
     ) -> None:
-        self._extent = extent
-        self._properties = properties
+        self._bounds = bounds
+        self._metadata = metadata
         self._appender = appender
-        self._moment = moment
-        self.has_closed = False
-        """The stream was closed just now."""
+        self._was_closed = False
 
-    def submit(self, request: DurableAppend, changes: list[Change]) -> StreamReply:
-        """Do it, if all conditions hold; the stream is there."""
-        notes = self._properties.durable
-        if notes.is_closed:
-            return self._answer_closed(request)
-        declined = self._refusal(request)
-        if declined is not None:
-            return declined
+    def append(self, request: DurableAppend, now_ms: int, changes: list[Change]) -> StreamReply:
+        """Append to a stream that exists, if all conditions hold."""
+        durable = self._metadata.durable
+        if durable.is_closed:
+            return self._reply_closed(request)
+        refused = self._check(request)
+        if refused is not None:
+            return refused
         if request.bodies:
             reply = self._appender.append(Append(request.number, request.bodies))
             if not isinstance(reply, Appended):
                 return reply
-        if request.order is not None:
-            changes.append(notes.follow(request.order))
+        if request.stream_seq is not None:
+            changes.append(durable.set_stream_seq(request.stream_seq))
         if request.producer is not None:
-            changes += notes.advance(request.producer, self._moment.now_ms)
+            changes += durable.advance_producer(request.producer, now_ms)
         if request.closes:
             self.close(request.producer, changes)
-        return self._accepted(request)
+        return self._appended(request)
 
     def close(self, closer: Producer | None, changes: list[Change]) -> None:
-        """Nothing comes behind what is there."""
-        changes.append(self._properties.durable.close(closer))
-        self._extent.is_closed = self._appender.has_terms = self.has_closed = True
+        """Close the stream: nothing is appended after this."""
+        changes.append(self._metadata.durable.close(closer))
+        self._bounds.set_closed(is_closed=True)
+        self._appender.close()
+        self._was_closed = True
 
-    def _refusal(self, request: DurableAppend) -> StreamReply | None:
-        notes, number = self._properties.durable, request.number
-        tail = self._extent.tail
+    def take_closed(self) -> bool:
+        """True: the stream was closed since the last call."""
+        was_closed, self._was_closed = self._was_closed, False
+        return was_closed
+
+    def _check(self, request: DurableAppend) -> StreamReply | None:
+        """The reply to a request that is not to be done; None: it is."""
+        durable, number = self._metadata.durable, request.number
+        tail = self._bounds.tail
         if request.bodies and media_type(request.content_type) != media_type(
-            self._properties.settings.content_type
+            self._metadata.settings.content_type
         ):
             return DurableRefused(number, RefusalReason.OTHER_TYPE, tail)
-        judged = self._judge(request)
-        if judged is not None:
-            return judged
-        if request.order is not None and notes.order is not None:
-            if request.order <= notes.order:
+        checked = self._check_producer(request)
+        if checked is not None:
+            return checked
+        if request.stream_seq is not None and durable.stream_seq is not None:
+            if request.stream_seq <= durable.stream_seq:
                 return DurableRefused(number, RefusalReason.OUT_OF_ORDER, tail)
         return None
 
-    def _judge(self, request: DurableAppend) -> StreamReply | None:
-        """What is said of the producer's number, unless it is the next one."""
+    def _check_producer(self, request: DurableAppend) -> StreamReply | None:
+        """The reply to a duplicate, or to a wrong number; None: the number is the next one."""
         producer = request.producer
         if producer is None:
             return None
-        known = self._properties.durable.producers.get(producer.id)
-        verdict = check_producer(known, producer)
-        if verdict is ProducerCheck.NEXT:
+        known = self._metadata.durable.producers.get(producer.id)
+        check = check_producer(known, producer)
+        if check is ProducerCheck.NEXT:
             return None
-        if verdict is ProducerCheck.DUPLICATE:
-            return self._accepted(request, is_new=False)
+        if check is ProducerCheck.DUPLICATE:
+            return self._appended(request, is_new=False)
         epoch = 0 if known is None else known.epoch
         expected = 0 if known is None else known.seq + 1
-        return DurableRefused(request.number, _WHY[verdict], self._extent.tail, epoch, expected)
+        return DurableRefused(request.number, _REASONS[check], self._bounds.tail, epoch, expected)
 
-    def _answer_closed(self, request: DurableAppend) -> StreamReply:
-        """What was done before the stream was closed is a duplicate; nothing else is taken."""
-        notes = self._properties.durable
-        closed = DurableRefused(request.number, RefusalReason.CLOSED, self._extent.tail)
+    def _reply_closed(self, request: DurableAppend) -> StreamReply:
+        """What was appended before the stream was closed is a duplicate; the rest is refused."""
+        durable = self._metadata.durable
+        closed = DurableRefused(request.number, RefusalReason.CLOSED, self._bounds.tail)
         if request.producer is None:
             is_repetition = request.closes and not request.bodies
-            return self._accepted(request, is_new=False) if is_repetition else closed
-        if request.closes and request.producer == notes.closer:
-            return self._accepted(request, is_new=False)
-        judged = self._judge(request)
-        if isinstance(judged, DurableRefused):
-            return judged if judged.why is RefusalReason.STALE_EPOCH else closed
-        return closed if judged is None or request.closes else judged
+            return self._appended(request, is_new=False) if is_repetition else closed
+        if request.closes and request.producer == durable.closer:
+            return self._appended(request, is_new=False)
+        checked = self._check_producer(request)
+        if isinstance(checked, DurableRefused):
+            return checked if checked.why is RefusalReason.STALE_EPOCH else closed
+        return closed if checked is None or request.closes else checked
 
-    def _accepted(self, request: DurableAppend, *, is_new: bool = True) -> DurableAppended:
-        notes, epoch, seq = self._properties.durable, 0, 0
+    def _appended(self, request: DurableAppend, *, is_new: bool = True) -> DurableAppended:
+        durable, epoch, seq = self._metadata.durable, 0, 0
         if request.producer is not None:
-            progress = notes.producers[request.producer.id]
-            epoch, seq = progress.epoch, progress.seq
-        return DurableAppended(
-            request.number, self._extent.tail, notes.is_closed, is_new, epoch, seq
-        )
+            state = durable.producers[request.producer.id]
+            epoch, seq = state.epoch, state.seq
+        tail = self._bounds.tail
+        return DurableAppended(request.number, tail, durable.is_closed, is_new, epoch, seq)

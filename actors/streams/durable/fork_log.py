@@ -32,7 +32,7 @@ def fork_chain(
 
 def base_of(notes: Mapping[bytes, bytes]) -> LogBase:
     """SeekBy the own records of a stream with these notes begin."""
-    parentage = DurableMetadata(notes).parentage
+    parentage = DurableMetadata(notes).parent
     if parentage is None:
         return LogBase()
     last = Position(parentage.last_ms, parentage.last_seq)

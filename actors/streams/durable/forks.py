@@ -1,10 +1,13 @@
-"""How streams are made for Durable Streams, and what forks and their sources say to each other.
+"""The creation of streams for Durable Streams, and the messages between forks and their sources.
 
-A source notes a fork before it is made, and hears when it is gone. Where a stop comes in between,
-the note stands for nothing; so a source that is to go asks all that it noted (`Claim`).
+A source stores the number of a fork before the fork is created, and is told when the fork is gone.
+After a stop in between, the number stands for nothing; so a source that is to go asks all forks it
+knows of (`CheckFork`).
 """
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from millpond.actors.messages import Batch, Port, StreamReply
 from millpond.actors.runtime.cell import Effects
@@ -14,8 +17,8 @@ from millpond.actors.streams.durable.append import DurableAppends
 from millpond.actors.streams.durable.fork_log import fork_chain
 from millpond.actors.streams.durable.messages import (
     NO_EXPIRY,
-    BeginFork,
-    Claim,
+    CheckFork,
+    CreateFork,
     CreateSpec,
     DurableCreate,
     DurableCreated,
@@ -24,204 +27,177 @@ from millpond.actors.streams.durable.messages import (
     ForkParent,
     Lifetime,
     RefusalReason,
-    Release,
+    ReleaseFork,
     media_type,
 )
 from millpond.actors.streams.messages import Append, Appended, Settings
 from millpond.actors.streams.metadata import StreamMetadata
-from millpond.actors.streams.moment import Moment
+from millpond.actors.streams.registration import Registration
 
 
 class Forks:
-    """The side of one stream that makes it, and its forks. `is_taken`: there is something that
-    excludes a stream of this name."""
+    """The creation of one stream, as a fork or not, and the forks of it."""
 
-    __slots__ = ("_appender", "_cell", "_entries", "_extent", "_moment", "_name", "_properties")
+    __slots__ = ("_appender", "_appends", "_bounds", "_cell", "_metadata", "_registration")
 
     def __init__(
         self,
-        name: bytes,
+        registration: Registration,
         cell: bytes,
-        extent: StreamBounds,
-        properties: StreamMetadata,
+        bounds: StreamBounds,
+        metadata: StreamMetadata,
         appender: StreamAppender,
-        entries: DurableAppends,
-        moment: Moment,
+        appends: DurableAppends,
     ) -> None:
-        self._name = name
+        self._registration = registration
         self._cell = cell
-        self._extent = extent
-        self._properties = properties
+        self._bounds = bounds
+        self._metadata = metadata
         self._appender = appender
-        self._entries = entries
-        self._moment = moment
+        self._appends = appends
 
     # The stream itself.
 
-    def establish(
-        self, request: DurableCreate, effects: Effects, *, is_there: bool, is_taken: bool
-    ) -> StreamReply:
-        """Make it, or say whether it is like this."""
-        number, founding = request.number, request.founding
-        if is_there:
-            return self._compared(number, founding)
-        if is_taken:
+    def create(self, request: DurableCreate, now_ms: int, effects: Effects) -> StreamReply:
+        """Create the stream, or say whether the one that exists is the same."""
+        number, spec = request.number, request.spec
+        if self._registration.exists:
+            return self._compare(number, spec)
+        if self._registration.is_taken:
             return DurableRefused(number, RefusalReason.CONFLICT)
-        if founding.fork is not None:
+        if spec.fork is not None:
             return DurableRefused(number, RefusalReason.MISSING)
-        return self._make(number, founding, founding.lifetime or NO_EXPIRY, effects)
+        return self._create(number, spec, now_ms, effects)
 
-    def begin_fork(
-        self, request: BeginFork, effects: Effects, *, is_there: bool, is_taken: bool
-    ) -> StreamReply:
-        """Make it as a fork; whatever else comes of it, the source hears that it is none."""
-        parentage = request.parentage
+    def create_fork(self, request: CreateFork, now_ms: int, effects: Effects) -> StreamReply:
+        """Create the stream as a fork; if it is not created, the source is told."""
+        parent = request.parent
         reply: StreamReply
-        if is_there:
-            reply = self._compared(request.number, request.founding)
-        elif is_taken:
+        if self._registration.exists:
+            reply = self._compare(request.number, request.spec)
+        elif self._registration.is_taken:
             reply = DurableRefused(request.number, RefusalReason.CONFLICT)
         else:
-            self._extent.descend(parentage)
-            lifetime = request.founding.lifetime or NO_EXPIRY
-            reply = self._make(request.number, request.founding, lifetime, effects, request.prefix)
+            self._bounds.start_at_fork(parent)
+            reply = self._create(request.number, request.spec, now_ms, effects, request.prefix)
             if isinstance(reply, DurableCreated):
-                effects.changes.append(self._properties.durable.descend(parentage))
+                effects.changes.append(self._metadata.durable.set_parent(parent))
                 return reply
-            self._extent.drop()
-        effects.posts += ((parentage.cell, Release(0, self._cell, parentage.ref)),)
+            self._bounds.delete()
+        effects.posts += ((parent.cell, ReleaseFork(0, self._cell, parent.ref)),)
         return reply
 
-    def _make(
+    def _create(
         self,
         number: int,
-        founding: CreateSpec,
-        lifetime: Lifetime,
+        spec: CreateSpec,
+        now_ms: int,
         effects: Effects,
         prefix: list[bytes] | None = None,
     ) -> StreamReply:
-        changes, now_ms = effects.changes, self._moment.now_ms
-        bodies = (prefix or []) + founding.bodies
+        changes, metadata = effects.changes, self._metadata
+        bodies = (prefix or []) + spec.bodies
         if bodies:
             reply = self._appender.append(Append(number, bodies))
             if not isinstance(reply, Appended):
                 return reply
-        changes.append(
-            self._properties.create(now_ms, Settings(content_type=founding.content_type))
-        )
-        changes += self._properties.durable.begin(lifetime, now_ms)
-        if founding.closes:
-            self._entries.close(None, changes)
-        return self._established(number, is_new=True)
+        changes.append(metadata.create(now_ms, Settings(content_type=spec.content_type)))
+        changes += metadata.durable.create(spec.lifetime or NO_EXPIRY, now_ms)
+        if spec.closes:
+            self._appends.close(None, changes)
+        return self._created(number, is_new=True)
 
-    def _compared(self, number: int, founding: CreateSpec) -> StreamReply:
-        """Is the stream that is there like this? What is left to the source is like anything."""
-        properties, notes = self._properties, self._properties.durable
-        fork, parentage = founding.fork, notes.parentage
-        is_same = founding.closes == notes.is_closed and (fork is None) == (parentage is None)
-        if fork is None or founding.content_type is not None:
-            mine = media_type(properties.settings.content_type)
-            is_same = is_same and media_type(founding.content_type) == mine
-        if fork is None or founding.lifetime is not None:
-            is_same = is_same and _alike(founding.lifetime or NO_EXPIRY, notes.lifetime)
-        if fork is not None and parentage is not None:
-            is_same = is_same and fork.source == parentage.source and fork.sub == parentage.sub
-            is_same = is_same and fork.at in (None, parentage.at)
-        return (
-            self._established(number) if is_same else DurableRefused(number, RefusalReason.CONFLICT)
-        )
+    def _compare(self, number: int, spec: CreateSpec) -> StreamReply:
+        """The reply to a request to create a stream that exists. What a fork's request leaves to
+        the source is the same in any case."""
+        metadata, durable = self._metadata, self._metadata.durable
+        fork, parent = spec.fork, durable.parent
+        is_same = spec.closes == durable.is_closed and (fork is None) == (parent is None)
+        if fork is None or spec.content_type is not None:
+            content_type = media_type(metadata.settings.content_type)
+            is_same = is_same and media_type(spec.content_type) == content_type
+        if fork is None or spec.lifetime is not None:
+            lifetime = spec.lifetime or NO_EXPIRY
+            is_same = is_same and _is_same_lifetime(lifetime, durable.lifetime)
+        if fork is not None and parent is not None:
+            is_same = is_same and fork.source == parent.source and fork.sub == parent.sub
+            is_same = is_same and fork.at in (None, parent.at)
+        return self._created(number) if is_same else DurableRefused(number, RefusalReason.CONFLICT)
 
-    def _established(self, number: int, *, is_new: bool = False) -> DurableCreated:
-        properties, notes = self._properties, self._properties.durable
-        content_type = properties.settings.content_type
-        tail = self._extent.tail
-        return DurableCreated(number, is_new, tail, notes.is_closed, content_type, notes.lifetime)
+    def _created(self, number: int, *, is_new: bool = False) -> DurableCreated:
+        durable, content_type = self._metadata.durable, self._metadata.settings.content_type
+        tail = self._bounds.tail
+        return DurableCreated(
+            number, is_new, tail, durable.is_closed, content_type, durable.lifetime
+        )
 
     # Its forks.
 
-    def fork(self, port: Port, request: Fork, effects: Effects) -> StreamReply | None:
-        """Note a fork of this stream, which is there, and pass on to it what it is; it answers."""
-        extent, properties = self._extent, self._properties
-        notes, founding, number = properties.durable, request.founding, request.number
-        if not properties.is_it(request.incarnation):
+    def fork(
+        self, port: Port, request: Fork, now_ms: int, effects: Effects
+    ) -> DurableRefused | None:
+        """Store the number of a new fork, and forward the request to the fork, which replies."""
+        bounds, metadata, durable = self._bounds, self._metadata, self._metadata.durable
+        spec, number = request.spec, request.number
+        if not metadata.matches(request.incarnation):
             return DurableRefused(number, RefusalReason.SOURCE_MISSING)
-        mine = properties.settings.content_type
-        if founding.content_type is None:
-            founding = _with_type(founding, mine)
-        elif media_type(founding.content_type) != media_type(mine):
+        content_type = metadata.settings.content_type
+        if spec.content_type is None:
+            spec = replace(spec, content_type=content_type)
+        elif media_type(spec.content_type) != media_type(content_type):
             return DurableRefused(number, RefusalReason.CONFLICT)
-        point = extent.tail if request.point is None else request.point
-        if not extent.trim_point <= point <= extent.tail and point != 0:
+        point = bounds.tail if request.point is None else request.point
+        if not bounds.trim_point <= point <= bounds.tail and point != 0:
             return DurableRefused(number, RefusalReason.BEYOND)
-        ref = max(self._moment.now_ms, max(notes.refs, default=0) + 1)
-        asked = founding.fork
-        parentage = ForkParent(
-            self._name,
+        ref = max(now_ms, max(durable.forks, default=0) + 1)
+        source = spec.fork
+        chain = [] if durable.parent is None else durable.parent.chain
+        parent = ForkParent(
+            self._registration.name,
             self._cell,
             ref,
-            point if asked is None or asked.at is None else asked.at,
-            0 if asked is None else asked.sub,
+            point if source is None or source.at is None else source.at,
+            0 if source is None else source.sub,
             point,
-            extent.last_id.ms,
-            extent.last_id.seq,
-            extent.last_timestamp,
-            self.lineage_at(point),
+            bounds.last_id.ms,
+            bounds.last_id.seq,
+            bounds.last_timestamp,
+            fork_chain(chain, self._cell, point),
         )
-        effects.changes.append(notes.refer(ref, request.cell))
-        if founding.lifetime is None:
-            founding = _with_lifetime(founding, notes.lifetime)
-        begin = BeginFork(number, founding, parentage, request.prefix)
-        effects.forwards += ((request.cell, Batch(port, [begin])),)
+        effects.changes.append(durable.add_fork(ref, request.cell))
+        if spec.lifetime is None:
+            spec = replace(spec, lifetime=durable.lifetime)
+        create = CreateFork(number, spec, parent, request.prefix)
+        effects.forwards += ((request.cell, Batch(port, [create])),)
         return None
 
-    def lineage_at(self, point: int) -> list[tuple[bytes, int]]:
-        """Where the records of this stream below `point` are."""
-        parentage = self._properties.durable.parentage
-        above = [] if parentage is None else parentage.lineage
-        return fork_chain(above, self._cell, point)
+    def check_all(self, effects: Effects) -> None:
+        """Ask all forks whether they exist."""
+        forks = self._metadata.durable.forks
+        checks = ((cell, CheckFork(0, self._cell, ref)) for ref, cell in forks.items())
+        effects.posts += tuple(checks)
 
-    def claim_all(self, effects: Effects) -> None:
-        """Ask all forks that are noted whether they are there."""
-        refs = self._properties.durable.refs
-        effects.posts += tuple((cell, Claim(0, self._cell, ref)) for ref, cell in refs.items())
+    def reply_check(self, check: CheckFork, effects: Effects) -> None:
+        """Tell the source if this stream is no fork of that number."""
+        parent = self._metadata.durable.parent
+        is_fork = parent is not None and (parent.cell, parent.ref) == (check.cell, check.ref)
+        if not is_fork or self._metadata.created is None:
+            effects.posts += ((check.cell, ReleaseFork(0, self._cell, check.ref)),)
 
-    def answer_claim(self, claim: Claim, effects: Effects) -> None:
-        """Say so, if this is no fork of that number."""
-        parentage = self._properties.durable.parentage
-        is_one = parentage is not None and (parentage.cell, parentage.ref) == (
-            claim.cell,
-            claim.ref,
-        )
-        if not is_one or self._properties.created is None:
-            effects.posts += ((claim.cell, Release(0, self._cell, claim.ref)),)
+    def release(self, request: ReleaseFork, effects: Effects) -> bool:
+        """Remove a fork that is gone. True: the stream is a tombstone without forks now."""
+        durable = self._metadata.durable
+        if durable.forks.get(request.ref) == request.cell:
+            effects.changes.append(durable.remove_fork(request.ref))
+        return durable.is_tombstone and not durable.forks
 
-    def release(self, request: Release, effects: Effects) -> bool:
-        """A fork is gone. Is there none left of a stream that is buried?"""
-        notes = self._properties.durable
-        if notes.refs.get(request.ref) == request.cell:
-            effects.changes.append(notes.release(request.ref))
-        return notes.is_tombstone and not notes.refs
-
-    def part(self, effects: Effects) -> None:
-        """The stream goes: its source hears of it."""
-        parentage = self._properties.durable.parentage
-        if parentage is not None:
-            gone = Release(0, self._cell, parentage.ref)
-            effects.posts += ((parentage.cell, gone),)
+    def leave_parent(self, effects: Effects) -> None:
+        """The stream is deleted: tell its source."""
+        parent = self._metadata.durable.parent
+        if parent is not None:
+            effects.posts += ((parent.cell, ReleaseFork(0, self._cell, parent.ref)),)
 
 
-def _alike(asked: Lifetime, mine: Lifetime) -> bool:
+def _is_same_lifetime(one: Lifetime, other: Lifetime) -> bool:
     """The same time may be written in several ways."""
-    return (asked.ttl_s, asked.expires_ms) == (mine.ttl_s, mine.expires_ms)
-
-
-def _with_type(founding: CreateSpec, content_type: bytes | None) -> CreateSpec:
-    return CreateSpec(
-        content_type, founding.lifetime, founding.closes, founding.bodies, founding.fork
-    )
-
-
-def _with_lifetime(founding: CreateSpec, lifetime: Lifetime) -> CreateSpec:
-    return CreateSpec(
-        founding.content_type, lifetime, founding.closes, founding.bodies, founding.fork
-    )
+    return (one.ttl_s, one.expires_ms) == (other.ttl_s, other.expires_ms)

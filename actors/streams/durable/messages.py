@@ -69,7 +69,7 @@ class CreateSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForkParent(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The note of a fork. Its records below `point` are those of `lineage`: cells, and up to which
+    """The note of a fork. Its records below `point` are those of `chain`: cells, and up to which
     sequence each of them counts. Its source knows it by the number `ref`."""
 
     source: bytes
@@ -81,7 +81,7 @@ class ForkParent(msgspec.Struct, frozen=True, gc=False, array_like=True):
     last_ms: int
     last_seq: int
     last_timestamp: int
-    lineage: list[tuple[bytes, int]]
+    chain: list[tuple[bytes, int]]
 
 
 # Requests.
@@ -95,12 +95,12 @@ class DurableAppend(DurableRequest, frozen=True, gc=False):
     """Append, or close, or both in one step. Answered by `DurableAppended`, `DurableRefused`,
     `StreamFailed`.
 
-    No bodies: only close; `content_type` counts only with some. `order` is `Stream-Seq`.
+    No bodies: only close; `content_type` counts only with some. `stream_seq` is `Stream-Seq`.
     """
 
     bodies: list[bytes]
     content_type: bytes | None = None
-    order: bytes | None = None
+    stream_seq: bytes | None = None
     producer: Producer | None = None
     closes: bool = False
 
@@ -110,7 +110,7 @@ class DurableCreate(DurableRequest, frozen=True, gc=False):
     MISSING where
     it was to be a fork and is not there."""
 
-    founding: CreateSpec
+    spec: CreateSpec
 
 
 class Fork(DurableRequest, frozen=True, gc=False):
@@ -121,28 +121,28 @@ class Fork(DurableRequest, frozen=True, gc=False):
     """
 
     cell: bytes
-    founding: CreateSpec
+    spec: CreateSpec
     point: int | None
     prefix: list[bytes]
     incarnation: int
 
 
-class BeginFork(DurableRequest, frozen=True, gc=False):
+class CreateFork(DurableRequest, frozen=True, gc=False):
     """From a source to its fork: begin like this."""
 
-    founding: CreateSpec
-    parentage: ForkParent
+    spec: CreateSpec
+    parent: ForkParent
     prefix: list[bytes]
 
 
-class Claim(DurableRequest, frozen=True, gc=False):
+class CheckFork(DurableRequest, frozen=True, gc=False):
     """From a source that is to go: are you its fork of this number?"""
 
     cell: bytes
     ref: int
 
 
-class Release(DurableRequest, frozen=True, gc=False):
+class ReleaseFork(DurableRequest, frozen=True, gc=False):
     """To a source: its fork of this number is gone, or never was."""
 
     cell: bytes

@@ -1,6 +1,6 @@
-"""What is noted of a stream for Durable Streams; what changes one gives the changes for the store.
+"""Metadata of a stream for Durable Streams: lifetime, forks, producers, and whether it is closed.
 
-Most streams have none of it, so it is one object that stands in for all notes that are missing.
+A method that changes something gives the changes for the store.
 """
 
 from __future__ import annotations
@@ -24,49 +24,50 @@ _REF = b"ref\0"
 
 _encode = msgspec.msgpack.Encoder().encode
 _lifetime = msgspec.msgpack.Decoder(Lifetime)
-_parentage = msgspec.msgpack.Decoder(ForkParent)
+_parent = msgspec.msgpack.Decoder(ForkParent)
 _closer = msgspec.msgpack.Decoder(Producer | None)
 _progress = msgspec.msgpack.Decoder(ProducerState)
 
 
 class DurableMetadata:
-    """`refs` are the cells of forks by their numbers."""
+    """The metadata of one stream. `forks` are the cells of its forks by their numbers. A tombstone
+    is a deleted stream that still has forks."""
 
     __slots__ = (
         "closer",
+        "forks",
         "is_closed",
         "is_tombstone",
         "lifetime",
-        "order",
-        "parentage",
+        "parent",
         "producers",
-        "refs",
+        "stream_seq",
         "touched_ms",
     )
 
-    def __init__(self, notes: Mapping[bytes, bytes]) -> None:
-        lifetime, fork, closed = notes.get(LIFETIME), notes.get(FORK), notes.get(CLOSED)
+    def __init__(self, values: Mapping[bytes, bytes]) -> None:
+        lifetime, fork, closed = values.get(LIFETIME), values.get(FORK), values.get(CLOSED)
         self.lifetime = NO_EXPIRY if lifetime is None else _lifetime.decode(lifetime)
-        self.touched_ms = int.from_bytes(notes.get(TOUCHED, b""))
-        self.parentage = None if fork is None else _parentage.decode(fork)
+        self.touched_ms = int.from_bytes(values.get(TOUCHED, b""))
+        self.parent = None if fork is None else _parent.decode(fork)
         self.is_closed = closed is not None
         self.closer = None if closed is None else _closer.decode(closed)
         """The producer whose append closed the stream, if it was one."""
-        self.order = notes.get(ORDER)
-        self.is_tombstone = BURIED in notes
+        self.stream_seq = values.get(ORDER)
+        self.is_tombstone = BURIED in values
         self.producers = {
             name[len(_PRODUCER) :]: _progress.decode(value)
-            for name, value in notes.items()
+            for name, value in values.items()
             if name.startswith(_PRODUCER)
         }
-        self.refs = {
+        self.forks = {
             int.from_bytes(name[len(_REF) :]): value
-            for name, value in notes.items()
+            for name, value in values.items()
             if name.startswith(_REF)
         }
 
-    def begin(self, lifetime: Lifetime, now_ms: int) -> Iterator[MetadataSet]:
-        """The stream is made with this lifetime."""
+    def create(self, lifetime: Lifetime, now_ms: int) -> Iterator[MetadataSet]:
+        """The stream is created with this lifetime."""
         self.lifetime = lifetime
         if lifetime != NO_EXPIRY:
             yield MetadataSet(LIFETIME, _encode(lifetime))
@@ -78,23 +79,23 @@ class DurableMetadata:
         self.touched_ms = now_ms
         return MetadataSet(TOUCHED, now_ms.to_bytes(8))
 
-    def descend(self, parentage: ForkParent) -> MetadataSet:
-        """The stream is a fork."""
-        self.parentage = parentage
-        return MetadataSet(FORK, _encode(parentage))
+    def set_parent(self, parent: ForkParent) -> MetadataSet:
+        """The stream is a fork of this parent."""
+        self.parent = parent
+        return MetadataSet(FORK, _encode(parent))
 
     def close(self, closer: Producer | None) -> MetadataSet:
         """The stream takes no more records."""
         self.is_closed, self.closer = True, closer
         return MetadataSet(CLOSED, _encode(closer))
 
-    def follow(self, order: bytes) -> MetadataSet:
-        """What comes next has to come behind this `Stream-Seq`."""
-        self.order = order
+    def set_stream_seq(self, order: bytes) -> MetadataSet:
+        """The next append has to have a greater `Stream-Seq`."""
+        self.stream_seq = order
         return MetadataSet(ORDER, order)
 
-    def advance(self, producer: Producer, now_ms: int) -> Iterator[MetadataSet]:
-        """A producer got so far; another is forgotten, if there are too many."""
+    def advance_producer(self, producer: Producer, now_ms: int) -> Iterator[MetadataSet]:
+        """Set the progress of a producer; of too many the least recent one is forgotten."""
         if producer.id not in self.producers and len(self.producers) >= PRODUCERS_MAX:
             oldest = least_recent_producer(self.producers)
             del self.producers[oldest]
@@ -103,17 +104,17 @@ class DurableMetadata:
         self.producers[producer.id] = progress
         yield MetadataSet(_PRODUCER + producer.id, _encode(progress))
 
-    def refer(self, ref: int, cell: bytes) -> MetadataSet:
-        """There is, or is to be, a fork of this number."""
-        self.refs[ref] = cell
+    def add_fork(self, ref: int, cell: bytes) -> MetadataSet:
+        """Add a fork by its number; it exists, or is about to."""
+        self.forks[ref] = cell
         return MetadataSet(_REF + ref.to_bytes(8), cell)
 
-    def release(self, ref: int) -> MetadataSet:
-        """There is no fork of this number any more."""
-        del self.refs[ref]
+    def remove_fork(self, ref: int) -> MetadataSet:
+        """Remove a fork by its number."""
+        del self.forks[ref]
         return MetadataSet(_REF + ref.to_bytes(8), None)
 
-    def bury(self) -> MetadataSet:
-        """The stream is gone for everybody but its forks."""
+    def set_tombstone(self) -> MetadataSet:
+        """The stream is deleted, but its forks still need its records."""
         self.is_tombstone = True
         return MetadataSet(BURIED, b"1")

@@ -54,7 +54,7 @@ class Pool(Lake):
         if self.folder is not None and self.loop is not None:
             most = self.state_shared.limits.disk_bytes_max
             self.checkpoints = CheckpointStore(self.folder, OsDisk(), self.loop, most)
-            self.directory.on_gone = self.checkpoints.forget
+            self.directory.on_deleted = self.checkpoints.forget
 
     def _spawn(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
         name = state_of(cell)

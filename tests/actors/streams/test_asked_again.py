@@ -80,7 +80,7 @@ def test_what_the_stream_had_to_look_for_waits_on(slow: Lake) -> None:
     slow.append(b"x")
     slow.store.is_slow = slow.store.is_doomed = True
     port, view = slow.port(), m.RecordFilter(empty=False)
-    slow.say(port, read_of(0, bytes_max=1, count=1, view=view, wait_until=slow.now + 60))
+    slow.say(port, read_of(0, bytes_max=1, count=1, record_filter=view, wait_until=slow.now + 60))
     assert not port.written
     slow.say(slow.port(), m.Append(0, [b"a"]))
     slow.settle()

@@ -117,12 +117,12 @@ def test_a_producer_is_heard_once(lake: Lake) -> None:
 
 def test_what_is_kept_of_a_stream_outlives_a_restart(kept: Lake) -> None:
     establish(kept)
-    accepted(submit(kept, b"a", producer=by(0), order=b"5"))
+    accepted(submit(kept, b"a", producer=by(0), stream_seq=b"5"))
     kept.restart()
     assert not accepted(submit(kept, b"a", producer=by(0))).is_new
-    assert why(submit(kept, b"b", order=b"5")) is d.RefusalReason.OUT_OF_ORDER
+    assert why(submit(kept, b"b", stream_seq=b"5")) is d.RefusalReason.OUT_OF_ORDER
     closing = by(1)
-    assert accepted(submit(kept, b"z", producer=closing, closes=True, order=b"6")).is_closed
+    assert accepted(submit(kept, b"z", producer=closing, closes=True, stream_seq=b"6")).is_closed
     kept.restart()
     again = accepted(submit(kept, b"another", producer=closing, closes=True))
     assert (again.is_new, again.is_closed) == (False, True)
@@ -133,13 +133,13 @@ def test_what_is_kept_of_a_stream_outlives_a_restart(kept: Lake) -> None:
 
 def test_what_a_failed_request_says_is_forgotten(lake: Lake) -> None:
     establish(lake)
-    accepted(submit(lake, b"a", order=b"5", producer=by(0)))
-    assert why(submit(lake, b"b", order=b"4", producer=by(1))) is d.RefusalReason.OUT_OF_ORDER
+    accepted(submit(lake, b"a", stream_seq=b"5", producer=by(0)))
+    assert why(submit(lake, b"b", stream_seq=b"4", producer=by(1))) is d.RefusalReason.OUT_OF_ORDER
     assert (
         why(submit(lake, b"b", content_type=b"image/png", producer=by(1)))
         is d.RefusalReason.OTHER_TYPE
     )
-    assert accepted(submit(lake, b"b", order=b"6", producer=by(1))).is_new
+    assert accepted(submit(lake, b"b", stream_seq=b"6", producer=by(1))).is_new
     assert lake.bodies() == [b"a", b"b"]
 
 
@@ -235,11 +235,11 @@ def test_an_end_does_not_move(lake: Lake) -> None:
 
 def test_what_expired_begins_anew(lake: Lake) -> None:
     establish(lake, b"old", lifetime=d.Lifetime(1))
-    accepted(submit(lake, b"old", producer=by(0), order=b"9"))
+    accepted(submit(lake, b"old", producer=by(0), stream_seq=b"9"))
     lake.advance(1.1)
     made = establish(lake, b"new")
     assert isinstance(made, d.DurableCreated) and made.is_new
-    assert accepted(submit(lake, b"new", producer=by(0), order=b"1")).is_new
+    assert accepted(submit(lake, b"new", producer=by(0), stream_seq=b"1")).is_new
     assert lake.bodies() == [b"new", b"new"]
 
 
@@ -259,7 +259,7 @@ def test_a_restart_ends_no_stream_too_early_and_few_too_late(kept: Lake) -> None
 def test_reads_of_a_full_disk_still_are_answered(tmp_path: Path) -> None:
     from millpond.actors.streams.settings import StreamLimits
 
-    with lake_in(None, limits=StreamLimits(is_kept=True)) as lake:
+    with lake_in(None, limits=StreamLimits(is_durable=True)) as lake:
         establish(lake, b"a", lifetime=d.Lifetime(5))
         lake.store.health.is_writable = False
         lake.advance(4)

@@ -323,7 +323,10 @@ def test_a_topic_does_not_take_a_buried_name(lake: Lake) -> None:
 def test_claims_of_strangers_change_nothing(lake: Lake) -> None:
     make(lake, SOURCE, b"a")
     made(fork(lake))
-    for mail in (d.Release(0, stream_cell(b"stranger"), 1), d.Claim(0, stream_cell(b"x"), 5)):
+    for mail in (
+        d.ReleaseFork(0, stream_cell(b"stranger"), 1),
+        d.CheckFork(0, stream_cell(b"x"), 5),
+    ):
         lake.scheduler.submit(stream_cell(SOURCE), Batch(None, [mail]), lake.now)
         lake.settle()
     delete(lake, SOURCE)

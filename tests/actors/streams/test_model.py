@@ -49,10 +49,11 @@ class Streams(RuleBasedStateMachine):
     age_s: int | None = None
 
     @initialize(
-        is_kept=st.booleans(), age_s=st.one_of(st.none(), st.integers(5, 60).map(lambda n: n * 2))
+        is_durable=st.booleans(),
+        age_s=st.one_of(st.none(), st.integers(5, 60).map(lambda n: n * 2)),
     )
-    def begin(self, is_kept: bool, age_s: int | None) -> None:
-        self.folder = Path(tempfile.mkdtemp()) if is_kept else None
+    def begin(self, is_durable: bool, age_s: int | None) -> None:
+        self.folder = Path(tempfile.mkdtemp()) if is_durable else None
         self.age_s = age_s
         self.lake = Lake(self.folder)
         self.make()

@@ -63,7 +63,7 @@ def test_any_reads_of_others_leave_a_read_as_it_is(
             by_id = lake.read(every[start][2], count=count)
             assert list(rows_of(by_id)) == every[start : start + count] and is_alike(by_id)
             seen = [row for row in every[start:] if row[3]][:count]
-            shown = lake.read(start, count=count, view=m.RecordFilter(empty=False))
+            shown = lake.read(start, count=count, record_filter=m.RecordFilter(empty=False))
             rows = list(rows_of(shown))
             assert rows == seen[: len(rows)] and bool(rows) is bool(seen) and is_alike(shown)
 

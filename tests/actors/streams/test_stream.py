@@ -253,12 +253,12 @@ class TestReading:
         lake.append(b"me", b"c", headers=[[(b"", b"fence")], [(b"k", b"v")]])
         lake.append(b"", b"")
         view = m.RecordFilter(empty=False, commands=False, body_bytes_max=3)
-        shown = lake.read(view=view)
+        shown = lake.read(record_filter=view)
         assert [row[::3] for row in rows_of(shown)] == [(1, b"a"), (5, b"b"), (7, b"c")]
         assert shown.next == 10
         assert lake.counters.skipped == 7
-        assert lake.bodies(2, view=view, count=1) == [b"b"]
-        last = lake.read(8, view=view)
+        assert lake.bodies(2, record_filter=view, count=1) == [b"b"]
+        last = lake.read(8, record_filter=view)
         assert (list(last.spans), last.next) == ([], 8)
         assert len(lake.bodies()) == 10
 
@@ -268,7 +268,7 @@ class TestReading:
             lake.append(b"", headers=[[(b"k", b"v" * 200)]])
         lake.append(b"seen")
         view = m.RecordFilter(empty=False)
-        assert lake.bodies(view=view, bytes_max=10, count=1) == [b"seen"]
+        assert lake.bodies(record_filter=view, bytes_max=10, count=1) == [b"seen"]
 
 
 class TestTrimming:
@@ -369,7 +369,7 @@ class TestQuotas:
             assert 500 < lake.store.usage.log_bytes < 600
 
     def test_a_store_that_takes_nothing(self, tmp_path: Path) -> None:
-        limits = StreamLimits(is_kept=True)
+        limits = StreamLimits(is_durable=True)
         with lake_in(tmp_path, limits=limits) as lake:
             lake.create()
             lake.append(b"a")

@@ -152,14 +152,14 @@ class TestChains:
         slow.say(port, m.SessionAppend(1, [b"a"]))
         slow.store.finish()
         slow.store.is_doomed = True
-        slow.say(port, m.SessionAppend(2, [b"b"], behind=1))
+        slow.say(port, m.SessionAppend(2, [b"b"], previous=1))
         slow.say(other, m.SessionAppend(1, [b"x"]))
         slow.store.finish(Fault.NOT_STORED)
         slow.store.is_slow = slow.store.is_doomed = False
         slow.settle()
-        slow.say(port, m.SessionAppend(3, [b"c"], behind=2))
-        slow.say(port, m.SessionAppend(4, [b"d"], behind=3))
-        slow.say(other, m.SessionAppend(2, [b"y"], behind=1))
+        slow.say(port, m.SessionAppend(3, [b"c"], previous=2))
+        slow.say(port, m.SessionAppend(4, [b"d"], previous=3))
+        slow.say(other, m.SessionAppend(2, [b"y"], previous=1))
         slow.settle()
         first, *failed = port.take()
         assert isinstance(first, m.Appended)
@@ -171,7 +171,7 @@ class TestChains:
         port = lake.port()
         lake.crash_on = {m.Describe}
         lake.say(port, m.SessionAppend(1, [b"a"]), m.Describe(2))
-        lake.say(port, m.SessionAppend(3, [b"b"], behind=1))
+        lake.say(port, m.SessionAppend(3, [b"b"], previous=1))
         lake.advance(1)
         assert [type(each) for each in port.take()] == [Failed, Failed, m.StreamFailed]
         assert lake.bodies() == []
@@ -185,7 +185,7 @@ class TestChains:
         lake.advance(1)
         lake.crash_on = {m.Describe}
         lake.say(lake.port(), m.Describe(0))
-        lake.say(port, m.SessionAppend(2, [b"b"]), m.SessionAppend(3, [b"c"], behind=2))
+        lake.say(port, m.SessionAppend(2, [b"b"]), m.SessionAppend(3, [b"c"], previous=2))
         lake.advance(1)
         assert lake.bodies() == [b"a", b"b", b"c"]
 

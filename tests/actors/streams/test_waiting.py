@@ -96,8 +96,8 @@ class TestWakingUp:
         assert (list(empty.spans), empty.next, empty.tail) == ([], 1, 1)
 
     def test_what_a_view_cannot_show_does_not_wake(self, lake: Lake) -> None:
-        port = waiting(lake, view=m.RecordFilter(empty=False))
-        other = waiting(lake, Position(0, 0), view=m.RecordFilter(empty=False))
+        port = waiting(lake, record_filter=m.RecordFilter(empty=False))
+        other = waiting(lake, Position(0, 0), record_filter=m.RecordFilter(empty=False))
         lake.append(b"", b"")
         lake.append(b"")
         assert port.take() == other.take() == []
@@ -404,7 +404,9 @@ def test_s3p_40_what_the_store_still_looks_for_is_given_to_who_waits_no_longer(
         assert bodies_of(*port.take()) == [bytes(500) + b"0"]
         lake.append(b"")
         view = m.RecordFilter(empty=False)
-        lake.say(late, read_of(40, view=view, wait_until=lake.now + WAIT_S), m.FinishRead(0))
+        lake.say(
+            late, read_of(40, record_filter=view, wait_until=lake.now + WAIT_S), m.FinishRead(0)
+        )
         lake.settle()
         (nothing,) = late.take()
         assert isinstance(nothing, m.Records) and not nothing.spans

@@ -138,7 +138,7 @@ async def _behind(
     count = w.PAGE_RECORDS if is_json else 1
 
     def make(number: int) -> m.Read:
-        return m.Read(number, start, count, w.PAGE_BYTES, view=w.VIEW, one_append=is_json)
+        return m.Read(number, start, count, w.PAGE_BYTES, record_filter=w.VIEW, one_append=is_json)
 
     found = await cells.request(source.cell, make)
     if isinstance(found, m.StreamFailed | Failed):
