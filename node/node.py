@@ -32,22 +32,24 @@ from millpond.node.access.revocation import watch_revocations
 from millpond.node.client.connect import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
-from millpond.node.connections import Services
+from millpond.node.connections import ConnectionRegistry, Services
 from millpond.node.data_folder import FolderLock, LoopRuntime
-from millpond.node.environment import current_environment
+from millpond.node.environment import current_environment, installed_version, loop_time, rss_bytes
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
-from millpond.node.process import installed_version, loop_time, rss_bytes
 from millpond.node.stream_cells import StreamCells, first_looks, is_reserved
-from millpond.node.stream_settings import stream_book
+from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_rules
 from millpond.node.tls.listeners import TlsListeners
 from millpond.node.web.app import WebServices
 from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import listen, parse_address
 from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.connection import P2PConnection
 from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.rustlog.connection import rustlog_connection
+from millpond.transports.s3p.connection import s3p_connection
 
 if TYPE_CHECKING:
     from millpond.node.http.app import HttpServices
@@ -76,61 +78,87 @@ class Node:
         dialer: Dialer | None = None,
         entropy: Callable[[int], bytes] | None = None,
     ) -> None:
-        self.config = config or Config()
-        self.clock = clock or Clock(monotonic=loop_time(), wall=current_environment().wall)
-        self.listeners: dict[str, str] = {}
-        """Where the node listens, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
-        self._rng = rng or current_environment().rng()
-        entropy = entropy or current_environment().entropy
+        # Time, chance, configuration.
+        self.config = config = config or Config()
+        surroundings = current_environment()
+        self.clock = clock or Clock(monotonic=loop_time(), wall=surroundings.wall)
+        self._rng = rng or surroundings.rng()
+        entropy = entropy or surroundings.entropy
+        self._started_at = self.clock.now()
+
+        # Access, and TLS of the listeners.
         self._access = load_access(
-            self.config.access_file,
-            self.config.token_file,
-            self.config.data,
+            config.access_file,
+            config.token_file,
+            config.data,
             now=self.clock.now,
-            is_public=self.config.insecure_public,
+            is_public=config.insecure_public,
         )
-        self.tls = TlsListeners(self.config, self.clock.now)
-        self._book = channel_rules(self.config)
-        self._stream_book = stream_book(self.config)
+        self.tls = TlsListeners(config, self.clock.now)
+
+        # The store, in memory or in the data folder.
+        self._channel_rules = channel_rules(config)
+        self._stream_rules = stream_rules(config)
         self._lock: FolderLock | None = None
         self._store = self._choose_store(disk or OsDisk())
-        self._shared = self._make_shared()
-        self._streams = self._make_streams()
+
+        # Cells: channels and streams, and their scheduler.
+        self._channels = ChannelContext(
+            ids=IdSource(self._rng.randrange(INSTANCES)),
+            rng=self._rng,
+            usage=self._store.usage,
+            health=self._store.health,
+            limits=config.node_limits,
+        )
+        self._streams = StreamCells(
+            self._stream_rules,
+            self._store,
+            self._submit_one,
+            config.stream_shelf_bytes_max,
+            config.basin.encode(),
+            self.clock.now,
+            config.states,
+        )
         self.scheduler = Scheduler(
             self._store,
             self._spawn,
             self.clock.now,
             self._rng,
-            self.config.scheduler,
+            config.scheduler,
             self._streams.load,
         )
+
+        # Connections, and the services that they call.
+        self.registry = ConnectionRegistry(config, self.clock.now)
         self.services = Services(
-            self.config,
+            config,
+            self.registry,
             self._access,
             self.scheduler,
-            self.clock.now,
+            self._streams,
             self._store.durability,
             self._answer_admin,
-            self._streams,
-            self._rng,
-            entropy,
-            self.clock.ticks_ns,
+            now=self.clock.now,
+            ticks_ns=self.clock.ticks_ns,
+            rng=self._rng,
+            entropy=entropy,
         )
         self.tls.tell(self.services)
+
+        # Messages between nodes, chat, and the web page.
         self.peer_services = PeerServices(
-            self.config, self.scheduler, self._store, self.clock, self._rng, entropy
+            config, self.scheduler, self._store, self.clock, self._rng, entropy
         )
         self.peer_services.serve(self.services, dialer)
-        self._started_at = self.clock.now()
-        self.web = WebServices(self.config, self.clock.now, entropy)
-        self._http: HttpServices | None = None
+        self.web = WebServices(config, self.clock.now, entropy)
+
+        # Listeners; they open in `__aenter__`.
+        self.listeners: dict[str, str] = {}
+        """The addresses of the listeners, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
         self._open: list[Listener] = []
-        self._sessions: dict[str, Callable[[], Session]] = {
-            "p2p": self._p2p_session,
-            "ws": self._ws_session,
-            "s3p": self.services.s3p_connection,
-            "rustlog": self.services.rustlog_connection,
-        }
+        self._s3p = s3p_settings(config)
+        self._rustlog = rustlog_settings(config)
+        self._http: HttpServices | None = None
         self._tasks: TaskGroup | None = None
 
     @property
@@ -155,30 +183,10 @@ class Node:
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store, around, self._durability_of)
 
-    def _make_shared(self) -> ChannelContext:
-        return ChannelContext(
-            ids=IdSource(self._rng.randrange(INSTANCES)),
-            rng=self._rng,
-            usage=self._store.usage,
-            health=self._store.health,
-            limits=self.config.node_limits,
-        )
-
-    def _make_streams(self) -> StreamCells:
-        return StreamCells(
-            self._stream_book,
-            self._store,
-            self._post,
-            self.config.stream_shelf_bytes_max,
-            self.config.basin.encode(),
-            self.clock.now,
-            self.config.states,
-        )
-
     def _durability_of(self, cell: bytes) -> Durability:
         if not is_reserved(cell):
-            return self._book.durability(cell)
-        return self._stream_book.durability(qualified_name_of(cell) or b"")
+            return self._channel_rules.durability(cell)
+        return self._stream_rules.durability(qualified_name_of(cell) or b"")
 
     def _open_store(self) -> None:
         """Take the data folder, and go on where the last run ended."""
@@ -215,9 +223,9 @@ class Node:
         if instance is None:
             instance = self._rng.randrange(INSTANCES)
             store.save_facts({"instance": instance})
-        self._shared.ids.resume(instance, store.last_id)
+        self._channels.ids.resume(instance, store.last_id)
         now = self.clock.now()
-        for name, deadline in first_looks(store.stored_queues(), self._book, now):
+        for name, deadline in first_looks(store.stored_queues(), self._channel_rules, now):
             self.scheduler.adopt(name, deadline)
         for cell, after_s in self._streams.kept():
             self.scheduler.adopt(cell, now + after_s)
@@ -249,10 +257,10 @@ class Node:
                 keyring.identity.public, keyring.book, self.config.relay
             )
             self.web.open(
-                self._access, self.peer_requests, self.listeners, self.services.reauthorize
+                self._access, self.peer_requests, self.listeners, self.registry.reauthorize
             )
             self._tasks.start_soon(self.tls.watch)
-            self._tasks.start_soon(watch_revocations, keyring.book, self.services, self.clock.now)
+            self._tasks.start_soon(watch_revocations, keyring.book, self.registry, self.clock.now)
             await self._streams.open()
             for name in LISTENERS:
                 address: str = getattr(self.config, name)
@@ -284,7 +292,7 @@ class Node:
         """Read again what may change while the node runs: the files of TLS, who may do what."""
         self.tls.reload()
         self._access.reload()
-        self.services.reauthorize()
+        self.registry.reauthorize()
 
     async def __aexit__(
         self,
@@ -324,12 +332,12 @@ class Node:
         self._open.clear()
         self.scheduler.drain()
         with anyio.move_on_after(self.config.drain_timeout_s):
-            await self.services.drain()
-        self.services.close_all()
+            await self.registry.drain()
+        self.registry.close_all()
 
     def listen_in(self, network: Network, address: str) -> None:
         """Serve P2P on the simulated network as well."""
-        self._open.append(network.listen(address, self._p2p_session, self._tasks))
+        self._open.append(network.listen(address, partial(self.new_session, "p2p"), self._tasks))
 
     async def _listen(self, name: str, address: str) -> None:
         assert self._tasks is not None
@@ -340,60 +348,63 @@ class Node:
         is_guarded = self._access.guards(name) or self.tls.guards(name)
         check_exposure(name, host, is_guarded=is_guarded or self.config.insecure_public)
         if name == "http":
-            listener: Listener = await self._http_room().listen(self._tasks, host, port)
+            from millpond.node.http.app import HttpServices  # this import takes its time
+
+            counters = self._streams.counters
+            self._http = HttpServices(self.config, self.services, self.tls, self._sources, counters)
+            listener: Listener = await self._http.listen(self._tasks, host, port)
         else:
-            listener = await self._listen_by_bytes(name, host, port)
+            session = partial(self.new_session, name)
+            tls = self.tls.acceptor(name)
+            guard = partial(contain, f"connection/{name}")
+            listener = await listen(self._tasks, host, port, session, tls=tls, guard=guard)
         self._open.append(listener)
         self.listeners[name] = listener.address
 
-    async def _listen_by_bytes(self, name: str, host: str, port: int) -> Listener:
-        assert self._tasks is not None
-        session = self._sessions[name]
-        guard = partial(contain, f"connection/{name}")
-        tls = self.tls.acceptor(name)
-        return await listen(self._tasks, host, port, session, tls=tls, guard=guard)
-
-    def _http_room(self) -> HttpServices:
-        from millpond.node.http.app import HttpServices  # not before: it takes its time
-
-        counters = self._streams.counters
-        self._http = HttpServices(self.config, self.services, self.tls, self._sources, counters)
-        return self._http
-
-    def _p2p_session(self) -> Session:
-        return self.services.connection(LengthPrefixed(self.config.packet_bytes_max))
-
-    def _ws_session(self) -> Session:
-        return self.services.connection(self.web.framing())
+    def new_session(self, listener: str) -> Session:
+        """The session of a connection that a listener just accepted."""
+        number = self.registry.next_number()
+        match listener:
+            case "p2p":
+                framing = LengthPrefixed(self.config.packet_bytes_max)
+                return P2PConnection(number, self.services, framing)
+            case "ws":
+                return P2PConnection(number, self.services, self.web.framing())
+            case "s3p":
+                return s3p_connection(number, self.services, self._s3p)
+            case "rustlog":
+                return rustlog_connection(number, self.services, self._rustlog)
+            case _:
+                raise AssertionError(f"{listener} makes no sessions")
 
     def _spawn(self, name: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
         if isinstance(kept, LogSnapshot):
             return self._streams.spawn(name, kept)
-        settings = self._book.settings(name)
-        mailbox = self.peer_services.spawn(name, kept, guests, settings, self._shared)
-        return mailbox or Channel(name, kept, guests, settings, self._shared)
+        settings = self._channel_rules.settings(name)
+        mailbox = self.peer_services.spawn(name, kept, guests, settings, self._channels)
+        return mailbox or Channel(name, kept, guests, settings, self._channels)
 
-    def _post(self, name: bytes, message: CellMessage) -> None:
+    def _submit_one(self, name: bytes, message: CellMessage) -> None:
         self.scheduler.submit(name, Batch(None, [message]), self.clock.now())
 
-    def _answer_admin(self, operation: int, body: bytes, asker: Admission) -> bytes:
-        return admin.answer(operation, body, asker, self._sources())
+    def _answer_admin(self, operation: int, body: bytes, client: Admission) -> bytes:
+        return admin.answer(operation, body, client, self._sources())
 
     def _sources(self) -> admin.StatusSources:
         return admin.StatusSources(
             scheduler=self.scheduler,
             store=self._store,
-            delivery=self._shared.counters,
-            wire=self.services.counters,
+            delivery=self._channels.counters,
+            wire=self.registry.counters,
             version=installed_version(),
             durability=self.durability,
             uptime_s=self.clock.now() - self._started_at,
             rss_bytes=self._rss_bytes(),
-            connections=len(self.services.connections),
+            connections=len(self.registry.connections),
             streams=len(self._streams.directory.streams),
             parts=self._streams.stages.count,
             now=self.clock.now(),
-            protocol_stats=self.services.protocol_stats,
+            protocol_stats=self.registry.protocol_stats,
             progress=self._streams.directory.progress,
         )
 

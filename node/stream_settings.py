@@ -12,7 +12,7 @@ from millpond.transports.s3p.connection import S3pSettings
 from millpond.transports.server.pipelined import FlowSettings
 
 
-def stream_book(config: Config) -> RuleTable[StreamLimits]:
+def stream_rules(config: Config) -> RuleTable[StreamLimits]:
     """The limits of each stream by its name."""
     rules = [(rule, _limits(config, rule)) for rule in config.streams]
     return RuleTable(rules, _limits(config, StreamRule("*")), config.default_durability)

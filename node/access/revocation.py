@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio
 from anyio.lowlevel import checkpoint
 
-from millpond.node.connections import Services
+from millpond.node.connections import ConnectionRegistry
 from millpond.node.peers.address_book import AddressBook
 
 LOOK_EVERY_S = 2.0
@@ -18,9 +18,9 @@ AT_ONCE = 100
 
 
 async def watch_revocations(
-    book: AddressBook, reception: Services, now: Callable[[], float]
+    book: AddressBook, registry: ConnectionRegistry, now: Callable[[], float]
 ) -> None:
-    """Judge all connections anew soon after the peer book changed, and every REJUDGE_EVERY_S.
+    """Have connections check their rights again: when the address book changed, and at intervals.
 
     `now` is in seconds. Runs until it is cancelled.
     """
@@ -31,19 +31,19 @@ async def watch_revocations(
         changes += 1
 
     book.on_change(count)
-    seen, judged_at = 0, now()
+    seen, checked_at = 0, now()
     while True:
         await anyio.sleep(LOOK_EVERY_S)
         len(book)  # has it look at its file
-        if seen == changes and 0 <= now() - judged_at < REAUTHORIZE_EVERY_S:
+        if seen == changes and 0 <= now() - checked_at < REAUTHORIZE_EVERY_S:
             continue
-        seen, judged_at = changes, now()
-        await _rejudge(reception)
+        seen, checked_at = changes, now()
+        await _reauthorize(registry)
 
 
-async def _rejudge(reception: Services) -> None:
-    for number, connection in enumerate(list(reception.connections), 1):
-        if connection in reception.connections:
+async def _reauthorize(registry: ConnectionRegistry) -> None:
+    for number, connection in enumerate(list(registry.connections), 1):
+        if connection in registry.connections:
             connection.reauthorize()
         if number % AT_ONCE == 0:
             await checkpoint()

@@ -23,7 +23,7 @@ from millpond.node.bench.own_node import OwnNode
 from millpond.node.client.state.follower import FollowSettings, follow_state
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
-from millpond.node.process import rss_bytes
+from millpond.node.environment import rss_bytes
 
 BATCH = 1000
 NAME = b"bench"

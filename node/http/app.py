@@ -43,33 +43,33 @@ class HttpServices:
     def __init__(
         self,
         config: Config,
-        reception: Services,
+        services: Services,
         tls: TlsListeners,
         sources: Callable[[], StatusSources],
         streams: StreamCounters,
     ) -> None:
         self._config = config
-        self._reception = reception
+        self._services = services
         self._tls = tls
         self._is_started = False
         figures = MetricSources(
             sources=sources,
             config=config,
-            visitors=lambda: reception.connections,
+            visitors=lambda: services.registry.connections,
             listener_of=listener_of,
-            http=reception.http,
+            http=services.http,
             streams=streams,
-            states=reception.states,
-            stages=reception.stages,
-            transactions=reception.transactions,
-            groups=lambda: reception.directory.groups,
-            rustlog=reception.rustlog_metrics,
+            states=services.states,
+            stages=services.stages,
+            transactions=services.transactions,
+            groups=lambda: services.directory.groups,
+            rustlog=services.rustlog_metrics,
         )
         ready = ReadyApi(
             self._rights_of,
             sources().store.health,
             lambda: self._is_started,
-            lambda: reception.is_draining,
+            lambda: services.is_draining,
         )
         origins = frozenset(config.origins)
         page = StatePage(origins)
@@ -78,11 +78,11 @@ class HttpServices:
             (b"ping",): HealthApi(),
             (b"ready",): ready,
             (b"metrics",): MetricsApi(figures, self._rights_of),
-            PREFIX: StateApi(reception, origins, page.front, config.http_heartbeat_s),
+            PREFIX: StateApi(services, origins, page.front, config.http_heartbeat_s),
             PAGE_PREFIX: page,
-            **dict.fromkeys(PREFIXES, S2Api(reception)),
-            DURABLE: DurableApi(reception, self._durable()),
-            TRANSACTIONS: TransactionsApi(reception),
+            **dict.fromkeys(PREFIXES, S2Api(services)),
+            DURABLE: DurableApi(services, self._durable()),
+            TRANSACTIONS: TransactionsApi(services),
         }
 
     def _durable(self) -> DurableSettings:
@@ -105,11 +105,11 @@ class HttpServices:
         )
         guard = partial(contain, "request/http")
         shelter = partial(contain_call, "request/http")
-        return Application(self._reception, self.apis, guard, limits, shelter)
+        return Application(self._services, self.apis, guard, limits, shelter)
 
     async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
         """Serve at one address. Raises OSError, ConfigError."""
-        finish = partial(finish_all, self._reception)
+        finish = partial(finish_all, self._services)
         tasks.start_soon(contain, "transactions", finish)
         return await listen(
             tasks,
@@ -117,7 +117,7 @@ class HttpServices:
             port,
             self.application(),
             self._config,
-            self._reception,
+            self._services,
             self._cut_off,
             self._tls.acceptor(LISTENER),
         )
@@ -126,23 +126,23 @@ class HttpServices:
         """All listeners of the node are open."""
         self._is_started = True
 
-    def _rights_of(self, asker: Principal) -> Rights:
-        reception = self._reception
-        everywhere = (reception.authorize_stream(asker, b""), reception.authorize(asker, b""))
+    def _rights_of(self, principal: Principal) -> Rights:
+        services = self._services
+        everywhere = (services.authorize_stream(principal, b""), services.authorize(principal, b""))
         return reduce(or_, (each or Rights.NONE for each in everywhere))
 
     def _cut_off(self) -> None:
-        for visitor in list(self._reception.connections):
-            if isinstance(visitor, ActiveRequest | DirectExchange):
-                visitor.close()
+        for connection in list(self._services.registry.connections):
+            if isinstance(connection, ActiveRequest | DirectExchange):
+                connection.close()
 
 
-def listener_of(visitor: ServerConnection) -> str:
+def listener_of(connection: ServerConnection) -> str:
     """The name of the door that a connection came by; WebSocket is told with P2P."""
-    match visitor:
+    match connection:
         case ActiveRequest() | DirectExchange():
             return LISTENER
         case PipelinedConnection():
-            return visitor.listener
+            return connection.listener
         case _:
             return "p2p"

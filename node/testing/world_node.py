@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -42,9 +43,9 @@ class WorldNode(Node):
     def factories(self) -> dict[str, SessionFactory]:
         """What a connection is answered with, by protocol."""
         return {
-            "p2p": marked_as_node(self._p2p_session),
-            "s3p": marked_as_node(self.services.s3p_connection),
-            "rustlog": marked_as_node(self.services.rustlog_connection),
+            "p2p": marked_as_node(partial(self.new_session, "p2p")),
+            "s3p": marked_as_node(partial(self.new_session, "s3p")),
+            "rustlog": marked_as_node(partial(self.new_session, "rustlog")),
         }
 
     async def drain(self) -> None:

@@ -115,7 +115,7 @@ class Bench:
     def p2p_connection(self, channel: bytes, role: Role) -> tuple[Receive, CollectingTransport]:
         """A connection that has said HELLO; a producer is not pushed to."""
         framing = LengthPrefixed(PACKET_MAX)
-        receive, transport = self._connect(self.node.services.connection(framing))
+        receive, transport = self._connect(self.node.new_session("p2p"))
         hello = encode_hello(Hello(channel=channel, role=role, want_push=role is not Role.PRODUCER))
         receive(framing.frame([hello]))
         self.run_pass()
@@ -123,7 +123,7 @@ class Bench:
         return receive, transport
 
     def s3p_connection(self) -> tuple[Receive, CollectingTransport]:
-        return self._connect(self.node.services.s3p_connection())
+        return self._connect(self.node.new_session("s3p"))
 
 
 def report(row: str, slices: list[int], operations: int) -> None:

@@ -75,7 +75,8 @@ def best_us(work: Callable[[Any], object], items: Sequence[Any], each: int = 1) 
 
 
 def client(node: Node, role: Role) -> tuple[P2PConnection, Sink]:
-    connection, wire = node.services.connection(LengthPrefixed(2**20)), Sink()
+    connection, wire = node.new_session("p2p"), Sink()
+    assert isinstance(connection, P2PConnection)
     connection.opened(wire)
     hello = encode_hello(Hello(channel=CHANNEL, role=role, want_push=role is not Role.PRODUCER))
     connection.received(LengthPrefixed(2**20).frame([hello]))

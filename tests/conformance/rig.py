@@ -180,13 +180,13 @@ class Rig:
 
     def connect(self, host: str = "127.0.0.1") -> Line:
         """A TCP connection on which nothing was said."""
-        session = self.node._p2p_session()
+        session = self.node.new_session("p2p")
         assert isinstance(session, P2PConnection)
         return Line(self, session, RecordedWire(host))
 
     def connect_websocket(self, host: str = "127.0.0.1") -> Line:
         """A connection whose upgrade is still to come."""
-        session = self.node._ws_session()
+        session = self.node.new_session("ws")
         assert isinstance(session, P2PConnection)
         return Line(self, session, RecordedWire(host), Upgradable())
 

@@ -29,7 +29,7 @@ async def test_ps_01_a_public_key_needs_a_nonce(serve: Serve) -> None:
 async def _challenged(mill: Served, first: bytes) -> tuple[Peer, bytes]:
     peer = await mill.dial(b"chat/1")
     challenge = await peer.ask(first)
-    assert is_signed(first, challenge, mill.node.mail.house.identity.public)
+    assert is_signed(first, challenge, mill.node.peer_services.keyring.identity.public)
     return peer, challenge
 
 

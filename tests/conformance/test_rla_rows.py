@@ -520,7 +520,7 @@ async def test_rla_32_who_does_not_read_is_read_no_further() -> None:
         for _ in range(5):
             assert await other.ask(PING) == PONG
             await anyio.sleep(0.01)
-        unsent = [each._wire.unsent_bytes for each in mill.node.services.connections]
+        unsent = [each._wire.unsent_bytes for each in mill.node.registry.connections]
         assert max(unsent) < 8 * 2**20
         metrics = (await other.ask({"type": "MetricsFetch"}))["metrics"]
         assert metrics["throttled_consumers_total"] == 1

@@ -42,7 +42,7 @@ FIVE = {
 async def until_alone(mill: Mill, connections: int) -> None:
     """The node has so many connections left."""
     for _ in range(2000):
-        if len(mill.node.services.connections) <= connections:
+        if len(mill.node.registry.connections) <= connections:
             return
         await anyio.sleep(0.005)
     raise AssertionError("connections stay open")
@@ -152,7 +152,7 @@ async def test_s3p_47_s3a_29_a_client_that_reads_nothing_costs_no_memory() -> No
             for _ in range(20):
                 await greedy.send(*[read()] * 100)
         (connection,) = [
-            each for each in mill.node.services.connections if each.peer == _name_of(greedy.stream)
+            each for each in mill.node.registry.connections if each.peer == _name_of(greedy.stream)
         ]
         assert connection._wire.unsent_bytes < 16 * MIB  # type: ignore[attr-defined]
         assert len(await client.records(COUNT=1)) == 1, "others are served"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from millpond.node.process import rss_bytes
+from millpond.node.environment import rss_bytes
 from tests.conformance import packets as p
 from tests.conformance.peer import Ended, Peer, Pipe, SocketPipe
 from tests.conformance.rig import Line, Rig
@@ -271,11 +271,11 @@ async def test_a_peer_that_stops_reading_is_closed_after_30_s_and_others_are_ser
             message_id = await producer.put(key, bytes(100_000), ttl=3600)
             await quick.expect(p.msg(message_id, bytes(100_000)))
             await quick.send(p.ack(message_id))
-        assert anyio.current_time() < 1 and len(mill.node.services.connections) == 3
+        assert anyio.current_time() < 1 and len(mill.node.registry.connections) == 3
         await anyio.sleep(29)
-        assert len(mill.node.services.connections) == 3
+        assert len(mill.node.registry.connections) == 3
         await anyio.sleep(2)
-        assert len(mill.node.services.connections) == 2
+        assert len(mill.node.registry.connections) == 2
         await quick.quiet()
 
 
@@ -335,7 +335,7 @@ async def test_resets_in_the_middle_of_anything_harm_nobody(serve: Serve) -> Non
             await peer.aclose()
         await bystander.put(3, b"still there")
         for _ in range(500):
-            if len(mill.node.services.connections) == 1:
+            if len(mill.node.registry.connections) == 1:
                 break
             await anyio.sleep(0.01)
-        assert len(mill.node.services.connections) == 1
+        assert len(mill.node.registry.connections) == 1

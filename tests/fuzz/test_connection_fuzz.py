@@ -256,7 +256,7 @@ def _settle(rig: Rig) -> None:
     """Nothing crashed, nobody is left over, and after a week there is nothing to remember."""
     node = rig.node
     assert node.scheduler.counters.crashes == 0
-    assert not node.services.connections
+    assert not node.registry.connections
     rig.advance(8 * 86_400)
     usage = node._store.usage
     assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)

@@ -66,7 +66,7 @@ def sessions(draw: st.DrawFn) -> bytes:
 def answers_to(said: bytes, cuts: list[int]) -> tuple[bytes, int]:
     """What the node says, and how many commands it understood; the client ends its side."""
     rig, wire = Rig(), RecordedWire()
-    connection = rig.node.services.s3p_connection()
+    connection = rig.node.new_session("s3p")
     connection.opened(wire)
     edges = sorted({0, len(said), *(cut % (len(said) + 1) for cut in cuts)})
     for start, end in pairwise(edges):
@@ -79,7 +79,7 @@ def answers_to(said: bytes, cuts: list[int]) -> tuple[bytes, int]:
     rig.settle()
     assert wire.closed and not wire.aborted
     connection.ended()
-    assert not rig.node.services.connections
+    assert not rig.node.registry.connections
     return bytes(wire.written), rig.node.services.protocol_stats["s3p"].requests
 
 

@@ -55,7 +55,7 @@ async def test_deliveries_are_counted() -> None:
             assert (again.id, again.attempt) == (second.id, 2)
             await again.nack(reject=True)
             await worker.flush()
-            await eventually(lambda: node._shared.counters.dead_letters == 1)
+            await eventually(lambda: node._channels.counters.dead_letters == 1)
         told = await plain(application)
         assert told["messages_kept_total"] == 4, "the dead letter among them"
         assert told["pushes_total"] >= 3 and told["redeliveries_total"] == 1
@@ -81,7 +81,7 @@ async def test_credit_and_lag_of_subscribers() -> None:
             for _ in range(4):
                 await (await quick.receive(SOON_S)).ack()
             await quick.flush()
-            await eventually(lambda: node._shared.counters.acks == 4)
+            await eventually(lambda: node._channels.counters.acks == 4)
             told = await plain(application)
             assert told["channel_credit_messages"] == 5 and told["channel_leased_messages"] == 2
             assert told["subscriber_lag_messages"] == 4

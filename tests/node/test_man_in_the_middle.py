@@ -49,7 +49,7 @@ class Middle:
         self.rig = Rig()
         self.rig.node.services.signer = NODE
         self.rig.node.services.certificate_hash = HASH
-        self.rig.node.services._challenges = ChallengeRate(10**6, 1)
+        self.rig.node.registry._challenges = ChallengeRate(10**6, 1)
 
     def carry(self, on_hello: Alter = as_it_is, on_challenge: Alter = as_it_is) -> bool:
         """Whether both ends think that they know each other."""

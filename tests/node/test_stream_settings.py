@@ -16,7 +16,7 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.config import Config, ConfigError, LoadedConfig
 from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
-from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_book
+from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_rules
 
 RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
 OFF = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
@@ -24,7 +24,7 @@ OFF = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
 
 def test_the_first_rule_that_matches_holds() -> None:
     config = Config(streams=tuple(map(StreamRule.parse, RULES)), stream_age_s=60, data="/folder")
-    book = stream_book(config)
+    book = stream_rules(config)
     logs, fast = book.settings(b"logs/a"), book.settings(b"fast")
     assert (logs.age_s, logs.keep_bytes) == (3600, 1_000_000)
     assert (fast.age_s, fast.keep_bytes) == (60, 0)
@@ -33,7 +33,7 @@ def test_the_first_rule_that_matches_holds() -> None:
 
 
 def test_without_a_data_folder_nothing_is_more_than_memory() -> None:
-    book = stream_book(Config(streams=(StreamRule("*", durability=Durability.DISK),)))
+    book = stream_rules(Config(streams=(StreamRule("*", durability=Durability.DISK),)))
     assert book.durability(b"any") is Durability.MEMORY
 
 

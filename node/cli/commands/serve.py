@@ -28,8 +28,8 @@ from millpond.node.cli.options.outbox import OUTBOX_FIELDS, add_outbox_options
 from millpond.node.cli.options.tls import add_listener_options, key_of
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
+from millpond.node.environment import installed_version
 from millpond.node.node import Node
-from millpond.node.process import installed_version
 
 EPILOG = """\
 examples:

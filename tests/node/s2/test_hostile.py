@@ -41,7 +41,7 @@ async def where(anyio_backend: object) -> AsyncIterator[str]:
         await _prepare(node.listeners["http"])
         yield node.listeners["http"]
         assert await _append(node.listeners["http"]) == 200
-        await eventually(lambda: not node.services.connections)
+        await eventually(lambda: not node.registry.connections)
 
 
 async def _put(address: str, path: str) -> None:

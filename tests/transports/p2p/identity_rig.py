@@ -33,7 +33,7 @@ def rig(door: AccessPolicy | None = None, **settings: Any) -> Rig:
     rig = Rig(**settings)
     rig.node.services.signer = NODE
     if door is not None:
-        rig.node.services._access = door
+        rig.node.services.authorize = door.authorize
     return rig
 
 

@@ -173,7 +173,7 @@ def test_a_connection_that_ends_at_any_byte_of_the_handshake_leaves_nothing_behi
         assert all(answer[0] == 0x81 for answer in line.heard())
         line.eof()
         line.end()
-    assert not mill.node.services.connections and not mill.node.services._before_ready
+    assert not mill.node.registry.connections and not mill.node.registry._before_handshake
     assert mill.node.services.counters.identified == 0
 
 

@@ -214,7 +214,7 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
             await exchange.say(b"", is_last=True)
             await anyio.sleep(0.02)
             await exchange.leave()
-            await eventually(lambda: not s2.node.services.connections)
+            await eventually(lambda: not s2.node.registry.connections)
         await s2.append("x")
 
 

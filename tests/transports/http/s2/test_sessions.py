@@ -348,7 +348,7 @@ async def test_a_7_a_node_that_stops_advises_and_then_ends_sessions() -> None:
                 while (event := await events.event()) is not None:
                     lines.append(event)
                 assert lines[-1][0] == b"event: error" and b"server_draining" in lines[-1][1]
-            await s2.node.services.drain()
+            await s2.node.registry.drain()
 
 
 async def test_a_writer_that_does_not_hear_its_acks_is_read_no_further() -> None:
