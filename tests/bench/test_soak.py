@@ -45,7 +45,9 @@ def follower() -> tuple[Log, Soak]:
 def test_a_follower_sees_gaps_repetitions_and_disorder(order: list[int]):
     log, soak = follower()
     bodies = [log.make(0.0) for _ in range(3)]
-    log.line.take([Records([((5, place), bodies[each]) for place, each in enumerate(order)])])
+    log.connection.on_answers(
+        [Records([((5, place), bodies[each]) for place, each in enumerate(order)])]
+    )
     assert soak.faults.counts["disordered"] > 0
 
 
@@ -53,6 +55,6 @@ def test_a_refused_append_is_a_fault_and_not_kept():
     log, soak = follower()
     writer = Writer([log], soak, DriverConnection(S3pDriver(), soak.faults, lambda: None))
     writer.append(2, 0.0)
-    writer.line.take([Appended((5, 0), (5, 0), 1), Refused("ERR_LIMITS full")])
+    writer.connection.on_answers([Appended((5, 0), (5, 0), 1), Refused("ERR_LIMITS full")])
     assert (soak.appended, soak.kept) == (2, 1)
     assert soak.faults.counts == {"refused": 1}

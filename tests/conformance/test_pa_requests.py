@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import anyio
 import pytest
+import trio
+from trio.testing import MockClock
 
 from millpond.actors.channels.settings import EmptyPolicy
 from tests.conformance import packets as p
@@ -132,6 +134,14 @@ async def test_pa_08_keys_belong_to_their_channel(serve: Serve) -> None:
         assert await one.put(1, b"for one") != await two.put(1, b"for two")
 
 
+async def let_pass(seconds: float) -> None:
+    """Jump over most of the virtual time: a day of the node's timers takes 10 s of CPU time."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    clock.jump(seconds - 30)
+    await anyio.sleep(30)
+
+
 @virtual_time
 @pytest.mark.parametrize(("ttl", "kept_s"), [(1, 600), (60, 600), (900, 900), (7 * DAY_S, DAY_S)])
 async def test_pa_08_a_key_is_kept_for_its_ttl_within_10_minutes_and_a_day(
@@ -141,7 +151,7 @@ async def test_pa_08_a_key_is_kept_for_its_ttl_within_10_minutes_and_a_day(
         peer = await mill.hello()
         first = await peer.ask(p.put(1, b"x", ttl=ttl))
         await peer.send(p.ack(int.from_bytes(first[9:], "big")), p.GOODBYE)
-        await anyio.sleep(kept_s - 2)
+        await let_pass(kept_s - 2)
         assert await (await mill.hello()).ask(p.put(1, b"x", ttl=ttl)) == first
         await anyio.sleep(4)
         again = await (await mill.hello()).ask(p.put(1, b"x", ttl=ttl))
