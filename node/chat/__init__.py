@@ -1,2 +1,1 @@
-"""The chat: one conversation with each peer, kept as a stream, over the post
-(docs/guides/chat.md)."""
+"""Chat: one conversation with each peer, stored as a stream, over the outbox (docs/internals)."""

@@ -1,4 +1,4 @@
-"""All conversations of a node: one with each trusted peer, and answers to who asks about them."""
+"""The chat of a node: a conversation with each trusted peer, and requests about conversations."""
 
 from __future__ import annotations
 
@@ -27,122 +27,126 @@ from millpond.transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 RETRY_S = 2.0
 LOADED_S = 3.0
-TALKS_MAX = 1000
+CONVERSATIONS_MAX = 1000
 
 
 class Chat:
-    """One per node. `run` it as a task. `ledger` gives the stream of a name."""
+    """The chat of a node; `run` is its task. `stream` opens the local stream of a name."""
 
-    def __init__(self, post: Outbox, ledger: Callable[[bytes], LocalStream]) -> None:
-        self._post = post
-        self._ledger = ledger
-        self._talks: dict[bytes, ConversationTask] = {}
+    def __init__(self, outbox: Outbox, stream: Callable[[bytes], LocalStream]) -> None:
+        self._outbox = outbox
+        self._open_stream = stream
+        self._conversations: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
-        self._is_book_new = True
-        post.on_status(self._report)
-        post.on_prekey(self._prekey_came)
-        post.context.book.on_change(self._note_change)
+        self._has_new_book = True
+        outbox.on_status(self._on_status)
+        outbox.on_prekey(self._on_prekey)
+        outbox.context.book.on_change(self._on_book_change)
 
-    def register(self, desk: PeerRequests) -> None:
-        """Answer operations 7 to 9."""
-        desk.register(PeerOperation.CHAT_SEND, self._send)
-        desk.register(PeerOperation.CHATS, self._chats)
-        desk.register(PeerOperation.CHAT_READ, self._read)
+    def register(self, peer_requests: PeerRequests) -> None:
+        """Add the handlers of operations 7 to 9."""
+        peer_requests.register(PeerOperation.CHAT_SEND, self._send)
+        peer_requests.register(PeerOperation.CHATS, self._chats)
+        peer_requests.register(PeerOperation.CHAT_READ, self._read)
 
     async def run(self) -> None:
-        """Talk with everybody who is trusted, until cancelled."""
+        """Run a conversation with every trusted peer, until cancelled."""
         self._scopes.clear()
-        self._is_book_new = True
+        self._has_new_book = True
         async with anyio.create_task_group() as tasks:
             while True:
-                if self._is_book_new:
-                    self._is_book_new = False
-                    self._look(tasks)
-                await anyio.sleep(LOOK_S)
+                if self._has_new_book:
+                    self._has_new_book = False
+                    self._apply_address_book(tasks)
+                await anyio.sleep(CHECK_S)
 
-    def _note_change(self) -> None:
-        self._is_book_new = True  # in any thread; `run` acts on it
+    def _on_book_change(self) -> None:
+        self._has_new_book = True  # in any thread; `run` reads it
 
-    def _look(self, tasks: TaskGroup) -> None:
-        own = self._post.context.identity.public
+    def _apply_address_book(self, tasks: TaskGroup) -> None:
+        own = self._outbox.context.identity.public
         trusted = [
             each.public
-            for each in self._post.context.book.peers
+            for each in self._outbox.context.book.peers
             if each.trust is Trust.TRUSTED and each.public != own
         ]
-        if len(trusted) > TALKS_MAX:
-            log.warning("no chat with some peers: trusted=%d most=%d", len(trusted), TALKS_MAX)
-        wanted = dict.fromkeys(trusted[:TALKS_MAX])  # in order, so that a world can be repeated
-        for public in [each for each in self._talks if each not in wanted]:
-            self._talks.pop(public).close()
+        if len(trusted) > CONVERSATIONS_MAX:
+            log.warning(
+                "too many peers for the chat: trusted=%d limit=%d", len(trusted), CONVERSATIONS_MAX
+            )
+        wanted = dict.fromkeys(
+            trusted[:CONVERSATIONS_MAX]
+        )  # in a fixed order: a simulation can be repeated
+        for public in [each for each in self._conversations if each not in wanted]:
+            self._conversations.pop(public).close()
             if public in self._scopes:
                 self._scopes.pop(public).cancel()
         for public in [each for each in wanted if each not in self._scopes]:
             self._scopes[public] = scope = anyio.CancelScope()
-            tasks.start_soon(self._tend, self._talk(public), scope)
+            tasks.start_soon(self._run_task, self._conversation_task(public), scope)
 
-    def _talk(self, public: bytes) -> ConversationTask:
-        """Also before its task is under way; what is asked of it waits for that."""
-        talk = self._talks.get(public)
-        if talk is None:
-            ledger = self._ledger(conversation_stream(public))
-            talk = self._talks[public] = ConversationTask(public, self._post, ledger)
-        return talk
+    def _conversation_task(self, public: bytes) -> ConversationTask:
+        """The task of a conversation, also before it runs; requests wait for that."""
+        task = self._conversations.get(public)
+        if task is None:
+            stream = self._open_stream(conversation_stream(public))
+            task = self._conversations[public] = ConversationTask(public, self._outbox, stream)
+        return task
 
-    async def _tend(self, talk: ConversationTask, scope: anyio.CancelScope) -> None:
+    async def _run_task(self, task: ConversationTask, scope: anyio.CancelScope) -> None:
         with scope:
             while True:
-                await contain(f"chat/{peer_id(talk.peer)}", partial(self._attempt, talk))
+                await contain(f"chat/{peer_id(task.peer)}", partial(self._run_once, task))
                 await anyio.sleep(RETRY_S)
 
-    async def _attempt(self, talk: ConversationTask) -> None:
+    async def _run_once(self, task: ConversationTask) -> None:
         try:
-            await talk.run()
+            await task.run()
         except* RequestError as errors:
-            log.warning("chat with %s rests: %s", peer_id(talk.peer), errors.exceptions[0])
+            log.warning("chat with %s is interrupted: %s", peer_id(task.peer), errors.exceptions[0])
 
-    # What the post tells.
+    # Events of the outbox.
 
-    async def _report(self, peer: bytes, uuid: bytes, report: DeliveryStatus) -> None:
-        while (talk := self._talks.get(peer)) is not None:
+    async def _on_status(self, peer: bytes, uuid: bytes, report: DeliveryStatus) -> None:
+        while (task := self._conversations.get(peer)) is not None:
             try:
-                await talk.report(uuid, report)
+                await task.report(uuid, report)
             except RequestError as error:
-                log.warning("report not kept: peer=%s: %s", peer_id(peer), error)
+                log.warning("delivery status not stored: peer=%s: %s", peer_id(peer), error)
                 await anyio.sleep(RETRY_S)
             else:
                 return
 
-    def _prekey_came(self, peer: bytes) -> None:
-        if peer in self._talks:
-            self._talks[peer].prekey_came()
+    def _on_prekey(self, peer: bytes) -> None:
+        if peer in self._conversations:
+            self._conversations[peer].prekey_arrived()
 
-    # What is asked of the desk.
+    # Requests.
 
     async def _send(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatSendRequest)
-        uuid = self._post.context.entropy(UUID_BYTES) if request.uuid is None else request.uuid
+        uuid = self._outbox.context.entropy(UUID_BYTES) if request.uuid is None else request.uuid
         if len(uuid) != UUID_BYTES:
             raise Malformed(f"a uuid has {UUID_BYTES} bytes")
-        talk = self._talk_with(request.peer)
-        return write_body(b.ChatSendAnswer(uuid, await talk.say(request.text, uuid.hex())))
+        task = self._task_of(request.peer)
+        return write_body(b.ChatSendAnswer(uuid, await task.send(request.text, uuid.hex())))
 
     async def _read(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatReadRequest)
         if not 0 <= request.sequence <= COUNT_MAX:
             raise Malformed("sequence is out of range")
-        unread = await self._talk_with(request.peer).mark_read(request.sequence)
+        unread = await self._task_of(request.peer).mark_read(request.sequence)
         return write_body(b.ChatReadAnswer(unread))
 
     async def _chats(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatsRequest)
         if request.peer is not None:
-            found = [self._found(request.peer)]
+            found = [self._resolve(request.peer)]
         else:
-            known = self._post.context.book.peers
+            known = self._outbox.context.book.peers
             found = [
                 each
                 for each in known
@@ -155,48 +159,49 @@ class Chat:
         return write_body(b.ChatsAnswer([self._info(each) for each in page], len(found) > limit))
 
     async def _until_loaded(self, peers: list[Peer]) -> None:
-        """A node that has just started reads its histories first; not for ever."""
+        """Wait for the histories of these peers, which a new node reads first, for a few
+        seconds."""
         with anyio.move_on_after(LOADED_S):
             for peer in peers:
-                talk = self._talks.get(peer.public)
-                while talk is None and self._is_wanted(peer):
+                task = self._conversations.get(peer.public)
+                while task is None and self._has_conversation(peer):
                     await anyio.sleep(LOADED_S / 100)
-                    talk = self._talks.get(peer.public)
-                if talk is not None:
-                    await talk.loaded()
+                    task = self._conversations.get(peer.public)
+                if task is not None:
+                    await task.wait_loaded()
 
-    def _is_wanted(self, peer: Peer) -> bool:
-        own = self._post.context.identity.public
-        is_room = len(self._talks) < TALKS_MAX
-        return is_room and peer.trust is Trust.TRUSTED and peer.public != own
+    def _has_conversation(self, peer: Peer) -> bool:
+        own = self._outbox.context.identity.public
+        has_capacity = len(self._conversations) < CONVERSATIONS_MAX
+        return has_capacity and peer.trust is Trust.TRUSTED and peer.public != own
 
-    def _found(self, text: str) -> Peer:
-        peer = self._post.context.book.resolve(text)
+    def _resolve(self, text: str) -> Peer:
+        peer = self._outbox.context.book.resolve(text)
         if peer is None:
             raise UnknownPeer
         return peer
 
-    def _talk_with(self, text: str) -> ConversationTask:
-        peer = self._found(text)
+    def _task_of(self, text: str) -> ConversationTask:
+        peer = self._resolve(text)
         if peer.trust is not Trust.TRUSTED:
-            raise NotAllowed(f"{peer.name} is {peer.trust.value}, and not trusted")
-        if peer.public == self._post.context.identity.public:
+            raise NotAllowed(f"{peer.name} is {peer.trust.value}, not trusted")
+        if peer.public == self._outbox.context.identity.public:
             raise UnknownPeer
-        if len(self._talks) >= TALKS_MAX and peer.public not in self._talks:
-            raise NotAllowed(f"this node talks with {TALKS_MAX} peers at most")
-        return self._talk(peer.public)
+        if len(self._conversations) >= CONVERSATIONS_MAX and peer.public not in self._conversations:
+            raise NotAllowed(f"a node has at most {CONVERSATIONS_MAX} conversations")
+        return self._conversation_task(peer.public)
 
     def _info(self, peer: Peer) -> b.ChatInfo:
-        talk = self._talks.get(peer.public)
-        conversation = None if talk is None else talk.conversation
-        sighting = self._post.presence.last_seen(peer.public)
+        task = self._conversations.get(peer.public)
+        conversation = None if task is None else task.conversation
+        seen = self._outbox.presence.last_seen(peer.public)
         info = b.ChatInfo(
             name=peer.name,
             id=peer.id,
             stream=conversation_stream(peer.public).decode(),
             trust=peer.trust.value,
-            here=sighting.is_online,
-            seen_at=sighting.seen_at,
+            here=seen.is_online,
+            seen_at=seen.seen_at,
             tail=0,
             read=0,
             unread=0,

@@ -1,7 +1,7 @@
-"""A conversation with one peer: what came, and what is known, in; records to be kept, out.
+"""The state of a conversation with one peer: events in, records to be stored out.
 
-Sans-I/O, and without a say of its own: it changes only by `replay`, with records that are kept.
-So it is the same after a crash, and what could not be kept has not happened.
+Sans-I/O. The state changes only by `replay`, with records that are stored: it is the same after a
+crash, and an event that could not be stored has not happened.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from itertools import islice, takewhile
 import msgspec
 
 from millpond.node.chat.payloads import Text
-from millpond.node.chat.records import VERSION, Kind, Record, State, is_news
+from millpond.node.chat.records import VERSION, Kind, Record, State, is_newer
 from millpond.node.chat.reorder import Gap, OrderedMessage, ReorderBuffer
 
-KNOWN_MAX = 100_000
-"""So many messages of each side are told apart from what comes again, or hears of its fate."""
+SEEN_MAX = 100_000
+"""The number of messages of each side that are remembered: to recognize repetitions and to change
+their state."""
 UNREAD_MAX = 10_000
-"""So many messages are counted as unread, and so many wait for a receipt of each kind."""
+"""The most messages that count as unread, or that wait for a receipt of one kind."""
 
 
 class OwnMessage(msgspec.Struct):
-    """A message of ours: record `sequence`."""
+    """A message of this node: record `sequence`."""
 
     uuid: str
     sequence: int
@@ -40,7 +41,7 @@ class LatestMessage(msgspec.Struct, frozen=True):
 
 
 class PendingReceipts(msgspec.Struct, frozen=True):
-    """A receipt that the peer has to get, for the messages below record `end`."""
+    """A receipt to be sent, for the messages before record `end`."""
 
     state: State
     uuids: list[str]
@@ -48,70 +49,76 @@ class PendingReceipts(msgspec.Struct, frozen=True):
 
 
 class ReadPositions(msgspec.Struct, frozen=True):
-    """Sequences: records below `read` were read; receipts were sent for those below the others."""
+    """Sequences up to which records were read, and receipts of each kind were sent."""
 
     read: int = 0
-    delivered_told: int = 0
-    read_told: int = 0
+    delivered_sent: int = 0
+    read_sent: int = 0
 
 
 class Conversation:
-    """`life_ms`: for so long a letter may be under way, and then some. Not `is_whole`: it had a
-    beginning that is not replayed."""
+    """The state of a conversation.
+
+    `life_ms` is longer than a message may be on its way. `is_whole` is False if the first records
+    are not replayed.
+    """
 
     def __init__(
-        self, life_ms: int, marks: ReadPositions | None = None, *, is_whole: bool = True
+        self, life_ms: int, positions: ReadPositions | None = None, *, is_whole: bool = True
     ) -> None:
-        marks = marks or ReadPositions()
-        self.read = marks.read
-        """Records below this sequence were read."""
+        positions = positions or ReadPositions()
+        self.read = positions.read
+        """Records before this sequence are read."""
         self.tail = 0
         """The sequence of the next record."""
         self.last: LatestMessage | None = None
-        self.order = ReorderBuffer(is_whole=is_whole)
+        self.reorder_buffer = ReorderBuffer(is_whole=is_whole)
         self._life_ms = life_ms
         self._line = ""
         self._count = 0
-        self._ours: OrderedDict[str, OwnMessage] = OrderedDict()
+        self._own: OrderedDict[str, OwnMessage] = OrderedDict()
         self._waiting: OrderedDict[str, OwnMessage] = OrderedDict()
-        self._known: OrderedDict[str, int] = OrderedDict()
+        self._seen: OrderedDict[str, int] = OrderedDict()
         self._unread: OrderedDict[int, str] = OrderedDict()
-        self._told = {State.DELIVERED: marks.delivered_told, State.READ: marks.read_told}
-        self._owed: dict[State, OrderedDict[int, str]] = {
+        self._receipts_sent = {
+            State.DELIVERED: positions.delivered_sent,
+            State.READ: positions.read_sent,
+        }
+        self._pending: dict[State, OrderedDict[int, str]] = {
             State.DELIVERED: OrderedDict(),
             State.READ: OrderedDict(),
         }
 
     @property
     def unread(self) -> int:
-        """How many messages of the peer were not read."""
+        """The number of unread messages of the peer."""
         return len(self._unread)
 
     @property
     def waiting(self) -> Sequence[OwnMessage]:
-        """Messages of ours that are not sealed yet, in order."""
+        """The messages of this node that are not sealed yet, in order."""
         return list(self._waiting.values())
 
-    def ours(self, uuid: str) -> OwnMessage | None:
-        """A message of ours, if it is not too long ago."""
-        return self._ours.get(uuid)
+    def own_message(self, uuid: str) -> OwnMessage | None:
+        """A recent message of this node."""
+        return self._own.get(uuid)
 
-    def is_known(self, uuid: str) -> bool:
-        """Did this message come before, and was it kept?"""
-        return uuid in self._known
+    def is_seen(self, uuid: str) -> bool:
+        """True if this message of the peer is stored already."""
+        return uuid in self._seen
 
-    def owed(self, count_max: int) -> PendingReceipts | None:
-        """The next receipt to be sent, if one is owed, for at most so many messages."""
-        for state, owed in self._owed.items():
-            places = list(islice(owed, count_max))
+    def pending_receipts(self, count_max: int) -> PendingReceipts | None:
+        """The next receipt to be sent, for at most so many messages."""
+        for state, pending in self._pending.items():
+            places = list(islice(pending, count_max))
             if places:
-                return PendingReceipts(state, [owed[each] for each in places], places[-1] + 1)
+                return PendingReceipts(state, [pending[each] for each in places], places[-1] + 1)
         return None
 
-    # What happens: each gives the records that have to be kept.
+    # Events: each returns the records to be stored.
 
-    def say(self, uuid: str, text: str, line: str, now_ms: int) -> Record:
-        """We write something. `line` begins one if there is none yet."""
+    def add_own(self, uuid: str, text: str, line: str, now_ms: int) -> Record:
+        """The record of a new message of this node. `line` starts a line if there is none."""
         return Record(
             v=VERSION,
             kind=Kind.OUT,
@@ -123,37 +130,39 @@ class Conversation:
             line=self._line or line,
         )
 
-    def hear(self, uuid: str, text: Text, now: float) -> list[Record]:
-        """A message came that is not known (`now` in seconds). Those to be shown now; it may be
-        held instead, see `order`."""
-        return [_shown(each, now) for each in self.order.take(uuid, text, now)]
+    def receive(self, uuid: str, text: Text, now: float) -> list[Record]:
+        """The records of a new message of the peer (`now` in seconds).
 
-    def wake(self, now: float) -> list[Record]:
-        """Time has passed: what was held long enough is shown."""
-        return [_shown(each, now) for each in self.order.wake(now)]
+        These are the messages to be shown now; the new one may be held back in `reorder_buffer`.
+        """
+        return [_record_of(each, now) for each in self.reorder_buffer.add(uuid, text, now)]
 
-    def tell(self, fates: Sequence[tuple[str, State]], now_ms: int) -> list[Record]:
-        """What became of messages of ours, as far as it is news."""
-        return list(self._news(fates, now_ms))
+    def release(self, now: float) -> list[Record]:
+        """The records of messages that were held back long enough."""
+        return [_record_of(each, now) for each in self.reorder_buffer.release(now)]
 
-    def _news(self, fates: Sequence[tuple[str, State]], now_ms: int) -> Iterator[Record]:
+    def state_records(self, changes: Sequence[tuple[str, State]], now_ms: int) -> list[Record]:
+        """The records of new states of messages of this node."""
+        return list(self._changes(changes, now_ms))
+
+    def _changes(self, changes: Sequence[tuple[str, State]], now_ms: int) -> Iterator[Record]:
         told: dict[str, State] = {}
-        for uuid, state in fates:
-            ours = self._ours.get(uuid)
-            if ours is not None and is_news(state, told.get(uuid, ours.state)):
+        for uuid, state in changes:
+            own = self._own.get(uuid)
+            if own is not None and is_newer(state, told.get(uuid, own.state)):
                 told[uuid] = state
         for uuid, state in told.items():
             yield Record(v=VERSION, kind=Kind.STATE, at=now_ms, uuid=uuid, state=state)
 
     @staticmethod
     def note(uuid: str, text: str, now_ms: int) -> Record:
-        """A line for people, about the message of this uuid."""
+        """The record of a note about the message of this uuid."""
         return Record(v=VERSION, kind=Kind.NOTE, at=now_ms, uuid=uuid, text=text)
 
-    # What is kept.
+    # Stored records.
 
     def replay(self, sequence: int, record: Record) -> None:
-        """A record is kept, now or in an earlier life, in the order of sequences."""
+        """Apply a stored record, now or at the start, in the order of sequences."""
         self.tail = sequence + 1
         match record.kind:
             case Kind.OUT:
@@ -164,72 +173,72 @@ class Conversation:
                 self._replay_state(record)
             case Kind.NOTE:
                 if record.uuid:
-                    self._learn(record.uuid, record.at)
+                    self._remember(record.uuid, record.at)
 
     def replay_read(self, read: int) -> None:
         """Records below `read` were read. Who has read a message has got it, too."""
         self.read = max(self.read, read)
         for sequence in list(takewhile(lambda each: each < self.read, self._unread)):
-            self._owe(State.READ, sequence, self._unread.pop(sequence))
-            self._owed[State.DELIVERED].pop(sequence, None)
+            self._add_pending(State.READ, sequence, self._unread.pop(sequence))
+            self._pending[State.DELIVERED].pop(sequence, None)
 
-    def replay_told(self, state: State, end: int) -> None:
+    def replay_receipt_sent(self, state: State, end: int) -> None:
         """The peer was sent receipts for all messages below record `end`."""
-        self._told[state] = max(self._told[state], end)
-        owed = self._owed[state]
-        for sequence in list(takewhile(lambda each: each < end, owed)):
-            del owed[sequence]
+        self._receipts_sent[state] = max(self._receipts_sent[state], end)
+        pending = self._pending[state]
+        for sequence in list(takewhile(lambda each: each < end, pending)):
+            del pending[sequence]
 
-    def _owe(self, state: State, sequence: int, uuid: str) -> None:
-        if sequence < self._told[state]:
+    def _add_pending(self, state: State, sequence: int, uuid: str) -> None:
+        if sequence < self._receipts_sent[state]:
             return
-        owed = self._owed[state]
-        owed[sequence] = uuid
-        if len(owed) > UNREAD_MAX:
-            owed.popitem(last=False)
+        pending = self._pending[state]
+        pending[sequence] = uuid
+        if len(pending) > UNREAD_MAX:
+            pending.popitem(last=False)
 
     def _replay_out(self, sequence: int, record: Record) -> None:
         if record.line != self._line:
             self._line, self._count = record.line, 0
         self._count = max(self._count, record.n)
         text = Text(record.line, record.n, record.at, record.text)
-        ours = OwnMessage(record.uuid, sequence, State.WAITING, text)
-        self._ours[record.uuid] = self._waiting[record.uuid] = ours
+        own = OwnMessage(record.uuid, sequence, State.WAITING, text)
+        self._own[record.uuid] = self._waiting[record.uuid] = own
         self.last = LatestMessage(Kind.OUT, record.text, record.at)
-        while self._is_over(next(iter(self._ours.values())), record.at):
-            self._ours.popitem(last=False)
+        while self._is_closed(next(iter(self._own.values())), record.at):
+            self._own.popitem(last=False)
 
-    def _is_over(self, ours: OwnMessage, at: int) -> bool:
-        if ours.uuid in self._waiting:  # what becomes of it has to be told yet
+    def _is_closed(self, own: OwnMessage, at: int) -> bool:
+        if own.uuid in self._waiting:  # its state will still change
             return False
-        return len(self._ours) > KNOWN_MAX or ours.text.at < at - self._life_ms
+        return len(self._own) > SEEN_MAX or own.text.at < at - self._life_ms
 
     def _replay_in(self, sequence: int, record: Record) -> None:
-        self._learn(record.uuid, record.at)
+        self._remember(record.uuid, record.at)
         if record.line:
-            self.order.recall(record.line, record.n)
+            self.reorder_buffer.resume(record.line, record.n)
         self.last = LatestMessage(Kind.IN, record.text, record.at)
         if sequence < self.read:
-            self._owe(State.READ, sequence, record.uuid)
+            self._add_pending(State.READ, sequence, record.uuid)
             return
-        self._owe(State.DELIVERED, sequence, record.uuid)
+        self._add_pending(State.DELIVERED, sequence, record.uuid)
         self._unread[sequence] = record.uuid
         if len(self._unread) > UNREAD_MAX:
             self._unread.popitem(last=False)
 
     def _replay_state(self, record: Record) -> None:
-        ours = self._ours.get(record.uuid)
-        if ours is not None and record.state is not None and is_news(record.state, ours.state):
-            ours.state = record.state
+        own = self._own.get(record.uuid)
+        if own is not None and record.state is not None and is_newer(record.state, own.state):
+            own.state = record.state
             self._waiting.pop(record.uuid, None)
 
-    def _learn(self, uuid: str, at: int) -> None:
-        self._known[uuid] = at
-        while len(self._known) > KNOWN_MAX or next(iter(self._known.values())) < at - self._life_ms:
-            self._known.popitem(last=False)
+    def _remember(self, uuid: str, at: int) -> None:
+        self._seen[uuid] = at
+        while len(self._seen) > SEEN_MAX or next(iter(self._seen.values())) < at - self._life_ms:
+            self._seen.popitem(last=False)
 
 
-def _shown(each: OrderedMessage | Gap, now: float) -> Record:
+def _record_of(each: OrderedMessage | Gap, now: float) -> Record:
     now_ms = int(now * 1000)
     match each:
         case OrderedMessage(uuid=uuid, text=text, late=late):

@@ -20,31 +20,33 @@ log = logging.getLogger(__name__)
 
 HISTORY_BYTES_MAX = 256 * 2**20
 REPLAYED_MAX = 20_000
-"""At least so many of the last records are read at the start, and all that may matter still."""
-GROUPS = {State.DELIVERED: b"delivered-told", State.READ: b"read-told"}
+"""The least number of last records that are read at the start, with all that are still in use."""
+RECEIPT_GROUPS = {State.DELIVERED: b"delivered-told", State.READ: b"read-told"}
 READ_GROUP = b"read"
-"""What the peer was told, and what was read, is how far these groups of the stream got."""
+"""The positions of these groups of the stream are what was read and which receipts were sent."""
 
 
 class ConversationLog:
-    """The history in `ledger`. A letter lives for less than `life_s`. `open` comes first; what else
-    is asked waits for it."""
+    """The stored history of a conversation, in `stream`.
 
-    def __init__(self, ledger: LocalStream, life_s: float, now: Callable[[], float]) -> None:
+    A message is on its way for less than `life_s`. `open` comes first; other calls wait for it.
+    """
+
+    def __init__(self, stream: LocalStream, life_s: float, now: Callable[[], float]) -> None:
         self.now = now
         self.lock = anyio.Lock()
-        """Held by who changes the conversation."""
-        self._ledger = ledger
+        """The lock of changes of the conversation."""
+        self._stream = stream
         self._life_s = life_s
         self._conversation: Conversation | None = None
         self._ready = anyio.Event()
         self._broken = anyio.Event()
-        self._untold: list[tuple[str, State]] = []
-        self._is_over = False
+        self._unsaved: list[tuple[str, State]] = []
+        self._is_closed = False
 
     @property
     def conversation(self) -> Conversation | None:
-        """As it stands; None while the history is read."""
+        """The conversation; None while the history is read."""
         return self._conversation
 
     @property
@@ -59,96 +61,99 @@ class ConversationLog:
         self._ready.set()
 
     async def until_broken(self) -> None:
-        """Until nobody knows what is in the history: it has to be read anew."""
+        """Wait until the content of the history is unknown, so that it has to be read again."""
         await self._broken.wait()
 
-    def forget(self) -> None:
-        """What is kept is known; what is not is not."""
+    def reset(self) -> None:
+        """Drop the state: the history has to be read again."""
         self._conversation = None
-        if self._ready.is_set() and not self._is_over:
+        if self._ready.is_set() and not self._is_closed:
             self._ready = anyio.Event()
-        self._untold.clear()
+        self._unsaved.clear()
         self._broken.set()
 
     def close(self) -> None:
-        """There is no more to be said: whoever waits for it hears UnknownPeer."""
-        self._is_over = True
+        """End the conversation: waiting calls raise UnknownPeer."""
+        self._is_closed = True
         self._ready.set()
 
-    async def loaded(self) -> None:
-        """Wait until the history was read, or there is no more to be said."""
-        while self._conversation is None and not self._is_over:
+    async def wait_loaded(self) -> None:
+        """Wait until the history is read, or the conversation has ended."""
+        while self._conversation is None and not self._is_closed:
             await self._ready.wait()
 
-    async def opened(self) -> Conversation:
-        """The conversation, once it is known. Raises UnknownPeer when it is over."""
-        await self.loaded()
+    async def wait_conversation(self) -> Conversation:
+        """The conversation, once the history is read. Raises UnknownPeer if it has ended."""
+        await self.wait_loaded()
         if self._conversation is None:
             raise UnknownPeer
         return self._conversation
 
-    async def tell(self, fates: Sequence[tuple[str, State]]) -> None:
-        """Keep what became of messages of ours. Those who come while one is kept are kept together.
+    async def save_states(self, changes: Sequence[tuple[str, State]]) -> None:
+        """Store new states of messages of this node; concurrent calls are stored together.
 
         Raises RequestErrors.
         """
-        conversation = await self.opened()
-        self._untold += fates
+        conversation = await self.wait_conversation()
+        self._unsaved += changes
         async with self.lock:
             if self._conversation is not conversation:
-                raise OutcomeUnknown("the history is read anew")
-            told, self._untold = self._untold, []
-            await self.keep(conversation, conversation.tell(told, self.now_ms))
+                raise OutcomeUnknown("the history is read again")
+            told, self._unsaved = self._unsaved, []
+            await self.append(conversation, conversation.state_records(told, self.now_ms))
 
-    async def keep(self, conversation: Conversation, records: Sequence[Record]) -> None:
-        """With the lock. What fails may be kept all the same: then the history is read anew."""
+    async def append(self, conversation: Conversation, records: Sequence[Record]) -> None:
+        """Append records, with the lock held.
+
+        A failed append may be stored all the same, so the history is then read again.
+        """
         if not records:
             return
         if self._conversation is not conversation:
-            raise OutcomeUnknown("the history is read anew")
+            raise OutcomeUnknown("the history is read again")
         is_kept = False
         try:
             if not conversation.tail:
-                await self._ledger.create(HISTORY_BYTES_MAX)
-            first = await self._ledger.append([encode_record(each) for each in records])
+                await self._stream.create(HISTORY_BYTES_MAX)
+            first = await self._stream.append([encode_record(each) for each in records])
             is_kept = True
         finally:
             if not is_kept:
-                self.forget()
+                self.reset()
         for sequence, record in enumerate(records, first):
             conversation.replay(sequence, record)
 
     async def mark_read(self, conversation: Conversation, end: int) -> None:
-        """With the lock. Everything below record `end` was read."""
-        await self._ledger.commit(READ_GROUP, end)
+        """Mark the records before `end` as read, with the lock held."""
+        await self._stream.commit(READ_GROUP, end)
         conversation.replay_read(end)
 
-    async def mark_told(self, conversation: Conversation, owed: PendingReceipts) -> None:
-        """A receipt was sent."""
-        await self._ledger.commit(GROUPS[owed.state], owed.end)
-        conversation.replay_told(owed.state, owed.end)
+    async def mark_receipt_sent(self, conversation: Conversation, pending: PendingReceipts) -> None:
+        """Record that a receipt was sent."""
+        await self._stream.commit(RECEIPT_GROUPS[pending.state], pending.end)
+        conversation.replay_receipt_sent(pending.state, pending.end)
 
     async def _load(self) -> Conversation:
         try:
-            info = await self._ledger.describe()
-        except UnknownStream:  # nothing was said yet
+            info = await self._stream.describe()
+        except UnknownStream:  # an empty conversation
             return Conversation(int(self._life_s * 1000))
-        recent = await self._ledger.at_time(max(0, int((self.now() - self._life_s) * 1000)))
+        recent = await self._stream.at_time(max(0, int((self.now() - self._life_s) * 1000)))
         start = max(info.trim_point, min(recent, max(0, info.tail - REPLAYED_MAX)))
         conversation = Conversation(
             int(self._life_s * 1000),
             ReadPositions(
                 read=info.groups.get(READ_GROUP, 0),
-                delivered_told=info.groups.get(GROUPS[State.DELIVERED], 0),
-                read_told=info.groups.get(GROUPS[State.READ], 0),
+                delivered_sent=info.groups.get(RECEIPT_GROUPS[State.DELIVERED], 0),
+                read_sent=info.groups.get(RECEIPT_GROUPS[State.READ], 0),
             ),
             is_whole=not start,
         )
-        async for sequence, body in self._ledger.read(start, info.tail):
+        async for sequence, body in self._stream.read(start, info.tail):
             try:
                 conversation.replay(sequence, decode_record(body))
             except Unreadable as error:
-                where = self._ledger.name
-                log.warning("record passed over: %r sequence=%d: %s", where, sequence, error)
+                name = self._stream.name
+                log.warning("record skipped: %r sequence=%d: %s", name, sequence, error)
         conversation.tail = info.tail
         return conversation

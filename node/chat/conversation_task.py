@@ -1,4 +1,4 @@
-"""One conversation at work: what we say is kept and sent, what the peer says is heard and kept."""
+"""The task of a conversation: it stores and sends messages, and receives those of the peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.node.outbox.outbox import Outbox
 
 WAITING_MAX = 10_000
 DAY_S = 86_400.0
-FATES = {
+STATES = {
     DeliveryStatus.SENT: State.SENT,
     DeliveryStatus.EXPIRED: State.EXPIRED,
     DeliveryStatus.REFUSED: State.REFUSED,
@@ -25,83 +25,86 @@ FATES = {
 
 
 class ConversationTask:
-    """With the peer whose key is `peer`. `run` it as a task, again and again; the rest is called
-    by others meanwhile, and waits until the history was read."""
+    """The conversation with the peer whose public key is `peer`.
 
-    def __init__(self, peer: bytes, post: Outbox, ledger: LocalStream) -> None:
+    `run` is its task, started again after errors. The other methods are called meanwhile, and wait
+    until the history is read.
+    """
+
+    def __init__(self, peer: bytes, outbox: Outbox, stream: LocalStream) -> None:
         self.peer = peer
-        self._post = post
-        self._keeping = ConversationLog(
-            ledger, post.context.settings.ttl_s + DAY_S, post.context.now
+        self._outbox = outbox
+        self._history = ConversationLog(
+            stream, outbox.context.settings.ttl_s + DAY_S, outbox.context.now
         )
-        self._speaker = Sender(peer, post, self._keeping)
-        self._listener = Receiver(peer, post, self._keeping, self._speaker.something_owed)
+        self._sender = Sender(peer, outbox, self._history)
+        self._receiver = Receiver(peer, outbox, self._history, self._sender.receipt_due)
 
     @property
     def conversation(self) -> Conversation | None:
-        """As it stands; None while the history is read."""
-        return self._keeping.conversation
+        """The conversation; None while the history is read."""
+        return self._history.conversation
 
     async def run(self) -> None:
-        """Read the history, and go on from there. Raises RequestErrors when it cannot be kept."""
+        """Read the history, then send and receive. Raises RequestErrors of the history."""
         try:
-            await self._keeping.open()
+            await self._history.open()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._speaker.keep_speaking)
-                tasks.start_soon(self._speaker.keep_telling)
-                tasks.start_soon(self._listener.listen)
-                await self._keeping.until_broken()
-                raise OutcomeUnknown("what was written to the history may be in it, or not")
+                tasks.start_soon(self._sender.send_messages)
+                tasks.start_soon(self._sender.send_receipts)
+                tasks.start_soon(self._receiver.run)
+                await self._history.until_broken()
+                raise OutcomeUnknown("it is unknown whether the history has the last records")
         finally:
-            self._keeping.forget()
+            self._history.reset()
 
-    async def loaded(self) -> None:
-        """Wait until the history was read, or there is no more to be said."""
-        await self._keeping.loaded()
+    async def wait_loaded(self) -> None:
+        """Wait until the history is read, or the conversation has ended."""
+        await self._history.wait_loaded()
 
     def close(self) -> None:
-        """There is no more to be said: whoever waits for it hears UnknownPeer."""
-        self._keeping.close()
+        """End the conversation: waiting calls raise UnknownPeer."""
+        self._history.close()
 
-    def prekey_came(self) -> None:
-        """What could not be sealed can be now."""
-        self._speaker.something_said()
-        self._speaker.something_owed()
+    def prekey_arrived(self) -> None:
+        """Seal the messages that waited for a prekey."""
+        self._sender.message_added()
+        self._sender.receipt_due()
 
-    async def say(self, text: str, uuid: str) -> int:
-        """Keep a message of ours; it is sent from there. Gives its sequence.
+    async def send(self, text: str, uuid: str) -> int:
+        """Store a message, which is then sent; returns its sequence.
 
-        Raises EmptyData, DataTooLarge, BufferFull, and what the stream raises.
+        Raises EmptyData, DataTooLarge, BufferFull, and the errors of the stream.
         """
         if not text.strip():
             raise EmptyData("the message has no text")
         if len(text.encode("utf-8", "surrogatepass")) > TEXT_BYTES_MAX:
             raise DataTooLarge(f"a message has at most {TEXT_BYTES_MAX} bytes")
-        keeping = self._keeping
-        conversation = await keeping.opened()
-        async with keeping.lock:
-            ours = conversation.ours(uuid)
-            if ours is None:
+        history = self._history
+        conversation = await history.wait_conversation()
+        async with history.lock:
+            own = conversation.own_message(uuid)
+            if own is None:
                 if len(conversation.waiting) >= WAITING_MAX:
-                    raise BufferFull(f"{WAITING_MAX} messages wait for this peer already")
-                line = self._post.context.entropy(LINE_DIGITS // 2).hex()
-                record = conversation.say(uuid, text, line, keeping.now_ms)
-                await keeping.keep(conversation, [record])
-                ours = conversation.ours(uuid)
-        assert ours is not None
-        self._speaker.something_said()
-        return ours.sequence
+                    raise BufferFull(f"{WAITING_MAX} messages already wait for this peer")
+                line = self._outbox.context.entropy(LINE_DIGITS // 2).hex()
+                record = conversation.add_own(uuid, text, line, history.now_ms)
+                await history.append(conversation, [record])
+                own = conversation.own_message(uuid)
+        assert own is not None
+        self._sender.message_added()
+        return own.sequence
 
     async def mark_read(self, sequence: int) -> int:
-        """Everything up to this record was read; gives how many messages are not."""
-        conversation = await self._keeping.opened()
-        async with self._keeping.lock:  # of two at once, the one that is further stays
+        """Mark everything up to this record as read; returns the number of unread messages."""
+        conversation = await self._history.wait_conversation()
+        async with self._history.lock:  # of concurrent calls the furthest counts
             end = min(sequence + 1, conversation.tail)
             if end > conversation.read:
-                await self._keeping.mark_read(conversation, end)
-                self._speaker.something_owed()
+                await self._history.mark_read(conversation, end)
+                self._sender.receipt_due()
         return conversation.unread
 
     async def report(self, uuid: bytes, report: DeliveryStatus) -> None:
-        """What became of a letter of ours; returns when it is kept. Raises RequestErrors."""
-        await self._keeping.tell([(uuid.hex(), FATES[report])])
+        """Store the new status of a message. Raises RequestErrors."""
+        await self._history.save_states([(uuid.hex(), STATES[report])])

@@ -1,4 +1,4 @@
-"""One stream of this node, used from within: what is answered here is as durable as it promises."""
+"""A stream of this node, used from inside the process, with the durability of the stream."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from millpond.node.client.future import ReplyFuture
 
 PAGE = 1000
 PAGE_BYTES = 2**20
-NUMBER = 1
-"""Of every request: each is asked by a slip of its own."""
+REQUEST_ID = 1
+"""The id of every request: each has its own port."""
 
-Told = TypeVar("Told", bound=StreamReply)
+ReplyT = TypeVar("ReplyT", bound=StreamReply)
 
 
 class _ReplyPort(Port):
-    """Stands at the counter for one answer."""
+    """The port of one request, with a future for its reply."""
 
     __slots__ = ("answer", "number", "received_at")
 
@@ -49,11 +49,12 @@ class _ReplyPort(Port):
                     raise AssertionError(f"{reply} answers no request of a stream")
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Replies are not buffered."""
 
 
 class LocalStream:
-    """The stream `name`. Everything raises RequestErrors. `number`: one that no connection has."""
+    """The stream `name`. All methods raise RequestErrors. `number`: a port number of no
+    connection."""
 
     def __init__(
         self, scheduler: Scheduler, now: Callable[[], float], number: int, name: bytes
@@ -64,35 +65,35 @@ class LocalStream:
         self._number = number
 
     async def create(self, bytes_max: int) -> None:
-        """Make the stream, unless it is there; above `bytes_max` the oldest records go."""
+        """Create the stream if it does not exist; above `bytes_max` bytes the oldest records go."""
         try:
-            await self._ask(m.Create(NUMBER, m.Settings(bytes_max=bytes_max)), m.Done)
+            await self._ask(m.Create(REQUEST_ID, m.Settings(bytes_max=bytes_max)), m.Done)
         except StreamExists:
             return
 
     async def append(self, bodies: Sequence[bytes]) -> int:
-        """Add records, all or none; gives the sequence of the first once they are kept."""
-        return (await self._ask(m.Append(NUMBER, list(bodies)), m.Appended)).first
+        """Append records, all or none; returns the sequence of the first when they are durable."""
+        return (await self._ask(m.Append(REQUEST_ID, list(bodies)), m.Appended)).first
 
     async def describe(self) -> m.StreamDescription:
-        """What there is of it."""
-        return await self._ask(m.Describe(NUMBER), m.StreamDescription)
+        """The description of the stream."""
+        return await self._ask(m.Describe(REQUEST_ID), m.StreamDescription)
 
     async def commit(self, group: bytes, offset: int) -> None:
-        """A group got as far as `offset`, exclusive."""
-        await self._ask(m.CommitOffset(NUMBER, group, offset), m.Done)
+        """Commit the offset of a group, exclusive."""
+        await self._ask(m.CommitOffset(REQUEST_ID, group, offset), m.Done)
 
     async def at_time(self, timestamp_ms: int) -> int:
-        """The sequence of the first record of this time or later; the tail if there is none."""
+        """The sequence of the first record at this time or later; else the tail."""
         seek = Seek(SeekBy.TIMESTAMP, timestamp=timestamp_ms)
-        found = await self._ask(m.Read(NUMBER, seek, 1, 1), m.Records)
+        found = await self._ask(m.Read(REQUEST_ID, seek, 1, 1), m.Records)
         return found.spans[0].first if found.spans else found.tail
 
     async def read(self, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Sequences and bodies from `start` to before `end`; what is trimmed is passed over."""
+        """Sequences and bodies from `start` to before `end`; trimmed records are skipped."""
         while start < end:
             seek = Seek(SeekBy.SEQUENCE, sequence=start)
-            page = await self._ask(m.Read(NUMBER, seek, PAGE, PAGE_BYTES), m.Records)
+            page = await self._ask(m.Read(REQUEST_ID, seek, PAGE, PAGE_BYTES), m.Records)
             for span in page.spans:
                 for place, body in enumerate(span.bodies, span.first):
                     if place < end:
@@ -101,9 +102,9 @@ class LocalStream:
                 return
             start = page.next
 
-    async def _ask(self, request: StreamRequest, shape: type[Told]) -> Told:
-        slip = _ReplyPort(self._number)
-        self._scheduler.submit(stream_cell(self.name), Batch(slip, [request]), self._now())
-        told = await slip.answer
+    async def _ask(self, request: StreamRequest, shape: type[ReplyT]) -> ReplyT:
+        port = _ReplyPort(self._number)
+        self._scheduler.submit(stream_cell(self.name), Batch(port, [request]), self._now())
+        told = await port.answer
         assert isinstance(told, shape)
         return told

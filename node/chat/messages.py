@@ -1,17 +1,19 @@
-"""What operations 7 to 9 of packets 94 and 95 carry (docs/guides/chat.md): MessagePack maps."""
+"""The bodies of operations 7 to 9 of packets 94 and 95 (docs/guides/chat.md): MessagePack maps."""
 
 from __future__ import annotations
 
 import msgspec
 
 PAGE_MAX = 500
-"""Conversations in one answer."""
+"""Conversations in one reply."""
 PREVIEW_CHARS = 120
 
 
 class ChatSendRequest(msgspec.Struct):
-    """`peer`: a name or a peer id. `uuid` (16 bytes) names the message: asked again under the same
-    one, it is the same message."""
+    """A message to `peer` (name or peer id).
+
+    `uuid` (16 bytes) identifies the message: a second request with it sends nothing new.
+    """
 
     peer: str
     text: str
@@ -19,14 +21,14 @@ class ChatSendRequest(msgspec.Struct):
 
 
 class ChatSendAnswer(msgspec.Struct):
-    """The message is record `sequence` of the stream of the conversation, and will be sent."""
+    """The stored message: record `sequence` of the stream of the conversation."""
 
     uuid: bytes
     sequence: int
 
 
 class ChatsRequest(msgspec.Struct):
-    """Up to `limit` conversations after the name `after`, by name; `peer`: only this one."""
+    """A page of up to `limit` conversations after the name `after`, by name, or only `peer`."""
 
     after: str = ""
     limit: int = PAGE_MAX
@@ -34,7 +36,7 @@ class ChatsRequest(msgspec.Struct):
 
 
 class LastMessage(msgspec.Struct):
-    """The last message: `kind` is `out` or `in`, `text` its beginning, `at` milliseconds."""
+    """The last message: `kind` is `out` or `in`, `text` its beginning, `at` in milliseconds."""
 
     kind: str
     text: str
@@ -42,11 +44,11 @@ class LastMessage(msgspec.Struct):
 
 
 class ChatInfo(msgspec.Struct):
-    """A conversation: with whom, and how it stands.
+    """A conversation.
 
-    It is kept in the stream `stream`, whose next sequence is `tail`: 0 while nothing was said.
-    `read` is the sequence of the first record that was not read; `unread` messages came since.
-    `waiting` messages of ours are not sealed yet. `here` and `seen_at` as in PEERS.
+    It is stored in the stream `stream`, whose next sequence is `tail`: 0 for an empty conversation.
+    `read` is the sequence of the first unread record, followed by `unread` messages of the peer.
+    `waiting` messages of this node are not sealed yet. `here` and `seen_at` as in PEERS.
     """
 
     name: str
@@ -63,20 +65,21 @@ class ChatInfo(msgspec.Struct):
 
 
 class ChatsAnswer(msgspec.Struct):
-    """Of every peer that is not revoked. `more`: ask again with the last name in `after`."""
+    """Conversations with peers that are not revoked. `more`: the next page follows the last
+    name."""
 
     chats: list[ChatInfo]
     more: bool
 
 
 class ChatReadRequest(msgspec.Struct):
-    """Everything up to record `sequence` of the conversation, itself included, was seen."""
+    """Everything up to and including record `sequence` was read."""
 
     peer: str
     sequence: int
 
 
 class ChatReadAnswer(msgspec.Struct):
-    """So many messages are still unread."""
+    """The number of messages that are still unread."""
 
     unread: int

@@ -1,4 +1,4 @@
-"""What two chats say to each other inside envelopes: texts, and receipts for them. JSON.
+"""Payloads of chat messages in envelopes: texts, and receipts for them. JSON.
 
     {"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}
     {"kind":"receipt","state":"delivered","of":["00112233445566778899aabbccddeeff"]}
@@ -15,16 +15,16 @@ import msgspec
 from millpond.node.chat.records import COUNT_MAX, State
 
 TEXT_BYTES_MAX = 32 * 1024
-"""UTF-8 of a message; every node's packets have room for it, sealed."""
+"""The largest text in bytes of UTF-8; sealed it fits into a packet of every node."""
 RECEIPTS_MAX = 64
-"""So many uuids are in one receipt."""
+"""The most uuids in one receipt."""
 LINE_DIGITS = 8
 
 Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class Text(msgspec.Struct, frozen=True, tag_field="kind", tag="text"):
-    """The `n`-th message of its sender in this line, written at `at` by the sender's clock (ms)."""
+    """The `n`-th message of a sender in a line, written at `at` by the clock of the sender (ms)."""
 
     line: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
     n: Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
@@ -33,20 +33,20 @@ class Text(msgspec.Struct, frozen=True, tag_field="kind", tag="text"):
 
 
 class Receipt(msgspec.Struct, frozen=True, tag_field="kind", tag="receipt"):
-    """These messages of the other are delivered, or read."""
+    """A receipt: these messages are delivered, or read."""
 
     state: Literal["delivered", "read"]
     of: Annotated[list[Uuid], msgspec.Meta(max_length=RECEIPTS_MAX)]
 
     @classmethod
     def of_state(cls, state: State, uuids: list[str]) -> Receipt:
-        """`state` is delivered or read."""
+        """A receipt for `state`, which is delivered or read."""
         assert state in (State.DELIVERED, State.READ)
         return cls("read" if state is State.READ else "delivered", uuids)
 
     @property
-    def fate(self) -> State:
-        """What became of them."""
+    def new_state(self) -> State:
+        """The state of the messages."""
         return State(self.state)
 
 
@@ -54,24 +54,24 @@ Payload = Text | Receipt
 
 
 class UnknownPayload(ValueError):
-    """A peer says something that this version does not know."""
+    """A payload of a kind that this version does not know."""
 
 
 _decoder: msgspec.json.Decoder[Payload] = msgspec.json.Decoder(Payload)
 _encoder = msgspec.json.Encoder()
 
 
-def encode_payload(words: Payload) -> bytes:
-    """What is sealed."""
-    return _encoder.encode(words)
+def encode_payload(payload: Payload) -> bytes:
+    """The bytes of a payload."""
+    return _encoder.encode(payload)
 
 
-def decode_payload(clear: bytes) -> Payload:
-    """Raises NotUnderstood."""
+def decode_payload(plaintext: bytes) -> Payload:
+    """The payload in some bytes. Raises UnknownPayload."""
     try:
-        words = _decoder.decode(clear)
+        payload = _decoder.decode(plaintext)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnknownPayload(str(error)) from error
-    if isinstance(words, Text) and not 0 < len(words.text.encode()) <= TEXT_BYTES_MAX:
-        raise UnknownPayload("a text without words, or with too many")
-    return words
+    if isinstance(payload, Text) and not 0 < len(payload.text.encode()) <= TEXT_BYTES_MAX:
+        raise UnknownPayload("a text is empty or too long")
+    return payload

@@ -1,4 +1,4 @@
-"""Takes what one peer writes out of its channel; it is acknowledged when it is in the history."""
+"""Receiving in a conversation: a message is acknowledged when it is in the history."""
 
 from __future__ import annotations
 
@@ -21,89 +21,89 @@ from millpond.node.peers.identity import peer_id
 log = logging.getLogger(__name__)
 
 WINDOW = 64
-NOT_UNDERSTOOD = "a message came that this version does not understand"
+UNKNOWN_PAYLOAD = "a message came that this version does not understand"
 
-Heard = tuple[str, Payload | None]
-"""The uuid of a message and what it says; None: that is not understood."""
+ReceivedPayload = tuple[str, Payload | None]
+"""The uuid of a message and its payload; None: a payload of an unknown kind."""
 
 
 class Receiver:
-    """To the holder of the key `peer`. `on_kept` is called when something was kept."""
+    """The receiver of the messages of one peer. `on_stored` is called after records were stored."""
 
     def __init__(
-        self, peer: bytes, post: Outbox, keeping: ConversationLog, on_kept: Callable[[], None]
+        self, peer: bytes, outbox: Outbox, history: ConversationLog, on_stored: Callable[[], None]
     ) -> None:
         self._peer = peer
-        self._post = post
-        self._keeping = keeping
-        self._on_kept = on_kept
+        self._outbox = outbox
+        self._history = history
+        self._on_stored = on_stored
         self._channel = conversation_stream(peer)
 
-    async def listen(self) -> None:
-        """Until cancelled. Raises RequestErrors of the history."""
-        unsettled: dict[str, list[Msg]] = {}
-        with self._post.context.local.consumer(self._channel, WINDOW) as guest:
+    async def run(self) -> None:
+        """Receive until cancelled. Raises RequestErrors of the history."""
+        unacknowledged: dict[str, list[Msg]] = {}
+        with self._outbox.context.local.consumer(self._channel, WINDOW) as consumer:
             while True:
-                conversation = await self._keeping.opened()
-                messages = await self._arrived(guest, conversation.order.deadline)
-                heard = [(each, await self._open(guest, each)) for each in messages]
-                await self._keep(conversation, heard, unsettled)
-                for uuid in unsettled.keys() - conversation.order.held:
-                    for message in unsettled.pop(uuid):
-                        guest.settle(Ack(message.id))
-                self._on_kept()
+                conversation = await self._history.wait_conversation()
+                messages = await self._receive(consumer, conversation.reorder_buffer.deadline)
+                received = [(each, await self._open(consumer, each)) for each in messages]
+                await self._keep(conversation, received, unacknowledged)
+                for uuid in unacknowledged.keys() - conversation.reorder_buffer.held:
+                    for message in unacknowledged.pop(uuid):
+                        consumer.settle(Ack(message.id))
+                self._on_stored()
 
-    async def _arrived(self, guest: LocalConsumer, deadline: float) -> list[Msg]:
-        """What came, together; nothing once it is time to go on without what is missing."""
+    async def _receive(self, consumer: LocalConsumer, deadline: float) -> list[Msg]:
+        """The messages that have arrived; none if the deadline of held messages has passed."""
         messages: list[Msg] = []
-        left_s = max(0.0, deadline - self._keeping.now())
+        left_s = max(0.0, deadline - self._history.now())
         with anyio.move_on_after(left_s if deadline < inf else None):
-            messages.append(await guest.receive())
-            while guest.has_messages and len(messages) < WINDOW:
-                messages.append(await guest.receive())
+            messages.append(await consumer.receive())
+            while consumer.has_messages and len(messages) < WINDOW:
+                messages.append(await consumer.receive())
         return messages
 
     async def _keep(
         self,
         conversation: Conversation,
-        heard: Sequence[tuple[Msg, Heard | None]],
-        unsettled: dict[str, list[Msg]],
+        received: Sequence[tuple[Msg, ReceivedPayload | None]],
+        unacknowledged: dict[str, list[Msg]],
     ) -> None:
-        now, now_ms = self._keeping.now(), self._keeping.now_ms
-        async with self._keeping.lock:
-            records, fates = conversation.wake(now), []
-            for message, each in heard:
+        now, now_ms = self._history.now(), self._history.now_ms
+        async with self._history.lock:
+            records, changes = conversation.release(now), []
+            for message, each in received:
                 if each is None:
                     continue
                 uuid, words = each
-                pushes = unsettled.setdefault(uuid, [])
+                pushes = unacknowledged.setdefault(uuid, [])
                 pushes.append(message)
-                if len(pushes) > 1 or conversation.is_known(uuid):
+                if len(pushes) > 1 or conversation.is_seen(uuid):
                     continue
                 match words:
                     case Text():
-                        records += conversation.hear(uuid, words, now)
+                        records += conversation.receive(uuid, words, now)
                     case Receipt():
-                        fates += [(of, words.fate) for of in words.of]
+                        changes += [(of, words.new_state) for of in words.of]
                     case None:
-                        records.append(conversation.note(uuid, NOT_UNDERSTOOD, now_ms))
-            records += conversation.tell(fates, now_ms)
-            await self._keeping.keep(conversation, records)
+                        records.append(conversation.note(uuid, UNKNOWN_PAYLOAD, now_ms))
+            records += conversation.state_records(changes, now_ms)
+            await self._history.append(conversation, records)
 
-    async def _open(self, guest: LocalConsumer, message: Msg) -> Heard | None:
-        """None for what somebody else wrote, or nobody can open: it is never pushed again."""
+    async def _open(self, consumer: LocalConsumer, message: Msg) -> ReceivedPayload | None:
+        """The payload of a message; None if another peer wrote it or it cannot be opened."""
         try:
-            opened = await self._post.open(self._channel, message.data)
+            opened = await self._outbox.open(self._channel, message.data)
         except CannotOpen as error:
             log.warning("message not opened: channel=%r: %s", self._channel, error)
-            guest.settle(Nack(message.id, NackReason.CANNOT_DECRYPT))
+            consumer.settle(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         if opened.sender != self._peer:
-            log.warning("message of %s in %r", peer_id(opened.sender), self._channel)
-            guest.settle(Nack(message.id, NackReason.CANNOT_DECRYPT))
+            log.warning("message from %s in %r", peer_id(opened.sender), self._channel)
+            consumer.settle(Nack(message.id, NackReason.CANNOT_DECRYPT))
             return None
         try:
             return opened.uuid.hex(), decode_payload(opened.plaintext)
         except UnknownPayload as error:
-            log.warning("message not understood: channel=%r: %s", self._channel, error)
+            log.warning("unknown payload: channel=%r: %s", self._channel, error)
             return opened.uuid.hex(), None

@@ -1,8 +1,8 @@
-"""What is kept of a conversation: records of the stream `chat/<peer id>`, JSON each.
+"""Records of a conversation in the stream `chat/<peer id>`, each in JSON.
 
     {"v":1,"kind":"out","uuid":"...","at":1763683200000,"text":"hi","state":"waiting","n":1,...}
 
-An `out` is a message of ours and an `in` one of the peer's; a `state` tells what became of an
+An `out` is a message of this node and an `in` one of the peer; a `state` is the new state of an
 earlier `out`, and a `note` is a line for people. Times are milliseconds since 1970.
 """
 
@@ -21,7 +21,7 @@ PREFIX = b"chat/"
 
 
 class Kind(Enum):
-    """What a record tells."""
+    """The kinds of records."""
 
     OUT = "out"
     IN = "in"
@@ -30,11 +30,11 @@ class Kind(Enum):
 
 
 class State(Enum):
-    """How far a message of ours got.
+    """The states of a message of this node.
 
-    WAITING: kept here, not sealed yet. KEPT: sealed. SENT: it left for the peer or a relay.
-    DELIVERED: the peer's node keeps it. READ: somebody saw it. EXPIRED: nobody fetched it in time.
-    REFUSED: it will never arrive.
+    WAITING: stored, not sealed yet. KEPT: sealed and in the outbox. SENT: the peer or a relay has
+    it. DELIVERED: the node of the peer has stored it. READ: a person has read it. EXPIRED: nobody
+    fetched it in time. REFUSED: it will never arrive.
     """
 
     WAITING = "waiting"
@@ -49,9 +49,8 @@ class State(Enum):
 _RANKS = {state: rank for rank, state in enumerate(State)}
 
 
-def is_news(state: State, than: State) -> bool:
-    """Does it say more than what was known? A message that is said to be lost, and is found to be
-    there after all, is there."""
+def is_newer(state: State, than: State) -> bool:
+    """True if the state follows `than`: a message that was reported as lost can still arrive."""
     return _RANKS[state] > _RANKS[than]
 
 
@@ -59,11 +58,11 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of them. `uuid` is 32 hexadecimal digits.
+    """A record. `uuid` has 32 hexadecimal digits.
 
     `n` counts the messages of a sender within a `line`, which is new when the sender's history is.
-    An `in` has `sent_at`, the sender's clock, and is `late` if others had to be shown before it.
-    `missing` are the first and the last `n` that a note finds missing.
+    An `in` has `sent_at`, by the clock of the sender, and is `late` after a reported gap.
+    `missing` has the first and the last `n` of a gap, in a note.
     """
 
     v: int
@@ -80,7 +79,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Unreadable(ValueError):
-    """The body of a record is nothing that this version wrote."""
+    """The body of a record that this version cannot read."""
 
 
 _decoder = msgspec.json.Decoder(Record)
@@ -93,7 +92,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(body: bytes) -> Record:
-    """Raises Unreadable; whoever reads a history passes over such a record."""
+    """The record in a body. Raises Unreadable; readers skip such a record."""
     try:
         record = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -104,5 +103,6 @@ def decode_record(body: bytes) -> Record:
 
 
 def conversation_stream(public: bytes) -> bytes:
-    """The stream of the conversation with this peer; the channel in which its messages arrive."""
+    """The stream of the conversation with this peer, and the channel in which its messages
+    arrive."""
     return PREFIX + peer_id(public).encode()

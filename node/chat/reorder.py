@@ -1,7 +1,7 @@
-"""Puts one sender's messages back into the order in which they were written.
+"""The reorder buffer: messages of one sender in the order in which they were written.
 
-Letters may overtake one another on their ways. What comes too early is held for a while, in memory:
-it is not acknowledged before it is shown, so it comes again after a crash.
+Messages may overtake one another. An early one is held in memory: it is not acknowledged before it
+is shown, so it comes again after a crash.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from millpond.node.chat.payloads import Text
 
 GAP_WAIT_S = 30.0
-"""So long what is early waits for what is missing: a relay that was away may still have it."""
+"""The time that an early message waits for missing ones, which an offline relay may have."""
 HELD_MAX = 48
 LINES_MAX = 8
 
 
 class OrderedMessage(msgspec.Struct, frozen=True):
-    """A message to be shown now. `late`: a gap was told where it belongs."""
+    """A message to be shown now. `late`: it comes after a gap that was reported."""
 
     uuid: str
     text: Text
@@ -28,7 +28,7 @@ class OrderedMessage(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """The messages `first` to `last` of a line did not come."""
+    """A gap: the messages `first` to `last` of a line are missing."""
 
     line: str
     first: int
@@ -36,10 +36,10 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class ReorderBuffer:
-    """Of one sender. `expected` is what every known line goes on with, the present line last.
+    """The reorder buffer of one sender.
 
-    Not `is_whole`: there may be an earlier history that is not recalled, so the line that comes
-    first goes on where it is.
+    `expected` is the next number of every known line, the current line last. If the history is not
+    `is_whole`, the first line starts at the number that it has.
     """
 
     def __init__(self, *, is_whole: bool = True) -> None:
@@ -50,44 +50,44 @@ class ReorderBuffer:
 
     @property
     def deadline(self) -> float:
-        """When the wait for what is missing is over; infinity if nothing waits."""
+        """The time at which held messages are released; infinity if none is held."""
         return self._since + GAP_WAIT_S
 
     @property
     def held(self) -> set[str]:
-        """The uuids of what is not shown yet."""
-        return {heard.uuid for heard in self._held.values()}
+        """The uuids of held messages."""
+        return {message.uuid for message in self._held.values()}
 
-    def recall(self, line: str, n: int) -> None:
-        """This was shown in an earlier life."""
+    def resume(self, line: str, n: int) -> None:
+        """A message was shown before the restart."""
         self._begin(line)
         self._expected[line] = max(self._expected[line], n + 1)
 
-    def take(self, uuid: str, text: Text, now: float) -> list[OrderedMessage | Gap]:
-        """A message came. Gives what is to be shown now, in order."""
+    def add(self, uuid: str, text: Text, now: float) -> list[OrderedMessage | Gap]:
+        """Add a message; returns what is to be shown now, in order."""
         shown: list[OrderedMessage | Gap] = []
         if text.line not in self._expected:
-            shown += self._give_up()
+            shown += self._release_all()
             is_new = self._is_whole or bool(self._expected)
             self._begin(text.line, 1 if is_new else text.n)
         expected = self._expected[text.line]
         if text.line != self._line or text.n < expected or text.n in self._held:
             return [*shown, OrderedMessage(uuid, text, late=True)]
         self._held[text.n] = OrderedMessage(uuid, text)
-        shown += self._run()
+        shown += self._release_ready()
         if len(self._held) >= HELD_MAX:
-            shown += self._skip()
+            shown += self._skip_gap()
         if not self._held:
             self._since = inf
         elif shown or self._since == inf:
             self._since = now
         return shown
 
-    def wake(self, now: float) -> list[OrderedMessage | Gap]:
-        """Time has passed: what waited for long enough is shown, behind its gap."""
+    def release(self, now: float) -> list[OrderedMessage | Gap]:
+        """Release messages that were held long enough, after their gap."""
         if now < self.deadline:
             return []
-        shown = self._skip()
+        shown = self._skip_gap()
         self._since = now if self._held else inf
         return shown
 
@@ -101,24 +101,24 @@ class ReorderBuffer:
             if len(self._expected) > LINES_MAX:
                 del self._expected[next(iter(self._expected))]
 
-    def _run(self) -> Iterator[OrderedMessage]:
-        """What can be shown without a gap."""
+    def _release_ready(self) -> Iterator[OrderedMessage]:
+        """The messages that follow without a gap."""
         line = self._line
-        while (heard := self._held.pop(self._expected[line], None)) is not None:
+        while (message := self._held.pop(self._expected[line], None)) is not None:
             self._expected[line] += 1
-            yield heard
+            yield message
 
-    def _skip(self) -> list[OrderedMessage | Gap]:
-        """Past the first gap."""
+    def _skip_gap(self) -> list[OrderedMessage | Gap]:
+        """Skip the first gap."""
         first, line = min(self._held), self._line
         gap = Gap(line, self._expected[line], first - 1)
         self._expected[line] = first
-        return [gap, *self._run()]
+        return [gap, *self._release_ready()]
 
-    def _give_up(self) -> list[OrderedMessage | Gap]:
-        """Past all gaps: the sender began anew."""
+    def _release_all(self) -> list[OrderedMessage | Gap]:
+        """Skip all gaps: the sender has started a new line."""
         shown: list[OrderedMessage | Gap] = []
         while self._held:
-            shown += self._skip()
+            shown += self._skip_gap()
         self._since = inf
         return shown

@@ -1,4 +1,4 @@
-"""Sends what we write to one peer, and receipts for what it writes, from what is kept."""
+"""Sending in a conversation: messages and receipts go from the history to the outbox."""
 
 from __future__ import annotations
 
@@ -24,78 +24,80 @@ log = logging.getLogger(__name__)
 
 SEALED_AT_ONCE = 16
 RETRY_S = 5.0
-LOOK_S = 60.0
-FOR_GOOD = (DataTooLarge, EmptyData, NotAllowed)
+CHECK_S = 60.0
+PERMANENT = (DataTooLarge, EmptyData, NotAllowed)
 
 
 class Sender:
-    """To the holder of the key `peer`. `nudge` when there may be something to send."""
+    """The sender to one peer. `message_added` and `receipt_due` wake it."""
 
-    def __init__(self, peer: bytes, post: Outbox, keeping: ConversationLog) -> None:
-        self.something_said = Wakeup()
-        self.something_owed = Wakeup()
+    def __init__(self, peer: bytes, outbox: Outbox, history: ConversationLog) -> None:
+        self.message_added = Wakeup()
+        self.receipt_due = Wakeup()
         self._peer = peer
-        self._post = post
-        self._keeping = keeping
-        self._channel = conversation_stream(post.context.identity.public)
-        self._ttl_s = float(post.context.settings.ttl_s)
+        self._outbox = outbox
+        self._history = history
+        self._channel = conversation_stream(outbox.context.identity.public)
+        self._ttl_s = float(outbox.context.settings.ttl_s)
 
-    async def keep_speaking(self) -> None:
-        """Send what waits, in order, until cancelled. Raises RequestErrors of the history."""
+    async def send_messages(self) -> None:
+        """Send waiting messages in order, until cancelled. Raises RequestErrors of the history."""
         while True:
-            rest_s = await self._speak(await self._keeping.opened())
-            if rest_s:
-                await self.something_said.wait(rest_s)
+            retry_s = await self._send_waiting(await self._history.wait_conversation())
+            if retry_s:
+                await self.message_added.wait(retry_s)
 
-    async def keep_telling(self) -> None:
-        """Send receipts that are owed, until cancelled. Raises RequestErrors of the history."""
+    async def send_receipts(self) -> None:
+        """Send due receipts, until cancelled. Raises RequestErrors of the history."""
         while True:
-            conversation = await self._keeping.opened()
-            owed = conversation.owed(RECEIPTS_MAX)
-            rest_s = LOOK_S if owed is None else await self._send_receipt(conversation, owed)
-            if rest_s:
-                await self.something_owed.wait(rest_s)
+            conversation = await self._history.wait_conversation()
+            pending = conversation.pending_receipts(RECEIPTS_MAX)
+            retry_s = (
+                CHECK_S if pending is None else await self._send_receipt(conversation, pending)
+            )
+            if retry_s:
+                await self.receipt_due.wait(retry_s)
 
-    async def _speak(self, conversation: Conversation) -> float:
-        """Seal some of what waits; gives how long to rest."""
-        fates: list[tuple[str, State]] = []
+    async def _send_waiting(self, conversation: Conversation) -> float:
+        """Seal some of the waiting messages; returns the delay before the next ones."""
+        changes: list[tuple[str, State]] = []
         waiting = conversation.waiting[:SEALED_AT_ONCE]
-        rest_s = 0.0 if waiting else LOOK_S
-        for ours in waiting:
+        retry_s = 0.0 if waiting else CHECK_S
+        for own in waiting:
             try:
-                fates.append((ours.uuid, await self._seal(ours)))
+                changes.append((own.uuid, await self._seal(own)))
             except (NoPrekey, UnknownPeer):
-                rest_s = LOOK_S
+                retry_s = CHECK_S
                 break
             except RequestError as error:
                 log.warning("message not sealed: to=%s: %s", peer_id(self._peer), error)
-                rest_s = RETRY_S
+                retry_s = RETRY_S
                 break
-        await self._keeping.tell(fates)
-        return rest_s
+        await self._history.save_states(changes)
+        return retry_s
 
-    async def _seal(self, ours: OwnMessage) -> State:
-        left_s = ours.text.at / 1000 + self._ttl_s - self._keeping.now()
+    async def _seal(self, own: OwnMessage) -> State:
+        left_s = own.text.at / 1000 + self._ttl_s - self._history.now()
         if left_s <= 0:
             return State.EXPIRED
-        clear, uuid = encode_payload(ours.text), bytes.fromhex(ours.uuid)
-        # Rather for as long as a key is good than not at all before there is a new one.
-        ttl = left_s if self._post.can_seal(self._peer, left_s) else 0.0
+        plaintext, uuid = encode_payload(own.text), bytes.fromhex(own.uuid)
+        # If no prekey is valid for so long, the message lives as long as the prekey.
+        ttl = left_s if self._outbox.can_seal(self._peer, left_s) else 0.0
         try:
-            await self._post.send(self._peer, self._channel, clear, ttl, uuid)
-        except FOR_GOOD as error:
+            await self._outbox.send(self._peer, self._channel, plaintext, ttl, uuid)
+        except PERMANENT as error:
             log.warning("message refused: to=%s: %s", peer_id(self._peer), error)
             return State.REFUSED
         return State.KEPT
 
-    async def _send_receipt(self, conversation: Conversation, owed: PendingReceipts) -> float:
-        clear = encode_payload(Receipt.of_state(owed.state, owed.uuids))
+    async def _send_receipt(self, conversation: Conversation, pending: PendingReceipts) -> float:
+        plaintext = encode_payload(Receipt.of_state(pending.state, pending.uuids))
         try:
-            await self._post.send(self._peer, self._channel, clear)
+            await self._outbox.send(self._peer, self._channel, plaintext)
         except (NoPrekey, UnknownPeer):
-            return LOOK_S
+            return CHECK_S
         except RequestError as error:
             log.warning("receipt not sealed: to=%s: %s", peer_id(self._peer), error)
             return RETRY_S
-        await self._keeping.mark_told(conversation, owed)
+        await self._history.mark_receipt_sent(conversation, pending)
         return 0.0

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from millpond.node.chat.records import Kind, Record, State, is_news
+from millpond.node.chat.records import Kind, Record, State, is_newer
 from millpond.node.cli.chat.line_editor import is_shown
 
 OURS_MAX = 10_000
@@ -121,7 +121,7 @@ class ConversationView:
                 self._ours.pop(next(iter(self._ours)))
         elif record.kind is Kind.STATE and record.state is not None:
             ours = self._ours.get(record.uuid)
-            if ours is not None and is_news(record.state, ours.state):
+            if ours is not None and is_newer(record.state, ours.state):
                 ours.state = record.state
                 self._news[record.uuid] = None
 

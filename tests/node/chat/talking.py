@@ -35,12 +35,12 @@ async def say(node: Node, peer: str, text: str, **fields: Any) -> dict[str, Any]
 
 
 async def history(node: Node, peer: Neighbour) -> list[Record]:
-    ledger = node.peer_services._local_stream(conversation_stream(peer.public))
+    stream = node.peer_services._local_stream(conversation_stream(peer.public))
     try:
-        tail = (await ledger.describe()).tail
+        tail = (await stream.describe()).tail
     except UnknownStream:
         return []
-    return [decode_record(body) async for _, body in ledger.read(0, tail)]
+    return [decode_record(body) async for _, body in stream.read(0, tail)]
 
 
 async def heard(node: Node, peer: Neighbour, count: int) -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millpond.node.chat.conversation import KNOWN_MAX, Conversation, ReadPositions
+from millpond.node.chat.conversation import SEEN_MAX, Conversation, ReadPositions
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.records import Kind, Record, State, decode_record, encode_record
 
@@ -41,22 +41,22 @@ class Kept:
             self.conversation.replay(sequence, decode_record(body))
 
     def say(self, number: int, text: str, now_ms: int = 0) -> Record:
-        (record,) = self.keep([self.conversation.say(uuid_of(number), text, LINE, now_ms)])
+        (record,) = self.keep([self.conversation.add_own(uuid_of(number), text, LINE, now_ms)])
         return record
 
     def hear(self, n: int, now: float = 0.0) -> list[Record]:
         uuid = uuid_of(1000 + n)
-        if self.conversation.is_known(uuid) or uuid in self.conversation.order.held:
+        if self.conversation.is_seen(uuid) or uuid in self.conversation.reorder_buffer.held:
             return []
-        return self.keep(self.conversation.hear(uuid, Text(THEIR_LINE, n, 7, f"text {n}"), now))
+        return self.keep(self.conversation.receive(uuid, Text(THEIR_LINE, n, 7, f"text {n}"), now))
 
     def tell(self, *fates: tuple[int, State]) -> list[Record]:
         told = [(uuid_of(number), state) for number, state in fates]
-        return self.keep(self.conversation.tell(told, 0))
+        return self.keep(self.conversation.state_records(told, 0))
 
     def read(self, end: int) -> None:
         self.conversation.replay_read(end)
-        self.marks = ReadPositions(end, self.marks.delivered_told, self.marks.read_told)
+        self.marks = ReadPositions(end, self.marks.delivered_sent, self.marks.read_sent)
 
 
 def test_what_we_say_waits_in_order_until_it_is_sealed_and_over_a_crash() -> None:
@@ -74,7 +74,7 @@ def test_a_message_named_again_is_the_same_one() -> None:
     kept = Kept()
     kept.say(1, "hi")
     kept.crash()
-    ours = kept.conversation.ours(uuid_of(1))
+    ours = kept.conversation.own_message(uuid_of(1))
     assert ours is not None and ours.sequence == 0
 
 
@@ -99,7 +99,7 @@ def test_a_gap_is_told_as_a_note() -> None:
     kept = Kept()
     kept.hear(1)
     assert kept.hear(4) == []
-    note, shown = kept.keep(kept.conversation.wake(100.0))
+    note, shown = kept.keep(kept.conversation.release(100.0))
     assert (note.kind, note.text, note.missing) == (Kind.NOTE, "2 messages did not arrive", (2, 3))
     assert (shown.text, shown.at, shown.sent_at) == ("text 4", 100_000, 7)
     (late,) = kept.hear(3)
@@ -110,18 +110,18 @@ def test_receipts_are_owed_until_they_were_sent() -> None:
     kept = Kept()
     for n in (1, 2, 3):
         kept.hear(n)
-    owed = kept.conversation.owed(2)
-    assert owed is not None
-    assert (owed.state, owed.uuids, owed.end) == (
+    pending_receipts = kept.conversation.pending_receipts(2)
+    assert pending_receipts is not None
+    assert (pending_receipts.state, pending_receipts.uuids, pending_receipts.end) == (
         State.DELIVERED,
         [uuid_of(1001), uuid_of(1002)],
         2,
     )
-    kept.conversation.replay_told(State.DELIVERED, owed.end)
-    kept.marks = ReadPositions(0, owed.end, 0)
+    kept.conversation.replay_receipt_sent(State.DELIVERED, pending_receipts.end)
+    kept.marks = ReadPositions(0, pending_receipts.end, 0)
     kept.crash()
-    owed = kept.conversation.owed(64)
-    assert owed is not None and owed.uuids == [uuid_of(1003)]
+    pending_receipts = kept.conversation.pending_receipts(64)
+    assert pending_receipts is not None and pending_receipts.uuids == [uuid_of(1003)]
 
 
 def test_who_has_read_a_message_has_got_it() -> None:
@@ -132,23 +132,23 @@ def test_who_has_read_a_message_has_got_it() -> None:
     kept.read(1)
     kept.crash()
     assert kept.conversation.unread == 1
-    first = kept.conversation.owed(64)
+    first = kept.conversation.pending_receipts(64)
     assert first is not None
     assert (first.state, first.uuids) == (State.DELIVERED, [uuid_of(1002)])
-    kept.conversation.replay_told(State.DELIVERED, first.end)
-    second = kept.conversation.owed(64)
+    kept.conversation.replay_receipt_sent(State.DELIVERED, first.end)
+    second = kept.conversation.pending_receipts(64)
     assert second is not None
     assert (second.state, second.uuids) == (State.READ, [uuid_of(1001)])
-    kept.conversation.replay_told(State.READ, second.end)
-    assert kept.conversation.owed(64) is None
+    kept.conversation.replay_receipt_sent(State.READ, second.end)
+    assert kept.conversation.pending_receipts(64) is None
 
 
 def test_our_own_messages_and_notes_are_never_unread() -> None:
     kept = Kept()
     kept.say(1, "hi")
     kept.keep([kept.conversation.note(uuid_of(9), "not understood", 0)])
-    assert kept.conversation.unread == 0 and kept.conversation.owed(64) is None
-    assert kept.conversation.is_known(uuid_of(9))
+    assert kept.conversation.unread == 0 and kept.conversation.pending_receipts(64) is None
+    assert kept.conversation.is_seen(uuid_of(9))
 
 
 def test_what_is_too_old_to_come_again_is_forgotten() -> None:
@@ -158,10 +158,10 @@ def test_what_is_too_old_to_come_again_is_forgotten() -> None:
     kept.hear(1)
     kept.say(2, "new", LIFE_MS + 1)
     kept.hear(2, (LIFE_MS + 1) / 1000)
-    assert kept.conversation.ours(uuid_of(1)) is None
-    assert not kept.conversation.is_known(uuid_of(1001))
-    assert kept.conversation.is_known(uuid_of(1002))
-    assert KNOWN_MAX >= 100_000
+    assert kept.conversation.own_message(uuid_of(1)) is None
+    assert not kept.conversation.is_seen(uuid_of(1001))
+    assert kept.conversation.is_seen(uuid_of(1002))
+    assert SEEN_MAX >= 100_000
 
 
 def test_what_waits_is_not_forgotten_before_its_fate_is_told() -> None:
@@ -195,7 +195,7 @@ class TwoLives(RuleBasedStateMachine):
     @rule(n=st.integers(1, 30), pause_s=st.floats(0, 40))
     def hear(self, n: int, pause_s: float) -> None:
         self.now += pause_s
-        self.kept.keep(self.kept.conversation.wake(self.now))
+        self.kept.keep(self.kept.conversation.release(self.now))
         self.kept.hear(n, self.now)
         self.sent.append(n)
 
@@ -210,9 +210,9 @@ class TwoLives(RuleBasedStateMachine):
         after = self.kept.conversation
         assert after.waiting == before.waiting
         assert (after.tail, after.read, after.unread) == (before.tail, before.read, before.unread)
-        assert after.owed(64) == before.owed(64)
+        assert after.pending_receipts(64) == before.pending_receipts(64)
         assert after.last == before.last
-        held = before.order.held
+        held = before.reorder_buffer.held
         for n in [n for n in set(self.sent) if uuid_of(1000 + n) in held]:
             self.kept.hear(n, self.now)  # it was not acknowledged, so it comes again
 

@@ -27,7 +27,7 @@ def text(n: int, line: str = LINE) -> Text:
 def take(
     order: ReorderBuffer, n: int, now: float = 0.0, line: str = LINE
 ) -> list[OrderedMessage | Gap]:
-    return order.take(f"{line}-{n}", text(n, line), now)
+    return order.add(f"{line}-{n}", text(n, line), now)
 
 
 def numbers(shown: list[OrderedMessage | Gap]) -> list[int]:
@@ -54,13 +54,13 @@ def test_nothing_is_lost_shown_twice_or_shown_early(
     seen: set[int] = set()
     for n, pause_s in arrivals:
         now += pause_s
-        shown += order.wake(now)
+        shown += order.release(now)
         if n not in lost and n not in seen:  # the conversation knows uuids that came before
             seen.add(n)
             shown += take(order, n, now)
     while order.held:
         now = order.deadline
-        shown += order.wake(now)
+        shown += order.release(now)
     assert sorted(numbers(shown)) == sorted(seen)
     on_time = [each.text.n for each in shown if isinstance(each, OrderedMessage) and not each.late]
     assert on_time == sorted(on_time)
@@ -75,8 +75,8 @@ def test_what_is_early_waits_and_is_then_shown_behind_its_gap() -> None:
     order = ReorderBuffer()
     assert numbers(take(order, 1)) == [1]
     assert take(order, 4, now=10.0) == []
-    assert order.wake(10.0 + GAP_WAIT_S - 0.1) == []
-    gap, heard = order.wake(10.0 + GAP_WAIT_S)
+    assert order.release(10.0 + GAP_WAIT_S - 0.1) == []
+    gap, heard = order.release(10.0 + GAP_WAIT_S)
     assert gap == Gap(LINE, 2, 3)
     assert heard == OrderedMessage(f"{LINE}-4", text(4))
     assert take(order, 3, now=99.0) == [OrderedMessage(f"{LINE}-3", text(3), late=True)]
@@ -94,9 +94,9 @@ def test_a_second_gap_waits_for_its_own_time() -> None:
     order = ReorderBuffer()
     take(order, 2, now=0.0)
     take(order, 4, now=20.0)
-    assert numbers(order.wake(30.0)) == [2]
+    assert numbers(order.release(30.0)) == [2]
     assert order.deadline == 30.0 + GAP_WAIT_S
-    assert numbers(order.wake(order.deadline)) == [4]
+    assert numbers(order.release(order.deadline)) == [4]
 
 
 def test_a_sender_who_began_anew_does_not_wait_for_what_it_forgot() -> None:
@@ -111,8 +111,8 @@ def test_a_sender_who_began_anew_does_not_wait_for_what_it_forgot() -> None:
 
 def test_after_a_crash_what_was_shown_goes_on_where_it_was() -> None:
     order = ReorderBuffer()
-    order.recall(LINE, 1)
-    order.recall(LINE, 2)
+    order.resume(LINE, 1)
+    order.resume(LINE, 2)
     assert numbers(take(order, 3)) == [3]
 
 

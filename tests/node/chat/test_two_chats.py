@@ -169,7 +169,7 @@ async def test_nobody_waits_for_a_talk_that_never_begins(tmp_path: Path) -> None
         book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(is_told_that_there_is_no_bob, here)
-            await until(lambda: bool(here.peer_services.chat._talks))
+            await until(lambda: bool(here.peer_services.chat._conversations))
             book.revoke("bob")
 
 
@@ -201,7 +201,7 @@ async def test_who_is_no_longer_trusted_is_not_written_to(tmp_path: Path) -> Non
     async with alice.node() as here:
         await say(here, "bob", "hi")
         alice.book.revoke("bob")
-        await until(lambda: not here.peer_services.chat._talks)
+        await until(lambda: not here.peer_services.chat._conversations)
         with pytest.raises((NotAllowed, UnknownPeer)):
             await say(here, "bob", "more")
         assert (await ask(here, PeerOperation.CHATS))["chats"] == []

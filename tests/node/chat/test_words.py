@@ -22,7 +22,7 @@ from millpond.node.chat.records import (
     conversation_stream,
     decode_record,
     encode_record,
-    is_news,
+    is_newer,
 )
 
 UUID = "00112233445566778899aabbccddeeff"
@@ -112,9 +112,9 @@ def test_a_fate_is_news_if_it_says_more() -> None:
         (State.SENT, State.EXPIRED),
         (State.EXPIRED, State.DELIVERED),
     ):
-        assert is_news(later, earlier)
-        assert not is_news(earlier, later)
-        assert not is_news(later, later)
+        assert is_newer(later, earlier)
+        assert not is_newer(earlier, later)
+        assert not is_newer(later, later)
 
 
 def test_a_conversation_has_the_name_of_the_peer() -> None:
