@@ -1,4 +1,4 @@
-"""What users hold: one channel of a node, over however many connections it takes."""
+"""A channel of a node, as users have it: it stays open over any number of connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Data = bytes | bytearray | memoryview
 
 
 class Channel:
-    """An open channel; see `connect`. Tasks may share it. Iterating gives the messages pushed."""
+    """An open channel; see `connect`. Tasks may share it. Iterating gives the pushed messages."""
 
     name: str | bytes
 
@@ -54,27 +54,27 @@ class Channel:
 
     @property
     def mode(self) -> Mode | None:
-        """The mode the channel has; None where the other end has no handshake."""
+        """The mode of the channel; None where the other end has no handshake."""
         return self._link.mode
 
     @property
     def durability(self) -> Durability:
-        """What a receipt promises on the present connection; without a handshake MEMORY."""
+        """The durability that receipts promise now; MEMORY without a handshake."""
         return self._link.inflight.durability
 
     @property
     def window(self) -> int:
-        """How many messages the node pushes ahead of their acknowledgements."""
+        """The number of messages that the node pushes ahead of their acknowledgements."""
         return self._link.window
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now."""
+        """Whether a connection is live now."""
         return self._link.session is not None
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds nothing was heard of the node; infinity without a connection."""
+        """Seconds since the node was last heard from; infinity without a connection."""
         session = self._link.session
         return inf if session is None else self._link.now() - session.received_at
 
@@ -85,7 +85,7 @@ class Channel:
 
     @property
     def counts(self) -> Counts:
-        """What happened so far, connections and duplicates among it."""
+        """Counts since `connect`: connections, messages, duplicates."""
         return self._link.counts
 
     @property
@@ -102,18 +102,18 @@ class Channel:
     ) -> Receipt:
         """Have the node keep `data` for `ttl` seconds (0: the channel's default).
 
-        Returns when it is kept. Waits while too much is in flight. `key` names the message for a
-        retry by the caller; lost connections are bridged here, with one key throughout. While the
-        node is full, in trouble or asks to slow down, it is asked again for `retry_for` seconds.
-        Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError and ValueError for
-        arguments.
+        Returns the receipt, once the message is kept; waits while too much is in flight. `key` is
+        the idempotency key of a retry by the caller; after a lost connection the put is repeated
+        here, with one key. While the node is full, failing or asks to slow down, the put is retried
+        for `retry_for` seconds. Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError
+        and ValueError for arguments.
         """
         data = _bytes(data)
         if retry_for > 0:
-            return await self._put_patiently(data, ttl, self._key(key), retry_for)
+            return await self._put_with_retries(data, ttl, self._key(key), retry_for)
         size = self._check(data, ttl)
-        if not self._link.inflight.room.acquire_nowait(size):
-            await self._link.inflight.room.acquire(size)
+        if not self._link.inflight.limit.acquire_nowait(size):
+            await self._link.inflight.limit.acquire(size)
         return await self._put(data, ttl, key, size)
 
     def put_nowait(
@@ -125,7 +125,7 @@ class Channel:
         """
         data = _bytes(data)
         size = self._check(data, ttl)
-        if not self._link.inflight.room.acquire_nowait(size):
+        if not self._link.inflight.limit.acquire_nowait(size):
             raise anyio.WouldBlock
         return self._put(data, ttl, key, size)
 
@@ -152,10 +152,10 @@ class Channel:
         """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
         message_id = _number(message_id, U64_MAX, "an id")
         self._check_open()
-        packet, answer = self._link.inflight.get(message_id)
+        packet, reply = self._link.inflight.get(message_id)
         if packet:
             self._link.send(packet, at_once=True)
-        return await answer.wait()
+        return await reply.wait()
 
     async def list(self, start: int = 0, end: int = 0, limit: int = 0) -> Ids:
         """Ids from `start` to `end`, both included, at most `limit` (0: the node's page).
@@ -165,12 +165,12 @@ class Channel:
         start, end = _number(start, U64_MAX, "start"), _number(end, U64_MAX, "end")
         limit = _number(limit, LIST_LIMIT_MAX, "limit")
         self._check_open()
-        packet, answer = self._link.inflight.listing(start, end, limit)
+        packet, reply = self._link.inflight.list_ids(start, end, limit)
         self._link.send(packet, at_once=True)
-        return await answer.wait()
+        return await reply.wait()
 
     async def ids(self, start: int = 0, end: int = 0) -> AsyncIterator[int]:
-        """All ids from `start` to `end`, page by page; order and ends as in `list`."""
+        """All ids from `start` to `end`, read page by page; order and ends as in `list`."""
         newest_first = start > end > 0 or (start == U64_MAX and end == 0)
         if newest_first:
             end = max(end, 1)
@@ -191,7 +191,7 @@ class Channel:
     async def credit(self, count: int) -> None:
         """Let the node push `count` more messages ahead of their acknowledgements.
 
-        0: go on pushing, after a job was given back.
+        0: push again, after a job was returned.
         """
         if not 0 <= index(count) <= CREDIT_MAX:
             raise ValueError(f"credit must be within 0..{CREDIT_MAX}")
@@ -203,63 +203,61 @@ class Channel:
     async def ping(self) -> float:
         """The round trip to the node in seconds."""
         self._check_open()
-        packet, answer = self._link.inflight.ping(self._link.now())
+        packet, reply = self._link.inflight.ping(self._link.now())
         self._link.send(packet, at_once=True)
-        return await answer.wait()
+        return await reply.wait()
 
     async def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node itself for something (wire.md 3g); needs the right to administer it.
+        """Request an operation of the node itself (wire.md 3g); needs the right to administer it.
 
-        Waits while too much is asked already. Raises RequestErrors, DataTooLarge among them;
-        OutcomeUnknown when the connection ends before the answer.
+        Waits while too many are under way. Raises RequestErrors, DataTooLarge among them;
+        OutcomeUnknown when the connection ends before the reply.
         """
-        return await self._ask(ADMIN, self._link.inflight.admin, operation, body)
+        return await self._operation(ADMIN, self._link.inflight.admin, operation, body)
 
     async def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about peers, or to send to them (docs/reference/wire-protocol.md); as
-        `admin` otherwise."""
-        return await self._ask(PEERS, self._link.inflight.peers, operation, body)
+        """Request an operation on peers (docs/reference/wire-protocol.md); else as `admin`."""
+        return await self._operation(PEERS, self._link.inflight.peers, operation, body)
 
     async def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about the jobs of this channel (docs/reference/wire-protocol.md); as `admin`
-        otherwise.
+        """Request an operation on the jobs of this channel; else as `admin`.
 
         Raises NotAQueue where the channel is not in queue mode.
         """
-        return await self._ask(JOBS, self._link.inflight.jobs, operation, body)
+        return await self._operation(JOBS, self._link.inflight.jobs, operation, body)
 
     async def flush(self, timeout_s: float = DRAIN_S) -> None:
         """Wait until every put is answered, at most `timeout_s` seconds."""
         with anyio.move_on_after(timeout_s):
-            await self._link.inflight.room.wait_empty()
+            await self._link.inflight.limit.wait_empty()
 
     async def aclose(self) -> None:
-        """Wait for outstanding puts, send what waits, say goodbye. Iterations end."""
+        """Wait for outstanding puts, send GOODBYE and close. Iterations end."""
         if not self.closed:
             await self.flush()
         await self._link.stop()
 
-    async def _ask(
+    async def _operation(
         self, packet_type: int, request: Request, operation: int, body: dict[str, Any]
     ) -> dict[str, Any]:
         operation = _number(operation, OPERATION_MAX, "operation")
         data = msgspec.msgpack.encode(body)
-        room, size = self._link.inflight.operations, OPERATION_BYTES + len(data)
-        if not room.acquire_nowait(size):
-            await room.acquire(size)
-        is_asked = False
+        limit, size = self._link.inflight.operations_limit, OPERATION_BYTES + len(data)
+        if not limit.acquire_nowait(size):
+            await limit.acquire(size)
+        is_sent = False
         try:
             session = await self._link.live()
             if not session.negotiated(packet_type):
                 raise NotNegotiated
             self._check_size(size)
-            packet, answer = request(operation, data)
-            is_asked = True
+            packet, reply = request(operation, data)
+            is_sent = True
         finally:
-            if not is_asked:
-                room.release(size)
+            if not is_sent:
+                limit.release(size)
         self._link.send(packet, at_once=True)
-        return msgspec.msgpack.decode(await answer.wait(), type=dict[str, Any])
+        return msgspec.msgpack.decode(await reply.wait(), type=dict[str, Any])
 
     def _check_open(self) -> None:
         if self._link.error is not None:
@@ -287,34 +285,34 @@ class Channel:
         return _number(key, KEYS - 1, "a key")
 
     def _put(self, data: bytes, ttl: int, key: int | None, size: int) -> ReplyFuture[Receipt]:
-        """Room for `size` bytes was taken, and is given back here if the put comes to nothing."""
+        """Send a put whose `size` was acquired; it is released here if the put is not sent."""
         link = self._link
         is_taken = False
         try:
             self._check_open()
-            packet, answer = link.inflight.put(Put(self._key(key), ttl, data))
+            packet, reply = link.inflight.put(Put(self._key(key), ttl, data))
             is_taken = True
         finally:
             if not is_taken:
-                link.inflight.room.release(size)
+                link.inflight.limit.release(size)
         if packet:
-            # Alone in flight, it gains nothing by waiting for others of this turn; but where the
-            # last read brought several receipts, who got them is about to put again.
-            is_alone = link.inflight.room.count == 1 and link.inflight.receipts <= 1
+            # Alone in flight, it gains nothing by waiting for others of this pass of the loop. But
+            # where the last read brought several receipts, their tasks are about to put again.
+            is_alone = link.inflight.limit.count == 1 and link.inflight.receipts <= 1
             link.send(packet, at_once=is_alone)
-        return answer
+        return reply
 
-    async def _put_patiently(self, data: bytes, ttl: int, key: int, retry_for: float) -> Receipt:
-        patience = RetryBudget(retry_for, self._rng, self._link.now)
+    async def _put_with_retries(self, data: bytes, ttl: int, key: int, retry_for: float) -> Receipt:
+        budget = RetryBudget(retry_for, self._rng, self._link.now)
         while True:
             try:
                 return await self.put(data, ttl=ttl, key=key)
             except RETRYABLE as error:
-                await patience.rest(error)
+                await budget.wait(error)
 
 
 def _number(value: int, most: int, name: str) -> int:
-    """`value` as it fits the wire; TypeError and ValueError are the user's."""
+    """`value` as it fits the wire. Raises TypeError and ValueError."""
     number = index(value)
     if not 0 <= number <= most:
         raise ValueError(f"{name} must be within 0..{most}, not {number}")
@@ -322,5 +320,5 @@ def _number(value: int, most: int, name: str) -> int:
 
 
 def _bytes(data: Data) -> bytes:
-    """A copy, unless nobody can change it; TypeError where there are no bytes."""
+    """A copy, unless it is immutable. Raises TypeError where there are no bytes."""
     return data if isinstance(data, bytes) else memoryview(data).tobytes()

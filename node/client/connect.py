@@ -85,14 +85,14 @@ async def connect(
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
-    `mode`: what the channel has to be; it is created so if it does not exist.
+    `mode`: the mode of the channel, which is created in it if it does not exist.
     `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
-    `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
-    mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `bare`: go on without the handshake when the other end has none (3 s).
-    `begins`: each message is told when work on it begins (`Message.begin`); in a queue, what was
-    lost before that was no attempt.
-    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` lets pass.
+    `wait_s`: keep trying for so long when the node is not there yet. After a loss the client always
+    reconnects, with backoff, unless `reconnect` is off; `on_event` is called with each change.
+    `bare`: go on without the handshake when the other end has none (after 3 s).
+    `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
+    that is lost before has not used up an attempt.
+    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` accepts.
     `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
 
     Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
@@ -126,10 +126,7 @@ async def connect(
 
 @asynccontextmanager
 async def _running(link: Link) -> AsyncIterator[None]:
-    """The link as a task beside the block, which starts once the first connection stands.
-
-    What the block raises comes out as it is, not in the group of the task.
-    """
+    """The link as a task beside the block, which starts once the first connection is live."""
     with single_errors():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.run)
@@ -197,7 +194,7 @@ def _credentials(
 ) -> Credentials | None:
     if identity is None:
         if peer is not None or on_peer is not None:
-            raise ValueError("a node proves its identity only to who has one: `identity` is needed")
+            raise ValueError("`peer` and `on_peer` need an `identity`")
         return None
     if bare:
         raise ValueError("without a handshake there are no identities")

@@ -1,4 +1,4 @@
-"""What a user of the client catches besides the coded `RequestError`s of `actors.errors`."""
+"""Errors of connections and channels; `actors.errors` has those of requests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from millpond.transports.p2p.nacks import HelloCode
 
 
 class ConnectionLost(ConnectionError):
-    """The connection is gone for good; what was outstanding may or may not have happened."""
+    """The connection is lost for good. Outstanding requests may have been done or not."""
 
 
 class HandshakeRefused(ConnectionLost):
-    """The node does not let this client in; trying again would not help.
+    """The node refused the handshake; trying again would not help.
 
-    Except for TOO_MANY_CONNECTIONS, STORAGE_FAILED and INTERNAL, which may pass: these are tried
-    again like a node that is not there.
+    TOO_MANY_CONNECTIONS, STORAGE_FAILED and INTERNAL are the exceptions: they may pass, and the
+    client tries again, as it does without a node.
     `code` is the node's reason (wire.md 3c), `status` the HTTP status on a WebSocket; either may be
     None.
     """
@@ -31,7 +31,7 @@ class ModeMismatch(HandshakeRefused):
 
 
 class PeerMismatch(HandshakeRefused):
-    """The other end is not who it has to be, or cannot prove who it is; nothing was proved to it.
+    """The other end has another identity, or cannot prove its own. Nothing was proved to it.
 
     `public` is the key that it showed, None if it showed none.
     """
@@ -42,7 +42,7 @@ class PeerMismatch(HandshakeRefused):
 
 
 class SelfConnection(PeerMismatch):
-    """The other end shows our own key: our own node, or somebody who turns our words against us."""
+    """The other end shows our own key: it is our own node, or it reflects our packets."""
 
 
 class ChannelClosed(Exception):

@@ -1,4 +1,4 @@
-"""What a channel tells about its connection: `connect(..., on_event=print)`."""
+"""Events of a connection: `connect(..., on_event=print)` shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection ended, or was not to be had; `lived_s` is 0 then."""
+    """The connection ended, or could not be opened; `lived_s` is 0 then."""
 
     reason: str
     lived_s: float

@@ -1,4 +1,4 @@
-"""What the other end will say: one value or one error, for any number of waiting tasks."""
+"""The future of a reply: one value or one error, for any number of waiting tasks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ T = TypeVar("T")
 
 
 class ReplyFuture(Generic[T]):
-    """Settled once, from synchronous code; awaitable before and after.
+    """A value or an error to come. It is settled once, from synchronous code.
 
-    The event exists only while somebody waits, so an answer that is in before anybody asks is free.
+    It may be awaited before and after. `abandoned`: all tasks that waited were cancelled. The event
+    exists only while a task waits, so that a future that is settled before costs nothing.
     """
 
     __slots__ = ("_error", "_event", "_value", "_waiting", "abandoned", "done")
@@ -28,23 +29,23 @@ class ReplyFuture(Generic[T]):
         self.abandoned = False
 
     def resolve(self, value: T) -> None:
-        """Give the value; later answers are ignored."""
+        """Settle it with a value; only the first time counts."""
         if not self.done:
             self._value = value
             self._settle()
 
     def fail(self, error: BaseException) -> None:
-        """Give an error, which every waiting task raises; later answers are ignored."""
+        """Settle it with an error, which every waiting task raises; only the first time counts."""
         if not self.done:
             self._error = error
             self._settle()
 
     async def wait(self) -> T:
-        """The value, or the error raised. Once all who waited were cancelled it is abandoned."""
+        """The value. Raises the error that came in its place."""
         if not self.done:
             await self._until_done()
         if self._error is not None:
-            # Raised by many: each raise would lengthen the traceback of the one before.
+            # Several tasks raise it: each raise would lengthen the traceback of the one before.
             raise self._error.with_traceback(None)
         return self._value
 

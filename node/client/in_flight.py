@@ -1,8 +1,8 @@
-"""Requests that wait for their answers. The table outlives any one connection.
+"""Requests in flight: they wait for their replies, over any number of connections.
 
-PUTs are matched by key, GETs, TOUCHes and administration by their id, LISTs and PINGs by order
-(PA-27). What a lost connection left unanswered is either sent again, oldest first, or, where that
-could do harm, told so.
+PUTs are matched by key, GETs, TOUCHes and operations by id, LISTs and PINGs by order (PA-27).
+Requests that a lost connection leaves unanswered are sent again, oldest first. Those that must not
+be done twice fail with OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 REQUEST_IDS = 2**32
 OPERATIONS_MAX = 512
-"""About the node, peers and jobs, at once; a node answers more than that to nobody."""
+"""Operations about the node, peers and jobs under way; a node answers no more at a time."""
 OPERATIONS_BYTES_MAX = 8 * 2**20
 
 
@@ -54,147 +54,152 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Put:
-    __slots__ = ("answer", "packet")
+    __slots__ = ("future", "packet")
 
     def __init__(self, packet: bytes) -> None:
         self.packet = packet
-        self.answer: ReplyFuture[Receipt] = ReplyFuture()
+        self.future: ReplyFuture[Receipt] = ReplyFuture()
 
 
 class _Operation:
-    __slots__ = ("answer", "size")
+    __slots__ = ("future", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.answer: ReplyFuture[bytes] = ReplyFuture()
+        self.future: ReplyFuture[bytes] = ReplyFuture()
 
 
 class _List:
-    __slots__ = ("answer", "packet")
+    __slots__ = ("future", "packet")
 
     def __init__(self, packet: bytes) -> None:
         self.packet = packet
-        self.answer: ReplyFuture[list[int]] = ReplyFuture()
+        self.future: ReplyFuture[list[int]] = ReplyFuture()
 
 
 class _Ping:
-    __slots__ = ("answer", "sent_at")
+    __slots__ = ("future", "sent_at")
 
     def __init__(self, sent_at: float) -> None:
         self.sent_at = sent_at
-        self.answer: ReplyFuture[float] = ReplyFuture()
+        self.future: ReplyFuture[float] = ReplyFuture()
 
 
 REQUESTS_MAX, WAITING_MAX = 64, 48
-"""Under way at once, reads that wait among them: those leave room for what is done at once."""
+"""Stream requests at once, and blocking reads among them: the others are not held up."""
 REQUESTS_BYTES_MAX = 8 * 2**20
 ANSWER_BYTES_MAX = 32 * 2**20
 REQUEST_IDS = 2**32
 
 
-class _Pending:
-    __slots__ = ("answer", "operation", "packet", "parts")
+class _StreamRequest:
+    __slots__ = ("future", "operation", "packet", "parts")
 
     def __init__(self, operation: Operation, packet: bytes) -> None:
         self.operation = operation
         self.packet = packet
         self.parts = bytearray()
-        self.answer: ReplyFuture[bytes] = ReplyFuture()
+        self.future: ReplyFuture[bytes] = ReplyFuture()
 
 
 class PendingStreamRequests:
-    """At most as many requests at a time as a node answers: each has taken `room`, and a read that
-    waits has taken one place of `waiting` before."""
+    """Stream requests in flight, at most as many as a node answers at a time.
+
+    Each has acquired `limit`, and a blocking read one of `waiting_limit` before.
+    """
 
     def __init__(self) -> None:
-        self.room = FlowLimit(REQUESTS_MAX, REQUESTS_BYTES_MAX)
-        self.waiting = FlowLimit(WAITING_MAX, WAITING_MAX)
-        self._pending: dict[int, _Pending] = {}
+        self.limit = FlowLimit(REQUESTS_MAX, REQUESTS_BYTES_MAX)
+        self.waiting_limit = FlowLimit(WAITING_MAX, WAITING_MAX)
+        self._pending: dict[int, _StreamRequest] = {}
         self._number = 0
 
     @property
-    def is_owed(self) -> bool:
-        """Something is not answered that must not be asked twice."""
+    def has_unrepeatable(self) -> bool:
+        """A request is in flight that must not be repeated."""
         return any(pending.operation not in REPEATABLE for pending in self._pending.values())
 
     def add(self, operation: Operation, body: bytes) -> tuple[int, bytes, ReplyFuture[bytes]]:
-        """The request's number, its packet, and its answer.
+        """The request's number, its packet, and the future of its reply.
 
-        Room for the packet must have been taken; it is given back with the answer.
+        The packet's size must have been acquired from `limit`; the reply releases it.
         """
         number = self._number = (self._number + 1) % REQUEST_IDS
         packet = p.encode(p.Stream(number, operation, body))
-        pending = self._pending[number] = _Pending(operation, packet)
-        return number, packet, pending.answer
+        pending = self._pending[number] = _StreamRequest(operation, packet)
+        return number, packet, pending.future
 
-    def give_up(self, number: int) -> bytes:
-        """Nobody waits for this read any more: the packet that says so."""
+    def cancel(self, number: int) -> bytes:
+        """Cancel a read that no task waits for any more. Returns the packet for that."""
         self._pop(number)
         return p.encode(p.Stream(number, Operation.CANCEL, b""))
 
-    def answered(self, reply: p.StreamReply) -> None:
-        """Take an answer, or a part of one."""
+    def replied(self, reply: p.StreamReply) -> None:
+        """Take a reply, or a part of one."""
         pending = self._pending.get(reply.request_id)
         if pending is None:
             return
         if len(pending.parts) + len(reply.body) > ANSWER_BYTES_MAX:
             self._pop(reply.request_id)
-            pending.answer.fail(RequestError("the node's answer is too large"))
+            pending.future.fail(RequestError("the node's reply is too large"))
         elif reply.operation & p.MORE:
             pending.parts += reply.body
         else:
             self._pop(reply.request_id)
-            pending.answer.resolve(bytes(pending.parts) + reply.body)
+            pending.future.resolve(bytes(pending.parts) + reply.body)
 
     def refused(self, number: int | None) -> ReplyFuture[bytes] | None:
-        """The answer to a request that the node refuses; without a number, to the oldest."""
+        """The future of a request that the node refuses; without a number, of the oldest."""
         if number is None:
             number = next(iter(self._pending), None)
         pending = None if number is None else self._pop(number)
-        return None if pending is None else pending.answer
+        return None if pending is None else pending.future
 
     def lost(self) -> None:
-        """The connection ended: only what may be asked twice is asked again."""
+        """The connection ended: requests that must not be repeated fail."""
         for number, pending in list(self._pending.items()):
             pending.parts.clear()
-            if pending.answer.abandoned:
+            if pending.future.abandoned:
                 self._pop(number)
             elif pending.operation not in REPEATABLE:
                 self._pop(number)
-                text = "the connection ended before the answer came: it was done, or not"
-                pending.answer.fail(OutcomeUnknown(text))
+                text = "the connection ended before the reply: the request was done or not"
+                pending.future.fail(OutcomeUnknown(text))
 
     def packets(self) -> Iterator[bytes]:
-        """What a new connection has to be asked again."""
+        """The requests to send again on a new connection."""
         for number, pending in list(self._pending.items()):
-            if pending.answer.abandoned:
+            if pending.future.abandoned:
                 self._pop(number)
             else:
                 yield pending.packet
 
     def fail(self, error: Exception) -> None:
-        """Nothing will be answered any more."""
+        """No reply will come any more."""
         for number, pending in list(self._pending.items()):
             self._pop(number)
-            pending.answer.fail(error)
+            pending.future.fail(error)
 
-    def _pop(self, number: int) -> _Pending | None:
+    def _pop(self, number: int) -> _StreamRequest | None:
         pending = self._pending.pop(number, None)
         if pending is not None:
-            self.room.release(len(pending.packet))
+            self.limit.release(len(pending.packet))
         return pending
 
 
 class InFlight:
-    """Every method that adds a request returns its packet and its answer, in this order."""
+    """The table of requests in flight. A method that adds one returns its packet and its future.
 
-    def __init__(self, room: FlowLimit) -> None:
-        self.room = room
-        self.operations = FlowLimit(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
+    `limit` bounds PUTs, `operations_limit` operations; `streams` has requests about streams.
+    """
+
+    def __init__(self, limit: FlowLimit) -> None:
+        self.limit = limit
+        self.operations_limit = FlowLimit(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
         self.streams = PendingStreamRequests()
         self.durability = Durability.MEMORY
         self.receipts = 0
-        """So many came with the last read."""
+        """Receipts of the last read."""
         self._puts: dict[int, _Put] = {}
         self._gets: dict[int, ReplyFuture[bytes]] = {}
         self._lists: deque[_List] = deque()
@@ -203,45 +208,52 @@ class InFlight:
         self._pings: deque[_Ping] = deque()
         self._request_id = 0
 
+    def promise(self, durability: Durability) -> None:
+        """Receipts of the present connection promise this."""
+        self.durability = durability
+
+    def begin_read(self) -> None:
+        """A read begins: `receipts` counts those that it brings."""
+        self.receipts = 0
+
     def __contains__(self, key: int) -> bool:
         return key in self._puts
 
     def put(self, put: Put) -> tuple[bytes, ReplyFuture[Receipt]]:
-        """Room for `len(packet)` bytes must have been taken; it is given back with the answer.
+        """Add a PUT. Its size must have been acquired from `limit`; the reply releases it.
 
-        The same key with the same bytes joins the request that is in flight, and needs no room of
-        its own; with other bytes the two answers could not be told apart, so it is `KeyReused` at
-        once. Where this raises, the room is still the caller's to give back.
+        The same key with the same bytes joins the request in flight. With other bytes the two
+        receipts could not be told apart: KeyReused is raised, and the caller releases the size.
         """
         packet = encode(put)
         if (pending := self._puts.get(put.key)) is not None:
             if pending.packet != packet:
                 raise KeyReused
-            self.room.release(len(packet))
-            return b"", pending.answer
+            self.limit.release(len(packet))
+            return b"", pending.future
         pending = self._puts[put.key] = _Put(packet)
-        return packet, pending.answer
+        return packet, pending.future
 
     def get(self, message_id: int) -> tuple[bytes, ReplyFuture[bytes]]:
         """GETs of one message share one request."""
-        if (answer := self._gets.get(message_id)) is not None:
-            return b"", answer
+        if (future := self._gets.get(message_id)) is not None:
+            return b"", future
         packet = encode(Get(message_id))
-        answer = self._gets[message_id] = ReplyFuture()
-        return packet, answer
+        future = self._gets[message_id] = ReplyFuture()
+        return packet, future
 
-    def listing(self, start: int, end: int, limit: int) -> tuple[bytes, ReplyFuture[list[int]]]:
+    def list_ids(self, start: int, end: int, limit: int) -> tuple[bytes, ReplyFuture[list[int]]]:
         pending = _List(encode(List(limit, start, end)))
         self._lists.append(pending)
-        return pending.packet, pending.answer
+        return pending.packet, pending.future
 
     def touch(self, message_id: int, ms: int) -> tuple[bytes, ReplyFuture[float]]:
-        """The answer is the lease in seconds; a later TOUCH of the same message takes over."""
+        """The reply is the lease in seconds. A later TOUCH shares the future."""
         packet = encode(Touch(message_id, ms))
         return packet, self._touches.setdefault(message_id, ReplyFuture())
 
     def admin(self, operation: int, body: bytes) -> tuple[bytes, ReplyFuture[bytes]]:
-        """Room for the packet was taken from `operations`, as for `peers` and `jobs`."""
+        """Add an operation whose size was acquired from `operations_limit`."""
         return self._operation(Admin(self._next_id(), operation, body))
 
     def peers(self, operation: int, body: bytes) -> tuple[bytes, ReplyFuture[bytes]]:
@@ -253,72 +265,73 @@ class InFlight:
     def _operation(self, request: Admin | Peers | Jobs) -> tuple[bytes, ReplyFuture[bytes]]:
         packet = encode(request)
         pending = self._operations[request.request_id] = _Operation(len(packet))
-        return packet, pending.answer
+        return packet, pending.future
 
     def _next_id(self) -> int:
         self._request_id = (self._request_id + 1) % REQUEST_IDS
         return self._request_id
 
-    def ping(self, now: float) -> tuple[bytes, ReplyFuture[float]]:
-        """The answer is the round trip in seconds."""
+    def ping(self, now: float, *, is_awaited: bool = True) -> tuple[bytes, ReplyFuture[float]]:
+        """The reply is the round trip in seconds. Not `is_awaited`: it is not sent again."""
         pending = _Ping(now)
+        pending.future.abandoned = not is_awaited
         self._pings.append(pending)
-        return encode(Ping(None)), pending.answer
+        return encode(Ping(None)), pending.future
 
     def put_acked(self, ack: PutAck) -> None:
         if (pending := self._puts.pop(ack.key, None)) is not None:
-            self.room.release(len(pending.packet))
+            self.limit.release(len(pending.packet))
             self.receipts += 1
-            pending.answer.resolve(Receipt(ack.id, ack.ttl, ack.key, self.durability))
+            pending.future.resolve(Receipt(ack.id, ack.ttl, ack.key, self.durability))
 
-    def got(self, ack: GetAck) -> None:
-        if (answer := self._gets.pop(ack.id, None)) is not None:
-            answer.resolve(ack.data)
+    def get_acked(self, ack: GetAck) -> None:
+        if (future := self._gets.pop(ack.id, None)) is not None:
+            future.resolve(ack.data)
 
-    def listed(self, ids: list[int]) -> None:
+    def list_acked(self, ids: list[int]) -> None:
         if self._lists:
-            self._lists.popleft().answer.resolve(ids)
+            self._lists.popleft().future.resolve(ids)
 
-    def touched(self, ack: TouchAck) -> None:
-        if (answer := self._touches.pop(ack.id, None)) is not None:
-            answer.resolve(ack.ms / 1000)
+    def touch_acked(self, ack: TouchAck) -> None:
+        if (future := self._touches.pop(ack.id, None)) is not None:
+            future.resolve(ack.ms / 1000)
 
-    def administered(self, reply: AdminReply | PeersReply | JobsReply) -> None:
+    def operation_replied(self, reply: AdminReply | PeersReply | JobsReply) -> None:
         if (pending := self._operations.pop(reply.request_id, None)) is not None:
-            self.operations.release(pending.size)
-            pending.answer.resolve(reply.body)
+            self.operations_limit.release(pending.size)
+            pending.future.resolve(reply.body)
 
     def ponged(self, now: float) -> None:
-        """A PONG that nobody asked for is ignored (PA-28)."""
+        """A PONG without a PING is ignored (PA-28)."""
         if self._pings:
             pending = self._pings.popleft()
-            pending.answer.resolve(now - pending.sent_at)
+            pending.future.resolve(now - pending.sent_at)
 
     def refused(self, refused: Refused) -> None:
         """A NACK fails the request it names; without correlation, the oldest of its type."""
-        if (answer := self._refused_answer(refused)) is not None:
-            answer.fail(decode_refused(refused))
+        if (future := self._refused_future(refused)) is not None:
+            future.fail(decode_refused(refused))
 
     def lost(self) -> None:
-        """The connection ended: leases are gone, and administration is not repeated blindly."""
+        """The connection ended: its leases are lost, and operations are not repeated."""
         _fail(self._touches, LeaseLost("the connection that held the lease ended"))
-        self._fail_operations(OutcomeUnknown("the connection ended before the answer came"))
+        self._fail_operations(OutcomeUnknown("the connection ended before the reply came"))
         self.streams.lost()
         self._forget_abandoned()
 
     def packets(self, now: float, packet_max: int) -> Iterator[bytes]:
-        """What a new connection has to be asked again: PUTs with their keys first, in order.
+        """The requests to send again on a new connection: first PUTs with their keys, in order.
 
-        What nobody waits for any more is left out. What this node would not take, and break off
-        over, fails with `DataTooLarge`.
+        Requests that no task waits for are left out. A PUT above `packet_max` fails with
+        DataTooLarge.
         """
         self._forget_abandoned()
         for key, put in list(self._puts.items()):
             if len(put.packet) <= packet_max:
                 yield put.packet
             else:
-                self.room.release(len(self._puts.pop(key).packet))
-                put.answer.fail(DataTooLarge())
+                self.limit.release(len(self._puts.pop(key).packet))
+                put.future.fail(DataTooLarge())
         for message_id in self._gets:
             yield encode(Get(message_id))
         for pending in self._lists:
@@ -329,37 +342,37 @@ class InFlight:
         yield from self.streams.packets()
 
     def fail(self, error: Exception) -> None:
-        """Nothing will be answered any more."""
+        """No reply will come any more."""
         for put in self._puts.values():
-            put.answer.fail(error)
-            self.room.release(len(put.packet))
+            put.future.fail(error)
+            self.limit.release(len(put.packet))
         self._puts.clear()
         _fail(self._gets, error)
         _fail(self._touches, error)
         self._fail_operations(error)
         self.streams.fail(error)
         while self._lists:
-            self._lists.popleft().answer.fail(error)
+            self._lists.popleft().future.fail(error)
         while self._pings:
-            self._pings.popleft().answer.fail(error)
+            self._pings.popleft().future.fail(error)
 
     def _fail_operations(self, error: Exception) -> None:
         pending = list(self._operations.values())
         self._operations.clear()
         for each in pending:
-            self.operations.release(each.size)
-            each.answer.fail(error)
+            self.operations_limit.release(each.size)
+            each.future.fail(error)
 
     def _forget_abandoned(self) -> None:
-        """Only between connections: on one that stands, the answers still come, in order."""
-        for key in [key for key, put in self._puts.items() if put.answer.abandoned]:
-            self.room.release(len(self._puts.pop(key).packet))
-        for key in [key for key, answer in self._gets.items() if answer.abandoned]:
+        """Only between connections: on a live one the replies still come, in order."""
+        for key in [key for key, put in self._puts.items() if put.future.abandoned]:
+            self.limit.release(len(self._puts.pop(key).packet))
+        for key in [key for key, future in self._gets.items() if future.abandoned]:
             del self._gets[key]
-        self._lists = deque(pending for pending in self._lists if not pending.answer.abandoned)
-        self._pings = deque(pending for pending in self._pings if not pending.answer.abandoned)
+        self._lists = deque(pending for pending in self._lists if not pending.future.abandoned)
+        self._pings = deque(pending for pending in self._pings if not pending.future.abandoned)
 
-    def _refused_answer(
+    def _refused_future(
         self, refused: Refused
     ) -> (
         ReplyFuture[Receipt]
@@ -373,20 +386,20 @@ class InFlight:
                 put = _named(self._puts, refused)
                 if put is None:
                     return None
-                self.room.release(len(put.packet))
-                return put.answer
+                self.limit.release(len(put.packet))
+                return put.future
             case wire.GET:
                 return _named(self._gets, refused)
             case wire.LIST:
-                return self._lists.popleft().answer if self._lists else None
+                return self._lists.popleft().future if self._lists else None
             case wire.TOUCH:
                 return _named(self._touches, refused)
             case wire.ADMIN | wire.PEERS | wire.JOBS:
                 operation = _named(self._operations, refused)
                 if operation is None:
                     return None
-                self.operations.release(operation.size)
-                return operation.answer
+                self.operations_limit.release(operation.size)
+                return operation.future
             case wire.STREAM:
                 return self.streams.refused(correlation_number(refused))
             case _:
@@ -401,6 +414,6 @@ def _named(pending: dict[int, T], refused: Refused) -> T | None:
 
 
 def _fail(pending: dict[int, ReplyFuture[T]], error: Exception) -> None:
-    for answer in pending.values():
-        answer.fail(error)
+    for future in pending.values():
+        future.fail(error)
     pending.clear()

@@ -1,4 +1,4 @@
-"""What the node pushed and nobody has taken yet, and which messages are settled (wire.md 3d)."""
+"""The inbox of a channel: pushed messages that wait, and ids that are settled (wire.md 3d)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACKS_MAX = 65_536
 
 
 class Counts(msgspec.Struct, gc=False):
-    """What happened on a channel since `connect`; for logs and metrics."""
+    """Counts of a channel since `connect`, for logs and metrics."""
 
     connections: int = 0
     delivered: int = 0
@@ -32,11 +32,11 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class Inbox:
-    """Delivers at least once (P2P-15) but shows no message again that was acknowledged here.
+    """Pushed messages: delivered at least once (P2P-15), but not after they were acknowledged here.
 
     At most `size_max` messages wait. A node that keeps to its window never exceeds that with
-    messages that still need us, so on overflow the oldest is dropped: its lease ran out elsewhere,
-    or it will be pushed again.
+    messages whose leases hold, so on overflow the oldest is dropped: its lease has run out, or it
+    will be pushed again.
     """
 
     def __init__(self, counts: Counts) -> None:
@@ -48,11 +48,15 @@ class Inbox:
         self._arrived = anyio.Event()
         self._error: Exception | None = None
 
+    def set_size_max(self, count: int) -> None:
+        """At most so many messages wait, and one at least."""
+        self.size_max = max(1, count)
+
     def __len__(self) -> int:
         return len(self._waiting)
 
     def push(self, msg: Msg, connection: int) -> bytes | None:
-        """Take a push in. What must be answered at once: the ack of an empty or settled one."""
+        """Take a push. Returns the ack of an empty or settled message, which is sent at once."""
         if not msg.data or msg.id in self._settled:
             self._counts.duplicates += msg.id in self._settled
             return encode(Ack(msg.id))
@@ -66,7 +70,7 @@ class Inbox:
         return None
 
     def settle(self, message_id: int) -> bytes:
-        """The message is acknowledged: never show it again. Its MSG_ACK."""
+        """The message is acknowledged and will not be delivered again. Returns its MSG_ACK."""
         self._settled.pop(message_id, None)
         self._settled[message_id] = None
         if len(self._settled) > SETTLED_MAX:
@@ -92,11 +96,11 @@ class Inbox:
         return delivery
 
     def lost(self) -> None:
-        """The connection ended: what waits here is the node's again, and will be pushed anew."""
+        """The connection ended: waiting messages will be pushed again."""
         self._waiting.clear()
 
     def fail(self, error: Exception) -> None:
-        """Nothing will arrive any more."""
+        """No message will arrive any more."""
         self._error = error
         self._waiting.clear()
         self._arrived.set()

@@ -1,4 +1,4 @@
-"""Keeps a channel connected: dials, shakes hands, listens for silence, dials again."""
+"""The link of a channel to its node: dials, keeps the connection alive, and dials again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import InFlight
 from millpond.node.client.inbox import Counts, Inbox
 from millpond.node.client.retry import ReconnectBackoff
-from millpond.node.client.session import WINDOW, Desk, Session
+from millpond.node.client.session import WINDOW, Session, SessionContext
 from millpond.node.peers.authentication import Credentials
 from millpond.node.tls.errors import reason_of
 from millpond.transports.errors import UpgradeRefused
@@ -33,12 +33,12 @@ PING_TRIES = 2
 
 Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
-PASSING = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, HelloCode.INTERNAL)
-"""A handshake refused for one of these may succeed later."""
+TEMPORARY_REFUSALS = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, HelloCode.INTERNAL)
+"""Handshakes refused for these may succeed later."""
 
 
 class LinkSettings(msgspec.Struct, frozen=True):
-    """How to reach the node and what to say there. Times in seconds."""
+    """How to reach the node, and the HELLO to send there. Times in seconds."""
 
     dial: Dial
     framing: Callable[[], Framing]
@@ -55,17 +55,17 @@ class LinkSettings(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """One channel's way to its node. `run` it as a task; everything else is called beside it."""
+    """The connections of a channel, one after the other. `run` it as a task beside the rest."""
 
     def __init__(
         self,
         settings: LinkSettings,
-        room: FlowLimit,
+        limit: FlowLimit,
         backoff: ReconnectBackoff,
         now: Callable[[], float],
     ) -> None:
         self.counts = Counts()
-        self.inflight = InFlight(room)
+        self.inflight = InFlight(limit)
         self.inbox = Inbox(self.counts)
         self.first: ReplyFuture[None] = ReplyFuture()
         self.error: Exception | None = None
@@ -84,7 +84,7 @@ class Link:
         self._scope = anyio.CancelScope(shield=True)
         self._changed = anyio.Event()
         self._unsent = anyio.Event()
-        self.inbox.size_max = max(1, self.window)
+        self.inbox.set_size_max(self.window)
 
     # What the channel calls.
 
@@ -105,9 +105,9 @@ class Link:
         return session
 
     def send(self, packet: bytes, *, at_once: bool = False) -> bool:
-        """Send on the connection that stands, with what else this turn of the loop brings.
+        """Send on the live connection, together with what else this pass of the loop brings.
 
-        False when none stands: what is in flight is sent with the next one anyway.
+        False without one: requests in flight are sent on the next connection anyway.
         """
         session = self._session
         if session is None or not session.live:
@@ -120,14 +120,14 @@ class Link:
         return True
 
     def ack(self, message_id: int) -> None:
-        """Acknowledge, on the next connection if none stands."""
+        """Acknowledge, on the next connection if none is live."""
         if not self.send(self.inbox.settle(message_id)):
             self.inbox.acks.append(message_id)
 
     def credit(self, count: int) -> None:
         """Widen the window by `count` messages, on later connections as well."""
         self._credit += count
-        self.inbox.size_max = max(1, self.window + self._credit)
+        self.inbox.set_size_max(self.window + self._credit)
         self.send(encode(Credit(count)), at_once=True)
 
     async def stop(self) -> None:
@@ -144,7 +144,7 @@ class Link:
     # The task.
 
     async def run(self) -> None:
-        """Connect, and again, until `stop`, a refusal, or the end of the patience."""
+        """Connect, and again, until `stop`, a final refusal, or the end of `wait_s`."""
         give_up_at = self.now() + self._settings.wait_s
         with self._scope:
             while True:
@@ -159,20 +159,20 @@ class Link:
                 if self._is_final(failure, give_up_at):
                     self._give_up(_final(failure))
                     return
-                delay_s = self._backoff.delay_s(lived_s, session.told_to_leave)
+                delay_s = self._backoff.delay_s(lived_s, session.asked_to_leave)
                 self._tell(Retrying(delay_s))
                 await anyio.sleep(delay_s)
 
     async def _connect(self) -> Session:
-        """Carry one connection from dialling to its end."""
+        """One connection from dialling to its end."""
         self._number += 1
         settings = self._settings
-        desk = Desk(self.inflight, self.inbox, self.counts, self.now, self._went_live)
+        context = SessionContext(self.inflight, self.inbox, self.counts, self.now, self._went_live)
         session = Session(
             self._number,
             settings.framing(),
             settings.hello,
-            desk,
+            context,
             bare=settings.bare,
             credentials=settings.credentials,
         )
@@ -190,7 +190,7 @@ class Link:
             with anyio.fail_after(self._settings.dial_s):
                 await self._settings.dial(tasks, session)
         except OSError as error:
-            session.failure = error
+            session.fail(error)
             return False
         return True
 
@@ -213,48 +213,47 @@ class Link:
         if self._settings.bare:
             session.go_bare()
         else:
-            session.failure = ConnectionLost("the other end does not answer the handshake")
+            session.fail(ConnectionLost("the other end does not answer the handshake"))
             session.close()
 
     async def _flush(self, session: Session) -> None:
-        """Once per turn of the loop, write what its tasks have sent."""
+        """Once per pass of the loop, write what tasks have sent."""
         while True:
             await self._unsent.wait()
             self._unsent = anyio.Event()
             session.flush()
 
     async def _keep_alive(self, session: Session) -> None:
-        """Ping after silence; two pings without any answer end the connection (PA-28)."""
+        """Ping after silence; two pings without an answer end the connection (PA-28)."""
         tries = 0
         while tries < PING_TRIES:
-            # Against a point in time: a rest of less than the clock can tell would never pass.
+            # Compared with a point in time: a wait below the clock's resolution would never end.
             wait_s = session.received_at + self._settings.idle_s - self.now()
             if wait_s > 0:
                 await anyio.sleep(wait_s)
                 continue
             heard_at = session.received_at
-            packet, answer = self.inflight.ping(self.now())
-            answer.abandoned = True
+            packet, _ = self.inflight.ping(self.now(), is_awaited=False)
             session.send(packet)
             session.flush()
             await anyio.sleep(self._settings.pong_s)
             tries = tries + 1 if session.received_at == heard_at else 0
-        session.failure = ConnectionLost("the node does not answer")
+        session.fail(ConnectionLost("the node does not answer"))
         session.leave()
 
     def _went_live(self, session: Session) -> None:
-        """The connection may be used: first what earlier ones left undone, in order (P2P-15)."""
+        """The connection is live: first send what earlier ones left undone, in order (P2P-15)."""
         ready = session.ready
         assert ready is not None
         self._session = session
         self._live_at = self.now()
         self.counts.connections += 1
         self.mode = ready.mode
-        self.inflight.durability = ready.durability or Durability.MEMORY
+        self.inflight.promise(ready.durability or Durability.MEMORY)
         if ready.window is not None:
             self.window = ready.window
         self.packet_max = ready.packet_max or PACKET_MAX
-        self.inbox.size_max = max(1, self.window + self._credit)
+        self.inbox.set_size_max(self.window + self._credit)
         while self.inbox.acks:
             session.send(encode(Ack(self.inbox.acks.popleft())))
         for start in range(0, self._credit, CREDIT_MAX):
@@ -266,7 +265,7 @@ class Link:
 
     def _is_final(self, failure: Exception, give_up_at: float) -> bool:
         match failure:
-            case HandshakeRefused(code=code) if code not in PASSING:
+            case HandshakeRefused(code=code) if code not in TEMPORARY_REFUSALS:
                 return True
             case UpgradeRefused(status=status) if status < 500:
                 return True
@@ -295,7 +294,7 @@ class Link:
 
 
 def _final(failure: Exception) -> ConnectionLost:
-    """What waiting callers get."""
+    """The error that waiting callers get."""
     match failure:
         case ConnectionLost():
             return failure

@@ -1,4 +1,4 @@
-"""A pushed message, which a consumer acknowledges, gives back or holds on to."""
+"""A pushed message: a consumer acknowledges it, returns it, or extends its lease."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MS_MAX = 2**32 - 1
 
 
 class Message:
-    """A pushed message. `async with message` acknowledges it on success, gives it back on an error.
+    """A pushed message. `async with message` acknowledges it on success, returns it on an error.
 
     Cancellation does neither: the node pushes the message again once its lease is over.
     """
@@ -43,39 +43,39 @@ class Message:
         return f"Message(id={self.id}, attempt={self.attempt}, data={self.data[:40]!r})"
 
     async def ack(self) -> None:
-        """Done: the node may forget the message. Holds on a later connection as well."""
+        """Acknowledge: the node forgets the message. Also sent on a later connection."""
         self._settled = True
         await self.channel.ack(self.id)
 
     async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
-        """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
+        """Return the message: for another attempt, in `delay` seconds, or as a dead letter."""
         delay_ms = None if delay is None or reject else _milliseconds(delay)
-        self._give_back(NackReason.REJECT if reject else NackReason.LATER, delay_ms)
+        self._return(NackReason.REJECT if reject else NackReason.LATER, delay_ms)
 
     async def decline(self) -> None:
-        """It is not for us to read: kept for others, and not pushed again on this connection."""
-        self._give_back(NackReason.CANNOT_DECRYPT, None)
+        """Refuse a message that cannot be read here: it is kept, and not pushed here again."""
+        self._return(NackReason.CANNOT_DECRYPT, None)
 
-    def _give_back(self, reason: NackReason, delay_ms: int | None) -> None:
+    def _return(self, reason: NackReason, delay_ms: int | None) -> None:
         self._settled = True
         if self._link.error is not None:
             raise self._link.error.with_traceback(None)
         session = self._link.session
-        # With the connection the lease ended: the message is the node's again anyway.
+        # The lease ended with the connection: the node pushes the message again anyway.
         if session is not None and session.number == self._connection:
             self._link.send(encode(Nack(self.id, reason, delay_ms)))
 
     @property
     def leased(self) -> bool:
-        """Whether the connection that brought it stands: with that its lease ends at the latest."""
+        """Whether its connection is live: the lease ends with that, at the latest."""
         session = self._link.session
         return session is not None and session.number == self._connection
 
     def begin(self, *, at_once: bool = True) -> None:
-        """Say that work on it begins: a loss of the lease is a failed attempt from now on.
+        """Tell the node that work begins: from now on, losing the lease is a failed attempt.
 
-        For who joined with `begins`; for others every push was begun. Not `at_once`: together with
-        what else this turn of the loop sends.
+        For channels opened with `begins`; for others every push counts as begun. Not `at_once`: it
+        is sent together with what else this pass of the loop sends.
         """
         session = self._link.session
         if session is not None and session.number == self._connection:
@@ -83,15 +83,15 @@ class Message:
                 self._link.send(encode(AttemptStarted(self.id)), at_once=at_once)
 
     async def touch(self, seconds: float) -> float:
-        """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""
+        """Extend the lease to so many seconds from now; the seconds granted. Raises LeaseLost."""
         session = await self._link.live()
         if session.number != self._connection:
             raise LeaseLost("the connection that held the lease ended")
         if not session.negotiated(TOUCH):
             raise NotNegotiated
-        packet, answer = self._link.inflight.touch(self.id, _milliseconds(seconds))
+        packet, reply = self._link.inflight.touch(self.id, _milliseconds(seconds))
         self._link.send(packet, at_once=True)
-        return await answer.wait()
+        return await reply.wait()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""How long to wait before dialling again."""
+"""Retries: the delay before dialling again, and the budget of one request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DOUBLINGS_MAX = 32
 
 
 class ReconnectBackoff:
-    """Full jitter per attempt: uniform between 0 and `base_s` * 2^n, at most `max_s`.
+    """Backoff of reconnects, full jitter: uniform between 0 and `base_s` * 2^n, at most `max_s`.
 
-    A connection that stood longer than `stable_s` forgives what went before it, and its first
-    successor is tried at once, unless the node asked everybody to leave.
+    A connection that was live for longer than `stable_s` starts the count again, and its successor
+    is dialled at once, unless the node asked the client to leave.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class ReconnectBackoff:
         self._stable_s = stable_s
         self._failures = 0
 
-    def delay_s(self, lived_s: float, told_to_leave: bool = False) -> float:
-        """Seconds to wait after a connection that lived `lived_s` (0: it never stood)."""
+    def delay_s(self, lived_s: float, asked_to_leave: bool = False) -> float:
+        """Seconds to wait after a connection that was live for `lived_s` (0: it never was)."""
         if lived_s > self._stable_s:
             self._failures = 0
-            if not told_to_leave:
+            if not asked_to_leave:
                 return 0.0
         ceiling_s = min(self._max_s, self._base_s * 2.0 ** min(self._failures, DOUBLINGS_MAX))
         self._failures += 1
@@ -47,12 +47,13 @@ class ReconnectBackoff:
 
 
 RETRY_S = 0.05, 2.0
+"""The first and the highest bound of the delays."""
 TEMPORARY = (BufferFull, SlowDown, IdsExhausted, StorageFailed)
 RETRYABLE = (*TEMPORARY, OutcomeUnknown)
 
 
 class RetryBudget:
-    """Of one request: `retry_for` seconds from now. Rests are random, and grow."""
+    """Retries of one request for `retry_for` seconds from now. Delays are random, and grow."""
 
     def __init__(self, retry_for: float, rng: Random, now: Callable[[], float]) -> None:
         self._give_up_at = now() + retry_for
@@ -60,8 +61,8 @@ class RetryBudget:
         self._now = now
         self._ceiling_s, self._ceiling_max_s = RETRY_S
 
-    async def rest(self, error: RequestError) -> None:
-        """Wait before it is asked again; raises `error` where that would be too late."""
+    async def wait(self, error: RequestError) -> None:
+        """Wait before the next try. Raises `error` where that would be too late."""
         delay_s = self._rng.uniform(0, self._ceiling_s)
         if error.delay_ms is not None:
             delay_s += error.delay_ms / 1000

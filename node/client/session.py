@@ -1,7 +1,7 @@
-"""One connection of a client: handshake, answers and pushes, as a session on any wire.
+"""One connection of a client to a node: handshake, replies and pushes, as a session on any wire.
 
-Synchronous: what one read brought is worked off at once, and what it caused leaves in one write.
-Nothing here knows of dialling again; `inflight` and `inbox` outlive it.
+It is synchronous: the packets of one read are handled at once, and the packets that they cause
+leave in one write. `inflight` and `inbox` outlive the connection; `link` dials again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ WINDOW = 32
 BARE = Ready()
 
 
-class Desk(msgspec.Struct, frozen=True):
-    """What a connection works with, and who hears that it may be used."""
+class SessionContext(msgspec.Struct, frozen=True):
+    """The parts of a client that a session uses; `on_live` is called once it may send requests."""
 
     inflight: InFlight
     inbox: Inbox
@@ -39,14 +39,18 @@ class Desk(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """`settled`: live or over. `leaving`: about to end, from either side. `gone`: ended."""
+    """A connection from the upgrade to its end.
+
+    Events: `settled`, it is live or over; `leaving`, it begins to end, from either side; `gone`, it
+    has ended. `failure` is why it ended. `asked_to_leave`: the node closed it.
+    """
 
     def __init__(
         self,
         number: int,
         framing: Framing,
         hello: Hello,
-        desk: Desk,
+        context: SessionContext,
         *,
         bare: bool = False,
         credentials: Credentials | None = None,
@@ -55,20 +59,20 @@ class Session:
         self.ready: Ready | None = None
         self.live = False
         self.failure: Exception | None = None
-        self.told_to_leave = False
-        self.received_at = desk.now()
+        self.asked_to_leave = False
+        self.received_at = context.now()
         self.settled = anyio.Event()
         self.leaving = anyio.Event()
         self.gone = anyio.Event()
         self._framing = framing
         self._hello = hello
-        self._desk = desk
+        self._context = context
         self._bare = bare
         self._credentials = credentials
-        self._introduction: MutualAuth | None = None
-        self._greeted = False
+        self._auth: MutualAuth | None = None
+        self._hello_sent = False
         self._closing = False
-        self._lingers = False
+        self._is_draining = False
         self._out: list[bytes] = []
         self._wire: Wire | None = None
 
@@ -76,34 +80,34 @@ class Session:
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
-        self.received_at = self._desk.now()
-        self._greet()
+        self.received_at = self._context.now()
+        self._send_hello()
         self.flush()
 
     def received(self, data: bytes) -> None:
-        self.received_at = self._desk.now()
-        self._desk.inflight.receipts = 0
+        self.received_at = self._context.now()
+        self._context.inflight.begin_read()
         for raw in self._framing.feed(data):
             if self._closing:
                 return
             try:
                 packet = p.decode(raw)
             except MalformedPacket:
-                self._desk.counts.malformed += 1
+                self._context.counts.malformed += 1
             else:
-                self._take(packet)
-        if not self._greeted:
-            self._greet()
+                self._handle(packet)
+        if not self._hello_sent:
+            self._send_hello()
         self.flush()
-        if self._lingers and not self._desk.inflight.streams.is_owed:
+        if self._is_draining and not self._context.inflight.streams.has_unrepeatable:
             self.close()
         if self._framing.error is not None:
-            self._break_off(self._framing.error)
+            self._fail(self._framing.error)
         elif self._framing.closed:
             self.close()
 
     def uncongested(self) -> None:
-        """What may wait to be sent is bounded by what may be in flight."""
+        """Nothing to do: the bytes that wait are bounded by the requests in flight."""
 
     def eof(self) -> None:
         self.close()
@@ -120,11 +124,11 @@ class Session:
     # What the link and the channel call.
 
     def send(self, packet: bytes) -> None:
-        """Take one packet; it leaves with the next `flush`."""
+        """Queue a packet; it leaves with the next `flush`."""
         self._out.append(packet)
 
     def flush(self) -> None:
-        """Write what `send` took, in one piece."""
+        """Write the queued packets, in one piece."""
         if self._closing or self._wire is None:
             return
         framing = self._framing
@@ -135,18 +139,23 @@ class Session:
             self._out.clear()
 
     def go_bare(self) -> None:
-        """The other end has no handshake: on as the seed text has it (PA-40)."""
+        """Go on without a handshake: the other end has none (PA-40)."""
         if not self._closing:
             self._become_live(BARE)
 
+    def fail(self, failure: Exception) -> None:
+        """The connection could not be opened, or ends with this error; the first one counts."""
+        if self.failure is None:
+            self.failure = failure
+
     def leave(self) -> None:
         """Say goodbye and close (P2P-17)."""
-        if self._greeted:
+        if self._hello_sent:
             self.send(p.GOODBYE)
         self.close()
 
     def close(self, code: int = NORMAL) -> None:
-        """Send what waits, and close."""
+        """Write the queued packets, and close."""
         if self._closing:
             return
         self.flush()
@@ -161,7 +170,7 @@ class Session:
             self._wire.close()
 
     def abort(self) -> None:
-        """End now, whatever waits."""
+        """End now; queued packets are dropped."""
         if self._wire is not None:
             self._wire.abort()
 
@@ -171,85 +180,85 @@ class Session:
 
     # Packets.
 
-    def _take(self, packet: p.Packet) -> None:
-        if not (self.live or self._bare or self._lingers):
-            self._take_greeting(packet)
+    def _handle(self, packet: p.Packet) -> None:
+        if not (self.live or self._bare or self._is_draining):
+            self._handle_handshake(packet)
             return
-        desk = self._desk
+        context = self._context
         match packet:
             case PutAck():
-                desk.inflight.put_acked(packet)
+                context.inflight.put_acked(packet)
             case Msg():
-                reply = desk.inbox.push(packet, self.number)
+                reply = context.inbox.push(packet, self.number)
                 if reply is not None:
                     self.send(reply)
             case GetAck():
-                desk.inflight.got(packet)
+                context.inflight.get_acked(packet)
             case ListAck(ids=ids):
-                desk.inflight.listed(ids)
+                context.inflight.list_acked(ids)
             case TouchAck():
-                desk.inflight.touched(packet)
+                context.inflight.touch_acked(packet)
             case p.AdminReply() | p.PeersReply() | p.JobsReply():
-                desk.inflight.administered(packet)
+                context.inflight.operation_replied(packet)
             case p.StreamReply():
-                desk.inflight.streams.answered(packet)
+                context.inflight.streams.replied(packet)
             case p.Pong():
-                desk.inflight.ponged(self.received_at)
+                context.inflight.ponged(self.received_at)
             case p.Ping(timestamp=timestamp):
                 times = None if timestamp is None else (timestamp, 0, 0)
                 self.send(p.encode(p.Pong(times)))
             case p.Refused() if packet.packet_type != p.HELLO:
-                desk.inflight.refused(packet)
+                context.inflight.refused(packet)
             case _:
-                self._take_greeting(packet)
+                self._handle_handshake(packet)
 
-    def _take_greeting(self, packet: p.Packet) -> None:
-        """Handshake and farewell; everything else has no meaning here (P2P-19)."""
+    def _handle_handshake(self, packet: p.Packet) -> None:
+        """Handshake and close; other packets have no meaning here (P2P-19)."""
         match packet:
             case p.Close(goodbye=goodbye):
-                self._told_to_leave(goodbye)
+                self._handle_close(goodbye)
             case p.Handshake(packet_type=p.READY, raw=raw):
-                self._welcomed(raw)
+                self._handle_ready(raw)
             case p.Handshake(packet_type=p.CHALLENGE, raw=raw):
-                self._challenged(raw)
+                self._handle_challenge(raw)
             case p.Refused(packet_type=p.HELLO, code=code) if not self.live:
-                self._refused(code)
+                self._handle_refusal(code)
             case _:
                 pass
 
-    def _greet(self) -> None:
+    def _send_hello(self) -> None:
         if self._framing.upgrade is not None:
-            self._greeted = True
-            self.send(self._first_words())
+            self._hello_sent = True
+            self.send(self._hello_packet())
 
-    def _first_words(self) -> bytes:
+    def _hello_packet(self) -> bytes:
         if self._credentials is None or self._wire is None:
             return encode_hello(self._hello)
         certificate_hash = self._wire.peer_certificate_hash
-        self._introduction = MutualAuth(self._credentials, self._hello, certificate_hash)
-        return self._introduction.packet
+        self._auth = MutualAuth(self._credentials, self._hello, certificate_hash)
+        return self._auth.packet
 
-    def _challenged(self, raw: bytes) -> None:
-        """The node proves who it is and asks us to; that is done once."""
-        introduction = self._introduction
-        if introduction is None:
-            self._break_off(HandshakeRefused("the node asks for an identity, none was given"))
-        elif introduction.peer is None:
+    def _handle_challenge(self, raw: bytes) -> None:
+        """The node proves its identity and asks for ours; once per connection."""
+        auth = self._auth
+        if auth is None:
+            self._fail(HandshakeRefused("the node wants an identity, and none was given"))
+        elif auth.peer is None:
             try:
-                self.send(introduction.answer(raw))
+                self.send(auth.answer(raw))
             except (MalformedHandshake, PeerMismatch) as error:
-                self._break_off(error)
+                self._fail(error)
 
-    def _welcomed(self, raw: bytes) -> None:
+    def _handle_ready(self, raw: bytes) -> None:
         if self.ready is not None and self.ready is not BARE:
             return
-        if self._introduction is not None and self._introduction.peer is None:
-            self._break_off(PeerMismatch("the node does not prove who it is"))
+        if self._auth is not None and self._auth.peer is None:
+            self._fail(PeerMismatch("the node did not prove its identity"))
             return
         try:
             ready = decode_ready(raw)
         except MalformedHandshake as error:
-            self._break_off(error)
+            self._fail(error)
             return
         wanted = self._hello.mode
         if wanted is not None and ready.mode not in (None, wanted):
@@ -263,11 +272,11 @@ class Session:
     def _become_live(self, ready: Ready) -> None:
         self.ready = ready
         self.live = True
-        self._desk.on_live(self)
+        self._context.on_live(self)
         self.settled.set()
         self.flush()
 
-    def _refused(self, code: int) -> None:
+    def _handle_refusal(self, code: int) -> None:
         try:
             reason = HelloCode(code)
         except ValueError:
@@ -276,25 +285,25 @@ class Session:
             text = reason.name.lower().replace("_", " ")
             self.failure = HandshakeRefused(f"the node refused the handshake: {text}", reason)
 
-    def _told_to_leave(self, goodbye: bool) -> None:
-        self.told_to_leave = True
+    def _handle_close(self, goodbye: bool) -> None:
+        self.asked_to_leave = True
         if self.failure is None:
-            text = "the node said goodbye" if goodbye else "the node broke the connection off"
+            text = "the node said goodbye" if goodbye else "the node aborted the connection"
             self.failure = ConnectionLost(text)
-        if goodbye and self.live and self._desk.inflight.streams.is_owed:
-            # What must not be asked twice is still answered, and nothing else is asked here.
-            self._lingers = True
+        if goodbye and self.live and self._context.inflight.streams.has_unrepeatable:
+            # Requests that must not be repeated still get their replies; no new ones are sent.
+            self._is_draining = True
             self.live = False
             self.settled.set()
             self.leaving.set()
         else:
             self.close()
 
-    def _break_off(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
-        # A refused upgrade never became a connection: there is nobody to say a packet to.
-        if self._greeted and not isinstance(error, UpgradeRefused):
+        # After a refused upgrade the other end reads no packets.
+        if self._hello_sent and not isinstance(error, UpgradeRefused):
             self.send(p.ABORT)
         self.close(PROTOCOL_ERROR)
 

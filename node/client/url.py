@@ -1,4 +1,4 @@
-"""Addresses as users write them: tcp://H:P, tls://H:P, ws://H:P, wss://H:P."""
+"""URLs of nodes: tcp://H:P, tls://H:P, ws://H:P, wss://H:P."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PORTS = {"tcp": 7400, "tls": 7400, "ws": 7401, "wss": 7401}
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a node listens, and what it speaks there."""
+    """The address of a node, and the transport to use there."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ def parse_url(url: str) -> Address:
     try:
         parts.hostname.encode("idna")
     except UnicodeError as exc:
-        raise ValueError(f"{url!r}: no such host can be: {exc}") from exc
+        raise ValueError(f"{url!r}: not a host name: {exc}") from exc
     port = PORTS[parts.scheme] if parts.port is None else parts.port
     if port == 0:
         raise ValueError(f"{url!r}: port 0 cannot be dialled")

@@ -233,7 +233,7 @@ class Queue:
         self, asked: dict[str, Any], retry_for: float, waiting: PendingResult | None
     ) -> Handle:
         """By the request that knows `due` and `unique`; one key, however often it is asked."""
-        patience = RetryBudget(retry_for, self._way.rng, self._way.now())
+        budget = RetryBudget(retry_for, self._way.rng, self._way.now())
         while True:
             try:
                 answer = await ask(self.channel, Operation.PUT, **asked)
@@ -244,7 +244,7 @@ class Queue:
                 await anyio.sleep(self._way.rng.uniform(0.0, AGAIN_S))
                 continue
             except TEMPORARY as error:
-                await patience.rest(error)
+                await budget.wait(error)
                 continue
             return Handle(answer["id"], answer["ttl"], bool(answer["existing"]), waiting)
 

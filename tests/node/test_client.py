@@ -334,10 +334,11 @@ TOKENS = f"{SECRET} all c\n"
 async def test_a_cancelled_block_leaves_in_order_and_at_once() -> None:
     """P2P-17: acks that wait are sent, then goodbye."""
     peer = Peer()
-    with anyio.move_on_after(0.05) as scope:
+    with anyio.CancelScope() as scope:
         async with memory(peer) as channel:
             peer.line.say(encode(Msg(5, 1, b"x")))
             await (await channel.receive()).ack()
+            scope.deadline = anyio.current_time() + 0.05
             async for _ in channel:
                 raise AssertionError("nothing more was pushed")
     assert scope.cancelled_caught

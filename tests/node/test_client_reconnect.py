@@ -27,7 +27,7 @@ from millpond.actors.messages import (
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
-from millpond.node.client.link import PASSING
+from millpond.node.client.link import TEMPORARY_REFUSALS
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
@@ -317,7 +317,7 @@ async def test_a_partition_is_noticed_and_mended() -> None:
     assert peer.line.of(Put)[0].data == b"across"
 
 
-@pytest.mark.parametrize("code", sorted(set(HelloCode) - set(PASSING)))
+@pytest.mark.parametrize("code", sorted(set(HelloCode) - set(TEMPORARY_REFUSALS)))
 async def test_a_refused_handshake_is_final(code: HelloCode) -> None:
     def refuse(line: Line, packet: p.Packet) -> None:
         line.say(encode_hello_refusal(code), p.ABORT)

@@ -315,7 +315,7 @@ async def test_a_change_of_keys_after_a_loss_ends_it() -> None:
 
 async def test_who_has_no_identity_is_not_asked_twice_for_one() -> None:
     impostor = Impostor(lambda hello: b"\x81\x01" + bytes(100))
-    with pytest.raises(HandshakeRefused, match="asks for an identity"):
+    with pytest.raises(HandshakeRefused, match="wants an identity"):
         async with impostor.connect(identity=None, peer=None):
             pass
 
@@ -323,8 +323,8 @@ async def test_who_has_no_identity_is_not_asked_twice_for_one() -> None:
 @pytest.mark.parametrize(
     ("how", "complaint"),
     [
-        ({"peer": NODE.public}, "`identity` is needed"),
-        ({"on_peer": print}, "`identity` is needed"),
+        ({"peer": NODE.public}, "need an `identity`"),
+        ({"on_peer": print}, "need an `identity`"),
         ({"identity": ALICE, "bare": True}, "without a handshake"),
         ({"identity": ALICE, "peer": b"short"}, "32 bytes, not 5"),
         ({"identity": ALICE, "token": b"t" * 4000}, "at most 4096"),

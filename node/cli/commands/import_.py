@@ -263,13 +263,13 @@ class _Puts:
             return
         asked = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
         asked |= {"due": round(due * 1000), "unique": line.unique}
-        patience = RetryBudget(PATIENCE_S, self._rng, time.monotonic)
+        budget = RetryBudget(PATIENCE_S, self._rng, time.monotonic)
         while True:
             try:
                 with anyio.fail_after(self._args.timeout):
                     answer = await ask(self._channel, Operation.PUT, **asked)
             except RETRYABLE as exc:
-                await patience.rest(exc)
+                await budget.wait(exc)
             except RequestError as exc:
                 self._summary.refuse(number, exc)
                 return

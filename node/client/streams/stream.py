@@ -70,8 +70,8 @@ class StreamRequests:
         data = msgspec.msgpack.encode(body)
         size = OPERATION_BYTES + len(data)
         link = self.link
-        asked = link.inflight.streams
-        await asked.room.acquire(size)
+        requests = link.inflight.streams
+        await requests.limit.acquire(size)
         is_taken = False
         try:
             session = await link.live()
@@ -79,17 +79,17 @@ class StreamRequests:
                 raise NotNegotiated
             if size > link.packet_max:
                 raise DataTooLarge(f"the node takes packets of {link.packet_max} bytes at most")
-            number, packet, pending = asked.add(operation, data)
+            number, packet, pending = requests.add(operation, data)
             is_taken = True
         finally:
             if not is_taken:
-                asked.room.release(size)
-        link.send(packet, at_once=asked.room.count == 1)
+                requests.limit.release(size)
+        link.send(packet, at_once=requests.limit.count == 1)
         try:
             told = await pending.wait()
         finally:
             if not pending.done and operation is Operation.READ:
-                link.send(asked.give_up(number), at_once=True)
+                link.send(requests.cancel(number), at_once=True)
         return msgspec.msgpack.decode(told, type=answer)
 
 
@@ -276,7 +276,7 @@ class Stream:
         body = msgspec.structs.replace(body, count=count, wait_ms=wait_ms)
         if not wait_ms:
             return await self._requests.ask(Operation.READ, body, _Page)
-        waiting = self._requests.link.inflight.streams.waiting
+        waiting = self._requests.link.inflight.streams.waiting_limit
         await waiting.acquire(1)
         try:
             return await self._requests.ask(Operation.READ, body, _Page)

@@ -28,7 +28,7 @@ from millpond.transports.p2p.handshake import Signer
 
 
 class Message(Blocking[AsyncMessage]):
-    """A pushed message. `with message` acknowledges it on success, gives it back on an error.
+    """A pushed message. `with message` acknowledges it on success, returns it on an error.
 
     Cancellation does neither: the node pushes the message again once its lease is over.
     """
@@ -50,32 +50,32 @@ class Message(Blocking[AsyncMessage]):
         return Channel(self._async.channel, self._portal)
 
     def ack(self) -> None:
-        """Done: the node may forget the message. Holds on a later connection as well."""
+        """Acknowledge: the node forgets the message. Also sent on a later connection."""
         self._await(self._async.ack)
 
     def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
-        """Give the message back: for another attempt, in `delay` seconds, or as a dead letter."""
+        """Return the message: for another attempt, in `delay` seconds, or as a dead letter."""
         self._await(self._async.nack, delay, reject=reject)
 
     def decline(self) -> None:
-        """It is not for us to read: kept for others, and not pushed again on this connection."""
+        """Refuse a message that cannot be read here: it is kept, and not pushed here again."""
         self._await(self._async.decline)
 
     @property
     def leased(self) -> bool:
-        """Whether the connection that brought it stands: with that its lease ends at the latest."""
+        """Whether its connection is live: the lease ends with that, at the latest."""
         return self._async.leased
 
     def begin(self, *, at_once: bool = True) -> None:
-        """Say that work on it begins: a loss of the lease is a failed attempt from now on.
+        """Tell the node that work begins: from now on, losing the lease is a failed attempt.
 
-        For who joined with `begins`; for others every push was begun. Not `at_once`: together with
-        what else this turn of the loop sends.
+        For channels opened with `begins`; for others every push counts as begun. Not `at_once`: it
+        is sent together with what else this pass of the loop sends.
         """
         self._call(self._async.begin, at_once=at_once)
 
     def touch(self, seconds: float) -> float:
-        """Hold the message for so long from now; the seconds granted. Raises LeaseLost."""
+        """Extend the lease to so many seconds from now; the seconds granted. Raises LeaseLost."""
         return self._await(self._async.touch, seconds)
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class Message(Blocking[AsyncMessage]):
 
 
 class Channel(Blocking[AsyncChannel]):
-    """An open channel; see `connect`. Tasks may share it. Iterating gives the messages pushed."""
+    """An open channel; see `connect`. Tasks may share it. Iterating gives the pushed messages."""
 
     @property
     def name(self) -> str | bytes:
@@ -100,27 +100,27 @@ class Channel(Blocking[AsyncChannel]):
 
     @property
     def mode(self) -> Mode | None:
-        """The mode the channel has; None where the other end has no handshake."""
+        """The mode of the channel; None where the other end has no handshake."""
         return self._async.mode
 
     @property
     def durability(self) -> Durability:
-        """What a receipt promises on the present connection; without a handshake MEMORY."""
+        """The durability that receipts promise now; MEMORY without a handshake."""
         return self._async.durability
 
     @property
     def window(self) -> int:
-        """How many messages the node pushes ahead of their acknowledgements."""
+        """The number of messages that the node pushes ahead of their acknowledgements."""
         return self._async.window
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now."""
+        """Whether a connection is live now."""
         return self._async.connected
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds nothing was heard of the node; infinity without a connection."""
+        """Seconds since the node was last heard from; infinity without a connection."""
         return self._async.silent_s
 
     @property
@@ -130,7 +130,7 @@ class Channel(Blocking[AsyncChannel]):
 
     @property
     def counts(self) -> Counts:
-        """What happened so far, connections and duplicates among it."""
+        """Counts since `connect`: connections, messages, duplicates."""
         return self._async.counts
 
     @property
@@ -143,11 +143,11 @@ class Channel(Blocking[AsyncChannel]):
     ) -> Receipt:
         """Have the node keep `data` for `ttl` seconds (0: the channel's default).
 
-        Returns when it is kept. Waits while too much is in flight. `key` names the message for a
-        retry by the caller; lost connections are bridged here, with one key throughout. While the
-        node is full, in trouble or asks to slow down, it is asked again for `retry_for` seconds.
-        Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError and ValueError for
-        arguments.
+        Returns the receipt, once the message is kept; waits while too much is in flight. `key` is
+        the idempotency key of a retry by the caller; after a lost connection the put is repeated
+        here, with one key. While the node is full, failing or asks to slow down, the put is retried
+        for `retry_for` seconds. Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError
+        and ValueError for arguments.
         """
         return self._await(self._async.put, data, ttl=ttl, key=key, retry_for=retry_for)
 
@@ -182,7 +182,7 @@ class Channel(Blocking[AsyncChannel]):
         return self._await(self._async.list, start, end, limit)
 
     def ids(self, start: int = 0, end: int = 0) -> Iterator[int]:
-        """All ids from `start` to `end`, page by page; order and ends as in `list`."""
+        """All ids from `start` to `end`, read page by page; order and ends as in `list`."""
         return self._iterate(self._async.ids(start, end))
 
     def ack(self, message_id: int) -> None:
@@ -192,7 +192,7 @@ class Channel(Blocking[AsyncChannel]):
     def credit(self, count: int) -> None:
         """Let the node push `count` more messages ahead of their acknowledgements.
 
-        0: go on pushing, after a job was given back.
+        0: push again, after a job was returned.
         """
         self._await(self._async.credit, count)
 
@@ -201,22 +201,19 @@ class Channel(Blocking[AsyncChannel]):
         return self._await(self._async.ping)
 
     def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node itself for something (wire.md 3g); needs the right to administer it.
+        """Request an operation of the node itself (wire.md 3g); needs the right to administer it.
 
-        Waits while too much is asked already. Raises RequestErrors, DataTooLarge among them;
-        OutcomeUnknown when the connection ends before the answer.
+        Waits while too many are under way. Raises RequestErrors, DataTooLarge among them;
+        OutcomeUnknown when the connection ends before the reply.
         """
         return self._await(self._async.admin, operation, body)
 
     def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about peers, or to send to them (docs/reference/wire-protocol.md); as
-        `admin` otherwise.
-        """
+        """Request an operation on peers (docs/reference/wire-protocol.md); else as `admin`."""
         return self._await(self._async.peers, operation, body)
 
     def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the node about the jobs of this channel (docs/reference/wire-protocol.md); as `admin`
-        otherwise.
+        """Request an operation on the jobs of this channel; else as `admin`.
 
         Raises NotAQueue where the channel is not in queue mode.
         """
@@ -227,7 +224,7 @@ class Channel(Blocking[AsyncChannel]):
         self._await(self._async.flush, timeout_s)
 
     def close(self) -> None:
-        """Wait for outstanding puts, send what waits, say goodbye. Iterations end."""
+        """Wait for outstanding puts, send GOODBYE and close. Iterations end."""
         self._await(self._async.aclose)
 
 
@@ -262,14 +259,14 @@ def connect(
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
-    `mode`: what the channel has to be; it is created so if it does not exist.
+    `mode`: the mode of the channel, which is created in it if it does not exist.
     `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
-    `wait_s`: keep trying for so long when the node is not there yet. Later losses are always
-    mended, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `bare`: go on without the handshake when the other end has none (3 s).
-    `begins`: each message is told when work on it begins (`Message.begin`); in a queue, what was
-    lost before that was no attempt.
-    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` lets pass.
+    `wait_s`: keep trying for so long when the node is not there yet. After a loss the client always
+    reconnects, with backoff, unless `reconnect` is off; `on_event` is called with each change.
+    `bare`: go on without the handshake when the other end has none (after 3 s).
+    `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
+    that is lost before has not used up an attempt.
+    `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` accepts.
     `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
 
     Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.

@@ -377,7 +377,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "reconnect",
         "node/client/link.py",
         "                if self._is_final(failure, give_up_at):",
-        "                if session.told_to_leave or self._is_final(failure, give_up_at):",
+        "                if session.asked_to_leave or self._is_final(failure, give_up_at):",
     ),
     Mutant(
         "guest stays",
