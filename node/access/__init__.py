@@ -1,1 +1,1 @@
-"""Who may do what: the access file, tokens, what holds without any rule."""
+"""Access control: the access file, tokens, default rules, and the policy that combines them."""

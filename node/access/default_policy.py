@@ -1,4 +1,4 @@
-"""What holds without any line of an access file: for this machine, for peers, for the chat page."""
+"""Default grants, without any rule: for this machine, for trusted peers, for the chat page."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _OWN_KEYS = "mail/{id}!keys"
 
 
 class TrustedPeers(msgspec.Struct, frozen=True):
-    """The node as one of several: its own public key, whom it knows, whether it is a relay."""
+    """The node among its peers: its public key, its address book, and whether it is a relay."""
 
     own: bytes
     book: AddressBook
     is_relay: bool = False
 
 
-def is_channel_owner(asker: Principal, channel: bytes) -> bool:
-    """Are these the asker's own prekeys?"""
-    if asker.identity is None:
+def is_channel_owner(principal: Principal, channel: bytes) -> bool:
+    """True for the channel with the client's own prekeys."""
+    if principal.identity is None:
         return False
-    return channel == _OWN_KEYS.format(id=peer_id(asker.identity)).encode()
+    return channel == _OWN_KEYS.format(id=peer_id(principal.identity)).encode()
 
 
 def _rule(
@@ -48,26 +48,26 @@ _CERTIFIED = _rule(Rights.CHANNEL, "certificates of our authority", None, ())
 _CERTIFIED_STREAMS = _rule(Rights.ALL, "certificates of our authority", (), None)
 
 
-def default_grants(asker: Principal, is_public: bool) -> Iterator[Grant]:
-    """What holds for an asker as long as no file says anything."""
-    serves_streams = asker.listener in STREAM_LISTENERS
-    if not is_remote(asker.address):
+def default_grants(principal: Principal, is_public: bool) -> Iterator[Grant]:
+    """The grants of a client as long as there is no access file."""
+    serves_streams = principal.listener in STREAM_LISTENERS
+    if not is_remote(principal.address):
         yield _HERE
         return
     if is_public:
         yield _PUBLIC_STREAMS if serves_streams else _PUBLIC
-    if asker.certificate is not None:
+    if principal.certificate is not None:
         yield _CERTIFIED_STREAMS if serves_streams else _CERTIFIED
 
 
 def page_session_grants(rights: Rights | None) -> Iterator[Grant]:
-    """What a session of the chat page may do, and it may nothing else; None: there is none."""
+    """The only grants of a session of the chat page; None: there is no such session."""
     if rights is not None:
         yield _rule(rights, "a session of the chat page", (PAGE_CHANNEL.decode(),), ())
 
 
 def peer_grants(peers: TrustedPeers) -> Sequence[Grant]:
-    """What a trusted peer may do without any line (docs/internals/peers.md)."""
+    """The default grants of a trusted peer (docs/internals/peers.md)."""
     return _of_peers(peers.own, peers.is_relay)
 
 

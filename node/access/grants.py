@@ -32,22 +32,22 @@ RIGHTS = {
     "all": Rights.ALL,
 }
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
-"""What may stand behind `listener:`."""
+"""The listeners that a subject `listener:` may name."""
 STREAM_PREFIX = "stream:"
 REVOKED_PREFIX = "revoked:"
 UNTIL_PREFIX = "until="
 OWN_ID, PEER_ID = "{id}", "{peer}"
-"""In a pattern: the asker's own peer id; that of any trusted peer."""
+"""Placeholders in patterns: the client's own peer id, and the id of any trusted peer."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 TOKEN_ID = re.compile(r"[0-9a-f]{12,64}")
 
 
 class BadRule(ValueError):
-    """A line says something that is not known; the text says what, never a token."""
+    """A line that is not valid; the text gives the reason, never a token."""
 
 
 class SubjectKind(Enum):
-    """What tells who a line is for."""
+    """The kind of a subject: the property by which it matches clients."""
 
     TOKEN = "token"
     KEY = "key"
@@ -57,11 +57,11 @@ class SubjectKind(Enum):
     ADDRESS = "address"
     ANYONE = "anyone"
     RULE = "rule"
-    """No line, but what holds without one."""
+    """The default grants, which no line gives."""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Whom a line is for. `value`: a SHA-256, a public key, a name or a network."""
+    """The clients that a line applies to. `value`: a SHA-256, a public key, a name or a network."""
 
     kind: SubjectKind
     value: bytes | str = ""
@@ -71,9 +71,9 @@ ANYONE = Subject(SubjectKind.ANYONE)
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What somebody may do where; `channels` and `streams` None: in all of them.
+    """Rights for a subject; `channels` and `streams` None: in all of them.
 
-    `until` is in seconds since 1970, `where` the file and line for people.
+    `until` is in seconds since 1970; `where` names the file and line, for messages.
     """
 
     subject: Subject
@@ -86,7 +86,8 @@ class Grant(msgspec.Struct, frozen=True):
     def covers(
         self, name: bytes, *, is_stream: bool, own: bytes | None, is_peer: Callable[[str], bool]
     ) -> bool:
-        """Is a channel or stream of this name meant? `own` is the asker's key, if it has one."""
+        """True if the grant is for this channel or stream. `own` is the client's key, if it has
+        one."""
         patterns = self.streams if is_stream else self.channels
         if patterns is None:
             return True
@@ -95,13 +96,13 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Revoked(msgspec.Struct, frozen=True):
-    """A signed token that is not taken any more."""
+    """A signed token that is revoked."""
 
     token_id: str
 
 
 def parse_line(words: Sequence[str], where: str) -> Grant | Revoked:
-    """Read a line of the access file. Raises BadLine."""
+    """The grant or revocation in a line of the access file. Raises BadRule."""
     if words[0].startswith(REVOKED_PREFIX):
         token_id = words[0].removeprefix(REVOKED_PREFIX)
         if len(words) > 1 or TOKEN_ID.fullmatch(token_id) is None:
@@ -111,9 +112,9 @@ def parse_line(words: Sequence[str], where: str) -> Grant | Revoked:
 
 
 def parse_token_line(words: Sequence[str], where: str) -> Grant:
-    """Read a line of a token file, which begins with the token itself. Raises BadLine.
+    """The grant in a line of a token file, which begins with the token itself. Raises BadRule.
 
-    It never spoke of streams: who may administer reaches them all, nobody else any of them.
+    Token files know no streams: `admin` reaches all streams, other rights none.
     """
     subject = Subject(SubjectKind.TOKEN, sha256(words[0].encode()).digest())
     grant = make_grant(subject, words[1:], where)
@@ -121,7 +122,7 @@ def parse_token_line(words: Sequence[str], where: str) -> Grant:
 
 
 def make_grant(subject: Subject, words: Sequence[str], where: str) -> Grant:
-    """The rest of a line: rights, patterns, an end. Raises BadLine."""
+    """The grant of a subject with the rest of a line: rights, patterns, an end. Raises BadRule."""
     if not words:
         raise BadRule(f"rights are missing after the {subject.kind.value}")
     rights = parse_rights(words[0])
@@ -149,14 +150,14 @@ def parse_rights(text: str) -> Rights:
 
 
 def right_names(rights: Rights) -> list[str]:
-    """The names of rights, one by one."""
+    """The names of rights."""
     return [name for name, right in RIGHTS.items() if right in rights and right != Rights.ALL]
 
 
 def split_patterns(
     patterns: Sequence[str],
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Patterns for channels and those for streams; without any, both are everything."""
+    """The patterns for channels and those for streams; without any, both match everything."""
     if not patterns:
         return None, None
     channels = [each for each in patterns if not each.startswith(STREAM_PREFIX)]
@@ -165,7 +166,7 @@ def split_patterns(
 
 
 def parse_time(text: str) -> float:
-    """`2026-12-31T00:00Z` in seconds since 1970. Raises BadLine."""
+    """The time `2026-12-31T00:00Z` in seconds since 1970. Raises BadRule."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -176,7 +177,8 @@ def parse_time(text: str) -> float:
 
 
 def parse_subject(word: str) -> Subject:
-    """Who is meant. Raises BadLine; a token by itself is none, so that it need not be kept."""
+    """The subject that a word names. Raises BadRule, also for a token itself, which must not be
+    stored."""
     kind, colon, value = word.partition(":")
     match kind, colon:
         case "anyone", "":

@@ -34,21 +34,21 @@ class IssuedAccess:
         self.make: Callable[[], str] = partial(new_token, os.urandom, ISSUED_PREFIX)
 
     def is_one(self, token: bytes) -> bool:
-        """Does it say of itself that it was issued so?"""
+        """True for a token in the form of those that S2 issues."""
         return token.startswith(_PREFIX)
 
     def find(self, token: bytes) -> AccessToken | None:
-        """What is noted of a token; None: it permits nothing, any more or ever."""
+        """The stored form of a valid token; None: it permits nothing, any more or ever."""
         return self._book.find(token, self._now())
 
     def all(self) -> Iterator[tuple[bytes, AccessToken]]:
         """Every token by its id, in their order."""
         return self._book.all(self._now())
 
-    def grants(self, asker: Principal) -> Sequence[Grant]:
-        """What the token of an asker is worth where rights are asked for: in streams of the node's
-        own basin, at the listener of S2."""
-        found = self.find(asker.token or b"") if asker.listener == LISTENER else None
+    def grants(self, principal: Principal) -> Sequence[Grant]:
+        """The grants of a client's token in other APIs: in streams of the node's own basin, at the
+        HTTP listener."""
+        found = self.find(principal.token or b"") if principal.listener == LISTENER else None
         if found is None:
             return ()
         # Imported by who shows such a token: a node that serves no S2 does without all of it.

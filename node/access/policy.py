@@ -191,13 +191,13 @@ class AccessPolicy:
 
     def explain(self, principal: Principal, name: bytes, *, is_stream: bool = False) -> Explanation:
         """The decision of `authorize` or `authorize_stream`, with its reasons."""
-        judge = self.authorize_stream if is_stream else self.authorize
+        authorize = self.authorize_stream if is_stream else self.authorize
         reasons = [
             GrantDecision(grant, self._outcome(grant, principal, name, is_stream=is_stream))
             for grant in self._grants_for(principal)
         ]
         return Explanation(
-            judge(principal, name), reasons, list(self._notes(principal, name, is_stream))
+            authorize(principal, name), reasons, list(self._notes(principal, name, is_stream))
         )
 
     def _rights(self, principal: Principal, name: bytes, *, is_stream: bool) -> Rights | None:

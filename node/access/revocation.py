@@ -1,4 +1,4 @@
-"""Keeps the node's door while it is open: whoever lost a right does not go on with it."""
+"""Revocation: open connections lose rights soon after they were withdrawn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from millpond.node.peers.address_book import AddressBook
 
 LOOK_EVERY_S = 2.0
 REAUTHORIZE_EVERY_S = 30.0
-"""Tokens and lines of the access file end at any moment."""
-AT_ONCE = 100
-"""Between so many connections others get their turn."""
+"""Tokens and rules may expire at any moment."""
+CONNECTIONS_PER_PASS = 100
+"""After so many connections the event loop handles other events."""
 
 
 async def watch_revocations(
     book: AddressBook, registry: ConnectionRegistry, now: Callable[[], float]
 ) -> None:
-    """Have connections check their rights again: when the address book changed, and at intervals.
+    """Check the rights of all connections soon after the address book changed, and every
+    REAUTHORIZE_EVERY_S seconds.
 
     `now` is in seconds. Runs until it is cancelled.
     """
@@ -45,5 +46,5 @@ async def _reauthorize(registry: ConnectionRegistry) -> None:
     for number, connection in enumerate(list(registry.connections), 1):
         if connection in registry.connections:
             connection.reauthorize()
-        if number % AT_ONCE == 0:
+        if number % CONNECTIONS_PER_PASS == 0:
             await checkpoint()

@@ -1,7 +1,7 @@
-"""The files that say who may do what: the access file, and the older token file (PA-39).
+"""Rule files: the access file, and the older token file (PA-39).
 
-Both are of mode 0600, and one line that is not understood refuses the whole file: what was meant
-to narrow something must not be passed over.
+Both have mode 0600. One invalid line invalidates the whole file, as a rule that restricts something
+must not be skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from millpond.node.peers.address_book_file import AddressBookFile, BookBusy
 FILE_NAME = "access.conf"
 FILE_BYTES_MAX = 2**20
 THIS_MACHINE = "address:127.0.0.0/8 all\naddress:::1/128 all\n"
-"""What it may without a file."""
+"""The default rights of this machine, as rules."""
 HEADER = """\
 # Who may do what; docs/guides/access.md. From the moment on that this file is there, nobody may do
 # anything that no line of it allows, on this machine too (but for what trusted peers always may).
@@ -36,11 +36,11 @@ HEADER = """\
 
 
 class AccessFileError(Exception):
-    """A file cannot be used; the text says which line and why, never the token."""
+    """A file that cannot be used; the text gives the line and the reason, never the token."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What files say, in the order of their lines."""
+    """The rules of the files, in the order of their lines."""
 
     grants: tuple[Grant, ...] = ()
     revoked: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def read_access_file(path: Path) -> Rules:
-    """Raises AccessFileError, also when others may read the file."""
+    """The rules of an access file. Raises AccessFileError, also if others may read the file."""
     found = [_parsed(words, where, path) for words, where in _lines(path)]
     return Rules(
         tuple(each for each in found if isinstance(each, Grant)),
@@ -59,7 +59,7 @@ def read_access_file(path: Path) -> Rules:
 
 
 def read_token_file(path: Path) -> Rules:
-    """Lines `TOKEN RIGHT[,RIGHT...] [PATTERN...]`. Raises AccessFileError."""
+    """The rules of a token file: `TOKEN RIGHT[,RIGHT...] [PATTERN...]`. Raises AccessFileError."""
     grants = []
     for words, where in _lines(path):
         try:
@@ -70,10 +70,9 @@ def read_token_file(path: Path) -> Rules:
 
 
 def add_line(path: Path, line: str, note: str = "") -> bool:
-    """Append a line, under a comment; gives whether the file had to be made.
+    """Append a line, under a comment; True if the file was created.
 
-    Raises AccessFileError, also when a line that is there cannot be used. The file is whole at any
-    moment.
+    The file is complete at any moment. Raises AccessFileError, also for an invalid line in it.
     """
     with _locked(path):
         is_new = not path.exists()
@@ -88,9 +87,9 @@ def add_line(path: Path, line: str, note: str = "") -> bool:
 
 
 def without_token(path: Path, token_id: str) -> bool:
-    """Take a random token's lines out of the file; were there any? Raises AccessFileError.
+    """Remove a random token's lines from the file; True if there were any. Raises AccessFileError.
 
-    `token_id`: how the SHA-256 of the token begins, at least 12 digits.
+    `token_id`: the beginning of the token's SHA-256, at least 12 digits.
     """
     if not path.exists():
         return False
@@ -108,10 +107,9 @@ def without_token(path: Path, token_id: str) -> bool:
 
 
 def revoke_signed(path: Path, token_id: str) -> bool:
-    """Have a signed token taken no more; gives whether the file had to be made.
+    """Revoke a signed token; True if the file was created. Raises AccessFileError.
 
-    A file that is made for that leaves this machine what it could do without. Raises
-    AccessFileError.
+    A new file keeps the default rights of this machine.
     """
     line = f"{REVOKED_PREFIX}{token_id}"
     if path.exists():
@@ -122,7 +120,7 @@ def revoke_signed(path: Path, token_id: str) -> bool:
 
 
 def notes_of(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each line's words, with the comment right above it. Raises AccessFileError."""
+    """The words of each line, with the comment above it. Raises AccessFileError."""
     note = ""
     for line in _text(path).splitlines():
         words = line.split()
@@ -134,7 +132,7 @@ def notes_of(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _lines(path: Path) -> Iterable[tuple[list[str], str]]:
-    """The words of each line that says something, and where it is."""
+    """The words of each line that is not empty, and its location."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -164,7 +162,7 @@ def _text(path: Path) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other writers away. Raises AccessFileError."""
+    """A lock against other writers. Raises AccessFileError."""
     try:
         with AddressBookFile(path).locked():
             yield

@@ -1,9 +1,9 @@
-"""Bearer tokens: random ones, of which a node keeps the SHA-256, and signed ones, of which nothing.
+"""Bearer tokens: random ones, whose SHA-256 a node keeps, and signed ones, of which it keeps
+nothing.
 
-Random ones are in the access file, or were issued by the API of S2, which a prefix of theirs tells.
-
-A signed token is `mpt1.PAYLOAD.SIGNATURE`, both in base64url without padding; the payload is a
-MessagePack map, signed by the identity of the node that the token is for.
+Random tokens are in the access file, or were issued by the API of S2, which their prefix tells. A
+signed token is `mpt1.PAYLOAD.SIGNATURE`, both in base64url without padding; the payload is a
+MessagePack map, signed by the identity of the node that accepts the token.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from millpond.node.peers.identity import Identity, verify
 RANDOM_PREFIX, SIGNED_PREFIX, ISSUED_PREFIX = "mpr1.", "mpt1.", "mpi1."
 RANDOM_BYTES, ID_BYTES = 32, 8
 ID_DIGITS = 12
-"""So much of a random token's SHA-256 is what people call it."""
+"""The digits of a random token's SHA-256 that are its id."""
 TOKEN_BYTES_MAX = 3072
 READ_MAX = 256
 _CONTEXT = b"millpond token 1\0"
 
 
 class SignedToken(msgspec.Struct, frozen=True):
-    """What a signed token says. `not_after`: seconds since 1970; None: it does not end."""
+    """The content of a signed token. `not_after`: seconds since 1970; None: it does not expire."""
 
     id: str
     rights: int
@@ -38,7 +38,7 @@ class SignedToken(msgspec.Struct, frozen=True):
 
     @property
     def grant(self) -> Grant:
-        """The same as a line of the access file."""
+        """The grant of the token, as a line of the access file gives it."""
         channels, streams = split_patterns(self.patterns)
         rights = Rights(self.rights & Rights.ALL)
         where = f"signed token {self.id}"
@@ -51,12 +51,12 @@ def new_token(entropy: Callable[[int], bytes], prefix: str = RANDOM_PREFIX) -> s
 
 
 def digest_of(token: str) -> str:
-    """The SHA-256 that the access file keeps of it, in 64 digits."""
+    """The SHA-256 of a token that the access file keeps, in 64 digits."""
     return sha256(token.encode()).hexdigest()
 
 
 def id_of(token: str) -> str:
-    """What people call it: how its SHA-256 begins, or the id in it if it is a signed one."""
+    """The id of a token: the beginning of its SHA-256, or the id in a signed one."""
     signed = _payload(token.encode()) if token.startswith(SIGNED_PREFIX) else None
     return digest_of(token)[:ID_DIGITS] if signed is None else signed.id
 
@@ -68,7 +68,7 @@ def new_signed(
     not_after: float | None,
     entropy: Callable[[int], bytes],
 ) -> tuple[str, str]:
-    """A signed token and its id. ValueError when so many patterns do not fit into a HELLO."""
+    """A signed token and its id. Raises ValueError for more patterns than fit into a HELLO."""
     body = SignedToken(entropy(ID_BYTES).hex(), int(rights), [*patterns], not_after)
     payload = msgspec.msgpack.encode(body)
     signature = identity.sign(_CONTEXT + payload)
@@ -80,9 +80,9 @@ def new_signed(
 
 @lru_cache(maxsize=READ_MAX)
 def read_signed(token: bytes, public: bytes) -> SignedToken | None:
-    """What a token says that the holder of `public` signed; None: it is none of theirs.
+    """The content of a token that the holder of `public` signed; None: it is not such a token.
 
-    The answers for the latest tokens are kept: it is asked for each of thousands of streams.
+    Results for the latest tokens are cached, as lists of streams check thousands of times.
     """
     prefix = SIGNED_PREFIX.encode()
     parts = token.removeprefix(prefix).split(b".")
@@ -95,7 +95,7 @@ def read_signed(token: bytes, public: bytes) -> SignedToken | None:
 
 
 def _payload(token: bytes) -> SignedToken | None:
-    """What a signed token says, whoever signed it."""
+    """The content of a signed token, whoever signed it."""
     payload = _bytes(token.removeprefix(SIGNED_PREFIX.encode()).partition(b".")[0])
     return None if payload is None else _decoded(payload)
 
@@ -112,7 +112,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: bytes) -> bytes | None:
-    """Each token has one spelling."""
+    """The bytes of base64url text; None for any but the one valid spelling."""
     try:
         data = urlsafe_b64decode(text + b"=" * (-len(text) % 4))
     except ValueError:

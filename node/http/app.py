@@ -1,4 +1,4 @@
-"""HTTP as a room of a node: which APIs there are, and the listener that serves them."""
+"""The HTTP side of a node: the APIs, and the listener that serves them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ from millpond.transports.server.pipelined import PipelinedConnection
 
 
 class HttpServices:
-    """One per node. `apis`: what is served, by the first segments of the path; add to it before
-    `listen`."""
+    """The HTTP side of a node: its APIs and its listener.
+
+    `apis`: by the first segments of the path; further ones are added before `listen`.
+    """
 
     def __init__(
         self,
@@ -52,10 +54,10 @@ class HttpServices:
         self._services = services
         self._tls = tls
         self._is_started = False
-        figures = MetricSources(
-            sources=sources,
+        metric_sources = MetricSources(
+            status=sources,
             config=config,
-            visitors=lambda: services.registry.connections,
+            connections=lambda: services.registry.connections,
             listener_of=listener_of,
             http=services.http,
             streams=streams,
@@ -77,7 +79,7 @@ class HttpServices:
             (b"health",): HealthApi(),
             (b"ping",): HealthApi(),
             (b"ready",): ready,
-            (b"metrics",): MetricsApi(figures, self._rights_of),
+            (b"metrics",): MetricsApi(metric_sources, self._rights_of),
             PREFIX: StateApi(services, origins, page.front, config.http_heartbeat_s),
             PAGE_PREFIX: page,
             **dict.fromkeys(PREFIXES, S2Api(services)),
@@ -95,7 +97,7 @@ class HttpServices:
         )
 
     def application(self) -> Application:
-        """What is served, as an ASGI application; it can be mounted into another one."""
+        """The ASGI application; it can be mounted into another one."""
         config = self._config
         limits = HttpLimits(
             url_bytes_max=config.http_url_bytes_max,
@@ -103,9 +105,9 @@ class HttpServices:
             body_bytes_max=config.http_body_bytes_max,
             body_s=config.http_body_s,
         )
-        guard = partial(contain, "request/http")
-        shelter = partial(contain_call, "request/http")
-        return Application(self._services, self.apis, guard, limits, shelter)
+        task_guard = partial(contain, "request/http")
+        call_guard = partial(contain_call, "request/http")
+        return Application(self._services, self.apis, task_guard, limits, call_guard)
 
     async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
         """Serve at one address. Raises OSError, ConfigError."""
@@ -118,12 +120,12 @@ class HttpServices:
             self.application(),
             self._config,
             self._services,
-            self._cut_off,
+            self._close_requests,
             self._tls.acceptor(LISTENER),
         )
 
     def started(self) -> None:
-        """All listeners of the node are open."""
+        """Report as ready: all listeners of the node are open."""
         self._is_started = True
 
     def _rights_of(self, principal: Principal) -> Rights:
@@ -131,14 +133,14 @@ class HttpServices:
         everywhere = (services.authorize_stream(principal, b""), services.authorize(principal, b""))
         return reduce(or_, (each or Rights.NONE for each in everywhere))
 
-    def _cut_off(self) -> None:
+    def _close_requests(self) -> None:
         for connection in list(self._services.registry.connections):
             if isinstance(connection, ActiveRequest | DirectExchange):
                 connection.close()
 
 
 def listener_of(connection: ServerConnection) -> str:
-    """The name of the door that a connection came by; WebSocket is told with P2P."""
+    """The listener of a connection; WebSocket counts as P2P."""
     match connection:
         case ActiveRequest() | DirectExchange():
             return LISTENER

@@ -26,33 +26,35 @@ _NO_STORE = ((b"cache-control", b"no-store"),)
 READING = ("GET", "HEAD")
 
 RightsOf = Callable[[Principal], Rights]
-"""What somebody may do in all streams, and in all channels."""
+"""The rights of a client in all streams, or in all channels."""
 
 
-def may_inspect(asker: Principal, rights_of: RightsOf) -> bool:
-    """May it be told how the node is?"""
-    return not is_remote(asker.address) or Rights.ADMIN in rights_of(asker)
+def may_inspect(principal: Principal, rights_of: RightsOf) -> bool:
+    """True if the client may see the state of the node."""
+    return not is_remote(principal.address) or Rights.ADMIN in rights_of(principal)
 
 
 def rejection_of(request: Request, rights_of: RightsOf | None) -> Response | None:
-    """Why this request is not answered; None: it is. `rights_of` None: everybody may ask."""
+    """The rejection of a request; None: it is answered. `rights_of` None: no rights are needed."""
     if len(request.segments) != 1:
         return plain_rejection(Rejection.NOT_FOUND)
     if request.method not in READING:
         allow = ((b"allow", b"GET, HEAD"),)
-        return json_response(405, {"code": "method", "message": "only GET and HEAD"}, allow)
+        return json_response(
+            405, {"code": "method", "message": "only GET and HEAD are supported"}, allow
+        )
     if rights_of is not None and not may_inspect(request.principal, rights_of):
         if request.principal.token is None:
             challenge = ((b"www-authenticate", b"Bearer"),)
-            message = "a token is needed (Authorization: Bearer)"
+            message = "a token is required (Authorization: Bearer)"
             return json_response(401, {"code": "authn", "message": message}, challenge)
-        message = "this needs the right admin everywhere"
+        message = "the right admin in all streams or channels is required"
         return json_response(403, {"code": "permission_denied", "message": message})
     return None
 
 
 class HealthApi:
-    """`/health`, `/ping`: 200 as long as the process answers, whatever else is the matter."""
+    """The API of `/health` and `/ping`: 200 as long as the process answers."""
 
     name = "health"
 
@@ -65,7 +67,7 @@ class HealthApi:
 
 
 class ReadyApi:
-    """`/ready`: 200, or 503 with the reasons. `is_started`: all listeners are open."""
+    """The API of `/ready`: 200, or 503 with the reasons. `is_started`: all listeners are open."""
 
     name = "ready"
 

@@ -1,4 +1,4 @@
-"""The HTTP listener of a node: HTTP/1.1 and HTTP/2 on one port, by the sessions of `transports`."""
+"""The HTTP listener of a node: HTTP/1.1 and HTTP/2 on one port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIGH_WATER_BYTES = 2**18
 
 
 class HttpListener:
-    """One open door. Implements `millpond.transports.io.interface.Listener`."""
+    """An open HTTP listener. Implements `millpond.transports.io.interface.Listener`."""
 
     def __init__(self, server: HttpServer, accepting: Listener) -> None:
         self.address = accepting.address
@@ -29,7 +29,7 @@ class HttpListener:
         self._accepting = accepting
 
     async def aclose(self) -> None:
-        """Let nobody in any more. Requests under way are answered, each connection then closed."""
+        """Accept no more connections; answer the requests in progress, then close theirs."""
         await self._accepting.aclose()
         self._server.start_drain()
 
@@ -76,7 +76,7 @@ async def listen(
 
 
 class DateHeader:
-    """The value of the header `date`; made once a second."""
+    """The value of the header `date`, formatted once a second."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -92,7 +92,7 @@ class DateHeader:
 
 
 def settings_of(config: Config) -> ServerSettings:
-    """What of the node's configuration is about connections of HTTP."""
+    """The settings of HTTP connections, from the node's configuration."""
     return ServerSettings(
         connections_max=config.http_connections_max,
         streams_max=config.http_streams_max,

@@ -1,4 +1,4 @@
-"""Where the metrics of a node come from."""
+"""Sources of the metrics of a node."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from millpond.transports.server.interface import ServerConnection
 
 
 class Lag(msgspec.Struct):
-    """How far consumers are behind: all of them together, and the one that is furthest."""
+    """The lag of consumers: of all of them together, and of the slowest one."""
 
     total: int = 0
     most: int = 0
 
     def add(self, lags: Iterable[int]) -> None:
-        """Count more of them."""
+        """Count the lags of more consumers."""
         for each in lags:
             self.total += each
             self.most = max(self.most, each)
 
 
 class CellTotals(msgspec.Struct):
-    """What all channels in memory hold together; how their subscribers and the consumer groups of
-    streams get on; and which cells refuse what they are asked."""
+    """Totals of all channels in memory, the lag of subscribers and consumer groups, and the number
+    of cells that refuse requests."""
 
     channels: int = 0
     leased: int = 0
-    guests: int = 0
+    consumers: int = 0
     credit: int = 0
     subscribers: int = 0
     subscriber_lag: Lag = msgspec.field(default_factory=Lag)
@@ -46,11 +46,11 @@ class CellTotals(msgspec.Struct):
 
 
 class MetricSources(msgspec.Struct, frozen=True):
-    """Where the metrics come from. `sources` are those of `info`."""
+    """Sources of metrics; `status` gives those of the command `info`."""
 
-    sources: Callable[[], StatusSources]
+    status: Callable[[], StatusSources]
     config: Config
-    visitors: Callable[[], Iterable[ServerConnection]]
+    connections: Callable[[], Iterable[ServerConnection]]
     listener_of: Callable[[ServerConnection], str]
     http: HttpCounters
     streams: StreamCounters

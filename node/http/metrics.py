@@ -17,31 +17,31 @@ from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 
-AT_ONCE = 200
-"""Between so many cells others get their turn."""
+CELLS_PER_PASS = 200
+"""After so many cells the event loop handles other events."""
 MESSAGES_PER_CELL = 20
-"""To look at so many messages takes as long as to look at a cell."""
+"""Counting so many messages takes as long as counting a cell."""
 
 
 class MetricsApi:
-    """`/metrics`, for who may ask for `info`."""
+    """The API of `/metrics`, for clients that may use the command `info`."""
 
     name = "metrics"
 
-    def __init__(self, figures: MetricSources, rights_of: RightsOf) -> None:
-        self._figures = figures
+    def __init__(self, sources: MetricSources, rights_of: RightsOf) -> None:
+        self._sources = sources
         self._rights_of = rights_of
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         refusal = rejection_of(request, self._rights_of)
         if refusal is not None:
             return refusal
-        totals = await _totals(self._figures.sources())
-        # Imported by who asks: a node that nobody watches need not carry its 3 MB.
+        totals = await _totals(self._sources.status())
+        # Imported on the first request: the module takes 3 MB.
         from millpond.node.http.prometheus import expose
 
         accept = (request.header(b"accept") or b"").decode("latin-1")
-        content_type, text = expose(self._figures, totals, accept)
+        content_type, text = expose(self._sources, totals, accept)
         headers = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
         return Response(200, headers, text)
 
@@ -49,25 +49,25 @@ class MetricsApi:
         return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
 
 
-async def _totals(sources: StatusSources) -> CellTotals:
+async def _totals(status: StatusSources) -> CellTotals:
     totals, done = CellTotals(), 0
-    for cell in list(sources.scheduler.cells.values()):
+    for cell in list(status.scheduler.cells.values()):
         done += _count(cell, totals)
-        if done >= AT_ONCE:
+        if done >= CELLS_PER_PASS:
             done = 0
             await checkpoint()
-    for progress in sources.progress():
+    for progress in status.progress():
         lags = progress.lags()
         totals.group_lag.add(lags)
         done += len(lags)
-        if done >= AT_ONCE:
+        if done >= CELLS_PER_PASS:
             done = 0
             await checkpoint()
     return totals
 
 
 def _count(cell: Cell, totals: CellTotals) -> int:
-    """Gives what that cost, in cells that are at rest."""
+    """Count a cell; gives the cost, in cells without messages."""
     totals.quarantined += cell.refusal is Code.QUARANTINED
     totals.unreadable += cell.refusal is Code.STORAGE_FAILED
     behaviour = cell.behaviour
@@ -76,9 +76,9 @@ def _count(cell: Cell, totals: CellTotals) -> int:
     info, lags = behaviour.info, behaviour.lags
     totals.channels += 1
     totals.leased += info.leased
-    totals.guests += info.connections
+    totals.consumers += info.connections
     totals.credit += info.credit
     totals.subscribers += info.subscribers
     totals.subscriber_lag.add(lags)
-    # Whose lag is told, the messages of such a channel were looked at.
+    # For the lag, the messages of the channel were counted.
     return 1 + len(lags) + (info.messages // MESSAGES_PER_CELL if lags else 0)

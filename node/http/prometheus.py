@@ -1,6 +1,6 @@
-"""A node's figures as Prometheus's metrics.
+"""Prometheus metrics of a node.
 
-Names and units follow its conventions: base units, `_total` for what only grows.
+Names and units follow Prometheus's conventions: base units, and `_total` for counters.
 """
 
 from __future__ import annotations
@@ -34,177 +34,256 @@ from millpond.transports.server.protocol_stats import ProtocolStats
 
 Amount = int | float
 Rows = Iterable[tuple[str, str, Amount]]
-"""Name without prefix, what it is, how much."""
+"""Rows of metrics: the name without its prefix, the help text, the value."""
 
 
-def expose(figures: MetricSources, totals: CellTotals, accept: str) -> tuple[str, bytes]:
-    """Content type and text, in the form that the header `accept` asks for."""
+def expose(sources: MetricSources, totals: CellTotals, accept: str) -> tuple[str, bytes]:
+    """Content type and text of `/metrics`, in the format that the header `accept` asks for."""
     registry = CollectorRegistry()
-    registry.register(_Reading(figures, totals))
+    registry.register(_Snapshot(sources, totals))
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
 
-class _Reading(Collector):
-    """One look at everything."""
+class _Snapshot(Collector):
+    """A collector of the values of one moment."""
 
-    def __init__(self, figures: MetricSources, totals: CellTotals) -> None:
-        self._figures = figures
-        self._sources = figures.sources()
+    def __init__(self, sources: MetricSources, totals: CellTotals) -> None:
+        self._sources = sources
+        self._status = sources.status()
         self._totals = totals
 
     def collect(self) -> Iterator[Metric]:
         yield from _families(GaugeMetricFamily, self._gauges())
         yield from _families(CounterMetricFamily, self._counters())
         yield from self._labelled()
-        yield from of_protocols(self._sources.protocol_stats, self._figures.http)
-        if isinstance(self._sources.store, DurableStore):
-            yield from of_journal(self._sources.store.journal_stats)
+        yield from of_protocols(self._status.protocol_stats, self._sources.http)
+        if isinstance(self._status.store, DurableStore):
+            yield from of_journal(self._status.store.journal_stats)
 
     def _gauges(self) -> Iterator[tuple[str, str, Amount]]:
-        sources, totals, config = self._sources, self._totals, self._figures.config
-        usage, health, behind = sources.store.usage, sources.store.health, totals.subscriber_lag
-        yield "uptime_seconds", "Since the node started.", sources.uptime_s
-        yield "cells", "Channels and streams that are in memory.", len(sources.scheduler.cells)
-        yield "channels", "Channels that are in use.", totals.channels
-        yield "channel_messages", "Messages kept in all channels.", usage.messages
-        yield "channel_bytes", "Data of these messages.", usage.bytes
-        yield "channel_keys", "Idempotency keys whose message is gone.", usage.keys
-        yield "channel_guests", "Places that connections have in channels.", totals.guests
-        yield "channel_leased_messages", "Messages pushed and not acknowledged.", totals.leased
-        yield "channel_credit_messages", "Pushes that receivers allow.", totals.credit
-        yield "channel_subscribers", "Identities that fanout channels serve.", totals.subscribers
-        yield "subscriber_lag_messages", "Not acknowledged yet (fanout).", behind.total
-        yield "subscriber_lag_max_messages", "The same, of the one furthest behind.", behind.most
-        yield "cells_quarantined", "Cells that are set aside now.", totals.quarantined
-        yield "cells_unreadable", "Cells that could not be read.", totals.unreadable
-        yield "streams", "Streams that exist.", sources.streams
-        yield "stream_bytes", "What all streams weigh.", usage.log_bytes
-        yield "stream_groups", "Consumer groups of streams in use.", self._figures.groups()
+        status, totals, config = self._status, self._totals, self._sources.config
+        usage, health, behind = status.store.usage, status.store.health, totals.subscriber_lag
+        yield "uptime_seconds", "Seconds since the node started.", status.uptime_s
+        yield "cells", "Channels and streams in memory.", len(status.scheduler.cells)
+        yield "channels", "Channels in memory.", totals.channels
+        yield "channel_messages", "Messages stored in all channels.", usage.messages
+        yield "channel_bytes", "Bytes of data of these messages.", usage.bytes
+        yield "channel_keys", "Idempotency keys kept for messages that are gone.", usage.keys
+        yield "channel_guests", "Consumers and producers attached to channels.", totals.consumers
+        yield "channel_leased_messages", "Messages pushed and not acknowledged yet.", totals.leased
+        yield "channel_credit_messages", "Pushes that consumers accept now.", totals.credit
+        yield "channel_subscribers", "Subscribers of fanout channels.", totals.subscribers
+        yield (
+            "subscriber_lag_messages",
+            "Messages that fanout subscribers have not acknowledged yet.",
+            behind.total,
+        )
+        yield "subscriber_lag_max_messages", "Lag of the slowest fanout subscriber.", behind.most
+        yield (
+            "cells_quarantined",
+            "Channels and streams quarantined after repeated crashes.",
+            totals.quarantined,
+        )
+        yield (
+            "cells_unreadable",
+            "Channels and streams whose data cannot be read.",
+            totals.unreadable,
+        )
+        yield "streams", "Streams.", status.streams
+        yield "stream_bytes", "Bytes kept in all streams.", usage.log_bytes
+        yield "stream_groups", "Consumer groups of streams.", self._sources.groups()
         lag = totals.group_lag
-        yield "group_lag_records", "Records that these did not commit yet.", lag.total
-        yield "group_lag_max_records", "The same, of the one furthest behind.", lag.most
-        parts = self._figures.stages.count
-        yield "transaction_parts", "Parts of batches that are not published.", parts
-        states = self._figures.states
-        yield "states", "States of streams that hold values.", states.count
-        yield "state_bytes", "What all of them take.", states.bytes
-        yield "store_writable", "1 if changes can be kept now.", int(health.is_writable)
-        yield "limit_messages", "What all channels may hold.", config.node_messages_max
-        yield "limit_channel_bytes", "The same, data.", config.node_bytes_max
-        yield "limit_stream_bytes", "What all streams may weigh.", config.node_stream_bytes_max
-        yield "limit_state_bytes", "What all states may take.", config.node_state_bytes_max
-        yield "limit_connections", "Connections at once.", config.connections_max
-        store = sources.store
+        yield "group_lag_records", "Records that consumer groups have not committed yet.", lag.total
+        yield "group_lag_max_records", "Lag of the slowest consumer group.", lag.most
+        parts = self._sources.stages.count
+        yield "transaction_parts", "Staged parts of batches that are not published yet.", parts
+        states = self._sources.states
+        yield "states", "Materialized states with values.", states.count
+        yield "state_bytes", "Bytes of all materialized states.", states.bytes
+        yield (
+            "store_writable",
+            "1 if the store accepts writes, otherwise 0.",
+            int(health.is_writable),
+        )
+        yield "limit_messages", "Limit of messages in all channels.", config.node_messages_max
+        yield "limit_channel_bytes", "Limit of bytes in all channels.", config.node_bytes_max
+        yield "limit_stream_bytes", "Limit of bytes in all streams.", config.node_stream_bytes_max
+        yield (
+            "limit_state_bytes",
+            "Limit of bytes of all materialized states.",
+            config.node_state_bytes_max,
+        )
+        yield "limit_connections", "Limit of open connections.", config.connections_max
+        store = status.store
         if isinstance(store, DurableStore):
             kept = store.stats
-            busy_s = store.journal_stats.busy_s(sources.now)
-            yield "journal_busy_seconds", "Since when the disk is waited for; 0: not.", busy_s
-            yield "journal_bytes", "What the journal takes on the disk.", kept.journal_bytes
-            yield "journal_segments", "Files of the journal.", kept.segments
-            yield "partition_files", "Files of channels and streams.", kept.files
-            yield "damaged_partitions", "Partitions that are not served.", kept.damaged
+            busy_s = store.journal_stats.busy_s(status.now)
+            yield (
+                "journal_busy_seconds",
+                "Age in seconds of the disk write in progress (0 = none).",
+                busy_s,
+            )
+            yield "journal_bytes", "Bytes of the journal on disk.", kept.journal_bytes
+            yield "journal_segments", "Journal files.", kept.segments
+            yield "partition_files", "Partition files.", kept.files
+            yield "damaged_partitions", "Damaged partitions, which are not served.", kept.damaged
 
     def _counters(self) -> Iterator[tuple[str, str, Amount]]:
-        sources, figures = self._sources, self._figures
-        wire, http = sources.wire, figures.http
-        yield "malformed_requests", "Requests that could not be read.", wire.malformed
-        yield "aborted_connections", "Connections ended by us for what came.", wire.aborted
-        yield "stalled_connections", "Connections reset as nobody read.", wire.stalled
-        yield "slowed_requests", "Requests put off by a rate limit.", wire.slowed
-        yield "identified_clients", "Clients that proved a key.", wire.identified
-        yield from _deliveries(sources.delivery)
-        yield from _cells(sources.scheduler.counters)
-        yield "stream_records_appended", "Records appended.", figures.streams.appended
-        yield "stream_records_skipped", "Records no view could show.", figures.streams.skipped
-        yield "stream_trims", "How often the oldest records went.", figures.streams.trims
-        yield "stream_trimmed_bytes", "What went then.", figures.streams.trimmed_bytes
-        yield from _transactions(figures)
-        rustlog = figures.rustlog
-        yield "rustlog_records_produced", "Records produced.", rustlog.messages_produced
-        yield "rustlog_records_fetched", "Records fetched.", rustlog.messages_fetched
-        yield "http_sent_bytes", "Bodies of answers.", http.bytes_out
-        yield "http_clients_gone", "Clients that left before the answer.", http.gone
-        yield "http_crashes", "Requests that failed by a mistake of ours.", http.crashed
-        yield "store_failures", "Attempts to write that failed.", sources.store.health.failures
-        store = sources.store
+        status, sources = self._status, self._sources
+        wire, http = status.wire, sources.http
+        yield "malformed_requests", "Requests that could not be parsed.", wire.malformed
+        yield "aborted_connections", "Connections closed by the node for bad input.", wire.aborted
+        yield (
+            "stalled_connections",
+            "Connections closed because the client did not read.",
+            wire.stalled,
+        )
+        yield "slowed_requests", "Requests delayed or denied by a rate limit.", wire.slowed
+        yield (
+            "identified_clients",
+            "Clients that authenticated with an identity key.",
+            wire.identified,
+        )
+        yield from _deliveries(status.delivery)
+        yield from _cells(status.scheduler.counters)
+        yield "stream_records_appended", "Records appended to streams.", sources.streams.appended
+        yield (
+            "stream_records_skipped",
+            "Records skipped because an API cannot represent them.",
+            sources.streams.skipped,
+        )
+        yield "stream_trims", "Trims of streams.", sources.streams.trims
+        yield "stream_trimmed_bytes", "Bytes removed by trims.", sources.streams.trimmed_bytes
+        yield from _transactions(sources)
+        rustlog = sources.rustlog
+        yield (
+            "rustlog_records_produced",
+            "Records produced over RustLog.",
+            rustlog.messages_produced,
+        )
+        yield "rustlog_records_fetched", "Records fetched over RustLog.", rustlog.messages_fetched
+        yield "http_sent_bytes", "Bytes of HTTP response bodies.", http.bytes_out
+        yield "http_clients_gone", "HTTP clients that disconnected before the response.", http.gone
+        yield "http_crashes", "HTTP requests that failed with an internal error.", http.crashed
+        yield "store_failures", "Failed disk writes.", status.store.health.failures
+        store = status.store
         if isinstance(store, DurableStore):
             kept = store.stats
-            yield "journal_commits", "Groups of changes written at once.", kept.groups
-            yield "journal_syncs", "Times the disk was waited for.", kept.syncs
-            yield "journal_written_bytes", "Bytes written to it.", store.journal_stats.bytes
-            yield "partition_flushes", "Partitions brought to files.", kept.flushes
-            yield "partition_carries", "Partitions written to the journal again.", kept.carries
+            yield "journal_commits", "Group commits.", kept.groups
+            yield "journal_syncs", "Disk syncs.", kept.syncs
+            yield (
+                "journal_written_bytes",
+                "Bytes written to the journal.",
+                store.journal_stats.bytes,
+            )
+            yield "partition_flushes", "Partitions flushed to files.", kept.flushes
+            yield (
+                "partition_carries",
+                "Partitions rewritten to the journal by compaction.",
+                kept.carries,
+            )
         used = resource.getrusage(resource.RUSAGE_SELF)
-        yield "process_cpu_seconds", "Time on the CPU.", used.ru_utime + used.ru_stime
+        yield (
+            "process_cpu_seconds",
+            "CPU time of the process in seconds.",
+            used.ru_utime + used.ru_stime,
+        )
 
     def _labelled(self) -> Iterator[Metric]:
-        figures, sources = self._figures, self._sources
-        about = GaugeMetricFamily("millpond_node_info", "1.", labels=("version", "durability"))
-        about.add_metric((sources.version, sources.durability.name.lower()), 1)
+        sources, status = self._sources, self._status
+        about = GaugeMetricFamily(
+            "millpond_node_info",
+            "Version and durability; always 1.",
+            labels=("version", "durability"),
+        )
+        about.add_metric((status.version, status.durability.name.lower()), 1)
         yield about
-        open_now = Counter(map(figures.listener_of, figures.visitors()))
-        name, text = "millpond_open_connections", "Connections now; with HTTP, requests."
+        open_now = Counter(map(sources.listener_of, sources.connections()))
+        name, text = (
+            "millpond_open_connections",
+            "Open connections; for HTTP, requests in progress.",
+        )
         connections = GaugeMetricFamily(name, text, labels=("listener",))
         for listener, count in sorted(open_now.items()):
             connections.add_metric((listener,), count)
         yield connections
         refusals = CounterMetricFamily(
-            "millpond_refusals", "Who was turned away or refused something.", labels=("reason",)
+            "millpond_refusals", "Denied connections and requests.", labels=("reason",)
         )
-        for reason, count in sorted(sources.wire.reasons.items()):
+        for reason, count in sorted(status.wire.reasons.items()):
             refusals.add_metric((reason.replace(" ", "_"),), count)
         yield refusals
         answers = CounterMetricFamily(
-            "millpond_http_answers", "Answers to HTTP requests.", labels=("api", "status")
+            "millpond_http_answers", "HTTP responses.", labels=("api", "status")
         )
-        for (api, status), count in sorted(figures.http.answers.items()):
-            answers.add_metric((api, str(status)), count)
+        for (api, code), count in sorted(sources.http.answers.items()):
+            answers.add_metric((api, str(code)), count)
         yield answers
-        yield from _families(GaugeMetricFamily, _process(sources.rss_bytes), prefix="process_")
+        yield from _families(GaugeMetricFamily, _process(status.rss_bytes), prefix="process_")
 
 
-def _transactions(figures: MetricSources) -> Iterator[tuple[str, str, Amount]]:
-    counters, expired = figures.transactions, figures.stages.expired
-    yield "transaction_rows_staged", "Rows taken in for batches.", counters.staged_rows
-    yield "transactions_published", "Batches published, whole.", counters.published
-    yield "transaction_rows_published", "Their rows.", counters.published_rows
-    yield "transactions_duplicate", "Batches that were published before.", counters.duplicates
-    yield "transaction_parts_expired", "Parts that nobody published in a day.", expired
+def _transactions(sources: MetricSources) -> Iterator[tuple[str, str, Amount]]:
+    counters, expired = sources.transactions, sources.stages.expired
+    yield "transaction_rows_staged", "Rows staged for batches.", counters.staged_rows
+    yield "transactions_published", "Batches published.", counters.published
+    yield "transaction_rows_published", "Rows published in batches.", counters.published_rows
+    yield (
+        "transactions_duplicate",
+        "Batches not published again, as duplicates.",
+        counters.duplicates,
+    )
+    yield (
+        "transaction_parts_expired",
+        "Staged parts that expired before they were published.",
+        expired,
+    )
 
 
 def _deliveries(counters: DeliveryCounters) -> Iterator[tuple[str, str, Amount]]:
-    yield "messages_kept", "Messages taken in; dead letters count again.", counters.kept
-    yield "pushes", "Messages handed out to a connection.", counters.pushes
-    yield "redeliveries", "Of these, those after a failed attempt.", counters.redeliveries
-    yield "acks", "Messages acknowledged by a connection.", counters.acks
-    yield "nacks", "Pushes that were given back or rejected.", counters.nacks
-    yield "push_timeouts", "Pushes not acknowledged in time.", counters.timeouts
-    yield "pushes_lost", "Pushes not acknowledged when the connection went.", counters.lost
-    yield "late_acks", "Acks of messages that were not there.", counters.late_acks
-    yield "messages_expired", "Messages that reached their deadline.", counters.expired
-    yield "dead_letters", "Messages given up for a dead-letter channel.", counters.dead_letters
-    yield "teed", "Messages of channels that were appended to a stream by a tee.", counters.teed
-    yield "tee_refusals", "Times that the stream of a tee took nothing.", counters.tee_refusals
-    yield "tee_missed", "Messages that left before such a stream took them.", counters.tee_missed
+    yield "messages_kept", "Messages accepted; dead letters count again.", counters.kept
+    yield "pushes", "Messages pushed to consumers.", counters.pushes
+    yield "redeliveries", "Pushes of messages after a failed attempt.", counters.redeliveries
+    yield "acks", "Messages acknowledged.", counters.acks
+    yield "nacks", "Pushes that consumers returned or rejected.", counters.nacks
+    yield "push_timeouts", "Pushes not acknowledged before their timeout.", counters.timeouts
+    yield "pushes_lost", "Pushes not acknowledged when the connection closed.", counters.lost
+    yield "late_acks", "Acknowledgements of messages that no longer exist.", counters.late_acks
+    yield "messages_expired", "Messages that expired.", counters.expired
+    yield "dead_letters", "Messages moved to dead-letter channels.", counters.dead_letters
+    yield "teed", "Messages that a tee appended to a stream.", counters.teed
+    yield "tee_refusals", "Refused appends of tees.", counters.tee_refusals
+    yield "tee_missed", "Messages removed before the tee appended them.", counters.tee_missed
 
 
 def _cells(counters: RuntimeCounters) -> Iterator[tuple[str, str, Amount]]:
     restarts = counters.crashes - counters.quarantines
-    yield "mailbox_batches", "Batches that had to wait for a cell.", counters.queued
+    yield "mailbox_batches", "Batches that waited in a mailbox.", counters.queued
     yield "cell_crashes", "Crashes of channels and streams.", counters.crashes
-    yield "cell_restarts", "Crashes after which the cell was to go on soon.", restarts
-    yield "cell_quarantines", "Cells set aside as they kept crashing.", counters.quarantines
-    yield "cell_passivations", "Idle cells put out of memory.", counters.passivations
+    yield "cell_restarts", "Restarts of channels and streams after a crash.", restarts
+    yield (
+        "cell_quarantines",
+        "Channels and streams quarantined after repeated crashes.",
+        counters.quarantines,
+    )
+    yield (
+        "cell_passivations",
+        "Idle channels and streams unloaded from memory.",
+        counters.passivations,
+    )
 
 
 def _process(rss_bytes: int) -> Iterator[tuple[str, str, Amount]]:
-    """By the names that all exporters use."""
-    yield "resident_memory_bytes", "Memory held.", rss_bytes
-    yield "max_fds", "Files that may be open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    """Metrics of the process, by the names that all exporters use."""
+    yield "resident_memory_bytes", "Resident memory in bytes.", rss_bytes
+    yield (
+        "max_fds",
+        "Limit of open file descriptors.",
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
     folder = Path("/proc/self/fd")
     if folder.exists():
-        yield "open_fds", "Files that are open.", sum(1 for _ in folder.iterdir())
+        yield "open_fds", "Open file descriptors.", sum(1 for _ in folder.iterdir())
 
 
 def _families(
@@ -215,22 +294,24 @@ def _families(
         yield kind(full, text, value=amount)
 
 
-def of_protocols(traffic: Mapping[str, ProtocolStats], http: HttpCounters) -> Iterator[Metric]:
-    """Rates and latencies, by protocol."""
+def of_protocols(stats: Mapping[str, ProtocolStats], http: HttpCounters) -> Iterator[Metric]:
+    """Requests, bytes and latencies by protocol."""
     label = ("protocol",)
-    connections = CounterMetricFamily("millpond_connections", "Accepted.", labels=label)
+    connections = CounterMetricFamily("millpond_connections", "Accepted connections.", labels=label)
     requests = CounterMetricFamily(
         "millpond_requests", "Packets, commands and requests received.", labels=label
     )
     received = CounterMetricFamily(
-        "millpond_received_bytes", "Received; of HTTP, the bodies.", labels=label
+        "millpond_received_bytes",
+        "Bytes received; for HTTP, bytes of request bodies.",
+        labels=label,
     )
     latency = HistogramMetricFamily(
         "millpond_request_seconds",
-        "From what was heard to its answer; sampled, at most 100 a second of each protocol.",
+        "Seconds from a request to its response; sampled, at most 100 a second per protocol.",
         labels=label,
     )
-    for name, each in traffic.items():
+    for name, each in stats.items():
         if name == LISTENER:
             requests.add_metric((name,), http.requests)
             received.add_metric((name,), http.bytes_in)
@@ -243,11 +324,11 @@ def of_protocols(traffic: Mapping[str, ProtocolStats], http: HttpCounters) -> It
 
 
 def of_journal(timings: JournalStats) -> Iterator[Metric]:
-    """What the journal takes of those who wait for it."""
+    """Latencies of the journal."""
     for name, text, histogram in (
-        ("commit_seconds", "To write a group of changes, and to sync it.", timings.commit_s),
-        ("sync_seconds", "To sync, alone.", timings.sync_s),
-        ("commit_records", "What went to the disk together.", timings.records),
+        ("commit_seconds", "Seconds to write and sync a group commit.", timings.commit_s),
+        ("sync_seconds", "Seconds of a disk sync.", timings.sync_s),
+        ("commit_records", "Journal records in a group commit.", timings.records),
     ):
         family = HistogramMetricFamily(f"millpond_journal_{name}", text)
         family.add_metric((), _buckets(histogram), histogram.total)
@@ -255,6 +336,6 @@ def of_journal(timings: JournalStats) -> Iterator[Metric]:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Each counts what is in those below as well."""
+    """Cumulative buckets: each counts the values of those below as well."""
     bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
     return list(zip(bounds, accumulate(histogram.counts), strict=True))

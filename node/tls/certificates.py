@@ -1,4 +1,4 @@
-"""X.509 certificates for peers without a public name: made here, read from PEM files."""
+"""X.509 certificates for peers without a public name: created here, read from PEM files."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HOST = re.compile(rf"(\*\.)?{LABEL}(\.{LABEL})*", re.IGNORECASE)
 HOST_MAX = 253
 NAME_MAX = 64
 EARLIER = timedelta(hours=1)
-"""The clocks of peers differ."""
+"""The tolerated difference between the clocks of peers."""
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class BadCertificate(ValueError):
-    """No certificate can be read there, or made so; the text says why."""
+    """A certificate that cannot be read or created; the text gives the reason."""
 
 
 class CertificateInfo(msgspec.Struct, frozen=True):
-    """What a certificate says. Times in seconds since 1970; `chain` counts it and what follows."""
+    """A certificate. Times in seconds since 1970; `chain` counts it and its issuers."""
 
     der: bytes
     subject: str
@@ -50,7 +50,7 @@ class CertificateInfo(msgspec.Struct, frozen=True):
 
 
 class CertificateAndKey(msgspec.Struct, frozen=True):
-    """A certificate with those that vouch for it, and its key, both PEM."""
+    """A certificate with its chain, and its key, both PEM."""
 
     certificate: bytes
     key: bytes
@@ -83,7 +83,7 @@ def make_certificate(
 
 
 def make_authority(name: str, days: int, now: float) -> CertificateAndKey:
-    """A certificate that signs others. Raises BadCertificate."""
+    """A certificate of an authority, which signs others. Raises BadCertificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(name, days, now, key.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -97,12 +97,12 @@ def read_certificate(path: Path) -> CertificateInfo:
 
 
 def read_certificates(path: Path) -> list[CertificateInfo]:
-    """All of a PEM file, at least one. Raises BadCertificate, OSError."""
+    """All certificates of a PEM file, at least one. Raises BadCertificate, OSError."""
     return [_shown(each, count) for each, count in _counted(_load(path.read_bytes()))]
 
 
 def is_chain(path: Path) -> bool:
-    """Is each certificate of a PEM file signed by the next? Raises BadCertificate, OSError."""
+    """True if each certificate of a file signs the one before. Raises BadCertificate, OSError."""
     found = _load(path.read_bytes())
     return all(_is_issued(each, above) for each, above in pairwise(found))
 
@@ -116,7 +116,7 @@ def read_der(der: bytes) -> CertificateInfo:
 
 
 def is_host(text: str) -> bool:
-    """Can a certificate be valid for it: a name or an address?"""
+    """True for a name or address that a certificate can be valid for."""
     return _address(text) is not None or (len(text) <= HOST_MAX and bool(HOST.fullmatch(text)))
 
 

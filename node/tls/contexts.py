@@ -1,6 +1,6 @@
-"""TLS of a node and of its clients: contexts made of files, and read again while a node runs.
+"""TLS contexts of a node and of its clients, from files that can be reloaded while a node runs.
 
-Nothing below TLS 1.3 is spoken. docs/guides/tls.md tells how to use it.
+TLS 1.3 is the only version. docs/guides/tls.md tells how to use it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millpond.node.tls.errors import PinMismatch
 log = logging.getLogger(__name__)
 
 ALPN = {"ws": ("http/1.1",), "http": ("h2", "http/1.1")}
-"""By listener; who speaks something else names nothing."""
+"""The protocols of a listener, by its name; clients of others name none."""
 REQUIRED, OPTIONAL = "required", "optional"
 WARN_DAYS = 14
 DAY_S = 86_400.0
@@ -33,11 +33,11 @@ PIN = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
 
 class TlsError(ConfigError):
-    """A file that TLS needs cannot be used; the text names it and says why."""
+    """A file of TLS that cannot be used; the text names the file and the reason."""
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """A certificate with those that vouch for it (PEM), its key, and whose clients may come.
+    """A certificate with its chain (PEM), its key, and the authorities of client certificates.
 
     `key` "": in the file of the certificate. `client_ca` "": clients show no certificates.
     """
@@ -49,7 +49,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class Certificates:
-    """What the listeners of a node show, and ask for. Raises TlsError for unusable files."""
+    """The certificates and contexts of a node's listeners. Raises TlsError for unusable files."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -57,17 +57,17 @@ class Certificates:
 
     @property
     def demands_client(self) -> bool:
-        """Does nobody come in without a certificate that we trust?"""
+        """True if clients need a certificate that we trust."""
         return bool(self._files.client_ca) and self._files.client == REQUIRED
 
     def context(self, listener: str) -> ssl.SSLContext:
-        """For the next connection of a listener."""
+        """The context for the next connection of a listener."""
         return self._contexts.get(listener, self._contexts[""])
 
     def reload(self) -> bool:
-        """Read the files again, for connections to come; those that stand keep what they have.
+        """Read the files again, for new connections; open ones keep theirs.
 
-        What cannot be used is logged and changes nothing: False.
+        False: the files cannot be used; that is logged, and the old ones stay.
         """
         try:
             self._take()
@@ -78,7 +78,7 @@ class Certificates:
         return True
 
     def days_left(self, now: float) -> float:
-        """Until the certificate expires; negative afterwards. `now` in seconds since 1970."""
+        """Days until the certificate expires; negative afterwards. `now`: seconds since 1970."""
         return (self.not_after - now) / DAY_S
 
     def warn(self, now: float) -> None:
@@ -123,11 +123,11 @@ def client_context(
     key: str = "",
     alpn: Collection[str] = (),
 ) -> ssl.SSLContext:
-    """A context for who connects. Raises TlsError.
+    """A context for a client. Raises TlsError.
 
-    `ca`: a file of certificates to trust in the place of the system's. `pins`: SHA-256 of
-    certificates, one of which the other end has to show; without `ca` nothing else counts then, no
-    name and no date. `cert`, `key`: our own, where the other end asks for one.
+    `ca`: a file of certificates to trust instead of the system's. `pins`: SHA-256 of certificates,
+    one of which the server has to show; without `ca` nothing else is checked, neither name nor
+    date. `cert`, `key`: the client's own, for servers that ask for one.
     """
     of_own = bool(ca or pins)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if of_own else ssl.create_default_context()
@@ -147,7 +147,7 @@ def client_context(
 
 
 def pin_of(certificate_hash: bytes) -> str:
-    """A certificate's pin as people copy it."""
+    """The pin of a certificate, in the form that people copy."""
     return f"sha256:{certificate_hash.hex()}"
 
 
@@ -162,7 +162,8 @@ def parse_pin(text: str) -> bytes:
 
 
 def check_secret(path: Path) -> None:
-    """Raises TlsError for a key that others may read or write; the group may read root's."""
+    """Check a key file. Raises TlsError if others may read or write it; root's may be read by its
+    group."""
     try:
         found = path.stat()
     except OSError as exc:
@@ -209,7 +210,7 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 def _pinned(pins: frozenset[bytes]) -> type[ssl.SSLObject]:
     class Pinned(ssl.SSLObject):
-        """A connection that stands only with one of these certificates at the other end."""
+        """A TLS connection that requires one of these certificates at the other end."""
 
         def do_handshake(self) -> None:
             super().do_handshake()

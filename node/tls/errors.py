@@ -1,4 +1,4 @@
-"""What ended a connection by TLS, in words: one line for each cause, the same at either end."""
+"""Messages for failed TLS connections: one line for each cause, the same at either end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERIFY_CODES = {
     62: ("the certificate has another name", NAMES),
     64: ("the certificate has another address", NAMES),
 }
-"""Of `X509_verify_cert_error_string`."""
+"""Messages by code of `X509_verify_cert_error_string`."""
 
 PLAIN = ("the other end does not speak TLS here", "use tcp:// or ws://, or another port")
 OLD = ("the other end does not speak TLS 1.3", "")
@@ -45,11 +45,11 @@ REASONS = {
     "VERSION_TOO_LOW": OLD,
     "WRONG_VERSION_NUMBER": PLAIN,
 }
-"""Of OpenSSL's errors, by name."""
+"""Messages by the name of OpenSSL's error."""
 
 
 class TlsReason(NamedTuple):
-    """Why, and what who runs a client can do about it; `advice` may be empty."""
+    """The cause of a failure, and advice for the user of a client, which may be empty."""
 
     text: str
     advice: str
@@ -59,11 +59,11 @@ class TlsReason(NamedTuple):
 
 
 class PinMismatch(ssl.SSLCertVerificationError):
-    """The other end shows another certificate than the one it is known by."""
+    """The other end shows another certificate than the pinned one."""
 
 
 def reason_of(error: OSError) -> TlsReason:
-    """Words for what ended a TLS connection."""
+    """The reason of a failed TLS connection."""
     match error:
         case PinMismatch():
             return TlsReason(str(error), "has the node a new one? Compare with `doctor tls` there")

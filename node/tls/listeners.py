@@ -1,4 +1,4 @@
-"""The TLS of a node's listeners: which speak it, whom they turned away, what they show."""
+"""TLS of a node's listeners: their certificates, and failed handshakes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 LOG_EVERY_S = 1.0
 WARN_EVERY_S = 86_400.0
 REASON = "tls handshake"
-"""Among the reasons of refusals that `info` tells."""
+"""The reason of these refusals in `info`."""
 
 
 class TlsListenerStats(Protocol):
-    """Who says in handshakes which certificate the listeners show, and counts who is refused."""
+    """The node's values that depend on TLS: the certificate hash for handshakes, and counters."""
 
     certificate_hash: bytes | None
     counters: ConnectionCounters
@@ -47,12 +47,12 @@ class TlsListeners:
         self._unlogged = 0
 
     def tell(self, doors: TlsListenerStats) -> None:
-        """Have `certificate_hash` there follow what is shown, and count there."""
+        """Keep `certificate_hash` there up to date, and count failed handshakes there."""
         self._doors = doors
         self._publish()
 
     def acceptor(self, listener: str) -> TlsAcceptor | None:
-        """The TLS of a listener, None where it speaks plainly."""
+        """The TLS of a listener; None: it does not use TLS."""
         certificates = self.certificates
         if certificates is None or listener not in self._names:
             return None
@@ -63,18 +63,18 @@ class TlsListeners:
         return TlsAcceptor(lambda: certificates.context(listener), refused)
 
     def guards(self, listener: str) -> bool:
-        """Does nobody come in there without a certificate that we trust?"""
+        """True if clients of the listener need a certificate that we trust."""
         certificates = self.certificates
         return certificates is not None and certificates.demands_client and listener in self._names
 
     def reload(self) -> None:
-        """Read the files again. What cannot be used is logged, and the old stays."""
+        """Read the files again. Files that cannot be used are logged, and the old ones stay."""
         if self.certificates is not None and self.certificates.reload():
             self._publish()
             self.certificates.warn(self._now())
 
     async def watch(self) -> None:
-        """Say once a day that the certificate is about to expire, if it is."""
+        """Log once a day that the certificate is about to expire, if it is."""
         while self.certificates is not None:
             self.certificates.warn(self._now())
             await anyio.sleep(WARN_EVERY_S)

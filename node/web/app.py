@@ -1,4 +1,4 @@
-"""The chat page as a room of a node: its files at the WebSocket listener, sessions, links."""
+"""The chat page of a node: its files at the WebSocket listener, its sessions, and its links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Revoked = Callable[[], None]
 
 
 class WebServices:
-    """One per node. `now`: seconds since 1970; `entropy` gives so many unpredictable bytes."""
+    """The chat page of one node. `now`: seconds since 1970; `entropy` gives random bytes."""
 
     def __init__(
         self, config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
@@ -40,8 +40,11 @@ class WebServices:
         listeners: dict[str, str],
         on_revoked: Revoked,
     ) -> None:
-        """Let sessions in, and answer for links. `listeners` tells, by name, where the node
-        listens; `on_revoked` is called when sessions have ended before their time."""
+        """Accept sessions, and answer requests for links.
+
+        `listeners` gives the address of each listener by name; `on_revoked` is called when sessions
+        were ended early.
+        """
         access.sessions = self.login.rights
         self.login.on_revoked.append(on_revoked)
         is_secure = "ws" in self._config.tls_names
@@ -51,7 +54,7 @@ class WebServices:
             self._site = chat_site(self.login)
 
     def framing(self) -> ServerFraming:
-        """Of a connection at the WebSocket listener, which may ask for a page instead."""
+        """The framing of a WebSocket connection, which may request a page instead."""
         from millpond.transports.websocket.framing import (
             ServerFraming,  # not before: not every node needs it
         )

@@ -1,7 +1,7 @@
-"""Who may open the chat page: links that log in once, and the sessions that come of them.
+"""Logins to the chat page: links that log in once, and the sessions that they start.
 
-A link's secret is in the fragment of its address, so no browser sends it anywhere by itself; the
-page gives it to its own node for a token. Secrets and tokens are kept as SHA-256 alone.
+A link's secret is in the fragment of its URL, so no browser sends it by itself; the page gives it
+to its own node for a token. Secrets and tokens are stored as SHA-256 only.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "web-sessions.json"
 CHANNEL = b"millpond!chat"
-"""Where the page's connection is; nothing is ever in it."""
+"""The channel that the page's connection is attached to; it stays empty."""
 RIGHTS = Rights.ADMIN
 LINK_S = 600.0
 SESSION_S = 30 * 86_400.0
 LINKS_MAX, SESSIONS_MAX = 16, 64
-"""One more, and the one that would end first is gone."""
+"""The most sessions; one more replaces the one that would expire first."""
 PREFIX = "mpw1."
 _SECRET_BYTES = 32
 _FILE_BYTES_MAX = 2**16
 
 
 class _Kept(msgspec.Struct):
-    """The file: the digest of each token, and when it ends."""
+    """The file of sessions: the digest of each token, and its expiry."""
 
     v: int
     sessions: dict[str, float]
 
 
 class WebLogin:
-    """One per node. `path` None: sessions end with the node. Times are seconds since 1970."""
+    """The logins of one node. `path` None: sessions end with the node. Times are seconds since
+    1970."""
 
     def __init__(
         self, path: Path | None, now: Callable[[], float], entropy: Callable[[int], bytes]
@@ -54,17 +55,17 @@ class WebLogin:
 
     @property
     def sessions(self) -> int:
-        """How many hold."""
+        """The number of sessions."""
         return sum(until > self._now() for until in self._sessions.values())
 
     def new_link(self) -> str:
-        """A secret that logs in once, within LINK_S."""
+        """A new secret that logs in once, within LINK_S."""
         secret = self._new_secret()
         _remember(self._links, secret, self._now() + LINK_S, LINKS_MAX)
         return secret
 
     def exchange(self, secret: str) -> str | None:
-        """The token of a new session for a link's secret; None: it was used, or is too old."""
+        """A token of a new session, for the secret of a link; None: it was used or has expired."""
         until = self._links.pop(_digest(secret.encode()), 0.0)
         if until <= self._now():
             return None
@@ -75,7 +76,7 @@ class WebLogin:
         return token
 
     def rights(self, token: bytes) -> Rights | None:
-        """Those of a session, in CHANNEL alone; None: the token is none of ours."""
+        """The rights of a session, in CHANNEL only; None: the token is not of a session."""
         if not token.startswith(PREFIX.encode()):
             return None
         return RIGHTS if self._sessions.get(_digest(token), 0.0) > self._now() else None
@@ -88,7 +89,7 @@ class WebLogin:
         return True
 
     def revoke_all(self) -> int:
-        """End all sessions, and forget the links that nobody used; how many sessions there were."""
+        """End all sessions and forget unused links; the number of sessions."""
         ended = self.sessions
         self._links.clear()
         self._sessions.clear()
@@ -127,7 +128,7 @@ def _digest(secret: bytes) -> str:
 
 
 def _read(path: Path) -> dict[str, float]:
-    """A file that cannot be used costs nothing but new logins."""
+    """The sessions in the file. A file that cannot be read costs only new logins."""
     try:
         return msgspec.json.decode(read_private(path, _FILE_BYTES_MAX), type=_Kept).sessions
     except (FileNotFoundError, NotADirectoryError):

@@ -44,7 +44,7 @@ _SECRET = (*_GUARDED, ("Cache-Control", "no-store"))
 
 
 def chat_site(login: WebLogin) -> Site:
-    """Everything that a browser may ask for."""
+    """The site: all pages and forms that a browser may request."""
     folder = files("millpond.node.web") / "static"
     pages = {
         path: Page((folder / name).read_bytes(), content_type, _FRESH)
@@ -55,7 +55,7 @@ def chat_site(login: WebLogin) -> Site:
 
 
 def _log_in(login: WebLogin, body: bytes) -> Page:
-    """A link's secret for a session's token."""
+    """A session's token for a link's secret."""
     token = login.exchange(body.decode("ascii", "replace"))
     if token is None:
         text = b"this link was used, or its time is over\n"
@@ -64,6 +64,6 @@ def _log_in(login: WebLogin, body: bytes) -> Page:
 
 
 def _log_out(login: WebLogin, body: bytes) -> Page:
-    """Whether the session was there or not, it is not afterwards."""
+    """The response to a logout, the same whether there was a session or not."""
     login.revoke(body)
     return Page(b"", "text/plain; charset=utf-8", _SECRET)

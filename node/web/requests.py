@@ -1,4 +1,4 @@
-"""Links to the chat page, asked for over packet 94 by whoever may administer the node."""
+"""Requests for links to the chat page, over packet 94, by clients that may administer the node."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from millpond.transports.p2p.bodies import read_body
 
 
 class WebOperation(IntEnum):
-    """What packet 94 asks about the chat page."""
+    """The operations of packet 94 for the chat page."""
 
     LINK = 10
     REVOKE = 11
 
 
 class LinkAnswer(msgspec.Struct):
-    """`url` opens the page once; None: there is no WebSocket listener. `others` are the same by the
-    names that were allowed as origins. `good_for` in seconds."""
+    """Links that open the page once. `url` None: there is no WebSocket listener; `others` use the
+    allowed origins. `good_for` is in seconds."""
 
     url: str | None
     others: list[str]
@@ -32,7 +32,7 @@ class LinkAnswer(msgspec.Struct):
 
 
 class RevokeAnswer(msgspec.Struct):
-    """How many sessions there were."""
+    """The number of sessions that were ended."""
 
     sessions: int
 
@@ -54,7 +54,7 @@ class WebRequests:
         self._scheme = "https" if is_secure else "http"
 
     def register(self, desk: PeerRequests) -> None:
-        """Answer at this desk."""
+        """Register the operations."""
         desk.register(WebOperation.LINK, self._link)
         desk.register(WebOperation.REVOKE, self._revoke)
 
@@ -74,7 +74,7 @@ class WebRequests:
 
 
 def reachable(address: str) -> str:
-    """Where a browser on this machine finds a listener: one that listens everywhere is here too."""
+    """The address at which a browser on this machine reaches a listener."""
     host, port = parse_address(address)
     found = ip_of(host.strip("[]"))
     if not host or (found is not None and found.is_unspecified):
