@@ -12,7 +12,7 @@ from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.records import conversation_stream
 from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab, browser, find
-from tests.node.outbox.neighbours import Neighbour, free_port
+from tests.node.outbox.peer_nodes import PeerNode, free_port
 
 HERE = Path(__file__).parent
 
@@ -50,7 +50,7 @@ async def tab(chromium: Browser, homes: AsyncExitStack) -> AsyncIterator[Tab]:
     assert tab.errors == []
 
 
-class Person(Neighbour):
+class Person(PeerNode):
     """A neighbour with a chat page at an address that stays the same."""
 
     running: Node

@@ -13,7 +13,7 @@ import pytest
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient
 from millpond.node.client.connect import PROBE, connect
-from tests.node.chat.friends import Friend
+from tests.node.chat.chat_processes import ChatProcess
 from tests.node.processes import Serving
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 class Mortal:
     """A friend whose node is killed, and started again."""
 
-    def __init__(self, friend: Friend, stack: ExitStack) -> None:
+    def __init__(self, friend: ChatProcess, stack: ExitStack) -> None:
         self.friend = friend
         self._stack = stack
         self.node: Serving = stack.enter_context(friend.serving())
@@ -47,7 +47,7 @@ class Mortal:
 class Writer:
     """Says one thing after another, each when the one before was accepted."""
 
-    def __init__(self, me: Friend, other: Friend) -> None:
+    def __init__(self, me: ChatProcess, other: ChatProcess) -> None:
         self.accepted: list[str] = []
         self.is_over = False
         self._me = me
@@ -64,7 +64,7 @@ class Writer:
                 await anyio.sleep(SAID_S)
 
 
-async def heard(me: Friend, other: Friend) -> list[str]:
+async def heard(me: ChatProcess, other: ChatProcess) -> list[str]:
     async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
         asking = ChatClient(channel)
         page = await asking.history(await asking.chat_with(other.name), 0)
@@ -74,9 +74,9 @@ async def heard(me: Friend, other: Friend) -> list[str]:
 @pytest.mark.parametrize("seed", [1])
 async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
-    relay = Friend(tmp_path, "relay", "--relay")
-    alice = Friend(tmp_path, "alice", "--via", "relay")
-    bob = Friend(tmp_path, "bob", "--via", "relay")
+    relay = ChatProcess(tmp_path, "relay", "--relay")
+    alice = ChatProcess(tmp_path, "alice", "--via", "relay")
+    bob = ChatProcess(tmp_path, "bob", "--via", "relay")
     for each in (alice, bob):
         each.meet(relay)
         relay.meet(each, dials=False)

@@ -1,4 +1,4 @@
-"""A node in another process, and commands in this one; `tests.node.test_cli` has its own."""
+"""A node in another process, and commands in this one; `tests.node.cli.test_messages` has its own."""
 
 from __future__ import annotations
 

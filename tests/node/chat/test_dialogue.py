@@ -14,8 +14,8 @@ from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.dialogue import Dialogue, Options
 from millpond.node.client.connect import PROBE, connect
 from millpond.node.client.events import Event, Retrying
-from tests.node.chat.talking import couple, history, say
-from tests.node.outbox.neighbours import Neighbour, until
+from tests.node.chat.chat_client import couple, history, say
+from tests.node.outbox.peer_nodes import PeerNode, until
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +80,7 @@ class SlowDesk(Desk):
         await super().show(lines)
 
 
-async def dialogue(node: Neighbour, peer: str, desk: Desk) -> None:
+async def dialogue(node: PeerNode, peer: str, desk: Desk) -> None:
     """As somebody on the machine of the node, who may do everything."""
     async with connect(node.url, PROBE, role="consumer") as channel:
         await Dialogue(channel, desk, TALK, []).run(peer)
@@ -121,7 +121,7 @@ async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
 async def test_tab_completes_commands_and_with_whom_one_may_talk(tmp_path: Path) -> None:
     alice, _ = couple(tmp_path)
     (alice.folder / ACCESS_FILE).unlink()
-    carol = Neighbour(tmp_path, "carol")
+    carol = PeerNode(tmp_path, "carol")
     desk = Desk()
     async with alice.node(), anyio.create_task_group() as tasks:
         tasks.start_soon(dialogue, alice, "bob", desk)
@@ -136,7 +136,7 @@ async def test_nobody_speaks_with_the_voice_of_who_is_turned_to(tmp_path: Path) 
     """Bob writes while Alice turns from him to Carol: that is not shown as Carol's."""
     alice, bob = couple(tmp_path)
     (alice.folder / ACCESS_FILE).unlink()
-    carol = Neighbour(tmp_path, "carol")
+    carol = PeerNode(tmp_path, "carol")
     alice.knows(carol)
     desk = SlowDesk("carol")
     async with alice.node(), bob.node() as bobs, anyio.create_task_group() as tasks:

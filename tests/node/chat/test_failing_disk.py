@@ -12,8 +12,8 @@ import pytest
 from millpond.actors.errors import RequestError
 from millpond.node.chat.records import Kind
 from millpond.node.node import Node
-from tests.node.chat.talking import couple, heard, history, say
-from tests.node.outbox.neighbours import DEADLINE_S
+from tests.node.chat.chat_client import couple, heard, history, say
+from tests.node.outbox.peer_nodes import DEADLINE_S
 from tests.node.test_stream_faults import FaultyDisk
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.peers.envelope import seal
-from tests.node.chat.talking import ask, couple, heard, history, say, states
-from tests.node.outbox.neighbours import DEADLINE_S, Neighbour, until
+from tests.node.chat.chat_client import ask, couple, heard, history, say, states
+from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, until
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ async def test_what_is_said_while_the_other_is_away_comes_in_order(tmp_path: Pat
 
 
 async def test_what_waits_without_a_key_is_sealed_when_one_comes(tmp_path: Path) -> None:
-    alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice, dials=False)
     async with alice.node() as here:
@@ -100,7 +100,7 @@ async def test_after_a_restart_all_is_as_it_was(tmp_path: Path) -> None:
 async def test_nobody_speaks_in_the_name_of_another(tmp_path: Path) -> None:
     """An envelope that Eve sealed for the channel of Alice is not shown as Alice's."""
     alice, bob = couple(tmp_path)
-    eve = Neighbour(tmp_path, "eve")
+    eve = PeerNode(tmp_path, "eve")
     channel = conversation_stream(alice.public)
     async with bob.node() as there:
         clear = encode_payload(Text("00000001", 1, 1, "send me money"))
@@ -139,7 +139,7 @@ async def test_what_is_not_understood_is_a_note_and_is_not_asked_for_again(tmp_p
 
 async def test_what_cannot_be_said_is_refused(tmp_path: Path) -> None:
     alice, bob = couple(tmp_path)
-    carol = Neighbour(tmp_path, "carol")
+    carol = PeerNode(tmp_path, "carol")
     alice.knows(carol, trust=Trust.PINNED)
     async with alice.node() as here:
         for error, fields in (
@@ -162,7 +162,7 @@ async def test_what_cannot_be_said_is_refused(tmp_path: Path) -> None:
 
 async def test_nobody_waits_for_a_talk_that_never_begins(tmp_path: Path) -> None:
     """Trusted, written to, and revoked at once."""
-    alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     async with alice.node() as here:
         book = here.outbox.context.book
         await anyio.sleep(0.1)  # it has looked into the book, and will again in a second

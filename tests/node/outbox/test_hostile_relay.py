@@ -23,7 +23,7 @@ from millpond.node.outbox.relayed_message import (
     encode_relayed_message,
 )
 from millpond.node.peers.envelope import CannotOpen
-from tests.node.outbox.neighbours import DEADLINE_S, Neighbour, leave, opened, remaining, until
+from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, leave, opened, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +32,9 @@ class Trap:
     """Alice and Bob, between whom everything goes by way of Mallory."""
 
     def __init__(self, folder: Path) -> None:
-        self.alice = Neighbour(folder, "alice")
-        self.bob = Neighbour(folder, "bob", via=("mallory",))
-        self.mallory = Neighbour(folder, "mallory", relay=True)
+        self.alice = PeerNode(folder, "alice")
+        self.bob = PeerNode(folder, "bob", via=("mallory",))
+        self.mallory = PeerNode(folder, "mallory", relay=True)
         self.alice.knows(self.bob, dials=False, relays=(self.mallory.as_relay,))
         self.bob.knows(self.alice, dials=False)
         for person in (self.alice, self.bob):

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import HOPS_MAX, decode_relayed_message
-from tests.node.outbox.neighbours import Neighbour, leave, opened, read, remaining, until
+from tests.node.outbox.peer_nodes import PeerNode, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -20,9 +20,9 @@ class Village:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.alice = Neighbour(folder, "alice")
-        self.bob = Neighbour(folder, "bob", via=("rita",))
-        self.rita = Neighbour(folder, "rita", relay=True)
+        self.alice = PeerNode(folder, "alice")
+        self.bob = PeerNode(folder, "bob", via=("rita",))
+        self.rita = PeerNode(folder, "rita", relay=True)
         self.alice.knows(self.bob, dials=False, relays=(self.rita.as_relay,))
         self.bob.knows(self.alice, dials=False)
         for person in (self.alice, self.bob):
@@ -88,7 +88,7 @@ async def test_the_direct_way_comes_first_and_the_next_relay_when_one_is_gone(
     village: Village,
 ) -> None:
     alice, bob, rita = village.alice, village.bob, village.rita
-    sven = Neighbour(village.folder, "sven", relay=True)
+    sven = PeerNode(village.folder, "sven", relay=True)
     alice.knows(sven)
     sven.knows(alice, dials=False)
     sven.knows(bob, dials=False)
@@ -139,7 +139,7 @@ async def test_a_letter_goes_three_hops_and_is_then_only_fetched(
 ) -> None:
     """A relay passes on what another one brought, but not for ever."""
     alice, bob, rita = village.alice, village.bob, village.rita
-    sven = Neighbour(village.folder, "sven", relay=True)
+    sven = PeerNode(village.folder, "sven", relay=True)
     sven.knows(bob, dials=False)
     sven.knows(rita, dials=False)
     rita.knows(sven)
@@ -162,7 +162,7 @@ async def test_relays_that_name_each_other_do_not_pass_a_letter_round_for_ever(
     village: Village,
 ) -> None:
     alice, bob, rita = village.alice, village.bob, village.rita
-    sven = Neighbour(village.folder, "sven", relay=True)
+    sven = PeerNode(village.folder, "sven", relay=True)
     rita.knows(sven)
     sven.knows(rita)
     sven.knows(bob, dials=False, relays=(rita.as_relay,))
@@ -180,7 +180,7 @@ async def test_relays_that_name_each_other_do_not_pass_a_letter_round_for_ever(
 
 async def test_a_letter_that_came_by_two_ways_is_there_once(village: Village) -> None:
     alice, bob, rita = village.alice, village.bob, village.rita
-    sven = Neighbour(village.folder, "sven", relay=True)
+    sven = PeerNode(village.folder, "sven", relay=True)
     for one, other in ((sven, bob), (bob, sven)):
         one.knows(other, dials=other is sven)
     async with rita.node() as first, sven.node() as second:

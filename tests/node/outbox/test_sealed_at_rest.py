@@ -15,7 +15,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.node.node import Node
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import decode_relayed_message
-from tests.node.outbox.neighbours import Neighbour, read, remaining, until
+from tests.node.outbox.peer_nodes import PeerNode, read, remaining, until
 from tests.node.processes import serving
 
 pytestmark = pytest.mark.anyio
@@ -24,9 +24,9 @@ CLEAR = b"the treasure is buried under the old oak "
 CHUNK_BYTES = 2**20
 
 
-def _trio(folder: Path) -> tuple[Neighbour, Neighbour, Neighbour]:
-    alice, bob = Neighbour(folder, "alice"), Neighbour(folder, "bob", via=("rita",))
-    rita = Neighbour(folder, "rita", relay=True)
+def _trio(folder: Path) -> tuple[PeerNode, PeerNode, PeerNode]:
+    alice, bob = PeerNode(folder, "alice"), PeerNode(folder, "bob", via=("rita",))
+    rita = PeerNode(folder, "rita", relay=True)
     alice.knows(bob, dials=False, relays=(rita.as_relay,))
     bob.knows(alice, dials=False)
     for person in (alice, bob):

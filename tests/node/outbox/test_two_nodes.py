@@ -10,23 +10,23 @@ import pytest
 from millpond.actors.errors import EmptyData, NoPrekey, NotAllowed, UnknownPeer
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.address_book import Trust
-from tests.node.outbox.neighbours import Neighbour, opened, read, remaining, until
+from tests.node.outbox.peer_nodes import PeerNode, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def alice(tmp_path: Path) -> Neighbour:
-    return Neighbour(tmp_path, "alice")
+def alice(tmp_path: Path) -> PeerNode:
+    return PeerNode(tmp_path, "alice")
 
 
 @pytest.fixture
-def bob(tmp_path: Path) -> Neighbour:
-    return Neighbour(tmp_path, "bob")
+def bob(tmp_path: Path) -> PeerNode:
+    return PeerNode(tmp_path, "bob")
 
 
 async def test_what_is_sent_while_the_peer_is_away_arrives_when_it_starts(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     """PA-32: the id is that of the node that gave it; the uuid goes all the way."""
     alice.knows(bob)
@@ -43,7 +43,7 @@ async def test_what_is_sent_while_the_peer_is_away_arrives_when_it_starts(
     assert relayed.sender == alice.public
 
 
-async def test_who_cannot_be_dialled_fetches(alice: Neighbour, bob: Neighbour) -> None:
+async def test_who_cannot_be_dialled_fetches(alice: PeerNode, bob: PeerNode) -> None:
     alice.knows(bob, dials=False)
     bob.knows(alice)
     alice.learns_key_of(bob)
@@ -55,7 +55,7 @@ async def test_who_cannot_be_dialled_fetches(alice: Neighbour, bob: Neighbour) -
         assert await remaining(there, b"notes") == []
 
 
-async def test_both_dial_and_nothing_comes_twice(alice: Neighbour, bob: Neighbour) -> None:
+async def test_both_dial_and_nothing_comes_twice(alice: PeerNode, bob: PeerNode) -> None:
     """In order, in both directions at once."""
     for one, other in ((alice, bob), (bob, alice)):
         one.knows(other)
@@ -79,7 +79,7 @@ async def _send_all(post: Outbox, peer: bytes, texts: list[bytes]) -> None:
 
 
 async def test_a_message_sent_again_under_its_uuid_is_the_same_one(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     alice.knows(bob)
     alice.learns_key_of(bob)
@@ -94,7 +94,7 @@ async def test_a_message_sent_again_under_its_uuid_is_the_same_one(
 
 
 async def test_a_peer_that_comes_back_gets_its_mail_at_once(
-    alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
+    alice: PeerNode, bob: PeerNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the event that it is there, not by waiting until it is dialled again."""
     monkeypatch.setattr("millpond.node.outbox.routes.DELAY_S_MIN", 120.0)
@@ -114,7 +114,7 @@ async def test_a_peer_that_comes_back_gets_its_mail_at_once(
 
 
 async def test_without_a_key_a_message_is_not_kept_and_the_key_is_asked_for(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     alice.knows(bob)
     bob.knows(alice, dials=False)
@@ -134,9 +134,9 @@ async def test_without_a_key_a_message_is_not_kept_and_the_key_is_asked_for(
 
 
 async def test_nothing_is_sent_to_who_is_not_trusted_or_where_letters_may_not_go(
-    alice: Neighbour, bob: Neighbour, tmp_path: Path
+    alice: PeerNode, bob: PeerNode, tmp_path: Path
 ) -> None:
-    carol, dave = Neighbour(tmp_path, "carol"), Neighbour(tmp_path, "dave")
+    carol, dave = PeerNode(tmp_path, "carol"), PeerNode(tmp_path, "dave")
     alice.knows(bob)
     alice.knows(carol, trust=Trust.PINNED)
     alice.knows(dave, trust=Trust.REVOKED)
@@ -153,7 +153,7 @@ async def test_nothing_is_sent_to_who_is_not_trusted_or_where_letters_may_not_go
             await here.outbox.send(bob.public, b"notes", b"")
 
 
-async def test_a_letter_waits_for_trust(alice: Neighbour, bob: Neighbour) -> None:
+async def test_a_letter_waits_for_trust(alice: PeerNode, bob: PeerNode) -> None:
     """Who does not know us refuses us at the door: nothing is lost, nothing reported."""
     alice.knows(bob)
     alice.learns_key_of(bob)
@@ -172,7 +172,7 @@ async def test_a_letter_waits_for_trust(alice: Neighbour, bob: Neighbour) -> Non
         assert await read(there, b"notes") == [b"may I?"]
 
 
-async def test_who_is_revoked_gets_nothing_more(alice: Neighbour, bob: Neighbour) -> None:
+async def test_who_is_revoked_gets_nothing_more(alice: PeerNode, bob: PeerNode) -> None:
     alice.knows(bob)
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)

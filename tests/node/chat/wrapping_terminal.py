@@ -8,7 +8,7 @@ from collections.abc import Iterator
 _PIECE = re.compile("\x1b\\[([0-9;?]*)([a-zA-Z])|.", re.DOTALL)
 
 
-class Wrapping:
+class WrappingTerminal:
     """`lines` are as they were written, however many rows each takes; so is the cursor in one."""
 
     def __init__(self, columns: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from millpond.node.node import Node
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
-from tests.node.outbox.neighbours import Neighbour, leave, opened, read, remaining, until
+from tests.node.outbox.peer_nodes import PeerNode, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -19,13 +19,13 @@ Heard = list[tuple[bytes, bytes, DeliveryStatus]]
 
 
 @pytest.fixture
-def alice(tmp_path: Path) -> Neighbour:
-    return Neighbour(tmp_path, "alice")
+def alice(tmp_path: Path) -> PeerNode:
+    return PeerNode(tmp_path, "alice")
 
 
 @pytest.fixture
-def bob(tmp_path: Path, alice: Neighbour) -> Neighbour:
-    bob = Neighbour(tmp_path, "bob")
+def bob(tmp_path: Path, alice: PeerNode) -> PeerNode:
+    bob = PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
@@ -43,9 +43,7 @@ def hear(node: Node) -> Heard:
     return heard
 
 
-async def test_a_letter_whose_time_is_over_is_reported_once(
-    alice: Neighbour, bob: Neighbour
-) -> None:
+async def test_a_letter_whose_time_is_over_is_reported_once(alice: PeerNode, bob: PeerNode) -> None:
     async with alice.node() as here:
         heard = hear(here)
         sent = await here.outbox.send(bob.public, b"notes", b"too late", ttl=1)
@@ -61,9 +59,7 @@ async def test_a_letter_whose_time_is_over_is_reported_once(
         assert heard == []
 
 
-async def test_a_report_that_was_not_taken_in_is_made_again(
-    alice: Neighbour, bob: Neighbour
-) -> None:
+async def test_a_report_that_was_not_taken_in_is_made_again(alice: PeerNode, bob: PeerNode) -> None:
     """Whoever hears of it has it kept before the node forgets it."""
     async with alice.node() as here:
         begun = anyio.Event()
@@ -83,7 +79,7 @@ async def test_a_report_that_was_not_taken_in_is_made_again(
 
 
 async def test_what_the_peer_will_never_take_is_reported_and_the_rest_goes_on(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     async with alice.node() as here, bob.node(packet_bytes_max=4096) as there:
         heard = hear(here)
@@ -100,7 +96,7 @@ async def test_what_the_peer_will_never_take_is_reported_and_the_rest_goes_on(
 
 
 async def test_a_full_peer_is_asked_again_later(
-    alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
+    alice: PeerNode, bob: PeerNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost, reported or out of order, however often it says that it is full."""
     monkeypatch.setattr("millpond.node.outbox.forwarder.LATER_S", 0.1)
@@ -120,7 +116,7 @@ async def test_a_full_peer_is_asked_again_later(
 
 
 async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there_once(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     """PA-08, PA-09: the sender's node stops between the peer's answer and its own note of it."""
     async with alice.node() as here:
@@ -140,7 +136,7 @@ async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there
 
 
 async def test_what_was_kept_for_the_owner_and_not_yet_sorted_is_sorted_at_the_next_start(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     """Into the same channel, once: also when the sorter had done half of its work."""
     relayed = alice.letter_to(bob, b"once")
@@ -157,7 +153,7 @@ async def test_what_was_kept_for_the_owner_and_not_yet_sorted_is_sorted_at_the_n
 
 
 async def test_a_peer_that_ends_in_the_middle_has_everything_once(
-    alice: Neighbour, bob: Neighbour
+    alice: PeerNode, bob: PeerNode
 ) -> None:
     texts = [b"%03d" % number for number in range(120)]
     found: list[bytes] = []
@@ -175,7 +171,7 @@ async def test_a_peer_that_ends_in_the_middle_has_everything_once(
 
 
 async def test_who_fails_to_hear_a_report_is_told_again(
-    alice: Neighbour, bob: Neighbour, monkeypatch: pytest.MonkeyPatch
+    alice: PeerNode, bob: PeerNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the letter stays until then: it is carried again, and there once."""
     monkeypatch.setattr("millpond.node.outbox.scheduling.RETRY_S", 0.1)

@@ -9,7 +9,7 @@ from millpond.node.outbox.dialer import PeerDialer
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.presence import ONLINE_S, LastSeen, Presence
 from millpond.node.outbox.routes import Route
-from tests.node.outbox.neighbours import Neighbour
+from tests.node.outbox.peer_nodes import PeerNode
 
 NONCE_BYTES = 32
 
@@ -26,7 +26,7 @@ class Clock:
 
 async def test_a_peer_that_we_dialled_was_seen_by_the_nodes_own_clock(tmp_path: Path) -> None:
     """Wire.md 3f: whoever was silent for 30 s, as this node counts them, is not here."""
-    alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice)
     clock, asked = Clock(), list[int]()

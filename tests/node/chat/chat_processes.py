@@ -19,14 +19,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.node.outbox.neighbours import free_port
+from tests.node.outbox.peer_nodes import free_port
 from tests.node.processes import ROOT, Serving, command, environment, serving
 
 PATIENCE_S = 15.0
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-class Friend:
+class ChatProcess:
     """A person: a data folder, an address, and a node that runs or does not."""
 
     def __init__(self, folder: Path, name: str, *options: str) -> None:
@@ -45,7 +45,7 @@ class Friend:
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return (done.stdout or done.stderr).decode()
 
-    def meet(self, other: Friend, *where: str, dials: bool = True) -> None:
+    def meet(self, other: ChatProcess, *where: str, dials: bool = True) -> None:
         """Take its card, which says where it is."""
         if not where and dials:
             where = ("--address", f"tcp://{other.address}")
@@ -60,15 +60,15 @@ class Friend:
             node.process.send_signal(signal.SIGTERM)
             node.process.wait(10)
 
-    def history(self, other: Friend, count: int = 1000) -> list[dict[str, Any]]:
+    def history(self, other: ChatProcess, count: int = 1000) -> list[dict[str, Any]]:
         words = ("chat", other.name, "--json", "--history", str(count))
         return [json.loads(line) for line in self.do(*words).splitlines()]
 
 
 @contextmanager
-def friends(folder: Path) -> Iterator[tuple[Friend, Friend]]:
+def chat_processes(folder: Path) -> Iterator[tuple[ChatProcess, ChatProcess]]:
     """Alice and Bob, whose nodes run; Alice's serves the page."""
-    alice, bob = Friend(folder, "alice", "--ws", "127.0.0.1:0"), Friend(folder, "bob")
+    alice, bob = ChatProcess(folder, "alice", "--ws", "127.0.0.1:0"), ChatProcess(folder, "bob")
     alice.meet(bob)
     bob.meet(alice)
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def friends(folder: Path) -> Iterator[tuple[Friend, Friend]]:
 class Terminal:
     """`millpond` on a terminal of its own; killed at the end if it is still there."""
 
-    def __init__(self, friend: Friend, *words: str, columns: int = 80) -> None:
+    def __init__(self, friend: ChatProcess, *words: str, columns: int = 80) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self._theirs = theirs

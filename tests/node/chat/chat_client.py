@@ -12,11 +12,11 @@ from millpond.actors.errors import UnknownStream
 from millpond.node.chat.records import Kind, Record, State, conversation_stream, decode_record
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
-from tests.node.outbox.neighbours import DEADLINE_S, Neighbour
+from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode
 
 
-def couple(folder: Path) -> tuple[Neighbour, Neighbour]:
-    alice, bob = Neighbour(folder, "alice"), Neighbour(folder, "bob")
+def couple(folder: Path) -> tuple[PeerNode, PeerNode]:
+    alice, bob = PeerNode(folder, "alice"), PeerNode(folder, "bob")
     alice.knows(bob)
     bob.knows(alice)
     alice.learns_key_of(bob)
@@ -34,7 +34,7 @@ async def say(node: Node, peer: str, text: str, **fields: Any) -> dict[str, Any]
     return await ask(node, PeerOperation.CHAT_SEND, peer=peer, text=text, **fields)
 
 
-async def history(node: Node, peer: Neighbour) -> list[Record]:
+async def history(node: Node, peer: PeerNode) -> list[Record]:
     stream = node.peer_services._local_stream(conversation_stream(peer.public))
     try:
         tail = (await stream.describe()).tail
@@ -43,7 +43,7 @@ async def history(node: Node, peer: Neighbour) -> list[Record]:
     return [decode_record(body) async for _, body in stream.read(0, tail)]
 
 
-async def heard(node: Node, peer: Neighbour, count: int) -> list[str]:
+async def heard(node: Node, peer: PeerNode, count: int) -> list[str]:
     """The texts that came from the peer, once there are so many."""
     with anyio.fail_after(DEADLINE_S):
         while True:
@@ -53,7 +53,7 @@ async def heard(node: Node, peer: Neighbour, count: int) -> list[str]:
             await anyio.sleep(0.02)
 
 
-async def states(node: Node, peer: Neighbour, final: State, count: int = 1) -> list[State]:
+async def states(node: Node, peer: PeerNode, final: State, count: int = 1) -> list[State]:
     """What became of a message of ours, once `count` are `final`."""
     with anyio.fail_after(DEADLINE_S):
         while True:

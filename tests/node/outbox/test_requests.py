@@ -25,7 +25,7 @@ from millpond.node.outbox.messages import PeerOperation as Op
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.card import decode_card
 from millpond.node.peers.identity import Identity, peer_id
-from tests.node.outbox.neighbours import Neighbour, leave, remaining
+from tests.node.outbox.peer_nodes import PeerNode, leave, remaining
 
 pytestmark = pytest.mark.anyio
 
@@ -33,16 +33,16 @@ RULES = "anyone all\n"
 
 
 @pytest.fixture
-def alice(tmp_path: Path) -> Neighbour:
-    return _open(Neighbour(tmp_path, "alice"))
+def alice(tmp_path: Path) -> PeerNode:
+    return _open(PeerNode(tmp_path, "alice"))
 
 
 @pytest.fixture
-def bob(tmp_path: Path) -> Neighbour:
-    return _open(Neighbour(tmp_path, "bob", addresses=("tcp://127.0.0.1:7",)))
+def bob(tmp_path: Path) -> PeerNode:
+    return _open(PeerNode(tmp_path, "bob", addresses=("tcp://127.0.0.1:7",)))
 
 
-def _open(who: Neighbour) -> Neighbour:
+def _open(who: PeerNode) -> PeerNode:
     """Its owner sits at the same machine, and may do everything there."""
     (who.folder / ACCESS_FILE).unlink()
     return who
@@ -53,7 +53,7 @@ async def ask(url: str, operation: Op, **body: Any) -> dict[str, Any]:
         return await channel.peers(operation, body)
 
 
-async def test_who_it_is_and_what_to_give_away(alice: Neighbour, bob: Neighbour) -> None:
+async def test_who_it_is_and_what_to_give_away(alice: PeerNode, bob: PeerNode) -> None:
     """The card is what somebody else needs to write to us."""
     async with alice.node() as here, bob.node() as there:
         who = await ask(bob.url, Op.WHO)
@@ -71,7 +71,7 @@ async def test_who_it_is_and_what_to_give_away(alice: Neighbour, bob: Neighbour)
         assert there.outbox.presence.last_seen(alice.public).is_online is False
 
 
-async def test_who_is_known_page_by_page(alice: Neighbour) -> None:
+async def test_who_is_known_page_by_page(alice: PeerNode) -> None:
     book = alice.book
     keys = [Identity.from_seed(bytes((each,)) * 32).public for each in range(5)]
     for number, key in enumerate(keys):
@@ -91,7 +91,7 @@ async def test_who_is_known_page_by_page(alice: Neighbour) -> None:
             await ask(alice.url, Op.PEERS, peer="p9")
 
 
-async def test_peers_come_and_go(alice: Neighbour, bob: Neighbour) -> None:
+async def test_peers_come_and_go(alice: PeerNode, bob: PeerNode) -> None:
     key = peer_id(bob.public)
     async with alice.node():
         added = await ask(alice.url, Op.PEER_ADD, name="bob", key=key, addresses=[bob.url])
@@ -117,7 +117,7 @@ async def test_peers_come_and_go(alice: Neighbour, bob: Neighbour) -> None:
         assert list(AddressBook(alice.folder / "peers.toml").peers) == []
 
 
-async def test_a_book_that_cannot_be_used_is_said_to_be_so(alice: Neighbour) -> None:
+async def test_a_book_that_cannot_be_used_is_said_to_be_so(alice: PeerNode) -> None:
     alice.book.add(Peer("carol", Identity.from_seed(b"c" * 32).public, Trust.TRUSTED, (), (), 0.0))
     async with alice.node():
         (alice.folder / "peers.toml").chmod(0o666)
@@ -125,7 +125,7 @@ async def test_a_book_that_cannot_be_used_is_said_to_be_so(alice: Neighbour) -> 
             await ask(alice.url, Op.PEER_REMOVE, peer="carol")
 
 
-async def test_send_and_open(alice: Neighbour, bob: Neighbour) -> None:
+async def test_send_and_open(alice: PeerNode, bob: PeerNode) -> None:
     """A peer is named or given by its id; what comes out says who wrote it."""
     for one, other in ((alice, bob), (bob, alice)):
         one.knows(other)
@@ -158,7 +158,7 @@ async def _pushed(node: Node, channel: bytes) -> bytes:
 
 @pytest.mark.parametrize("trust", [None, Trust.PINNED, Trust.REVOKED])
 async def test_what_a_stranger_or_a_revoked_key_wrote_is_not_shown(
-    alice: Neighbour, bob: Neighbour, trust: Trust | None
+    alice: PeerNode, bob: PeerNode, trust: Trust | None
 ) -> None:
     """3e: an unknown sender is refused. One who is pinned is shown, and said to be so."""
     if trust is not None:
@@ -173,7 +173,7 @@ async def test_what_a_stranger_or_a_revoked_key_wrote_is_not_shown(
         assert answer["data"] is None and answer["reason"]
 
 
-async def test_what_cannot_be_is_refused(alice: Neighbour, bob: Neighbour) -> None:
+async def test_what_cannot_be_is_refused(alice: PeerNode, bob: PeerNode) -> None:
     alice.knows(bob)
     async with alice.node():
         refused: list[tuple[type[RequestError], Op, dict[str, Any]]] = [
@@ -197,7 +197,7 @@ async def test_what_cannot_be_is_refused(alice: Neighbour, bob: Neighbour) -> No
 
 
 @pytest.fixture
-async def consumer(alice: Neighbour) -> AsyncIterator[Channel]:
+async def consumer(alice: PeerNode) -> AsyncIterator[Channel]:
     """A client that may put and be pushed, and nothing else."""
     rules = alice.folder / ACCESS_FILE
     rules.write_text("anyone put,push,ack,get,list *\n")
@@ -213,7 +213,7 @@ async def test_nobody_without_the_right_is_told_anything(consumer: Channel) -> N
 
 
 async def test_requests_are_answered_while_others_wait_and_the_mail_goes_on(
-    alice: Neighbour,
+    alice: PeerNode,
 ) -> None:
     """A slow answer holds up nothing, and so many are under way at once and no more."""
     async with alice.node() as here, connect(alice.url, "any") as channel:
@@ -247,7 +247,7 @@ async def test_requests_are_answered_while_others_wait_and_the_mail_goes_on(
         assert (await channel.peers(Op.WHO, {}))["id"] == peer_id(alice.public)
 
 
-async def test_a_card_is_enough_to_write_at_once(alice: Neighbour, bob: Neighbour) -> None:
+async def test_a_card_is_enough_to_write_at_once(alice: PeerNode, bob: PeerNode) -> None:
     """Right after the peer was added, and right after a start."""
     async with bob.node():
         card = (await ask(bob.url, Op.WHO))["card"]

@@ -15,7 +15,7 @@ from millpond.node.node import Node
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.peers.identity import Identity
-from tests.node.outbox.neighbours import Neighbour, leave, read, remaining, until
+from tests.node.outbox.peer_nodes import PeerNode, leave, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
@@ -24,10 +24,10 @@ class Village:
     """Alice writes to Bob by way of Rita's relay, and if need be by Sven's."""
 
     def __init__(self, folder: Path) -> None:
-        self.alice = Neighbour(folder, "alice")
-        self.bob = Neighbour(folder, "bob")
-        self.rita = Neighbour(folder, "rita", relay=True)
-        self.sven = Neighbour(folder, "sven", relay=True)
+        self.alice = PeerNode(folder, "alice")
+        self.bob = PeerNode(folder, "bob")
+        self.rita = PeerNode(folder, "rita", relay=True)
+        self.sven = PeerNode(folder, "sven", relay=True)
         relays = (self.rita.as_relay, self.sven.as_relay)
         self.alice.knows(self.bob, dials=False, relays=relays)
         self.alice.learns_key_of(self.bob)
@@ -92,7 +92,7 @@ async def test_a_relay_that_never_answers_does_not_hold_mail_up_for_ever(
 
 async def test_mail_for_who_is_revoked_stays_where_it_is(tmp_path: Path) -> None:
     """Also while the connection still stands that took what came before."""
-    alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
@@ -112,7 +112,7 @@ async def test_our_relay_is_fetched_from_however_many_peers_can_be_dialled(
     """Nobody else has what waits there."""
     alice, bob, rita = village.alice, village.bob, village.rita
     for number in range(12):
-        bob.knows(Neighbour(bob.folder.parent, f"far{number}"))
+        bob.knows(PeerNode(bob.folder.parent, f"far{number}"))
     async with rita.node() as relay:
         await leave(relay, bob.public, alice.letter_to(bob, b"waits"))
         async with bob.node(via=("rita",), fetchers_max=2) as there:
@@ -142,7 +142,7 @@ async def test_what_is_being_kept_while_the_carrier_leaves_is_carried_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Word of a letter comes before it is on the disk, and is not forgotten until it is."""
-    alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
@@ -160,7 +160,7 @@ async def test_what_is_being_kept_while_the_carrier_leaves_is_carried_soon(
 
 async def test_a_message_sent_again_after_it_was_carried_is_the_same_one(tmp_path: Path) -> None:
     """As by somebody whose connection broke before the answer; also two at once."""
-    alice, bob = Neighbour(tmp_path, "alice"), Neighbour(tmp_path, "bob")
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice, dials=False)
     alice.learns_key_of(bob)
@@ -185,7 +185,7 @@ async def test_mailboxes_of_strangers_leave_nothing_behind(
 ) -> None:
     """Whoever may put anywhere can name as many as there are keys."""
     monkeypatch.setattr("millpond.node.outbox.bounces.IDLE_S", 0.2)
-    alice = Neighbour(tmp_path, "alice")
+    alice = PeerNode(tmp_path, "alice")
     async with alice.node() as here:
         for number in range(50):
             stranger = Identity.from_seed(bytes((number,)) * 32).public

@@ -43,7 +43,7 @@ def free_port() -> int:
         return port
 
 
-class Neighbour:
+class PeerNode:
     """A person with a node: its folder, its key, and an address that stays the same."""
 
     def __init__(self, folder: Path, name: str, **settings: Any) -> None:
@@ -77,7 +77,7 @@ class Neighbour:
 
     def knows(
         self,
-        other: Neighbour,
+        other: PeerNode,
         *,
         dials: bool = True,
         relays: tuple[str, ...] = (),
@@ -86,7 +86,7 @@ class Neighbour:
         addresses = (other.url,) if dials else ()
         self.book.add(Peer(other.name, other.public, trust, addresses, relays, 0.0))
 
-    def changes(self, other: Neighbour, **fields: Any) -> None:
+    def changes(self, other: PeerNode, **fields: Any) -> None:
         """Another entry in the peer book for somebody who is in it."""
         found = self.book.by_public(other.public)
         assert found is not None
@@ -97,12 +97,12 @@ class Neighbour:
         prekeys = Prekeys(self.folder / PREKEYS_FOLDER, self.identity, time.time, os.urandom)
         return prekeys.current()
 
-    def learns_key_of(self, other: Neighbour) -> None:
+    def learns_key_of(self, other: PeerNode) -> None:
         """As if its card had come by another way."""
         assert PrekeyCache(self.folder / KNOWN_FOLDER).learn(other.public, other.prekey)
 
     def letter_to(
-        self, other: Neighbour, clear: bytes, channel: bytes = b"notes", hops: int = 0
+        self, other: PeerNode, clear: bytes, channel: bytes = b"notes", hops: int = 0
     ) -> RelayedMessage:
         """One that its node would have sealed, good for ten minutes."""
         envelope = seal(

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.chat.friends import Friend, Terminal, friends
-from tests.node.chat.wrapping import Wrapping
+from tests.node.chat.chat_processes import ChatProcess, Terminal, chat_processes
+from tests.node.chat.wrapping_terminal import WrappingTerminal
 
-Pair = tuple[Friend, Friend]
+Pair = tuple[ChatProcess, ChatProcess]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with friends(tmp_path_factory.mktemp("friends")) as pair:
+    with chat_processes(tmp_path_factory.mktemp("friends")) as pair:
         yield pair
 
 
-def said(friend: Friend, other: Friend) -> list[str]:
+def said(friend: ChatProcess, other: ChatProcess) -> list[str]:
     return [each["text"] for each in friend.history(other) if each["kind"] == "in"]
 
 
@@ -177,7 +177,7 @@ def test_a_window_that_gets_narrow_shows_the_prompt_once(pair: Pair) -> None:
         alices.type("a line that is long, and longer than the window")
         alices.expect("longer than the window")
         alices.settle()
-        screen = Wrapping(60)
+        screen = WrappingTerminal(60)
         screen.feed(alices.raw)
         before, alices.raw = screen.rows(), b""
         screen.resize(20)
@@ -212,7 +212,7 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
 
 
 def test_what_was_said_while_the_other_was_away_comes_later(tmp_path: Path) -> None:
-    alice, bob = Friend(tmp_path, "alice"), Friend(tmp_path, "bob")
+    alice, bob = ChatProcess(tmp_path, "alice"), ChatProcess(tmp_path, "bob")
     alice.meet(bob)
     bob.meet(alice)
     with alice.serving():

@@ -13,7 +13,7 @@ import pytest
 
 from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.cli.main import main
-from tests.node.outbox.neighbours import free_port
+from tests.node.outbox.peer_nodes import free_port
 from tests.node.processes import Serving, command, serving
 
 TIMEOUT = ("--timeout", "15")
