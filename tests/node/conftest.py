@@ -1,4 +1,4 @@
-"""A node in another process, and commands in this one; `tests.node.cli.test_messages` has its own."""
+"""A node in another process, and commands in this one; `tests.node.cli` has others."""
 
 from __future__ import annotations
 

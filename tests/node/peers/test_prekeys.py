@@ -221,7 +221,7 @@ def test_it_can_be_opened_as_long_as_it_was_promised(tmp_path: Path) -> None:
     clock.at = prekey.good_until + 3000
     late = prekeys_in(tmp_path, clock)
     found = open_envelope(envelope, recipient=BOB, prekey_of=late.private, channel=b"chat")
-    assert (found.clear, found.sender) == (b"hi", EVE.public)
+    assert (found.plaintext, found.sender) == (b"hi", EVE.public)
 
 
 def test_a_shorter_life_of_messages_makes_a_shorter_life_of_keys(tmp_path: Path) -> None:
