@@ -1,4 +1,4 @@
-"""What the remote end does wrong on the wire.
+"""Errors of the remote end on the wire.
 
 WireError
  +-- FrameTooLarge       a length above the limit, refused before it is buffered
@@ -6,12 +6,14 @@ WireError
  +-- MalformedPacket     a known packet with an impossible body; the stream is still in sync
  +-- MalformedHandshake  a HELLO, CHALLENGE or READY that cannot be read
  +-- UpgradeRefused      an HTTP request that is no acceptable WebSocket upgrade
- +-- S3pError            s3p_words: a command that cannot be read; has a code and words to answer
- +-- MalformedReply      s3p_replies: what a server sends is no reply of S3P
- +-- MalformedJson       rustlog_judge: a frame whose body is no JSON that RustLog allows
- +-- MalformedResponse   rustlog_client: what a server sends is no response of RustLog
+ +-- S3pError            s3p.commands: a command that cannot be read; has the code and text of the
+ |                       answer
+ +-- MalformedReply      s3p.client_codec: bytes of a server that are no reply of S3P
+ +-- MalformedJson       rustlog.json_fallback: a frame whose body is no JSON that RustLog allows
+ +-- MalformedResponse   rustlog.client_codec: bytes of a server that are no response of RustLog
 
-The last four are at home beside their codecs, in the modules that are named.
+The last four stand beside their codecs, in the modules that are named.
+
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Bench:
 
     def run_pass(self) -> None:
         """Handle what has arrived and write the answers, as the loop's next pass would."""
-        self.wires.turn.run()
+        self.wires.loop_pass.run()
 
     def p2p_connection(self, channel: bytes, role: Role) -> tuple[Receive, CollectingTransport]:
         """A connection that has said HELLO; a producer is not pushed to."""

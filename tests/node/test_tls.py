@@ -272,11 +272,11 @@ async def test_refusals_are_logged_once_a_second(
 ) -> None:
     now = 1_700_000_000.0
     listeners = TlsListeners(Config(tls_cert=files.cert, tls_key=files.key), lambda: now)
-    doorway = listeners.acceptor("p2p")
-    assert doorway is not None
+    acceptor = listeners.acceptor("p2p")
+    assert acceptor is not None
 
     def knock(host: str) -> None:
-        wire = doorway.wrap(Recorder)()
+        wire = acceptor.wrap(Recorder)()
         below = Pipe()
         below.host = host
         wire.opened(below)

@@ -122,7 +122,7 @@ class CellClient(Port):
         now = services.now()
         stats = services.protocol_stats[LISTENER]
         if now >= stats.sample_at and not _waits(requests[0]):
-            stats.begin(now)
+            stats.start_sample(now)
             self._sampled, self._sampled_at = requests[0].number, now
         if gather and self._loop is not None:
             services.batcher.add(cell, self, list(requests), size_bytes, self._soon)
@@ -204,7 +204,7 @@ class CellClient(Port):
             if number == self._sampled:
                 self._sampled = -1
                 stats = self._services.protocol_stats[LISTENER]
-                stats.end(self._sampled_at, self._services.now())
+                stats.end_sample(self._sampled_at, self._services.now())
             future = self._futures.pop(number, None)
             if future is None or future.done():
                 self._ready[number] = reply

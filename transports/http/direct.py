@@ -110,7 +110,7 @@ class DirectExchange(Port):
         self._direct = direct
         stats = services.protocol_stats[LISTENER]
         if self.received_at >= stats.sample_at:
-            stats.begin(self.received_at)
+            stats.start_sample(self.received_at)
             self._sampled_at = self.received_at
         services.batcher.add(direct.cell, self, [direct.request], direct.size_bytes, whole.soon)
 
@@ -158,7 +158,9 @@ class DirectExchange(Port):
         if direct is None or reply is None:
             return
         if self._sampled_at:
-            self._services.protocol_stats[LISTENER].end(self._sampled_at, self._services.now())
+            self._services.protocol_stats[LISTENER].end_sample(
+                self._sampled_at, self._services.now()
+            )
         response = direct.to_response(reply)
         if response is not None:
             self.respond(response)

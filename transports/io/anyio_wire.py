@@ -18,11 +18,12 @@ LINGER_BYTES = 2**16
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 Guard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Runs one connection, and keeps what it raises from ending its siblings."""
+"""Runs one connection, and keeps its exceptions from ending the others."""
 
 
 async def unguarded(run: Callable[[], Awaitable[None]]) -> None:
-    """The guard that guards nothing: what a session raises reaches the task group."""
+    """Runs a connection without a guard: exceptions of the session reach the task group."""
+
     await run()
 
 
@@ -38,9 +39,9 @@ async def drive(
 ) -> None:
     """Run `session` on `stream` until the connection is gone; `host` is `peer` when not given.
 
-    `task_status` is told once `session.opened` was called.
+    `task_status` is started once `session.opened` was called.
     """
-    wire = _StreamWire(stream, session, high_water_bytes)
+    wire = _AnyioWire(stream, session, high_water_bytes)
     wire.peer, wire.host = peer, peer if host is None else host
 
     async def run() -> None:
@@ -49,7 +50,7 @@ async def drive(
     await guard(run)
 
 
-class _StreamWire:
+class _AnyioWire:
     """A Wire over a ByteStream. `write` only queues: the writing task sends."""
 
     peer: str
@@ -186,7 +187,8 @@ class _StreamWire:
                     self._session.uncongested()
 
     async def _half_close(self) -> None:
-        """Say that no more comes, and let the other end say so too (wire.md, S3A-25)."""
+        """Send an end of stream, and wait for that of the other end (wire.md, S3A-25)."""
+
         with anyio.move_on_after(LINGER_S):
             try:
                 await self._stream.send_eof()

@@ -18,7 +18,7 @@ from millpond.transports.io.interface import Session
 from millpond.transports.io.loop_pass import LoopPass
 
 LARGE_BYTES = 2**16
-"""So much is written without joining it first."""
+"""Larger writes are not joined first."""
 
 
 class AsyncioWire(asyncio.Protocol):
@@ -30,11 +30,11 @@ class AsyncioWire(asyncio.Protocol):
         "_eof",
         "_high_water_bytes",
         "_is_over",
+        "_loop_pass",
         "_paused",
         "_session",
         "_timer",
         "_transport",
-        "_turn",
         "_unwritten",
         "_unwritten_bytes",
         "_wires",
@@ -51,7 +51,7 @@ class AsyncioWire(asyncio.Protocol):
         self.peer = self.host = ""
         self._session = session
         self._wires = wires
-        self._turn = wires.turn
+        self._loop_pass = wires.loop_pass
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._high_water_bytes = high_water_bytes
@@ -70,16 +70,17 @@ class AsyncioWire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._closing:
             return
-        turn = self._turn
-        if turn.is_running and not self._unwritten:
-            turn.has_written(self)
+        loop_pass = self._loop_pass
+        if loop_pass.is_running and not self._unwritten:
+            loop_pass.add_write(self)
         self._unwritten.append(data)
         self._unwritten_bytes += len(data)
-        if not turn.is_running or self._unwritten_bytes > self._high_water_bytes:
+        if not loop_pass.is_running or self._unwritten_bytes > self._high_water_bytes:
             self.write_out()
 
     def write_out(self) -> None:
-        """Give the transport what waited for the end of the turn."""
+        """Give the transport the bytes that waited for the end of the pass."""
+
         unwritten, transport = self._unwritten, self._transport
         # uvloop raises on a transport that a reset has closed before connection_lost is called.
         if unwritten and transport is not None and not transport.is_closing():
@@ -92,8 +93,9 @@ class AsyncioWire(asyncio.Protocol):
         unwritten.clear()
         self._unwritten_bytes = 0
 
-    def take(self, data: bytes) -> None:
-        """Hand what was read to the session, b"" being an end; while closing, to nobody."""
+    def handle_read(self, data: bytes) -> None:
+        """Give what was read to the session, b"" being an end; while closing, discard it."""
+
         if data and not self._closing:
             self._session.received(data)
         elif data:
@@ -106,8 +108,8 @@ class AsyncioWire(asyncio.Protocol):
             self._session.eof()
 
     def soon(self, callback: Callable[[], None]) -> None:
-        if self._turn.is_running:
-            self._turn.at_end(callback)
+        if self._loop_pass.is_running:
+            self._loop_pass.call_at_end(callback)
         else:
             callback()
 
@@ -136,7 +138,7 @@ class AsyncioWire(asyncio.Protocol):
             return
         try:
             transport.write_eof()
-        except OSError:  # a reset that is not told yet
+        except OSError:  # a reset that was not reported yet
             transport.abort()
             return
         transport.set_write_buffer_limits(0)  # now resume_writing means that all is sent
@@ -154,10 +156,10 @@ class AsyncioWire(asyncio.Protocol):
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]  # "": reset already
         self.host, self.peer = host, format_address(host, port)
         self._transport.set_write_buffer_limits(self._high_water_bytes)
-        self._tell(self._session.opened, self)
+        self._call(self._session.opened, self)
 
     def data_received(self, data: bytes) -> None:
-        self._turn.arrived(self, data)
+        self._loop_pass.add_read(self, data)
 
     def eof_received(self) -> bool:
         self._eof = True
@@ -194,10 +196,11 @@ class AsyncioWire(asyncio.Protocol):
         if self._closing:
             self._end_after(LINGER_S, self._transport.close)
         elif not self.congested:
-            self._tell(self._session.uncongested)
+            self._call(self._session.uncongested)
 
-    def _tell(self, event: Callable[..., None], *args: object) -> None:
-        """Call the session where asyncio only logs what it raises, and end the connection then."""
+    def _call(self, event: Callable[..., None], *args: object) -> None:
+        """Call the session, and end the connection if it raises: asyncio would only log it."""
+
         survived = False
         try:
             event(*args)
@@ -223,7 +226,7 @@ class AsyncioWires:
     """The open wires of one listener or dial. They end with the task that holds them."""
 
     def __init__(self) -> None:
-        self.turn = LoopPass(asyncio.get_running_loop())
+        self.loop_pass = LoopPass(asyncio.get_running_loop())
         self._open: set[AsyncioWire] = set()
         self._is_complete = False
         self._over = asyncio.Event()
@@ -233,12 +236,12 @@ class AsyncioWires:
 
     def remove(self, wire: AsyncioWire) -> None:
         self._open.discard(wire)
-        self._look()
+        self._check_complete()
 
     def complete(self) -> None:
         """No more wires come."""
         self._is_complete = True
-        self._look()
+        self._check_complete()
 
     async def hold(self, stop: Callable[[], None] = lambda: None) -> None:
         """Return when the last wire is gone; cancelled, `stop` new ones and abort the open ones."""
@@ -253,6 +256,6 @@ class AsyncioWires:
                 await self._over.wait()
             raise
 
-    def _look(self) -> None:
+    def _check_complete(self) -> None:
         if self._is_complete and not self._open:
             self._over.set()

@@ -1,7 +1,7 @@
-"""The byte-stream seam: a `Wire` carries bytes, a `Session` gives them a meaning.
+"""The interface of byte streams: a `Wire` carries bytes, a `Session` gives them a meaning.
 
-Both are synchronous, so the same session runs unchanged over asyncio's protocols (`tcp`), over any
-anyio byte stream (`streams`) and over the simulated network (`memory`).
+Both are synchronous, so the same session runs unchanged over asyncio's protocols (`asyncio_wire`),
+over any anyio byte stream (`anyio_wire`) and over the simulated network (`memory`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Wire(Protocol):
     """One open connection, as a session sees it. Nothing here blocks or raises after the end."""
 
     peer: str
-    """Where the other end is, as `host:port`; for logs and `info`."""
+    """The address of the other end, as `host:port`; for logs and `info`."""
 
     host: str
     """The address alone; connection limits count by it."""
@@ -28,7 +28,7 @@ class Wire(Protocol):
 
     @property
     def failure(self) -> OSError | None:
-        """What ended the connection, where the wire knows it."""
+        """The error that ended the connection, if the wire knows it."""
 
     @property
     def congested(self) -> bool:
@@ -36,14 +36,14 @@ class Wire(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits to be sent."""
+        """The bytes that wait to be sent."""
 
     def write(self, data: bytes) -> None:
         """Queue bytes for sending; ignored once closed."""
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Call back once what else this pass of the loop brought was handed to its sessions, before
-        anything is written; at once where wires are read one by one."""
+        """Call back once all reads of this pass of the loop are handled, before anything is
+        written; at once where wires are read one by one."""
 
     def pause(self) -> None:
         """Read no further until `resume`: TCP carries the backpressure."""
@@ -64,7 +64,7 @@ class Session(Protocol):
     """One end's protocol on one connection, called by whatever drives the wire."""
 
     def opened(self, wire: Wire) -> None:
-        """The connection stands. Called once, first."""
+        """The connection is open. Called once, first."""
 
     def received(self, data: bytes) -> None:
         """Bytes came, at least one."""
@@ -86,7 +86,7 @@ class Listener(Protocol):
     """Something that accepts connections."""
 
     address: str
-    """Where it listens, as `host:port`, with the port the system chose."""
+    """The address it listens on, as `host:port`, with the port the system chose."""
 
     async def aclose(self) -> None:
         """Stop accepting; open connections stay."""

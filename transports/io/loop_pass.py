@@ -1,4 +1,5 @@
-"""What the reads of one pass of the loop brought, handled together, then written together.
+"""One pass of the event loop: its reads are handled together, then their answers are written.
+
 
 Reading fifty sockets first, then running the same code fifty times, then writing fifty times keeps
 the processor's caches warm: measured against a call for each read, twice the requests a second at
@@ -16,13 +17,13 @@ BYTES_MAX = 2**20
 
 
 class LoopPassWire(Protocol):
-    """A wire whose reads and writes may wait for the turn."""
+    """A wire whose reads and writes wait for the pass."""
 
-    def take(self, data: bytes) -> None:
-        """Hand `data` to the session."""
+    def handle_read(self, data: bytes) -> None:
+        """Give `data` to the session."""
 
     def write_out(self) -> None:
-        """Write what `write` left waiting."""
+        """Write the bytes that `write` queued."""
 
     def abort(self) -> None: ...
 
@@ -30,65 +31,68 @@ class LoopPassWire(Protocol):
 class LoopPass:
     """Collects reads until the loop's next pass, at most BYTES_MAX of them."""
 
-    __slots__ = ("_arrivals", "_arrived_bytes", "_dirty", "_endings", "_loop", "is_running")
+    __slots__ = ("_callbacks", "_loop", "_read_bytes", "_reads", "_writers", "is_running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._arrivals: deque[tuple[LoopPassWire, bytes]] = deque()
-        self._arrived_bytes = 0
-        self._dirty: deque[LoopPassWire] = deque()
-        self._endings: deque[Callable[[], None]] = deque()
+        self._reads: deque[tuple[LoopPassWire, bytes]] = deque()
+        self._read_bytes = 0
+        self._writers: deque[LoopPassWire] = deque()
+        self._callbacks: deque[Callable[[], None]] = deque()
         self.is_running = False
 
-    def arrived(self, wire: LoopPassWire, data: bytes) -> None:
-        if not self._arrivals:
+    def add_read(self, wire: LoopPassWire, data: bytes) -> None:
+        if not self._reads:
             self._loop.call_soon(self.run)
-        self._arrivals.append((wire, data))
-        self._arrived_bytes += len(data)
-        if self._arrived_bytes > BYTES_MAX:
+        self._reads.append((wire, data))
+        self._read_bytes += len(data)
+        if self._read_bytes > BYTES_MAX:
             self.run()
 
-    def has_written(self, wire: LoopPassWire) -> None:
-        """`wire` has something to write at the end of this turn."""
-        self._dirty.append(wire)
+    def add_write(self, wire: LoopPassWire) -> None:
+        """Have `wire` write at the end of this pass."""
 
-    def at_end(self, callback: Callable[[], None]) -> None:
-        """Call back when all reads of this turn are handled, before anything is written."""
-        self._endings.append(callback)
+        self._writers.append(wire)
+
+    def call_at_end(self, callback: Callable[[], None]) -> None:
+        """Call back when all reads of this pass are handled, before anything is written."""
+
+        self._callbacks.append(callback)
 
     def run(self) -> None:
-        """Handle what arrived. What raises ends its own wire, and the loop reports it; what was to
-        come behind it comes in the loop's next pass."""
-        arrivals = self._arrivals
-        if self.is_running or not (arrivals or self._endings or self._dirty):
+        """Handle the reads. An exception ends its own wire and is reported by the loop; reads
+        behind it are handled in the loop's next pass."""
+
+        reads = self._reads
+        if self.is_running or not (reads or self._callbacks or self._writers):
             return
         self.is_running = True
-        self._arrived_bytes = 0
-        in_hand: LoopPassWire | None = None
+        self._read_bytes = 0
+        current: LoopPassWire | None = None
         try:
-            while arrivals:
-                in_hand, data = arrivals.popleft()
-                in_hand.take(data)
-            in_hand = None
+            while reads:
+                current, data = reads.popleft()
+                current.handle_read(data)
+            current = None
         finally:
             try:
-                while self._endings:
-                    self._endings.popleft()()
+                while self._callbacks:
+                    self._callbacks.popleft()()
             finally:
-                self._finish(in_hand)
+                self._finish(current)
 
     def _finish(self, broken: LoopPassWire | None) -> None:
         self.is_running = False
-        dirty = self._dirty
-        in_hand: LoopPassWire | None = None
+        writers = self._writers
+        current: LoopPassWire | None = None
         try:
-            while dirty:
-                in_hand = dirty.popleft()
-                in_hand.write_out()
-            in_hand = None
+            while writers:
+                current = writers.popleft()
+                current.write_out()
+            current = None
         finally:
-            if self._arrivals or self._endings or dirty:
+            if self._reads or self._callbacks or writers:
                 self._loop.call_soon(self.run)
-            for wire in (in_hand, broken):
+            for wire in (current, broken):
                 if wire is not None:
                     wire.abort()

@@ -55,7 +55,7 @@ class Network:
     def listen(
         self, address: str, factory: SessionFactory, tasks: TaskGroup | None = None
     ) -> Listener:
-        """Accept connections to `address`; they run in `tasks`, or in those of who connects.
+        """Accept connections to `address`; they run in `tasks`, or in those of `connect`.
 
         Raises OSError when the address is taken.
         """
@@ -66,11 +66,11 @@ class Network:
         return listener
 
     async def connect(
-        self, tasks: TaskGroup, address: str, session: Session, *, source: str = "somebody"
+        self, tasks: TaskGroup, address: str, session: Session, *, source: str = "client"
     ) -> None:
         """Connect `session`, as `source`, to `address`; returns once its `opened` was called.
 
-        Raises ConnectionRefusedError when nobody listens, OSError across a partition.
+        Raises ConnectionRefusedError when nothing listens there, OSError across a partition.
         """
         await anyio.sleep(self.latency_s)
         if frozenset((source, address)) in self._partitions:
@@ -112,7 +112,8 @@ class Network:
         self._wake_all()
 
     def next_due(self) -> float:
-        """When the next bytes under way arrive, by the library's clock; inf: none are."""
+        """The time when the next bytes in flight arrive, by the library's clock; inf: none are."""
+
         now = anyio.current_time()
         dues = (pipe.due for pipe in self._pipes if self.passes(pipe))
         return min((due for due in dues if due > now), default=math.inf)
@@ -183,7 +184,8 @@ class _Pipe:
 
     @property
     def due(self) -> float:
-        """When its first bytes are to be read; inf: there are none."""
+        """The time when its first bytes arrive; inf: there are none."""
+
         return self._segments[0][0] if self._segments else math.inf
 
     @property
@@ -195,7 +197,8 @@ class _Pipe:
         self._changed = anyio.Event()
 
     def break_off(self) -> None:
-        """What is under way is lost, and either end finds out."""
+        """Lose the bytes in flight; both ends notice it."""
+
         self._broken = True
         self._segments.clear()
         self.wake()
@@ -208,10 +211,10 @@ class _Pipe:
         while data:
             if self._broken:
                 raise anyio.BrokenResourceError
-            room = self._network.window_bytes - self._held_bytes
-            if room > 0:
-                self._append(data[:room])
-                data = data[room:]
+            free = self._network.window_bytes - self._held_bytes
+            if free > 0:
+                self._append(data[:free])
+                data = data[free:]
             else:
                 await self._changed.wait()
 

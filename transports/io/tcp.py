@@ -1,4 +1,4 @@
-"""TCP: `listen` and `dial`, by `loop_wire` on asyncio and uvloop, by `streams` elsewhere."""
+"""TCP: `listen` and `dial`, by `asyncio_wire` on asyncio and uvloop, by `anyio_wire` on trio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millpond.transports.io.tls_handshake import HANDSHAKE_S, TlsAcceptor, TlsCo
 BACKLOG = 1024
 ACCEPT_RETRY_S = 0.1
 PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
-"""Seconds, a count and milliseconds: who vanished without a word is noticed in two minutes."""
+"""Seconds, a count and milliseconds: a peer that vanished is noticed in two minutes."""
 
 
 async def listen(
@@ -39,26 +39,25 @@ async def listen(
     """Accept connections at one address, each with a session of its own; port 0 is any port.
 
     Listener and connections end with `tasks` at the latest. Where a connection needs a task of its
-    own, it runs under `guard`; elsewhere the event loop reports what a session raises. With `tls` a
-    session is opened once TLS's own handshake is done; see `TlsAcceptor`. Raises OSError, also
-    when the
-    port is taken.
+    own, it runs under `guard`; elsewhere the event loop reports exceptions of a session. With `tls`
+    a session is opened once the TLS handshake is done; see `TlsAcceptor`. Raises OSError, also when
+    the port is taken.
     """
-    doorway = TlsAcceptor(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
+    acceptor = TlsAcceptor(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
     bound = await bind(host, port)
     address = format_address(*bound.getsockname()[:2])
-    listener: _LoopListener | _StreamListener
-    if doorway is not None:
-        factory = doorway.wrap(factory)
-        tasks.start_soon(doorway.watch)
+    listener: _AsyncioListener | _AnyioListener
+    if acceptor is not None:
+        factory = acceptor.wrap(factory)
+        tasks.start_soon(acceptor.watch)
     if _asyncio_runs():
         wires = AsyncioWires()
         server = await asyncio.get_running_loop().create_server(
             lambda: AsyncioWire(factory(), wires, high_water_bytes), sock=bound, backlog=BACKLOG
         )
         tasks.start_soon(wires.hold, server.close)
-        return _LoopListener(address, server, wires, doorway)
-    listener = _StreamListener(address, await SocketListener.from_socket(bound), doorway)
+        return _AsyncioListener(address, server, wires, acceptor)
+    listener = _AnyioListener(address, await SocketListener.from_socket(bound), acceptor)
     serve = partial(_serve, high_water_bytes=high_water_bytes, guard=guard)
     tasks.start_soon(listener.accept_all, tasks, factory, serve)
     return listener
@@ -79,10 +78,10 @@ async def dial(
     if tls is None:
         await _dial(tasks, host, port, session, high_water_bytes, guard)
         return
-    dialled = TlsConnector()
-    secured = SecureWire(session, tls, dialled, server_hostname or host)
+    connector = TlsConnector()
+    secured = SecureWire(session, tls, connector, server_hostname or host)
     await _dial(tasks, host, port, secured, high_water_bytes, guard)
-    await dialled.within(HANDSHAKE_S, secured)
+    await connector.wait(HANDSHAKE_S, secured)
 
 
 async def _dial(
@@ -120,7 +119,8 @@ async def bind(host: str, port: int) -> socket.socket:
 
 
 def _probe(bound: socket.socket) -> None:
-    """Have the system look after connections that are accepted here; they inherit it."""
+    """Enable keep-alive probes, which accepted connections inherit."""
+
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in PROBES.items():
         option = getattr(socket, name, None)  # not all systems have all of them
@@ -136,30 +136,30 @@ def _asyncio_runs() -> bool:
     return True
 
 
-TURNS_TO_BE_MADE = 3
-"""So many turns of the loop make a wire of a socket that was accepted."""
+PASSES_TO_MAKE_A_WIRE = 3
+"""After so many passes of the loop an accepted socket is a wire."""
 
 
-class _LoopListener:
+class _AsyncioListener:
     def __init__(
         self,
         address: str,
         server: asyncio.Server,
         wires: AsyncioWires,
-        doorway: TlsAcceptor | None,
+        acceptor: TlsAcceptor | None,
     ) -> None:
         self.address = address
         self._server = server
         self._wires = wires
-        self._doorway = doorway
+        self._acceptor = acceptor
 
     async def aclose(self) -> None:
         await self._stop_accepting()
         self._server.close()
         self._wires.complete()
-        if self._doorway is not None:
-            self._doorway.complete()
-        await asyncio.sleep(0)  # uvloop gives the port back one turn later
+        if self._acceptor is not None:
+            self._acceptor.complete()
+        await asyncio.sleep(0)  # uvloop frees the port one pass later
 
     async def _stop_accepting(self) -> None:
         """asyncio (as of 3.11) leaks a socket that it accepted and has no transport for when its
@@ -170,18 +170,20 @@ class _LoopListener:
         for each in self._server.sockets:
             loop.remove_reader(each.fileno())
         with anyio.CancelScope(shield=True):
-            for _ in range(TURNS_TO_BE_MADE):
+            for _ in range(PASSES_TO_MAKE_A_WIRE):
                 await asyncio.sleep(0)
 
 
 _Serve = Callable[[SocketStream, Session], Coroutine[Any, Any, None]]
 
 
-class _StreamListener:
-    def __init__(self, address: str, listener: SocketListener, doorway: TlsAcceptor | None) -> None:
+class _AnyioListener:
+    def __init__(
+        self, address: str, listener: SocketListener, acceptor: TlsAcceptor | None
+    ) -> None:
         self.address = address
         self._listener = listener
-        self._doorway = doorway
+        self._acceptor = acceptor
         self._scope = anyio.CancelScope()
 
     async def accept_all(self, tasks: TaskGroup, factory: SessionFactory, serve: _Serve) -> None:
@@ -203,8 +205,8 @@ class _StreamListener:
     async def aclose(self) -> None:
         self._scope.cancel()
         await self._listener.aclose()
-        if self._doorway is not None:
-            self._doorway.complete()
+        if self._acceptor is not None:
+            self._acceptor.complete()
 
 
 async def _serve(

@@ -1,7 +1,7 @@
 """TLS as a layer of its own: a session to the wire below it, a wire to the session above it.
 
-Nothing here waits, so it is the same on every event loop, and what happens to it is ours to tell: a
-handshake that fails ends with TLS's own alert and a reason, an end is said before it happens.
+Nothing here waits, so it is the same on every event loop. A handshake that fails ends with the
+alert of TLS and an error; a close sends close_notify first.
 """
 
 from __future__ import annotations
@@ -14,44 +14,45 @@ from typing import Protocol
 from millpond.transports.io.interface import Session, Wire
 
 RECORD_BYTES = 2**14
-SEAL_BYTES = 2**16
+ENCRYPT_BYTES = 2**16
 ANSWER_BYTES_MAX = 2**14
-"""What TLS itself answers (to demands for new keys) before any data comes in between."""
+"""Bytes that TLS itself answers (to key updates) before any data has to come in between."""
 
 
 class HandshakeFailed(ConnectionError):
     """The other end left during the TLS handshake, or let it take too long."""
 
 
-class EmptyTalk(ConnectionError):
-    """The other end demands answers of TLS itself, over and over, and sends no data."""
+class KeyUpdateFlood(ConnectionError):
+    """The other end keeps asking TLS for new keys, and sends no data."""
 
 
 class Handshakes(Protocol):
-    """Who is told how a handshake goes on."""
+    """Told of the start and the end of handshakes."""
 
     def handshake_started(self, wire: SecureWire) -> None:
-        """The connection stands, the handshake begins."""
+        """The connection is open, the handshake begins."""
 
     def handshake_ended(self, wire: SecureWire) -> None:
-        """It is over: it failed if there is a `wire.failure`. Called once."""
+        """The handshake is over: it failed if there is a `wire.failure`. Called once."""
 
 
 class SecureWire:
-    """TLS between a wire and `session`, which hears of nothing before the handshake is done.
+    """TLS between a wire and `session`, which is opened when the handshake is done.
 
-    `failure` is what ended the connection: an OSError, of TLS mostly. `peer_certificate_hash` is
-    the SHA-256 of the DER of the certificate that the other end showed, None if it showed none.
+    `failure` is the error that ended the connection: an OSError, of TLS mostly.
+    `peer_certificate_hash` is the SHA-256 of the DER of the other end's certificate, None if it
+    showed none.
     """
 
     __slots__ = (
         "_answer_bytes",
         "_closing",
         "_handshakes",
-        "_heard_end",
+        "_has_eof",
         "_incoming",
+        "_is_handshake_over",
         "_is_open",
-        "_is_settled",
         "_outgoing",
         "_session",
         "_tls",
@@ -89,7 +90,7 @@ class SecureWire:
         self._wire: Wire | None = None
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = self._answer_bytes = 0
-        self._is_open = self._is_settled = self._heard_end = self._closing = False
+        self._is_open = self._is_handshake_over = self._has_eof = self._closing = False
 
     @property
     def congested(self) -> bool:
@@ -105,7 +106,7 @@ class SecureWire:
             return
         self._unwritten.append(data)
         self._unwritten_bytes += len(data)
-        if self._unwritten_bytes >= SEAL_BYTES:
+        if self._unwritten_bytes >= ENCRYPT_BYTES:
             self._write_out()
         elif len(self._unwritten) == 1:
             self._wire.soon(self._write_out)
@@ -132,7 +133,7 @@ class SecureWire:
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass  # the goodbye is written, the other end's is not waited for
+            pass  # close_notify is written, the other end's is not waited for
         self._send()
         self._wire.close()
 
@@ -145,7 +146,7 @@ class SecureWire:
         self._wire = wire
         self.peer, self.host = wire.peer, wire.host
         self._handshakes.handshake_started(self)
-        self._shake()
+        self._continue_handshake()
 
     def received(self, data: bytes) -> None:
         if self._closing:
@@ -154,52 +155,54 @@ class SecureWire:
         if self._is_open:
             self._read()
         else:
-            self._shake()
+            self._continue_handshake()
 
     def uncongested(self) -> None:
         if self._is_open:
             self._session.uncongested()
 
     def eof(self) -> None:
-        """Whoever closes without TLS's goodbye is answered all the same: what our protocols frame
-        shows by itself whether it is whole."""
+        """An end without close_notify is an end as well: frames of our protocols show by themselves
+        whether they are whole."""
+
         if not self._is_open:
-            self._fail(HandshakeFailed("the other end closed during the TLS handshake"))
-        elif not self._heard_end:
-            self._heard_end = True
+            self._refuse_handshake(HandshakeFailed("the other end closed during the TLS handshake"))
+        elif not self._has_eof:
+            self._has_eof = True
             self._session.eof()
 
     def ended(self) -> None:
         self._closing = True
         self._unwritten.clear()
         self._unwritten_bytes = 0
-        if not self._is_settled:
-            self._settle(HandshakeFailed("the connection broke during the TLS handshake"))
+        if not self._is_handshake_over:
+            self._end_handshake(HandshakeFailed("the connection broke during the TLS handshake"))
         session, was_open = self._session, self._is_open
         del self._session  # the two no longer hold each other: no work for the collector
         if was_open:
             session.ended()
 
     def fail_handshake(self, failure: OSError) -> None:
-        """End a handshake that takes too long, or one too many."""
-        self._settle(failure)
+        """End a handshake that takes too long, or is one too many."""
+
+        self._end_handshake(failure)
         self.abort()
 
-    def _shake(self) -> None:
+    def _continue_handshake(self) -> None:
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
             return
         except OSError as exc:
-            self._fail(exc)
+            self._refuse_handshake(exc)
             return
         self._send()
         certificate = self._tls.getpeercert(True)
         if certificate is not None:
             self.peer_certificate_hash = sha256(certificate).digest()
         self._is_open = True
-        self._settle(None)
+        self._end_handshake(None)
         self._session.opened(self)
         if not self._closing:
             self._read()
@@ -227,15 +230,16 @@ class SecureWire:
         else:
             self._answer_bytes += answer_bytes
             if self._answer_bytes > ANSWER_BYTES_MAX and failure is None:
-                failure = EmptyTalk("the other end demands new keys and sends nothing")
+                failure = KeyUpdateFlood("the other end demands new keys and sends nothing")
         if failure is not None:
-            self._break_off(failure)
-        elif is_end and not (self._heard_end or self._closing):
-            self._heard_end = True
+            self._fail(failure)
+        elif is_end and not (self._has_eof or self._closing):
+            self._has_eof = True
             self._session.eof()
 
     def _write_out(self) -> None:
-        """Seal what was written, and give it to the wire below."""
+        """Encrypt what was written, and give it to the wire below."""
+
         unwritten = self._unwritten
         if not unwritten or self._closing:
             return
@@ -246,21 +250,22 @@ class SecureWire:
             while view:
                 view = view[self._tls.write(view) :]
         except OSError as exc:
-            self._break_off(exc)
+            self._fail(exc)
             return
         self._send()
 
     def _send(self) -> None:
-        sealed = self._outgoing.read()
-        if sealed and self._wire is not None:
-            self._wire.write(sealed)
+        encrypted = self._outgoing.read()
+        if encrypted and self._wire is not None:
+            self._wire.write(encrypted)
 
-    def _fail(self, failure: OSError) -> None:
-        """End a handshake; what TLS has to say about it is sent."""
-        self._settle(failure)
+    def _refuse_handshake(self, failure: OSError) -> None:
+        """End the handshake; its alert is sent."""
+
+        self._end_handshake(failure)
         self._end()
 
-    def _break_off(self, failure: OSError) -> None:
+    def _fail(self, failure: OSError) -> None:
         if self.failure is None:
             self.failure = failure
         self._end()
@@ -271,8 +276,8 @@ class SecureWire:
         if self._wire is not None:
             self._wire.close()
 
-    def _settle(self, failure: OSError | None) -> None:
-        if not self._is_settled:
-            self._is_settled = True
+    def _end_handshake(self, failure: OSError | None) -> None:
+        if not self._is_handshake_over:
+            self._is_handshake_over = True
             self.failure = failure
             self._handshakes.handshake_ended(self)

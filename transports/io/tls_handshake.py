@@ -1,4 +1,4 @@
-"""TLS handshakes under way: of one connection that was dialled, and of all those of a listener."""
+"""TLS handshakes in progress: that of one dialled connection, and those of a listener."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TICK_S = 1.0
 
 
 class TlsConnector:
-    """The handshake of one connection that was dialled."""
+    """The handshake of one dialled connection."""
 
     def __init__(self) -> None:
         self._over = anyio.Event()
 
     def handshake_started(self, wire: SecureWire) -> None:
-        """Nothing waits for that."""
+        """Nothing to do: `wait` is called later."""
 
     def handshake_ended(self, wire: SecureWire) -> None:
         self._over.set()
 
-    async def within(self, seconds: float, wire: SecureWire) -> None:
+    async def wait(self, seconds: float, wire: SecureWire) -> None:
         """Wait for the handshake of `wire`. Raises OSError, of TLS mostly, if it fails."""
         try:
             with anyio.move_on_after(seconds):
@@ -40,11 +40,11 @@ class TlsConnector:
 
 
 class TlsAcceptor:
-    """The handshakes of one listener: each is over within `handshake_s`, give or take a second.
+    """The handshakes of one listener; each ends within `handshake_s`, give or take a second.
 
-    More than `handshakes_max` at once cost the oldest one its place, so that a flood of connections
-    that never finish theirs cannot keep out whoever does. `context` is asked for each connection;
-    `on_refused` hears the host of the other end and why its handshake failed.
+    Above `handshakes_max` at once the oldest one is ended, so that a flood of connections that
+    never finish theirs does not keep out others. `context` is called for each connection;
+    `on_refused` is called with the host of the other end and the error of its handshake.
     """
 
     def __init__(
@@ -61,30 +61,31 @@ class TlsAcceptor:
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
         self._now = now
-        self._under_way: dict[SecureWire, float] = {}
+        self._in_progress: dict[SecureWire, float] = {}
         self._is_complete = False
         self._over = anyio.Event()
 
     def wrap(self, factory: SessionFactory) -> SessionFactory:
-        """Sessions whose connections come in by TLS."""
+        """Sessions of `factory`, each behind TLS."""
+
         return lambda: SecureWire(factory(), self._context(), self)
 
     def handshake_started(self, wire: SecureWire) -> None:
-        if len(self._under_way) >= self._handshakes_max:
-            oldest = next(iter(self._under_way))
+        if len(self._in_progress) >= self._handshakes_max:
+            oldest = next(iter(self._in_progress))
             oldest.fail_handshake(HandshakeFailed("too many TLS handshakes at once"))
-        self._under_way[wire] = self._now() + self._handshake_s
+        self._in_progress[wire] = self._now() + self._handshake_s
 
     def handshake_ended(self, wire: SecureWire) -> None:
-        self._under_way.pop(wire, None)
-        self._look()
+        self._in_progress.pop(wire, None)
+        self._check_complete()
         if wire.failure is not None:
             self._on_refused(wire.host, wire.failure)
 
     def complete(self) -> None:
         """No more connections come."""
         self._is_complete = True
-        self._look()
+        self._check_complete()
 
     async def watch(self) -> None:
         """End handshakes that take too long, until no more can come."""
@@ -92,12 +93,12 @@ class TlsAcceptor:
             with anyio.move_on_after(TICK_S):
                 await self._over.wait()
             now = self._now()
-            late = [wire for wire, until in self._under_way.items() if until <= now]
+            late = [wire for wire, until in self._in_progress.items() if until <= now]
             for wire in late:
                 wire.fail_handshake(
                     HandshakeFailed(f"no TLS handshake within {self._handshake_s:g} s")
                 )
 
-    def _look(self) -> None:
-        if self._is_complete and not self._under_way:
+    def _check_complete(self) -> None:
+        if self._is_complete and not self._in_progress:
             self._over.set()

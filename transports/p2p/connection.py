@@ -213,7 +213,7 @@ class P2PConnection(Port):
             sample = first_sample(packets, now)
             if sample is not None:
                 self._sample = sample
-                stats.begin(now)
+                stats.start_sample(now)
         if self._unhandled is not None:
             self._unhandled += packets
         else:
@@ -369,7 +369,7 @@ class P2PConnection(Port):
         sample = self._sample
         if sample is not None and any(map(sample.is_answered_by, out)):
             self._sample = None
-            self._stats.end(sample.received_at, self._node.now())
+            self._stats.end_sample(sample.received_at, self._node.now())
         out.clear()
         self._out_bytes = 0
         if self._wire.congested and self._stalled_since == inf:

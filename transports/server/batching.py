@@ -1,7 +1,7 @@
-"""What several connections ask of one cell in one pass of the loop, handed over as one batch.
+"""Batching of requests: those of several connections for one cell, in one pass of the loop.
 
-Fifty clients that append to one stream cost it one chunk, one record of the journal and one turn
-instead of fifty. Nobody waits for it: it is what the same pass brought (`Wire.soon`).
+Fifty clients that append to one stream cost it one chunk, one record of the journal and one run
+instead of fifty. No request waits for that: all came in the same pass (`Wire.soon`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from millpond.actors.messages import Batch, CellMessage, Port
 
 
 class BatchedPort(Port, Protocol):
-    """A connection whose requests are gathered."""
+    """A connection whose requests are batched."""
 
     def must_wait(self, cell: bytes) -> None:
-        """The cell's mailbox is full: ask for nothing more until it has room."""
+        """The mailbox of the cell is full: give it nothing more until it has room."""
 
 
 Share = tuple[BatchedPort, list[CellMessage], int]
-"""What one connection gives, and its size in bytes."""
+"""The messages of one connection, and their size in bytes."""
 
 
 class CellBatcher:
-    """One for all connections of a node. `submit` gives a batch to a cell; False: it is full."""
+    """The batches of all connections of a node. `submit` gives one to a cell; False: it is full."""
 
     __slots__ = ("_now", "_shares", "_submit")
 
@@ -43,7 +43,8 @@ class CellBatcher:
         size_bytes: int,
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Take messages of a connection; `soon` calls back at the end of this pass of the loop."""
+        """Add messages of a connection; `soon` calls back at the end of this pass of the loop."""
+
         shares = self._shares.get(cell)
         if shares is not None:
             shares.append((port, messages, size_bytes))
@@ -54,35 +55,37 @@ class CellBatcher:
             soon(self.submit_all)
 
     def submit_all(self) -> None:
-        """Everything that was gathered goes to its cell, also if one of them raises."""
-        # One at a time: what is still to be given may be asked for meanwhile (`submit_now`).
+        """Submit all batches, also if one of the cells raises."""
+
+        # One at a time: `submit_now` may take a batch out meanwhile.
         waiting, now = self._shares, self._now()
         try:
             while waiting:
                 cell, shares = waiting.popitem()
-                self._give(cell, shares, now)
+                self._submit_shares(cell, shares, now)
         finally:
-            if waiting:  # nobody else gives these
+            if waiting:  # nothing else submits these
                 self.submit_all()
 
     def submit_now(self, cell: bytes) -> None:
-        """What this cell is to be given goes there now: something comes behind it."""
+        """Submit the batch of one cell: a request that is not batched follows."""
+
         shares = self._shares.pop(cell, None)
         if shares is not None:
-            self._give(cell, shares, self._now())
+            self._submit_shares(cell, shares, self._now())
 
-    def _give(self, cell: bytes, shares: list[Share], now: float) -> None:
+    def _submit_shares(self, cell: bytes, shares: list[Share], now: float) -> None:
         if len(shares) == 1:
             port, messages, size_bytes = shares[0]
             batch = Batch(port, messages, size_bytes)
         else:
-            batch = _together(shares)
+            batch = _merged(shares)
         if not self._submit(cell, batch, now):
             for port in dict.fromkeys(port for port, _, _ in shares):
                 port.must_wait(cell)
 
 
-def _together(shares: list[Share]) -> Batch:
+def _merged(shares: list[Share]) -> Batch:
     ports: list[Port] = []
     mail: list[CellMessage] = []
     for port, messages, _ in shares:

@@ -351,7 +351,7 @@ class PipelinedConnection(Port, Generic[R]):
             self._in_flight_bytes = 0
         if self.answered > self._sampled:
             self._sampled = NOTHING
-            self._stats.end(self._sampled_at, self._node.now())
+            self._stats.end_sample(self._sampled_at, self._node.now())
         if observer is not None:
             observer.after_replies(self.answered)
 
@@ -468,7 +468,7 @@ class PipelinedConnection(Port, Generic[R]):
             return
         # One that waits for a record takes as long as its client likes.
         if self.now >= self._stats.sample_at and self._blocked_read_cell is None:
-            self._stats.begin(self.now)
+            self._stats.start_sample(self.now)
             self._sampled, self._sampled_at = self.next_number, self.now
         self._in_flight += requests
         self.next_number += len(requests)

@@ -1,4 +1,4 @@
-"""Limits of requests a second (P2P-24): buckets of tokens, of a connection and of a peer."""
+"""Rate limits, in requests a second (P2P-24): token buckets of a connection and of a peer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class TokenBucket:
         self._updated_at = now
 
     def take(self, now: float) -> int:
-        """Take a token for a request. Gives 0, or after how many milliseconds there will be one."""
+        """Take a token for a request. Gives 0, or the milliseconds until there is one."""
+
         self._fill(now)
         if self._tokens >= 1:
             self._tokens -= 1
@@ -24,12 +25,14 @@ class TokenBucket:
         return self._ms_until(1)
 
     def spend(self, count: int, now: float) -> None:
-        """Take tokens for requests that cannot be refused; it may owe some after that."""
+        """Take tokens for requests that cannot be refused; the bucket may owe some after that."""
+
         self._fill(now)
         self._tokens -= count
 
     def debt_ms(self, now: float) -> int:
-        """After how many milliseconds nothing is owed any more; 0: nothing is."""
+        """The milliseconds until nothing is owed any more; 0: nothing is."""
+
         self._fill(now)
         return 0 if self._tokens >= 0 else self._ms_until(0)
 
@@ -43,9 +46,9 @@ class TokenBucket:
 
 
 class RateLimit:
-    """What one connection may ask for, by its own bucket and one that it shares, if there are any.
+    """The rate limit of one connection: its own bucket and a shared one, as far as there are any.
 
-    `refused` counts in a row.
+    `refused` counts the requests that were refused in a row.
     """
 
     __slots__ = ("_buckets", "refused")
@@ -59,7 +62,8 @@ class RateLimit:
         return bool(self._buckets)
 
     def take(self, now: float) -> int:
-        """For one request. Gives 0, or after how many milliseconds it may be asked again."""
+        """Count one request. Gives 0, or the milliseconds after which it may be sent again."""
+
         for bucket in self._buckets:
             delay_ms = bucket.take(now)
             if delay_ms:
@@ -72,7 +76,7 @@ class RateLimit:
 class SharedBuckets:
     """One bucket for all connections of a peer, known by its key, or of an address.
 
-    Of more than `kept_max` those are forgotten whose latest connection came longest ago.
+    Above `kept_max` buckets those are dropped whose latest connection came longest ago.
     """
 
     def __init__(self, per_s: int, kept_max: int = 10_000) -> None:
@@ -81,7 +85,8 @@ class SharedBuckets:
         self._buckets: OrderedDict[bytes | str, TokenBucket] = OrderedDict()
 
     def bucket(self, peer: bytes | str | None, now: float) -> TokenBucket | None:
-        """None: there is no limit, or it holds for nobody who is not known."""
+        """None: there is no limit, or none for a client that is not known."""
+
         if not self._per_s or peer is None:
             return None
         bucket = self._buckets.get(peer)

@@ -1,4 +1,4 @@
-"""Why somebody was turned away or a request was not carried out: counted, and told in the log."""
+"""Refused connections and requests: counted by reason, and logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG_EVERY_S = 1.0
 
 
 class Refusal(Enum):
-    """What the node's keepers look for when somebody complains, or attacks."""
+    """The reasons for which a client is refused, as operators see them in `info` and the log."""
 
     TOO_MANY = "too many connections"
     BAD_PROOF = "bad proof"
@@ -35,12 +35,13 @@ class RefusalLog:
         self._logged: dict[Refusal, tuple[float, int]] = {}
 
     def record_refusal(self, refusal: Refusal, address: str) -> None:
-        """One more, of somebody at this address."""
+        """Count one more, of a client at this address."""
+
         count = self._counts[refusal.value] = self._counts.get(refusal.value, 0) + 1
-        logged_at, told = self._logged.get(refusal, (-inf, 0))
+        logged_at, logged = self._logged.get(refusal, (-inf, 0))
         now = self._now()
         if now < logged_at + LOG_EVERY_S:
             return
         self._logged[refusal] = (now, count)
-        times = count - told
+        times = count - logged
         log.info("refused: reason=%r address=%s times=%d", refusal.value, address, times)

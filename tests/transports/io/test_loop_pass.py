@@ -1,4 +1,4 @@
-"""What one wire or session raises in a turn does not keep from others what is theirs."""
+"""Passes of the loop: an exception of one wire or session leaves the others unharmed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from millpond.transports.io.loop_pass import LoopPass
 class Echo:
     """A wire that writes what it reads, or raises on the way."""
 
-    def __init__(self, turn: LoopPass, *, raises_at: str = "") -> None:
-        self._turn = turn
+    def __init__(self, loop_pass: LoopPass, *, raises_at: str = "") -> None:
+        self._loop_pass = loop_pass
         self._raises_at = raises_at
         self._unwritten = b""
         self.written = b""
         self.is_aborted = False
 
-    def take(self, data: bytes) -> None:
+    def handle_read(self, data: bytes) -> None:
         if self._raises_at == "take":
             raise RuntimeError("take")
         if not self._unwritten:
-            self._turn.has_written(self)
+            self._loop_pass.add_write(self)
         self._unwritten += data
 
     def write_out(self) -> None:
@@ -43,19 +43,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Told(list[str]):
+class LoopErrors(list[str]):
     """What was raised, as the loop reports it."""
 
-    def take(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    def keep(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         self.append(str(context["exception"]))
 
 
 @pytest.fixture
-async def told() -> AsyncIterator[Told]:
-    loop, told = asyncio.get_running_loop(), Told()
+async def errors() -> AsyncIterator[LoopErrors]:
+    loop, errors = asyncio.get_running_loop(), LoopErrors()
     before = loop.get_exception_handler()
-    loop.set_exception_handler(told.take)
-    yield told
+    loop.set_exception_handler(errors.keep)
+    yield errors
     loop.set_exception_handler(before)
 
 
@@ -64,49 +64,49 @@ async def passes(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_wires_that_raise_at_writing_end_alone(told: Told) -> None:
-    turn = LoopPass(asyncio.get_running_loop())
-    wires = [Echo(turn, raises_at="write" if at in (0, 2, 3) else "") for at in range(6)]
+async def test_wires_that_raise_at_writing_end_alone(errors: LoopErrors) -> None:
+    loop_pass = LoopPass(asyncio.get_running_loop())
+    wires = [Echo(loop_pass, raises_at="write" if at in (0, 2, 3) else "") for at in range(6)]
     for wire in wires:
-        turn.arrived(wire, b"x")
+        loop_pass.add_read(wire, b"x")
     await passes()
     assert [wire.written for wire in wires] == [b"", b"x", b"", b"", b"x", b"x"]
     assert [wire.is_aborted for wire in wires] == [True, False, True, True, False, False]
-    assert told == ["write"] * 3
-    turn.arrived(wires[1], b"y")
+    assert errors == ["write"] * 3
+    loop_pass.add_read(wires[1], b"y")
     await passes()
-    assert wires[1].written == b"xy" and len(told) == 3
+    assert wires[1].written == b"xy" and len(errors) == 3
 
 
-async def test_a_session_and_a_wire_that_raise_in_one_turn(told: Told) -> None:
-    turn = LoopPass(asyncio.get_running_loop())
-    whole, session, wire, last = (Echo(turn, raises_at=at) for at in ("", "take", "write", ""))
+async def test_a_session_and_a_wire_that_raise_in_one_pass(errors: LoopErrors) -> None:
+    loop_pass = LoopPass(asyncio.get_running_loop())
+    whole, session, wire, last = (Echo(loop_pass, raises_at=at) for at in ("", "take", "write", ""))
     for each in (wire, whole, session, last):
-        turn.arrived(each, b"x")
+        loop_pass.add_read(each, b"x")
     await passes()
     assert whole.written == last.written == b"x"
     assert wire.is_aborted and session.is_aborted
     assert not whole.is_aborted and not last.is_aborted
-    assert "write" in told
+    assert "write" in errors
 
 
 async def test_what_raises_at_the_end_of_the_reads_keeps_back_neither_ends_nor_writes(
-    told: Told,
+    errors: LoopErrors,
 ) -> None:
-    turn, called = LoopPass(asyncio.get_running_loop()), list[str]()
+    loop_pass, called = LoopPass(asyncio.get_running_loop()), list[str]()
 
     def fail() -> None:
         raise RuntimeError("end")
 
-    class Asking(Echo):
-        def take(self, data: bytes) -> None:
-            super().take(data)
-            turn.at_end(lambda: called.append("first"))
-            turn.at_end(fail)
-            turn.at_end(lambda: called.append("last"))
+    class Calling(Echo):
+        def handle_read(self, data: bytes) -> None:
+            super().handle_read(data)
+            loop_pass.call_at_end(lambda: called.append("first"))
+            loop_pass.call_at_end(fail)
+            loop_pass.call_at_end(lambda: called.append("last"))
 
-    wire = Asking(turn)
-    turn.arrived(wire, b"x")
+    wire = Calling(loop_pass)
+    loop_pass.add_read(wire, b"x")
     await passes()
     assert called == ["first", "last"] and wire.written == b"x" and not wire.is_aborted
-    assert told == ["end"]
+    assert errors == ["end"]

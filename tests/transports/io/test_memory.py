@@ -63,28 +63,28 @@ async def until(true: Callable[[], object]) -> None:
 async def connect(
     network: Network, tasks: anyio.abc.TaskGroup, name: str = "alice", source: str = "bob"
 ) -> tuple[Recorder, Recorder]:
-    """A connection from `source` to `name`: the accepted end and the dialled one."""
-    accepted, dialled = Recorder(echoes=True), Recorder()
+    """A connection from `source` to `name`: the accepted end and the connector one."""
+    accepted, connector = Recorder(echoes=True), Recorder()
     listener = network.listen(name, lambda: accepted)
-    await network.connect(tasks, name, dialled, source=source)
+    await network.connect(tasks, name, connector, source=source)
     await until(lambda: accepted.events)
     await listener.aclose()
-    return accepted, dialled
+    return accepted, connector
 
 
 @virtual_time
 async def test_latency_delays_every_byte_and_takes_no_real_time() -> None:
     network = Network(random.Random(1), latency_s=30.0)
     async with anyio.create_task_group() as tasks:
-        accepted, dialled = await connect(network, tasks)
+        accepted, connector = await connect(network, tasks)
         start = anyio.current_time()
-        dialled.wire.write(b"there and back")
+        connector.wire.write(b"there and back")
         await anyio.sleep(59.9)
-        assert accepted.data == b"there and back" and dialled.data == b""
+        assert accepted.data == b"there and back" and connector.data == b""
         await anyio.sleep(0.2)
-        assert dialled.data == b"there and back"
+        assert connector.data == b"there and back"
         assert accepted.times[0] - start == pytest.approx(30)
-        assert dialled.times[0] - start == pytest.approx(60)
+        assert connector.times[0] - start == pytest.approx(60)
         tasks.cancel_scope.cancel()
 
 
@@ -92,16 +92,16 @@ async def test_latency_delays_every_byte_and_takes_no_real_time() -> None:
 async def test_a_partition_holds_bytes_until_it_heals() -> None:
     network = Network(random.Random(1))
     async with anyio.create_task_group() as tasks:
-        _, dialled = await connect(network, tasks)
+        _, connector = await connect(network, tasks)
         network.partition("bob", "alice")
-        dialled.wire.write(b"held")
+        connector.wire.write(b"held")
         await anyio.sleep(3600)
-        assert dialled.data == b"" and dialled.events == ["opened"]
+        assert connector.data == b"" and connector.events == ["opened"]
         with pytest.raises(OSError):
             await network.connect(tasks, "alice", Recorder(), source="bob")
         network.heal("alice", "bob")
         await anyio.sleep(1)
-        assert dialled.data == b"held"
+        assert connector.data == b"held"
         tasks.cancel_scope.cancel()
 
 
@@ -153,10 +153,10 @@ async def test_a_seed_decides_where_segments_are_cut() -> None:
     async def run(seed: int) -> list[int]:
         network = Network(random.Random(seed), split=True)
         async with anyio.create_task_group() as tasks:
-            accepted, dialled = await connect(network, tasks)
-            dialled.wire.write(bytes(20_000))
+            accepted, connector = await connect(network, tasks)
+            connector.wire.write(bytes(20_000))
             await anyio.sleep(10)
-            assert accepted.data == dialled.data == bytes(20_000)
+            assert accepted.data == connector.data == bytes(20_000)
             tasks.cancel_scope.cancel()
         return [len(chunk) for chunk in accepted.chunks]
 

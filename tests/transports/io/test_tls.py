@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import dial, listen, parse_address
-from millpond.transports.io.tls import EmptyTalk, HandshakeFailed, SecureWire
+from millpond.transports.io.tls import HandshakeFailed, KeyUpdateFlood, SecureWire
 from millpond.transports.io.tls_handshake import TlsAcceptor, TlsConnector
 from tests.node.tls_files import Files, files_of
 from tests.transports.io.test_wires import Recorder, echo, until
@@ -74,10 +74,10 @@ class Pair:
         self.refused: list[OSError] = []
         self.sessions = (Recorder(), Recorder())
         self.pipes = (Pipe(), Pipe())
-        doorway = TlsAcceptor(
+        acceptor = TlsAcceptor(
             lambda: server, lambda host, failure: self.refused.append(failure), now=lambda: 0.0
         )
-        behind = doorway.wrap(lambda: self.sessions[1])()
+        behind = acceptor.wrap(lambda: self.sessions[1])()
         assert isinstance(behind, SecureWire)
         self.ends = (SecureWire(self.sessions[0], client, TlsConnector(), NAME), behind)
         for end, pipe in zip(self.ends, self.pipes, strict=True):
@@ -204,7 +204,7 @@ def test_who_only_ever_demands_new_keys_is_sent_away(files: Files) -> None:
         if not answers.is_closed:
             demand()
     assert answers.is_closed and len(answers.out) < 2**15
-    assert isinstance(server.failure, EmptyTalk)
+    assert isinstance(server.failure, KeyUpdateFlood)
 
 
 @pytest.mark.parametrize("place", [0, 1, 7, -1])
@@ -285,14 +285,14 @@ def test_a_handshake_that_takes_too_long_is_over(
 
     async def run() -> None:
         network = Network(Random(1))
-        doorway = TlsAcceptor(files.server, lambda *about: told.append(about))
+        acceptor = TlsAcceptor(files.server, lambda *about: told.append(about))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(doorway.watch)
-            network.listen("alice", doorway.wrap(echo), tasks)
-            dialled = TlsConnector()
-            secured = SecureWire(prompt, files.client(), dialled, NAME)
+            tasks.start_soon(acceptor.watch)
+            network.listen("alice", acceptor.wrap(echo), tasks)
+            connector = TlsConnector()
+            secured = SecureWire(prompt, files.client(), connector, NAME)
             await network.connect(tasks, "alice", secured)
-            await dialled.within(5, secured)
+            await connector.wait(5, secured)
             began = anyio.current_time()
             await network.connect(tasks, "alice", silent, source="mallory")
             while not silent.is_over:  # noqa: ASYNC110 (it happens in a session)
@@ -327,13 +327,13 @@ async def test_a_thousand_half_open_handshakes_stop_nobody(
     fewer will do: there a thousand take seconds."""
     many = 1000 if anyio_backend_name == "asyncio" else 300
     refused: list[OSError] = []
-    doorway = TlsAcceptor(
+    acceptor = TlsAcceptor(
         files.server, lambda host, failure: refused.append(failure), handshakes_max=many // 2
     )
     idle: list[socket.socket] = []
     with ExitStack() as sockets:
         async with anyio.create_task_group() as tasks:
-            listener = await listen(tasks, "127.0.0.1", 0, echo, tls=doorway)
+            listener = await listen(tasks, "127.0.0.1", 0, echo, tls=acceptor)
             where = parse_address(listener.address)
             for number in range(many):
                 idle.append(sockets.enter_context(socket.create_connection(where)))
@@ -382,8 +382,8 @@ async def test_a_closed_listener_and_its_task_end_when_the_last_handshake_does(
 ) -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            doorway = TlsAcceptor(files.server, handshake_s=0.1)
-            listener = await listen(tasks, "127.0.0.1", 0, echo, tls=doorway)
+            acceptor = TlsAcceptor(files.server, handshake_s=0.1)
+            listener = await listen(tasks, "127.0.0.1", 0, echo, tls=acceptor)
             idle = socket.create_connection(parse_address(listener.address))
             await anyio.sleep(0.05)
             await listener.aclose()

@@ -150,10 +150,10 @@ class Wires:
         if not self._client_tls:
             await network.connect(self._tasks, address, session, source="bob")
             return
-        dialled = TlsConnector()
-        secured = SecureWire(session, self._client_tls, dialled, "127.0.0.1")
+        connector = TlsConnector()
+        secured = SecureWire(session, self._client_tls, connector, "127.0.0.1")
         await network.connect(self._tasks, address, secured, source="bob")
-        await dialled.within(5, secured)
+        await connector.wait(5, secured)
 
     async def pair(self, server: Recorder, client: Recorder) -> None:
         """Connect the two, and stop listening."""
