@@ -99,6 +99,6 @@ def test_every_code_is_in_the_registry() -> None:
     rows = re.findall(r"^\| (\w\w) \| ([A-Z_, ]+) \|", section("NACK"), re.M)
     shown = {name: int(number, 16) for number, names in rows for name in names.split(", ")}
     assert shown == {code.name: byte for code, byte in CODES.items()}
-    refusals = section("NACK").split("For a HELLO")[1].partition("\n")[0]
+    refusals = " ".join(section("NACK").split("For a HELLO")[1].partition("\n\n")[0].split())
     for code in HelloCode:
         assert f"{code:02x} {code.name.lower().replace('_', ' ')}" in refusals
