@@ -494,10 +494,11 @@ class Channel:
         row = self.buffer.remove(message_id)
         if row is None:
             return
-        size = len(row.data)
-        self.publisher.quota.release(size)
+        size, quota = len(row.data), self.publisher.quota
+        if quota.is_measured:
+            quota.release(size)
         if self.dead_letters:
-            self.dead_letters.discard(message_id)
+            self.dead_letters.pop(message_id, None)
         self.delivery.forget(message_id)
         if self.jobs is not None:
             self.jobs.forget(message_id)

@@ -26,45 +26,35 @@ def is_dead_letter_channel(name: bytes) -> bool:
     return name.endswith(DEAD_SUFFIX)
 
 
-class PendingDeadLetters:
+class PendingDeadLetters(dict[int, DeadLetter]):
     """The messages of one channel on their way to its dead-letter channel, by id. Each is sent
     again and again until it is stored there."""
 
-    __slots__ = ("_by_id", "_channel")
+    __slots__ = ("_channel",)
 
     def __init__(self, channel: bytes) -> None:
+        super().__init__()
         self._channel = channel
-        self._by_id: dict[int, DeadLetter] = {}
-
-    def __contains__(self, message_id: int) -> bool:
-        return message_id in self._by_id
-
-    def __len__(self) -> int:
-        return len(self._by_id)
 
     def is_expired(self, message_id: int) -> bool:
         """Is it one of them because its deadline passed?"""
-        dead = self._by_id.get(message_id)
+        dead = self.get(message_id)
         return dead is not None and dead.reason == EXPIRED
 
     def send(
         self, row: StoredMessage, attempts: int, reason: str, now: float, effects: Effects
     ) -> float:
         """Send a message to the dead-letter channel. Gives the time to send it again."""
-        dead = self._by_id[row.id] = DeadLetter(self._channel, row.id, attempts, reason, row.data)
+        dead = self[row.id] = DeadLetter(self._channel, row.id, attempts, reason, row.data)
         return self._post(dead, now, effects)
 
     def send_again(self, message_id: int, now: float, effects: Effects) -> float:
         """The same for one that was not stored yet. The log has one line for all that wait."""
-        dead, count = self._by_id[message_id], len(self._by_id)
-        if message_id == next(iter(self._by_id)):
+        dead, count = self[message_id], len(self)
+        if message_id == next(iter(self)):
             log.warning("dead letter refused for now: channel=%r waiting=%d", self._channel, count)
         return self._post(dead, now, effects)
 
-    def discard(self, message_id: int) -> None:
-        """The message left the channel."""
-        self._by_id.pop(message_id, None)
-
     def _post(self, dead: DeadLetter, now: float, effects: Effects) -> float:
         effects.posts += ((self._channel + DEAD_SUFFIX, dead),)
-        return now + RETRY_S + len(self._by_id) * RETRY_GAP_S
+        return now + RETRY_S + len(self) * RETRY_GAP_S

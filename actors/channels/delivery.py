@@ -114,8 +114,7 @@ class Delivery(ABC):
         self.waiting.update(self.receivers)
 
     def ack(self, consumer: Consumer, message_id: int) -> bool:
-        """The consumer has the message. True: it may leave the buffer."""
-        self._release(consumer, message_id)
+        """The consumer has the message. True: it leaves the buffer, which ends its leases."""
         return True
 
     def _keeps_attempt(self) -> bool:
@@ -211,11 +210,10 @@ class Delivery(ABC):
 
     def _lease(self, consumer: Consumer, row: StoredMessage, now: float) -> Msg:
         attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1
-        until = now + self._timeout_s(attempt)
-        consumer.leases[row.id] = Lease(
-            until, attempt, len(row.data), not consumer.options.reports_start
-        )
-        consumer.leased_bytes += len(row.data)
+        until, size = now + self._timeout_s(attempt), len(row.data)
+        started = not consumer.options.reports_start
+        consumer.leases[row.id] = Lease(until, attempt, size, started)
+        consumer.leased_bytes += size
         consumer.credit -= 1
         if until < self.leases_at:
             self.leases_at = until
@@ -359,7 +357,7 @@ class Delivery(ABC):
         if self._delays:
             self._delays.pop((message_id, 0), None)
         for consumer in self.consumers.values():
-            if consumer.leases:
+            if message_id in consumer.leases:
                 self._release(consumer, message_id)
             if consumer.declined:
                 consumer.declined.discard(message_id)

@@ -71,9 +71,11 @@ class ConsumerBacklog:
         return None
 
     def _suits(self, consumer: Consumer, row: StoredMessage) -> bool:
-        # What delays is given back when its rest is over.
+        # A delayed message is given back when its delay is over.
         return (
-            _may_have(consumer, row)
+            row.source != consumer.port.number
+            and not (consumer.identity_number and consumer.identity_number == row.sender)
+            and len(row.data) <= consumer.options.data_max
             and not (self._delays and (row.id, 0) in self._delays)
             and not (consumer.subscription is not None and consumer.subscription.has(row.id))
             and not (consumer.declined and row.id in consumer.declined)
