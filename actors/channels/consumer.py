@@ -1,4 +1,4 @@
-"""A connection in a channel: what it may be handed, and what it holds (wire.md 3d)."""
+"""Consumers: the connections of a channel, with their credit and leases (wire.md 3d)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from millpond.actors.store.changes import StoredMessage
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A message is this consumer's until then. `size`: bytes of its data. `started`: it is an
-    attempt, also if the consumer is never heard of again."""
+    """The right of one consumer to a message until then. `size` is that of its data in bytes.
+    `started`: the lease counts as an attempt, also if its consumer is lost."""
 
     until: float
     attempt: int
@@ -24,7 +24,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Consumer:
-    """A connection in the channel: its credit, what it holds, and how far it was last_served."""
+    """A connection in the channel: its credit, its leases, and how far it got. A connection that
+    only puts messages is one as well, and receives none."""
 
     __slots__ = (
         "backlog",
@@ -55,22 +56,21 @@ class Consumer:
         self.starts_after = 0
         self.backlog: Backlog | None = None
         self.identity_number = 0
-        """The number of its identity in this channel; 0: it has none, or none yet."""
+        """The number of its identity in this channel; 0: none, or none yet."""
         self.subscription: Subscription | None = None
-        """What it has had, and what else its identity has had elsewhere (fanout)."""
+        """The acked messages of its identity, here and on other connections (fanout)."""
         self.declined: set[int] | None = None
         self.last_served = 0
         self.heartbeat = Heartbeat(join.keep_alive_s)
         self.receives = join.push and join.role.consumes
-        """False also for one that gave a job back, until it asks for more (`CREDIT`)."""
+        """False also after it gave a job back, until it sends CREDIT."""
 
 
 class Backlog(Protocol):
-    """What has not been handed out yet, in the order of ids, to one consumer or to competing
-    ones."""
+    """The ready messages of one consumer or of competing ones, in the order of ids."""
 
     def give_back(self, message_id: int) -> None:
         """The message is ready again, out of turn."""
 
     def next(self, consumer: Consumer, buffer: Buffer, now: float) -> StoredMessage | None:
-        """Take the lowest ready message that `consumer` may have."""
+        """Take the lowest ready message that `consumer` may have; None: there is none."""

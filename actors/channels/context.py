@@ -1,4 +1,4 @@
-"""What the channels of one node have in common, and what they tell of themselves."""
+"""The context of channels: ids, limits and counters that those of one node share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.actors.store.interface import Health, Usage
 
 @dataclass(slots=True)
 class DeliveryCounters:
-    """What happened in all channels since the start.
+    """Counts of all channels since the start.
 
     `kept`: messages that were taken in, dead letters among them. `pushes`: handed out to a
     connection; `redeliveries` are those after a failed attempt. A push ends with one of `acks`, of
@@ -41,15 +41,15 @@ class DeliveryCounters:
 
 @dataclass(slots=True)
 class TeeContext:
-    """`run`: a number of this run of the node, once one is needed. `logged_at`: when the log last
-    heard of a stream that takes nothing."""
+    """State that tees share. `run`: a number of this run of the node, once one is needed.
+    `logged_at`: the time of the last log line about a stream that refuses, by its cell."""
 
     run: int = 0
     logged_at: dict[bytes, float] = field(default_factory=dict)
 
 
 class ChannelContext(msgspec.Struct, frozen=True):
-    """What the channels of one node have in common."""
+    """The parts that the channels of one node share."""
 
     ids: IdSource
     rng: Random
@@ -61,7 +61,7 @@ class ChannelContext(msgspec.Struct, frozen=True):
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):
-    """A channel as `info` shows it."""
+    """A channel as the command `info` shows it."""
 
     name: bytes
     mode: str
@@ -72,4 +72,4 @@ class ChannelInfo(msgspec.Struct, frozen=True):
     connections: int
     credit: int
     subscribers: int = 0
-    """Identities that get what is put while they are away (fanout)."""
+    """Identities that get messages that are put while they are away (fanout)."""

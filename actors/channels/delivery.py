@@ -1,8 +1,8 @@
-"""Who is handed which message, under credit and leases (wire.md 3d, 3j). Pure: it writes nowhere.
+"""Delivery: pushes of messages to consumers, under credit and leases (wire.md 3d, 3j).
 
 A message is *ready* until it is *leased* to a consumer; a lease ends with an ack, a nack, its
-timeout or its consumer. What came back may *rest*. Modes differ in whose backlog a message stands:
-`modes`.
+timeout or its consumer. A message that came back may be *delayed*. `delivery_modes` has the three
+modes, which differ in how messages are divided among consumers.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ACK_TIMEOUT_S_MAX = 600.0
 BACKOFF_GROWTH = 1.5
 JITTER_MIN, JITTER_SPAN = 0.8, 0.4
 NACK_DELAY_S_MAX = 3600.0
-LOOK_GAP_S_PER_LEASE = 2e-5
+SCAN_GAP_S_PER_LEASE = 2e-5
 
 
 DelayKey = tuple[int, int]
-"""A message, and the number of the one connection it delays for; 0: it delays for all."""
+"""A message, and the number of the connection for which it is delayed; 0: for all."""
 
 
 class Delivery(ABC):
-    """What all modes share: leases, credit, timeouts, rest. `modes` has the subclasses."""
+    """Leases, credit, timeouts and delays, as all modes have them. It changes no store."""
 
     __slots__ = (
         "_agenda",
@@ -77,13 +77,13 @@ class Delivery(ABC):
             lambda when, key: delays.get(key) == when
         )
         self.waiting: dict[Consumer, None] = {}
-        """Who may be able to take more."""
+        """Consumers that may be able to take more."""
         self.receivers: dict[Consumer, None] = {}
-        """Who is pushed messages at all."""
+        """Consumers that are pushed messages at all."""
         self.attempts = attempts
-        """Failed deliveries by message; only of messages that have any."""
+        """Failed attempts by message; only of messages that have any."""
         self.unstarted: dict[int, int] = {}
-        """How often a message was lost in a row by consumers that had not begun it."""
+        """How often in a row a message was lost by consumers that had not started it."""
         self.consumers: dict[Port, Consumer] = {}
         self.leases_at = inf
         """No lease ends before this."""
@@ -110,7 +110,7 @@ class Delivery(ABC):
         """Give a new receiver its backlog."""
 
     def stored(self, rows: Sequence[StoredMessage]) -> None:
-        """New messages stand in the buffer."""
+        """New messages are in the buffer."""
         self.waiting.update(self.receivers)
 
     def ack(self, consumer: Consumer, message_id: int) -> bool:
@@ -131,20 +131,20 @@ class Delivery(ABC):
 
     # Connections.
 
-    def window_for(self, join: Attach) -> int:
-        """The window that a connection gets: asked for, capped, never widened."""
+    def _window_for(self, options: Attach) -> int:
+        """The window of a connection: as requested, capped, never widened."""
         most = self._settings.window_max
         if self.mode is Mode.QUEUE:
             most = self._settings.window_queue_max
-        if join.ordered:
+        if options.ordered:
             most = min(most, 1)
-        if join.window is not None:
-            return min(join.window, most)
-        return min(1 if join.role is Role.WORKER else self._settings.window, most)
+        if options.window is not None:
+            return min(options.window, most)
+        return min(1 if options.role is Role.WORKER else self._settings.window, most)
 
-    def attach(self, port: Port, join: Attach, known: KnownIdentity | None = None) -> Consumer:
-        """The connection enters; `known` is its identity, if that has a number."""
-        consumer = self.consumers[port] = Consumer(port, join, self.window_for(join))
+    def attach(self, port: Port, options: Attach, known: KnownIdentity | None = None) -> Consumer:
+        """Attach a connection; `known` is its identity, if that has a number."""
+        consumer = self.consumers[port] = Consumer(port, options, self._window_for(options))
         if known is not None:
             consumer.identity_number, consumer.subscription = known.number, known.subscription
         if consumer.receives:
@@ -154,7 +154,7 @@ class Delivery(ABC):
         return consumer
 
     def identify(self, known: KnownIdentity) -> None:
-        """An identity got its number, or a subscription: that is so on all its connections."""
+        """An identity got its number, or a subscription, which all its connections share."""
         for consumer in self.consumers.values():
             if consumer.options.identity == known.identity:
                 consumer.identity_number = known.number
@@ -162,20 +162,20 @@ class Delivery(ABC):
                     consumer.subscription = known.subscription
 
     def forget_identities(self, identities: set[bytes]) -> None:
-        """Numbers of identities that nothing is kept of are free again."""
+        """The numbers of these identities are free again: nothing of theirs is stored."""
         for consumer in self.consumers.values():
             if consumer.options.identity in identities:
                 consumer.identity_number = 0
                 if not consumer.receives:
-                    # Messages put from now on do not wait for it, so its acks must not count.
+                    # New messages do not wait for its acks, so these must not count.
                     consumer.subscription = None
 
     def attachment_of(self, consumer: Consumer) -> Attach:
-        """How to admit the consumer again after a crash, with what it was granted since."""
+        """The options with which the consumer is attached again after a crash."""
         return msgspec.structs.replace(consumer.options, mode=self.mode, window=consumer.window)
 
     def detach(self, consumer: Consumer) -> dict[int, int]:
-        """The consumer left: what it held is ready at once. Gives the attempts that now count."""
+        """Detach a consumer: its messages are ready at once. Gives the attempts that now count."""
         del self.consumers[consumer.port]
         self.waiting.pop(consumer, None)
         self.receivers.pop(consumer, None)
@@ -188,12 +188,12 @@ class Delivery(ABC):
         return failed
 
     def resume(self, consumer: Consumer) -> None:
-        """The consumer can take more: it got credit, or its connection has room again."""
+        """The consumer can take more: it got credit, or its connection is writable again."""
         if consumer.receives:
             self.waiting[consumer] = None
 
     def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
-        """Lease out what can be leased, and append the pushes to `replies`."""
+        """Lease ready messages to consumers with credit, and append the pushes to `replies`."""
         if self.is_stopped:
             self.waiting.clear()
         while self.waiting:
@@ -201,7 +201,7 @@ class Delivery(ABC):
             if not consumer.port.writable:
                 continue
             backlog = consumer.backlog
-            assert backlog is not None, "only receivers are waiting"
+            assert backlog is not None, "only receivers wait"
             while consumer.credit > 0 and consumer.leased_bytes < self._settings.window_bytes:
                 row = backlog.next(consumer, self._buffer, now)
                 if row is None:
@@ -231,7 +231,7 @@ class Delivery(ABC):
         lease = consumer.leases.pop(message_id, None)
         if lease is None:
             return None
-        # Who had credit left was offered everything already: more credit changes nothing.
+        # A consumer that had credit left was offered everything: more credit changes nothing.
         was_full = consumer.credit <= 0 or consumer.leased_bytes >= self._settings.window_bytes
         consumer.leased_bytes -= lease.size
         if credit:
@@ -259,23 +259,23 @@ class Delivery(ABC):
             consumer.backlog.give_back(message_id)
 
     def _delay_key(self, consumer: Consumer, message_id: int) -> DelayKey:
-        """Whose rest it is: the message's as a whole, or that for one consumer (fanout)."""
+        """The key of a delay: for all consumers, or for this one alone (fanout)."""
         return (message_id, 0)
 
     def delay(self, key: DelayKey, until: float) -> None:
-        """The message is ready again at `until`, and not before."""
+        """Delay a message until then, in seconds since 1970."""
         self._delays[key] = until
         self._agenda.add(until, key)
 
     def end_delay(self, key: DelayKey) -> None:
-        """The message is ready again."""
+        """The delay is over: the message is ready again."""
         for consumer in self.receivers:
             if key[0] not in consumer.leases:
                 self._give_back(consumer, key[0])
                 self.waiting[consumer] = None
 
     def nack(self, consumer: Consumer, nack: Nack, now: float) -> int | None:
-        """A leased message comes back. Gives its failed attempts; None: it was not leased here."""
+        """A leased message comes back. Gives its failed attempts; None: no such lease."""
         if nack.id not in consumer.leases:
             return None
         shrinks = nack.reason is NackReason.BUSY and consumer.window > 1
@@ -285,36 +285,34 @@ class Delivery(ABC):
         assert lease is not None
         count = self._count(nack.id, lease.attempt)
         if nack.reason is NackReason.LATER and nack.delay_ms is not None:
-            rest_s = min(nack.delay_ms / 1000, NACK_DELAY_S_MAX)
+            delay_s = min(nack.delay_ms / 1000, NACK_DELAY_S_MAX)
         else:
-            rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
-        self.delay(self._delay_key(consumer, nack.id), now + rest_s)
+            delay_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
+        self.delay(self._delay_key(consumer, nack.id), now + delay_s)
         return count
 
     def give_back(self, consumer: Consumer, message_id: int) -> None:
-        """A leased message comes back as if it had never been handed out, and is ready at once.
-
-        Who gives back wants no more: the consumer gets nothing until `grant`.
-        """
+        """A leased message comes back as if it had never been pushed, and is ready at once. The
+        consumer gets nothing more until `add_credit`."""
         if self._release(consumer, message_id) is not None:
             self.stop(consumer)
             self._give_back(consumer, message_id)
 
     def stop(self, consumer: Consumer) -> None:
-        """The consumer wants no more: it gets nothing until `grant`."""
+        """The consumer gets nothing more until `add_credit`."""
         consumer.receives = False
         self.receivers.pop(consumer, None)
         self.waiting.pop(consumer, None)
 
     def decline(self, consumer: Consumer, message_id: int) -> None:
-        """The consumer cannot use the message: it is not pushed to it again."""
+        """The consumer cannot use the message, which is not pushed to it again."""
         if self._release(consumer, message_id) is not None:
             if consumer.declined is None:
                 consumer.declined = set()
             consumer.declined.add(message_id)
 
     def touch(self, consumer: Consumer, message_id: int, until: float) -> bool:
-        """Move the end of a lease. False: the consumer does not hold it."""
+        """Move the end of a lease. False: the consumer does not have it."""
         lease = consumer.leases.get(message_id)
         if lease is None:
             return False
@@ -323,12 +321,12 @@ class Delivery(ABC):
         return True
 
     def restart_lease(self, consumer: Consumer, message_id: int, now: float) -> None:
-        """A lease that the consumer holds begins now, and ends no sooner than it would have."""
+        """Begin a lease of the consumer now; it ends no sooner than it would have."""
         lease = consumer.leases[message_id]
         self.touch(consumer, message_id, max(lease.until, now + self._timeout_s(lease.attempt)))
 
     def start_attempt(self, consumer: Consumer, message_id: int) -> None:
-        """The consumer works on the message, if it still holds it."""
+        """The consumer works on the message, if it still has the lease."""
         lease = consumer.leases.get(message_id)
         if lease is not None and not lease.started:
             consumer.leases[message_id] = Lease(lease.until, lease.attempt, lease.size, True)
@@ -344,13 +342,13 @@ class Delivery(ABC):
         self.resume(consumer)
 
     def end_leases(self, message_id: int) -> None:
-        """Every lease on the message ends, and its credit returns, at once."""
+        """End every lease on the message, and return its credit."""
         for consumer in self.consumers.values():
             if consumer.leases:
                 self._release(consumer, message_id)
 
     def forget(self, message_id: int) -> None:
-        """The message left the buffer: every lease on it ends, and its credit returns, at once."""
+        """The message left the buffer: end every lease on it, and return its credit."""
         self.attempts.pop(message_id, None)
         if self.unstarted:
             self.unstarted.pop(message_id, None)
@@ -368,20 +366,20 @@ class Delivery(ABC):
         if now < self.leases_at:
             return failed
         earliest = inf
-        held = 0
+        scanned = 0
         for consumer in self.consumers.values():
             for message_id, lease in list(consumer.leases.items()):
-                held += 1
+                scanned += 1
                 if lease.until > now:
                     earliest = min(earliest, lease.until)
                     continue
                 self._release(consumer, message_id)
                 if self._is_attempt(message_id, lease):
                     failed[message_id] = self._count(message_id, lease.attempt)
-                rest_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
-                self.delay(self._delay_key(consumer, message_id), now + rest_s)
-        # Many leases end at many moments: looks at all of them keep a distance.
-        self.leases_at = max(earliest, now + held * LOOK_GAP_S_PER_LEASE)
+                delay_s = self._timeout_s(lease.attempt) * BACKOFF_SHARE
+                self.delay(self._delay_key(consumer, message_id), now + delay_s)
+        # Many leases end at many moments: scans of all of them keep a distance.
+        self.leases_at = max(earliest, now + scanned * SCAN_GAP_S_PER_LEASE)
         return failed
 
     @property
@@ -392,7 +390,7 @@ class Delivery(ABC):
         """The delays that are over; the caller ends each with `end_delay`, or starts another."""
         if not self._delays:
             return []
-        # A rest that was entered twice for one moment comes twice.
+        # A delay that was added twice for one moment comes twice.
         return [key for key in self._agenda.due(now) if self._delays.pop(key, None) is not None]
 
     @property
@@ -401,21 +399,21 @@ class Delivery(ABC):
 
     @property
     def delayed(self) -> list[int]:
-        """The messages that rest for all."""
+        """The messages that are delayed for all consumers."""
         return [message_id for message_id, number in self._delays if not number]
 
     def delayed_until(self, message_id: int) -> float:
-        """When the rest of a message ends; 0: it does not rest."""
+        """The end of a message's delay; 0: it is not delayed."""
         return self._delays.get((message_id, 0), 0.0)
 
     def end_delay_now(self, message_id: int) -> None:
-        """The rest of a message ends now."""
+        """End the delay of a message before its time."""
         if self._delays.pop((message_id, 0), None) is not None:
             self.end_delay((message_id, 0))
 
-    def has_unstored_delays(self, kept: dict[int, float]) -> bool:
-        """Does anything rest that a restart would not know of? It knows of those in `kept`."""
-        return any(kept.get(key[0]) != until for key, until in self._delays.items())
+    def has_unstored_delays(self, stored: dict[int, float]) -> bool:
+        """Is there a delay that a restart would not know of? It knows those in `stored`."""
+        return any(stored.get(key[0]) != until for key, until in self._delays.items())
 
     @property
     def leased(self) -> int:

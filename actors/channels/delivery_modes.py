@@ -1,4 +1,4 @@
-"""The ways a channel hands out messages: pair, fanout and queue (wire.md 3d, PS-02, PS-06)."""
+"""The delivery modes of a channel: pair, fanout and queue (wire.md 3d, PS-02, PS-06)."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from millpond.actors.store.changes import StoredMessage
 
 
 def _may_have(consumer: Consumer, row: StoredMessage) -> bool:
-    """Nobody is pushed what it put itself (PA-18), nor what it cannot take (PS-11)."""
+    """False for a message that the consumer put itself (PA-18), or that is too large (PS-11)."""
     if consumer.identity_number and consumer.identity_number == row.sender:
         return False
     return row.source != consumer.port.number and len(row.data) <= consumer.options.data_max
 
 
 class ReturnedMessages:
-    """Ids that came back, lowest first, each once. `heap` is for looking whether there are any."""
+    """Ids of messages that came back, lowest first, each once. `heap` is read from outside."""
 
-    __slots__ = ("_members", "heap")
+    __slots__ = ("_ids", "heap")
 
     def __init__(self) -> None:
         self.heap: list[int] = []
-        self._members: set[int] = set()
+        self._ids: set[int] = set()
 
     def push(self, message_id: int) -> None:
-        if message_id not in self._members:
-            self._members.add(message_id)
+        if message_id not in self._ids:
+            self._ids.add(message_id)
             heappush(self.heap, message_id)
 
     def pop(self) -> int:
         message_id = heappop(self.heap)
-        self._members.discard(message_id)
+        self._ids.discard(message_id)
         return message_id
 
 
 class ConsumerBacklog:
-    """One consumer's view of the channel: a cursor, and what came back."""
+    """The backlog of one consumer: a cursor into the channel, and messages that came back."""
 
     __slots__ = ("_after", "_cursor", "_delays", "_returned")
 
@@ -83,10 +83,11 @@ class ConsumerBacklog:
 
 
 class SharedBacklog:
-    """What competing consumers share. A message that one may not have stays for the others.
+    """The backlog that competing consumers share. A message that one may not have stays for the
+    others.
 
-    Every id up to `_floor` was handed out or is gone, or waits in `_returned`; above it, `_taken`
-    are the exceptions. A consumer's own cursor remembers what it had to leave, so that nothing is
+    Every id up to `_floor` was leased or is gone, or waits in `_returned`; above it, `_taken` are
+    the exceptions. A consumer's own cursor is behind messages that it may not have, so that none is
     looked at twice.
     """
 
@@ -100,11 +101,11 @@ class SharedBacklog:
 
     def give_back(self, message_id: int) -> None:
         if message_id > self._floor:
-            self._taken.add(message_id)  # it may have rested since before anybody looked at it
+            self._taken.add(message_id)  # it may have been delayed before it was ever reached
         self._returned.push(message_id)
 
     def take(self, message_id: int) -> None:
-        """Somebody has it already: whatever rest is known of it is over."""
+        """The message is leased already: its delay is over."""
         self._taken.add(message_id)
         self._delays.pop((message_id, 0), None)
 
@@ -138,7 +139,7 @@ class SharedBacklog:
         for row in buffer.after(start, now):
             consumer.cursor = row.id
             if delays and (row.id, 0) in delays:
-                # It comes back when its rest is over, however long that was.
+                # It comes back when its delay is over, however long that was.
                 self._taken.add(row.id)
             if row.id in self._taken:
                 if is_contiguous:
@@ -162,7 +163,7 @@ class SharedBacklog:
 
 
 class PairDelivery(Delivery):
-    """Every message to every other connection; the first ack ends it for all."""
+    """Every message to every other connection; the first ack removes it for all."""
 
     __slots__ = ()
 
@@ -173,7 +174,7 @@ class PairDelivery(Delivery):
 
 
 class FanoutDelivery(Delivery):
-    """Every message to everyone who was subscribed when it was put; all of them must ack.
+    """Every message to all that were subscribed when it was put; all of them must ack.
 
     An identity is one subscriber, however many connections it has, and also without any.
     """
@@ -192,7 +193,7 @@ class FanoutDelivery(Delivery):
     ) -> None:
         super().__init__(buffer, subscribers, settings, rng, attempts)
         self._waiting: dict[int, int] = {}
-        """How many are still to ack, by message; of those from before this run, once it matters."""
+        """Missing acks by message; of messages from before this run, once an ack comes."""
         self._numbers: dict[int, Consumer] = {}
         self._anonymous: dict[Consumer, None] = {}
 
@@ -239,15 +240,15 @@ class FanoutDelivery(Delivery):
             return False
         subscription.acked.add(message_id)
         if subscription.number:
-            return self._ack_known(subscription, row)
+            return self._ack_identity(subscription, row)
         if message_id <= subscription.since or not _may_have(consumer, row):
             return False
-        # Who left without an ack is still counted: the message then stays until its deadline.
+        # A connection that left without an ack still counts: the message stays until its deadline.
         self._waiting[message_id] -= 1
         return self._waiting[message_id] == 0
 
-    def _ack_known(self, subscription: Subscription, row: StoredMessage) -> bool:
-        """An identity has the message, wherever else it is connected."""
+    def _ack_identity(self, subscription: Subscription, row: StoredMessage) -> bool:
+        """An identity has the message, also on its other connections."""
         for consumer in self._numbers.values():
             if consumer.subscription is subscription:
                 self._release(consumer, row.id)
@@ -255,7 +256,7 @@ class FanoutDelivery(Delivery):
         if is_owed:
             self._raise_floor(subscription)
             waiting = self._waiting.get(row.id)
-            left = self._still_waiting(row) if waiting is None else waiting - 1
+            left = self._missing_acks(row) if waiting is None else waiting - 1
             self._waiting[row.id] = left
             if left == 0:
                 return True
@@ -263,7 +264,7 @@ class FanoutDelivery(Delivery):
         return False
 
     def _raise_floor(self, subscription: Subscription) -> None:
-        """Acks in the order of ids, as most are, need no more room than a number."""
+        """Acks in the order of ids, as most are, take no more space than a number."""
         floor, acked = subscription.floor, subscription.acked
         while (row := self._buffer.next_after(floor, 0.0)) is not None:
             if row.id not in acked and row.sender != subscription.number:
@@ -272,8 +273,8 @@ class FanoutDelivery(Delivery):
             acked.discard(floor)
         subscription.floor = floor
 
-    def _still_waiting(self, row: StoredMessage) -> int:
-        """How many are to ack a message from before a restart, as far as anyone can still know."""
+    def _missing_acks(self, row: StoredMessage) -> int:
+        """Missing acks of a message from before a restart, as far as the store knows."""
         subscriptions = self._subscribers.subscriptions.values()
         left = sum(
             1
@@ -362,7 +363,8 @@ class QueueDelivery(Delivery):
         )
 
     def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
-        """Hand out one at a time: the fewest unacked first, then who waited longest."""
+        """Lease one message at a time, to the consumer with the fewest leases, then to the one that
+        waited longest."""
         if self.is_stopped:
             self.waiting.clear()
         free = [

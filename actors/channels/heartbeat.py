@@ -1,4 +1,4 @@
-"""Is the other end of a connection still there? Pings after silence (PA-28)."""
+"""Heartbeats: pings to silent connections, and the end of those that stay silent (PA-28)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf
 from millpond.actors.messages import Hangup, Port, Probe, Reply
 
 PROBES_MAX = 2
-SURVEY_GAP_S_PER_GUEST = 1e-4
+CHECK_GAP_S_PER_CONNECTION = 1e-4
 
 
 class HeartbeatResult(Enum):
@@ -19,7 +19,8 @@ class HeartbeatResult(Enum):
 
 
 class Heartbeat:
-    """Silence of `keep_alive_s` earns a ping, half of that a second one, half again the end.
+    """The heartbeat of one connection: silence of `keep_alive_s` leads to a ping, half of that to a
+    second one, half again to the end.
 
     With the default of 20 s: pings after 20 and 30 s, the end after 40. Any byte counts as life.
     """
@@ -32,19 +33,19 @@ class Heartbeat:
         self._probed_at = 0.0
 
     def due_at(self, heard_at: float) -> float:
-        """When `check` has something to say, if nothing is heard until then."""
+        """The time of the next ping, or of the end, if nothing is received until then."""
         if self._probes == 0 or heard_at >= self._probed_at:
             return heard_at + self._keep_alive_s
         return self._probed_at + self._keep_alive_s / 2
 
     def check(self, heard_at: float, now: float) -> HeartbeatResult:
-        """What the silence since `received_at` means at `now`; PROBE asks the caller to ping."""
+        """The result of silence since `received_at`; PROBE: the caller sends a ping."""
         if now < self.due_at(heard_at):
             return HeartbeatResult.ALIVE
         # An answer within the clock's grain came at the moment of its ping, and counts.
         if heard_at >= self._probed_at:
             self._probes = 0
-        self._probed_at = now  # who hangs up takes its time, and is asked again only after a while
+        self._probed_at = now  # closing takes its time, and is asked for again only after a while
         if self._probes >= PROBES_MAX:
             return HeartbeatResult.DEAD
         self._probes += 1
@@ -54,7 +55,8 @@ class Heartbeat:
 def check_heartbeats(
     consumers: Iterable[tuple[Port, Heartbeat]], now: float
 ) -> tuple[list[tuple[Port, Reply]], float]:
-    """Check all connections of a channel: whom to ping or hang up on, and when to look again."""
+    """Check all connections of a channel. Gives pings and hang-ups, and the time of the next
+    check."""
     replies: list[tuple[Port, Reply]] = []
     earliest = inf
     count = 0
@@ -68,5 +70,5 @@ def check_heartbeats(
             case HeartbeatResult.ALIVE:
                 pass
         earliest = min(earliest, heartbeat.due_at(port.received_at))
-    # Surveys of many connections keep a distance, or each one's deadline would survey them all.
-    return replies, max(earliest, now + count * SURVEY_GAP_S_PER_GUEST) if count else earliest
+    # Checks of many connections keep a distance, or the deadline of each would check them all.
+    return replies, max(earliest, now + count * CHECK_GAP_S_PER_CONNECTION) if count else earliest

@@ -13,10 +13,11 @@ SWEEP_GAP_S_PER_KEY = 1e-4
 
 
 class IdempotencyKeys:
-    """Keys by value, oldest first. A key stands for its message, and for its digest afterwards.
+    """The keys of a channel, oldest first. A key stands for its message, or for the digest of one
+    that left.
 
     When there are too many, forgetting the oldest risks a duplicate; refusing the newest would lose
-    a message. `rows` is for reading, keys whose window is over included.
+    a message. `rows` is read from outside; keys whose window is over may be in it.
     """
 
     __slots__ = ("expiry_at", "rows")
@@ -24,13 +25,14 @@ class IdempotencyKeys:
     def __init__(self, rows: dict[int, StoredMessage | StoredKey]) -> None:
         self.rows = rows
         self.expiry_at = min((row.until for row in rows.values()), default=inf)
-        """No key's window ends before this; where a sweep is worth its cost."""
+        """No key's window ends before this. Early rather than late, so that sweeps are few."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def remember(self, row: StoredMessage, until: float) -> KeyExpired | None:
-        """Enter the key of a new message, whose window ends at `until`; gives what that ends."""
+        """Add the key of a new message, whose window ends at `until`. Gives the end of an older
+        use."""
         rows = self.rows
         # Where the window of an older use is over, the key is the youngest again.
         older = rows.pop(row.key, None) if row.key in rows else None
@@ -40,7 +42,7 @@ class IdempotencyKeys:
         return _gone(row.key, older) if older is not None else None
 
     def retain_digest(self, row: StoredMessage) -> StoredKey | None:
-        """The message of a key leaves: keep its digest for later retries."""
+        """The message of a key leaves: retain its digest for later retries."""
         if self.rows.get(row.key) is not row:
             return None
         left = StoredKey(row.id, row.ttl, row.until, sha256(row.data).digest())
@@ -48,13 +50,13 @@ class IdempotencyKeys:
         return left
 
     def forget_retained(self) -> list[KeyExpired]:
-        """Forget a sixteenth of the keys whose message is gone, oldest first, and tell which."""
+        """Forget a sixteenth of the retained keys, oldest first. Gives the changes."""
         left = [key for key, row in self.rows.items() if isinstance(row, StoredKey)]
         oldest = left[: 1 + len(left) // 16]
         return [_gone(key, self.rows.pop(key)) for key in oldest]
 
     def forget_oldest(self) -> list[KeyExpired]:
-        """Forget a sixteenth of the keys, oldest first, and tell which.
+        """Forget a sixteenth of the keys, oldest first. Gives the changes.
 
         One at a time would be slow: finding the first entry of a dictionary walks over every one
         that was deleted before it.
@@ -63,7 +65,7 @@ class IdempotencyKeys:
         return [_gone(key, self.rows.pop(key)) for key in oldest]
 
     def sweep(self, now: float) -> list[KeyExpired]:
-        """Forget the keys whose window is over, and tell which."""
+        """Forget the keys whose window is over. Gives the changes."""
         if now < self.expiry_at:
             return []
         over = [key for key, row in self.rows.items() if row.until <= now]
@@ -79,7 +81,7 @@ def _gone(key: int, row: StoredMessage | StoredKey) -> KeyExpired:
 
 
 def is_same(kept: StoredMessage | StoredKey, data: bytes) -> bool:
-    """Is `data` what the key was first used with?"""
+    """Is `data` that with which the key was first used?"""
     if isinstance(kept, StoredMessage):
         return kept.data == data
     return kept.digest == sha256(data).digest()

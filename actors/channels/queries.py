@@ -1,4 +1,4 @@
-"""What is read of a channel: messages, lists of them, its figures. Nothing changes by it."""
+"""Queries of a channel: GET, LIST, and the lag of its subscribers. They change nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.actors.messages import U64_MAX, Failed, Get, GetAck, List, ListAck
 
 
 class ListRange(msgspec.Struct, frozen=True, gc=False):
-    """Ids from `low` to `high`, both inclusive. `limit` None: as many as the server gives."""
+    """A range of ids from `low` to `high`, both inclusive. `limit` None: the server's page size."""
 
     low: int
     high: int
@@ -23,8 +23,9 @@ class ListRange(msgspec.Struct, frozen=True, gc=False):
     newest_first: bool
 
     @staticmethod
-    def asked(request: List, *, cursors: bool) -> ListRange:
-        """Read a LIST: end 0 is open, start above end is newest first, limit 0 the server's page.
+    def of(request: List, *, cursors: bool) -> ListRange:
+        """The range of a LIST: end 0 is open, start above end is newest first, limit 0 is the
+        server's page size.
 
         With `cursors` (tag 0b = 1) both ends are exclusive, and limit 0 means nothing at all.
         """
@@ -40,7 +41,7 @@ class ListRange(msgspec.Struct, frozen=True, gc=False):
 
 
 def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float) -> Reply:
-    """The message, unless its deadline passed or it is too large for who asks."""
+    """The message, unless its deadline passed or it is too large for the connection."""
     row = buffer.get(request.id, now)
     if row is None:
         return Failed(request, Code.NOT_FOUND)
@@ -53,9 +54,9 @@ def get(buffer: Buffer, delivery: Delivery, port: Port, request: Get, now: float
 def list_ids(
     buffer: Buffer, delivery: Delivery, port: Port, request: List, now: float, page_max: int
 ) -> ListAck:
-    """A page of the ids that this connection is shown; `page_max` where it sets no limit."""
+    """A page of the ids that this connection may see; `page_max` where it sets no limit."""
     consumer = delivery.consumers.get(port)
-    page = ListRange.asked(request, cursors=consumer is not None and consumer.options.cursor_lists)
+    page = ListRange.of(request, cursors=consumer is not None and consumer.options.cursor_lists)
     limit = page_max if page.limit is None else page.limit
     if consumer is not None:
         limit = min(limit, consumer.options.data_max // 8)
@@ -65,7 +66,7 @@ def list_ids(
 
 
 def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
-    """How many messages each subscriber still has to acknowledge; none where nobody subscribes."""
+    """The number of messages that each subscriber still has to acknowledge (fanout)."""
     if delivery.mode is not Mode.FANOUT:
         return []
     subscribers = [(each.number, each) for each in delivery.subscriptions.values()]
@@ -76,18 +77,18 @@ def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
     if not subscribers:
         return []
     ids, own = list(buffer.rows), _by_sender(buffer)
-    return [_owed(each, ids, own.get(sender, [])) for sender, each in subscribers]
+    return [_lag(each, ids, own.get(sender, [])) for sender, each in subscribers]
 
 
 def _by_sender(buffer: Buffer) -> dict[int, list[int]]:
-    """Messages by who put them: the number of an identity, or of a connection, negative."""
+    """Ids by sender: the number of an identity, or of a connection, negative."""
     own: dict[int, list[int]] = {}
     for row in buffer.rows.values():
         own.setdefault(row.sender or -row.source, []).append(row.id)
     return own
 
 
-def _owed(subscription: Subscription, ids: list[int], own: list[int]) -> int:
+def _lag(subscription: Subscription, ids: list[int], own: list[int]) -> int:
     floor = subscription.floor
     acked = sum(message_id > floor for message_id in subscription.acked)
     return _above(ids, floor) - _above(own, floor) - acked

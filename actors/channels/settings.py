@@ -9,16 +9,17 @@ import msgspec
 from millpond.actors.messages import Mode
 
 UNSTARTED_MAX = 20
-"""Who says when it begins may lose a message so often in a row without a word; then it counts as an
-attempt, so that what ends everybody who is only shown it does not go round for ever."""
+"""A consumer that reports the start of its work may lose a message so often in a row before it
+starts; then the loss counts as an attempt, so that a message that crashes every consumer does not
+go round for ever."""
 BACKOFF_SHARE = 0.1
-"""A message whose lease timed out delays for this share of its ack timeout before the next try."""
+"""A message whose lease timed out is delayed for this share of its ack timeout."""
 
 
 class DeliverySettings(msgspec.Struct, frozen=True):
-    """Times in seconds, windows in messages.
+    """Rules of delivery. Times in seconds, windows in messages.
 
-    `attempts_max` holds in queue mode only.
+    `attempts_max` counts in queue mode only.
     """
 
     ack_timeout_s: float = 30.0
@@ -30,7 +31,7 @@ class DeliverySettings(msgspec.Struct, frozen=True):
 
 
 class EmptyPolicy(Enum):
-    """What becomes of a PUT without data (PA-22)."""
+    """The treatment of a PUT without data (PA-22)."""
 
     IGNORE = "ignore"
     REFUSE = "refuse"
@@ -65,7 +66,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 
 
 class NodeLimits(msgspec.Struct, frozen=True):
-    """What all channels of a node may hold together."""
+    """Limits of all channels of a node together."""
 
     messages_max: int = 1_000_000
     bytes_max: int = 2**30

@@ -24,7 +24,7 @@ from millpond.actors.messages import U64_MAX, List
 def test_pa_03_to_05_both_ends_inclusive_zero_open_above_the_end_newest_first(
     asked: List, page: ListRange
 ) -> None:
-    assert ListRange.asked(asked, cursors=False) == page
+    assert ListRange.of(asked, cursors=False) == page
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_pa_03_to_05_both_ends_inclusive_zero_open_above_the_end_newest_first(
     ],
 )
 def test_pa_03_negotiated_cursors_are_exclusive(asked: List, page: ListRange) -> None:
-    assert ListRange.asked(asked, cursors=True) == page
+    assert ListRange.of(asked, cursors=True) == page
