@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Code(Enum):
-    """Why a request was refused. `transports.p2p.nacks` gives each its byte on the P2P wire."""
+    """The reason of a refusal. `transports.p2p.nacks` gives each its byte on the P2P wire."""
 
     NOT_FOUND = auto()
     TTL_REFUSED = auto()
@@ -42,7 +42,7 @@ class Code(Enum):
 
 
 class RequestError(Exception):
-    """A request failed, and the caller can do something about it. Base of every coded error."""
+    """A request failed, and the caller can do something about it. Base of all coded errors."""
 
     code: Code
 
@@ -124,7 +124,7 @@ class IdsExhausted(RequestError):
 
 
 class StorageFailed(RequestError):
-    """the store could not keep the change; nothing was stored"""
+    """the store could not write the change; nothing was stored"""
 
     code = Code.STORAGE_FAILED
 
@@ -154,19 +154,19 @@ class OutcomeUnknown(RequestError):
 
 
 class Quarantined(RequestError):
-    """the channel failed too often and was set aside; nothing was done"""
+    """the channel failed too often and is quarantined; nothing was done"""
 
     code = Code.QUARANTINED
 
 
 class StreamExists(RequestError):
-    """there is a stream of this name"""
+    """a stream of this name exists"""
 
     code = Code.STREAM_EXISTS
 
 
 class UnknownStream(RequestError):
-    """there is no stream of this name"""
+    """no stream has this name"""
 
     code = Code.UNKNOWN_STREAM
 
@@ -178,13 +178,13 @@ class NonMonotonicId(RequestError):
 
 
 class Trimmed(RequestError):
-    """what was asked for is trimmed"""
+    """the requested records are trimmed"""
 
     code = Code.TRIMMED
 
 
 class SequenceMismatch(RequestError):
-    """the stream's tail is not where the append expects it"""
+    """the tail of the stream is not the one that the append expects"""
 
     code = Code.SEQUENCE_MISMATCH
 
@@ -208,13 +208,13 @@ class GroupsFull(RequestError):
 
 
 class UnknownPeer(RequestError):
-    """there is no trusted peer of this name or key"""
+    """no trusted peer has this name or key"""
 
     code = Code.UNKNOWN_PEER
 
 
 class NoPrekey(RequestError):
-    """no key of this peer is known that a message could be sealed for now; retry later"""
+    """no current key of this peer is known to encrypt for; retry later"""
 
     code = Code.NO_PREKEY
 
@@ -226,13 +226,13 @@ class NotAQueue(RequestError):
 
 
 class StateTooLarge(RequestError):
-    """the state of the stream is larger than the node holds"""
+    """the state of the stream is too large for the node"""
 
     code = Code.STATE_TOO_LARGE
 
 
 class StreamClosed(RequestError):
-    """the stream is closed: it takes no records any more"""
+    """the stream is closed: it accepts no more records"""
 
     code = Code.CLOSED
 

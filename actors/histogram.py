@@ -1,4 +1,4 @@
-"""How often something was how large: what a monitor needs to tell percentiles."""
+"""Histograms: counts by size, from which a monitor computes percentiles."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SECONDS = (
     2.5,
     10.0,
 )
-"""Bounds for how long something took, from what memory takes to what nobody waits for."""
+"""Bounds for durations in seconds."""
 AMOUNTS = tuple(float(4**power) for power in range(8))
-"""Bounds for how many there were, up to 16,384."""
+"""Bounds for amounts, up to 16,384."""
 
 
 class Histogram:
@@ -39,12 +39,12 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Enter what happened once. A clock that was set may say that it took less than nothing."""
+        """Count one value. It may be negative, when a clock was set back meanwhile."""
         self.counts[bisect_left(self.bounds, value)] += 1
         if value > 0:
             self.total += value
 
     @property
     def count(self) -> int:
-        """How often anything was entered."""
+        """The number of values."""
         return sum(self.counts)

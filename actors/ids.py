@@ -17,7 +17,7 @@ AHEAD_MS_MAX = 5_000
 
 
 class IdSource:
-    """Gives out ascending ids for one node. `instance` is the node's 10 bits."""
+    """The ascending ids of one node. `instance` is the node's 10 bits."""
 
     __slots__ = ("_ahead_ms_max", "_asked_at", "_instance", "_last", "_last_of_ms", "_ms")
 
@@ -31,7 +31,7 @@ class IdSource:
         self._asked_at = 0.0
 
     def resume(self, instance: int, last_id: int) -> None:
-        """Go on where a former run of the node ended: nothing below `last_id` comes again."""
+        """Continue behind a former run of the node: nothing up to `last_id` comes again."""
         self.__init__(instance, last_id=last_id, ahead_ms_max=self._ahead_ms_max)  # type: ignore[misc]
 
     def next(self, now: float) -> int:
@@ -61,5 +61,5 @@ class IdSource:
 
 
 def created_ms(message_id: int) -> int:
-    """When an id was given out, in milliseconds since the Unix epoch."""
+    """The time at which an id was issued, in milliseconds since the Unix epoch."""
     return int(Snowflake.parse(message_id, EPOCH_MS).milliseconds)

@@ -1,4 +1,4 @@
-"""The vocabulary between the rooms: what a channel is asked, and what it answers.
+"""Messages: requests to channels, replies, and notices between cells.
 
 Ids are u64 snowflakes, times are seconds since the Unix epoch unless a name says otherwise, channel
 names are bytes. The structs form no cycles, so the garbage collector may skip them.
@@ -19,7 +19,7 @@ U64_MAX = 2**64 - 1
 
 
 class Mode(IntEnum):
-    """How a channel hands out its messages (tag 0e of the handshake, wire.md 3d)."""
+    """The way in which a channel divides messages among connections (tag 0e, wire.md 3d)."""
 
     PAIR = 0
     FANOUT = 1
@@ -27,7 +27,7 @@ class Mode(IntEnum):
 
 
 class Role(IntEnum):
-    """What a connection means to do (tag 04, PS-04)."""
+    """The purpose of a connection (tag 04, PS-04)."""
 
     PRODUCER = 1
     CONSUMER = 2
@@ -44,7 +44,7 @@ class Role(IntEnum):
 
 
 class Durability(IntEnum):
-    """What an acknowledgement promises (tag 81)."""
+    """The promise of an acknowledgement (tag 81)."""
 
     MEMORY = 0
     OS = 1
@@ -52,7 +52,7 @@ class Durability(IntEnum):
 
 
 class Rights(IntFlag):
-    """What an authenticated peer may do in a channel."""
+    """Permissions of an authenticated peer in a channel."""
 
     NONE = 0
     PUT = 1
@@ -66,7 +66,7 @@ class Rights(IntFlag):
 
 
 class NackReason(Enum):
-    """Why a consumer gives a message back (NACK on MSG, wire.md 3c)."""
+    """The reason of a consumer to give a message back (NACK on MSG, wire.md 3c)."""
 
     LATER = "later"
     REJECT = "reject"
@@ -76,19 +76,18 @@ class NackReason(Enum):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """Anything that is sent to a cell. What the runtime does with it does not depend on its type,
-    but on these properties."""
+    """Anything that is sent to a cell. These properties are all that the runtime knows of it."""
 
     is_answered: ClassVar[bool] = True
     """False: nobody waits for a reply, so nobody is told of a refusal."""
 
     @property
     def is_repeated(self) -> bool:
-        """After changes were lost the cell is built anew: does it handle this once more?"""
+        """Is it handled once more by a cell that is built anew because changes were lost?"""
         return False
 
     def bounced(self, code: Code) -> tuple[bytes, CellMessage] | None:
-        """A cell, and what it is told when this message of its is refused; None: nothing."""
+        """The name of the sending cell, and the notice to it when this is refused; None: none."""
         return None
 
 
@@ -123,7 +122,7 @@ class Ack(Message, frozen=True, gc=False):
 
 
 class Nack(Message, frozen=True, gc=False):
-    """A pushed message comes back; `delay_ms` is how long it shall rest (LATER)."""
+    """Give a pushed message back, for `delay_ms` milliseconds at least (LATER)."""
 
     id: int
     reason: NackReason
@@ -131,7 +130,7 @@ class Nack(Message, frozen=True, gc=False):
 
 
 class Touch(Message, frozen=True, gc=False):
-    """Hold the lease on `id` for another `ms` from now."""
+    """Extend the lease on `id` to `ms` milliseconds from now."""
 
     id: int
     ms: int
@@ -149,7 +148,7 @@ class Credit(Message, frozen=True, gc=False):
 
 
 class Attach(Message, frozen=True, gc=False):
-    """A connection enters the channel; answered by `Attached`, then pushes may follow.
+    """Attach a connection to the channel; answered by `Attached`, then pushes may follow.
 
     `window` is in messages, None = the channel's default; `keep_alive_s` is the idle time before a
     ping; `data_max` the largest message in bytes that this connection takes in one packet;
@@ -174,7 +173,7 @@ class Attach(Message, frozen=True, gc=False):
 
 
 class Detach(Notice, frozen=True, gc=False):
-    """The connection is gone: what it holds is ready again."""
+    """The connection is gone: the messages that it holds are ready again."""
 
     @property
     def is_repeated(self) -> bool:
@@ -182,7 +181,7 @@ class Detach(Notice, frozen=True, gc=False):
 
 
 class Writable(Message, frozen=True, gc=False):
-    """The connection's outgoing queue has room again."""
+    """The connection's outgoing queue is not full any more."""
 
 
 class Drain(Message, frozen=True, gc=False):
@@ -190,7 +189,8 @@ class Drain(Message, frozen=True, gc=False):
 
 
 class DeadLetter(Notice, frozen=True, gc=False):
-    """One channel to its dead-letter channel: keep this; answered by `DeadLetterStored` (PS-14)."""
+    """A dead letter on its way to the dead-letter channel (PS-14). Answered by
+    `DeadLetterStored`."""
 
     channel: bytes
     id: int
@@ -200,7 +200,7 @@ class DeadLetter(Notice, frozen=True, gc=False):
 
 
 class DeadLetterStored(Notice, frozen=True, gc=False):
-    """The dead letter is kept, as durably as it was before: the channel may let go of it."""
+    """The dead letter is stored, as durably as it was before: the channel may remove it."""
 
     id: int
 
@@ -218,7 +218,7 @@ class DeferredReply(msgspec.Struct, frozen=True, gc=False):
     number: int
 
     def refusal(self, code: Code) -> Reply:
-        """The reply in place of this one, when what it tells of was not stored."""
+        """The reply in place of this one, when the changes that it confirms are lost."""
         return StreamFailed(self.number, code)
 
 
@@ -243,25 +243,25 @@ class StreamFailed(StreamReply, frozen=True, gc=False):
 
 
 class JobRequest(Message, frozen=True, gc=False):
-    """A request about jobs; `actors.jobs.messages` has them. `number` is the asker's own."""
+    """A request about jobs; `actors.jobs.messages` has them. `number` is the sender's own."""
 
     number: int
 
 
 class JobReply(msgspec.Struct, frozen=True, gc=False):
-    """A channel's answer to the request of that number."""
+    """The reply of a channel to the request of that number."""
 
     number: int
 
 
 class DeadLettersRequeued(Notice, frozen=True, gc=False):
-    """Dead letters are kept by their channel again: they may be let go of."""
+    """Dead letters are stored in their channel again: the dead-letter channel may remove them."""
 
     ids: tuple[int, ...]
 
 
 class TeeAppend(Notice, frozen=True, gc=False):
-    """A channel to the stream that it feeds: append these, all or none; answered by `TeeAppended`.
+    """Messages of a channel to append to its stream, all or none. Answered by `TeeAppended`.
 
     Without any the stream only says how far it got. `ids` ascend; those that the stream has had are
     passed over. `behind`: the stream has everything up to this id, or takes nothing. `run`: of the
@@ -277,7 +277,7 @@ class TeeAppend(Notice, frozen=True, gc=False):
 
     @property
     def number(self) -> int:
-        """What its answer tells it by; 0: nothing was poured."""
+        """The number of its reply; 0: there was nothing to append."""
         return self.ids[-1] if self.ids else 0
 
     def bounced(self, code: Code) -> tuple[bytes, CellMessage]:
@@ -285,8 +285,8 @@ class TeeAppend(Notice, frozen=True, gc=False):
 
 
 class TeeAppended(Notice, frozen=True, gc=False):
-    """A stream to the channel: everything up to the id `floor` is kept, as durably as the stream
-    promises. With a `code` it took nothing."""
+    """The reply of a stream to a channel: everything up to the id `floor` is stored, as durably as
+    the stream promises. With a `code` it took nothing."""
 
     number: int
     floor: int = 0
@@ -294,7 +294,7 @@ class TeeAppended(Notice, frozen=True, gc=False):
 
 
 LeaseRequest = Ack | Nack | Touch | AttemptStarted
-"""What is said of a message that was pushed."""
+"""Requests about a message that was pushed."""
 ChannelRequest = Put | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
 Request = ChannelRequest | DeferredRequest | JobRequest
 CellMessage = (
@@ -310,7 +310,7 @@ class Attached(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutAck(msgspec.Struct, frozen=True, gc=False):
-    """Kept, as durably as the channel promises; `ttl` is the honoured one, in seconds."""
+    """The message is stored, as durably as the channel promises. `ttl` in seconds, as granted."""
 
     key: int
     ttl: int
@@ -352,7 +352,7 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hangup(msgspec.Struct, frozen=True, gc=False):
-    """The connection did not answer its pings: say goodbye and close."""
+    """The connection did not answer its pings: close it."""
 
 
 ChannelReply = Attached | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
@@ -365,10 +365,10 @@ class Port(Protocol):
     __slots__ = ()
 
     number: int
-    """Unlike that of every other connection of this run of the node; from 1."""
+    """Different for every connection of this run of the node; from 1."""
 
     received_at: float
-    """When the last byte came from the other end."""
+    """The time of the last byte from the other end, in seconds since 1970."""
 
     @property
     def writable(self) -> bool:
@@ -384,7 +384,7 @@ class Port(Protocol):
 class Batch(msgspec.Struct, frozen=True):
     """Messages that arrived together, from one port. `port` is None between cells.
 
-    `ports` says whose each message is, where they are not of one port; `port` is None then.
+    `ports` has the port of each message, where they are not of one port; `port` is None then.
     """
 
     port: Port | None

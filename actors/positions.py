@@ -1,4 +1,4 @@
-"""Places in a log: what rooms that know nothing of a store say to one another."""
+"""Positions in a log, for rooms that know nothing of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Position(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class SeekBy(Enum):
-    """What a position to read a log from is counted in."""
+    """The unit of a position to read a log from."""
 
     SEQUENCE = auto()
     TIMESTAMP = auto()

@@ -138,7 +138,7 @@ class Channel:
     def _new_subscribers(self, table: SubscriberTable | None) -> Subscribers:
         settings = self.settings
         return Subscribers(
-            self.name, table, self.buffer, self.keys, settings.ttl_max, settings.members_max
+            self.name, table, self.buffer, self.keys, settings.ttl_max, settings.subscribers_max
         )
 
     def _new_delivery(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:

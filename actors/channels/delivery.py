@@ -42,8 +42,8 @@ class Delivery(ABC):
     """Leases, credit, timeouts and delays, as all modes have them. It changes no store."""
 
     __slots__ = (
-        "_agenda",
         "_buffer",
+        "_deadlines",
         "_delays",
         "_rng",
         "_settings",
@@ -73,7 +73,7 @@ class Delivery(ABC):
         self._rng = rng
         delays: dict[DelayKey, float] = {}
         self._delays = delays
-        self._agenda: DeadlineHeap[DelayKey] = DeadlineHeap(
+        self._deadlines: DeadlineHeap[DelayKey] = DeadlineHeap(
             lambda when, key: delays.get(key) == when
         )
         self.waiting: dict[Consumer, None] = {}
@@ -265,7 +265,7 @@ class Delivery(ABC):
     def delay(self, key: DelayKey, until: float) -> None:
         """Delay a message until then, in seconds since 1970."""
         self._delays[key] = until
-        self._agenda.add(until, key)
+        self._deadlines.add(until, key)
 
     def end_delay(self, key: DelayKey) -> None:
         """The delay is over: the message is ready again."""
@@ -384,14 +384,14 @@ class Delivery(ABC):
 
     @property
     def delays_at(self) -> float:
-        return self._agenda.next_at if self._delays else inf
+        return self._deadlines.next_at if self._delays else inf
 
     def due_delays(self, now: float) -> list[DelayKey]:
         """The delays that are over; the caller ends each with `end_delay`, or starts another."""
         if not self._delays:
             return []
         # A delay that was added twice for one moment comes twice.
-        return [key for key in self._agenda.due(now) if self._delays.pop(key, None) is not None]
+        return [key for key in self._deadlines.due(now) if self._delays.pop(key, None) is not None]
 
     @property
     def has_delays(self) -> bool:

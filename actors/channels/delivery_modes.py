@@ -260,7 +260,7 @@ class FanoutDelivery(Delivery):
             self._waiting[row.id] = left
             if left == 0:
                 return True
-        self._subscribers.note_ack(subscription, row.id)
+        self._subscribers.store_ack(subscription, row.id)
         return False
 
     def _raise_floor(self, subscription: Subscription) -> None:

@@ -41,7 +41,7 @@ class EmptyPolicy(Enum):
 class ChannelSettings(msgspec.Struct, frozen=True):
     """One channel's rules and limits. Times in seconds.
 
-    `members_max`: identities with a number. `dead_letter_expired`: what nobody acked before its
+    `subscribers_max`: identities with a number. `dead_letter_expired`: what nobody acked before its
     deadline
     goes to the dead-letter channel. `tee` is the stream that its messages are appended to
     (b"": none); `is_kept`: they outlive the node.
@@ -57,7 +57,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     messages_max: int = 100_000
     bytes_max: int = 64 * 2**20
     keys_max: int = 65_536
-    members_max: int = 10_000
+    subscribers_max: int = 10_000
     dead_letter_expired: bool = False
     tee: bytes = b""
     is_kept: bool = True

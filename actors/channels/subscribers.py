@@ -1,4 +1,4 @@
-"""The identities that a channel knows: whose keys are whose, and who has had what (PA-08, PS-06).
+"""Subscribers: the identities of a channel, with their numbers and acks (PA-08, PS-06).
 
 An identity gets a number when it puts its first message, or subscribes. It keeps it for as long as
 a message or key of it may be there, and a subscriber until it was away for the longest ttl.
@@ -25,12 +25,12 @@ from millpond.actors.store.subscribers import (
 log = logging.getLogger(__name__)
 
 SLACK = 0.25
-"""A member is kept for so much longer than needed, so that not every use of it is written down."""
+"""An identity is kept for so much longer than needed, so that not every use of it is stored."""
 NUMBER_MAX = 2**32 - 1
 
 
 class Subscription:
-    """What a subscriber of a fanout channel has had. `number` is 0 for an anonymous connection.
+    """The acks of a subscriber of a fanout channel. `number` is 0 for an anonymous connection.
 
     It is owed what came after `since`. Of that it has everything up to `floor`, and besides that
     the messages in `acked`, which may be older ones as well.
@@ -62,16 +62,16 @@ class KnownIdentity:
 
 
 class Subscribers:
-    """`changes` collects what the store is to be told."""
+    """The identities of one channel. `changes` collects changes for the store."""
 
     __slots__ = (
         "_buffer",
         "_idle_s",
         "_keys",
         "_known",
-        "_members_max",
         "_name",
         "_next",
+        "_subscribers_max",
         "changes",
         "claimed",
         "connected",
@@ -86,29 +86,29 @@ class Subscribers:
         buffer: Buffer,
         keys: IdempotencyKeys,
         idle_s: float,
-        members_max: int,
+        subscribers_max: int,
     ) -> None:
         self._name = name
         self._buffer = buffer
         self._keys = keys
         self._idle_s = idle_s
-        self._members_max = members_max
+        self._subscribers_max = subscribers_max
         self._known: dict[bytes, KnownIdentity] = {}
         self._next = 0
-        """The next newcomer's number; 0 as long as none has come."""
+        """The number of the next new identity; 0: not computed yet."""
         self.changes: list[QueueChange] = []
         self.connected: dict[Port, bytes] = {}
-        """The identities of those connections that have one."""
+        """The identities of connections that have one."""
         self.subscriptions: dict[int, Subscription] = {}
-        """Those of identities, by number."""
+        """The subscriptions of identities, by number."""
         self.claimed: set[int] = set()
-        """Messages that subscribers without identity had a claim to, in this run or before it."""
+        """Messages that anonymous subscribers had to ack as well, in this run or before it."""
         self.expiry_at = inf
-        """No member is to be looked at before this."""
+        """No identity expires, or is stored again, before this."""
         if roster is not None:
-            self._take_over(roster)
+            self._load(roster)
 
-    def _take_over(self, roster: SubscriberTable) -> None:
+    def _load(self, roster: SubscriberTable) -> None:
         for number, member in roster.members.items():
             known = self._known[member.identity] = KnownIdentity(
                 number, member.identity, member.until
@@ -122,7 +122,7 @@ class Subscribers:
         self.claimed |= roster.acked.get(0, set())
 
     def take_changes(self) -> list[QueueChange]:
-        """What the store is to be told, once."""
+        """The changes for the store, once."""
         changes = self.changes
         if changes:
             self.changes = []
@@ -135,15 +135,15 @@ class Subscribers:
         return self._known.get(identity)
 
     def next_number(self) -> int:
-        """The number of the next newcomer; 0 while there is no room for one."""
+        """The number of the next new identity; 0 while there is no room for one."""
         if not self._next:
             self._next = 1 + self._highest()
-        has_room = len(self._known) < self._members_max and self._next <= NUMBER_MAX
+        has_room = len(self._known) < self._subscribers_max and self._next <= NUMBER_MAX
         return self._next if has_room else 0
 
     def _highest(self) -> int:
-        """The highest number in use, also by messages and keys of members that a damage took: a
-        newcomer must not seem to have put them."""
+        """The highest number in use, also by messages and keys of identities that were lost to a
+        damage: a new identity must not seem to have put them."""
         highest = max((known.number for known in self._known.values()), default=0)
         for row in self._buffer.rows.values():
             highest = max(highest, row.sender)
@@ -156,7 +156,7 @@ class Subscribers:
         """The identity is needed until then at least; it gets a number if it has none."""
         known = self._known.get(identity)
         if known is None:
-            assert self._next, "a number was asked for"
+            assert self._next, "next_number comes first"
             known = self._known[identity] = KnownIdentity(self._next, identity, 0.0)
             self._next += 1
             known.until = until + SLACK * (until - now)
@@ -168,25 +168,25 @@ class Subscribers:
 
     def _renew(self, known: KnownIdentity, until: float, now: float) -> None:
         known.until = until + SLACK * (until - now)
-        self._note(known)
+        self._store(known)
 
-    def _note(self, known: KnownIdentity) -> None:
+    def _store(self, known: KnownIdentity) -> None:
         since = None if known.subscription is None else known.subscription.since
         self.changes.append(SubscriberTouched(known.number, known.until, since))
 
     # Connections and subscribers.
 
     def connect(
-        self, port: Port, join: Attach, now: float, *, subscribes: bool
+        self, port: Port, options: Attach, now: float, *, subscribes: bool
     ) -> KnownIdentity | None:
-        """A connection with an identity comes: who it is, if the channel has a number for it.
+        """A connection with an identity is attached. Gives the identity, if it has a number.
 
         `subscribes`: whoever receives in this channel is a subscriber, and so gets one.
         """
-        identity = join.identity
+        identity = options.identity
         assert identity is not None
         self.connected[port] = identity
-        if not (subscribes and join.push and join.role.consumes):
+        if not (subscribes and options.push and options.role.consumes):
             return self.find(identity)
         known = self._subscribe(identity, now)
         if known is None:
@@ -197,7 +197,7 @@ class Subscribers:
         return known
 
     def disconnect(self, port: Port, subscription: Subscription | None, now: float) -> None:
-        """The connection is gone. What it was subscribed with is idle from now on."""
+        """The connection is gone. Its subscription is idle from now on."""
         identity = self.connected.pop(port, None)
         if identity is None or subscription is None:
             return
@@ -207,7 +207,7 @@ class Subscribers:
             self.use(identity, now + self._idle_s, now)
 
     def _subscribe(self, identity: bytes, now: float) -> KnownIdentity | None:
-        """It is owed what comes from now on, unless it is a subscriber already.
+        """Subscribe an identity to messages from now on, unless it is a subscriber already.
 
         None: there is no room for another member.
         """
@@ -217,37 +217,37 @@ class Subscribers:
         if known.subscription is None:
             known.subscription = Subscription(self._buffer.last_id, known.number)
             self.subscriptions[known.number] = known.subscription
-            # The store forgets the mode of a channel where nothing is kept.
+            # The store forgets the mode of a channel that is empty.
             self.changes.append(ModeSet(Mode.FANOUT))
-            self._note(known)
+            self._store(known)
         return known
 
-    def mode_for(self, configured: Mode | None, asked: Mode | None) -> Mode | None:
-        """The mode of a channel where nobody and no message is. Subscribers that are away hold it
-        to fanout, and configuration is stronger than they are (PS-05)."""
+    def mode_for(self, configured: Mode | None, requested: Mode | None) -> Mode | None:
+        """The mode of a channel without connections and messages. Subscribers that are away keep
+        it at fanout, unless it is configured otherwise (PS-05)."""
         if configured is None:
-            return Mode.FANOUT if self.subscriptions else asked
+            return Mode.FANOUT if self.subscriptions else requested
         if configured is not Mode.FANOUT:
             self._unsubscribe_all()
         return configured
 
     def _unsubscribe_all(self) -> None:
-        """The channel is no fanout any more."""
+        """The channel is not in fanout mode any more."""
         for known in self._known.values():
             if known.subscription is not None:
                 known.subscription = None
-                self._note(known)
+                self._store(known)
         self.subscriptions.clear()
 
-    def note_ack(self, subscription: Subscription, message_id: int) -> None:
-        """The message stays for others: a restart must know that this one has it."""
+    def store_ack(self, subscription: Subscription, message_id: int) -> None:
+        """Store an ack of a message that stays for other subscribers."""
         if message_id <= subscription.since or message_id > subscription.floor:
             self.changes.append(Acked(subscription.number, message_id))
         else:
             self.changes.append(AckedUpTo(subscription.number, subscription.floor))
 
     def claim(self, message_id: int) -> None:
-        """The message was put while subscribers without identity were there as well."""
+        """The message was put while anonymous subscribers were there as well."""
         self.claimed.add(message_id)
         self.changes.append(Acked(0, message_id))
 
@@ -261,11 +261,11 @@ class Subscribers:
     # Time.
 
     def _due_at(self, known: KnownIdentity) -> float:
-        # Whoever is connected is written down again and again, so that a restart finds it fresh.
+        # A connected identity is stored again and again, so that it outlives a restart.
         return known.until - self._idle_s if known.connections else known.until
 
     def sweep(self, now: float) -> set[bytes]:
-        """Forget who is not needed any more, and give their identities."""
+        """Forget identities that are not needed any more, and give them."""
         forgotten: set[bytes] = set()
         if now < self.expiry_at:
             return forgotten
@@ -284,4 +284,4 @@ class Subscribers:
 
 
 NO_SUBSCRIBERS = Subscribers(b"", None, Buffer([]), IdempotencyKeys({}), 0.0, 0)
-"""What all channels share that never had a connection with an identity; it never changes."""
+"""The subscribers of all channels that never had a connection with an identity; immutable."""

@@ -1,10 +1,10 @@
-"""A tee: what a channel keeps is appended to a stream as well, in the channel's order, once.
+"""A tee: new messages of a channel are appended to a stream as well, in the channel's order, once.
 
-A message is reply when it is kept, so the stream has it in hand before anybody else. What leaves
-the channel before the stream has answered is gone for everybody, but the store hears of it only
-then: so a node that is killed at any moment finds in the channel what the stream lacks. A channel
-that is built anew asks the stream how far it got, and pours the rest. The stream may refuse: then
-the channel tries again later, and goes on as if there were no tee.
+A message is appended when it is put, so the stream has it before any consumer. A message that
+leaves the channel before the stream has confirmed it is gone for everybody, but its removal is
+withheld from the store until then: so a node that is killed at any moment finds in the channel what
+the stream lacks. A channel that is built anew asks the stream how far it got, and appends the rest.
+When the stream refuses, the channel tries again later, and goes on as if there were no tee.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 SLICE_MESSAGES = 512
 SLICE_BYTES = 256 * 2**10
 WINDOW_BYTES = 2**20
-"""What is reply and not answered, about."""
+"""About so much is sent and not confirmed, in bytes."""
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
 GIVE_UP_AFTER_S = 30.0
-"""What has left waits so long for a stream that may be back soon."""
+"""Withheld removals wait so long, in seconds, for a stream that may be back soon."""
 LOG_EVERY_S = 60.0
 _TRANSIENT = frozenset(
     {Code.OUTCOME_UNKNOWN, Code.QUARANTINED, Code.SEQUENCE_MISMATCH, Code.STORAGE_FAILED}
@@ -41,7 +41,7 @@ _RUN_BITS = 63
 
 
 class Tee:
-    """One channel's."""
+    """The tee of one channel."""
 
     __slots__ = (
         "_channel",
@@ -77,14 +77,14 @@ class Tee:
         self._run = run
         self._context = context
         self._rows: dict[int, StoredMessage] = {}
-        """What the stream has not said to have, by id."""
+        """Messages that the stream has not confirmed, by id."""
         self._unsent: deque[StoredMessage] = deque()
-        """Those of them that are to be reply, in order, and some that nobody waits for."""
+        """Those of them that are not sent yet, in order, and some that are dropped already."""
         self._in_flight: deque[list[StoredMessage]] = deque()
         self._in_flight_bytes = 0
         self._floor = 0
         self._withheld: dict[int, list[Change]] = {}
-        """What the store is to hear once the stream has a message, by its id."""
+        """Changes for the store once the stream has a message, by its id."""
         self._keys: dict[int, int] = {}
         self._is_querying = False
         self._retry_delay_s = self._retry_at = 0.0
@@ -102,7 +102,7 @@ class Tee:
         rows: Iterable[StoredMessage],
         context: ChannelContext,
     ) -> Tee | None:
-        """The tee of a channel, if it has one; dead letters and the like have none."""
+        """The tee of a channel, if it has one; dead-letter channels have none."""
         if not settings.tee or b"!" in channel:
             return None
         tees = context.tees
@@ -113,12 +113,12 @@ class Tee:
 
     @property
     def withheld_messages(self) -> int:
-        """Messages that have left, and are kept for the stream's sake."""
+        """The number of removed messages that stay stored for the stream's sake."""
         return len(self._withheld)
 
     @property
     def withheld(self) -> Iterable[int]:
-        """Those messages, in the order in which they left."""
+        """The ids of those messages, in the order in which they were removed."""
         return self._withheld
 
     def latest_withheld(self, count: int) -> tuple[int, ...]:
@@ -133,19 +133,19 @@ class Tee:
 
     @property
     def deadline(self) -> float:
-        """When to go on, if no answer comes before."""
+        """The time to go on, if no reply comes before."""
         has_work = not self._is_synced or bool(self._unsent)
         return self._retry_at if has_work and not (self._is_querying or self._in_flight) else inf
 
     def add(self, rows: Iterable[StoredMessage]) -> None:
-        """Messages are kept. Those that were dead letters have been here before."""
+        """Messages were added. Requeued dead letters have been here before."""
         for row in rows:
             if row.origin is None:
                 self._rows[row.id] = row
                 self._unsent.append(row)
 
     def withhold(self, changes: list[Change]) -> list[Change]:
-        """What of this the store may hear now."""
+        """Withhold removals of unconfirmed messages. Gives the changes that are left."""
         kept: list[Change] = []
         for change in changes:
             if type(change) is MessageRemoved and change.id in self._rows:
@@ -157,14 +157,14 @@ class Tee:
                 self._keys[change.key] = change.id
                 self.withheld_bytes += change.size
             elif type(change) is KeyExpired and change.key in self._keys:
-                # The store has to hear first that its message has left.
+                # The store has to know first that its message is removed.
                 self._withheld[self._keys[change.key]].append(change)
             else:
                 kept.append(change)
         return kept
 
     def append(self, now: float, effects: Effects) -> None:
-        """Pour what waits, as far as there is room on the way."""
+        """Send what waits, as far as the window allows."""
         if now < self._retry_at:
             return
         if not self._is_synced:
@@ -203,10 +203,10 @@ class Tee:
         self._in_flight_bytes += size
         return rows
 
-    # What the stream says.
+    # Replies of the stream.
 
     def appended(self, reply: TeeAppended, buffer: Buffer, now: float, effects: Effects) -> None:
-        """An answer. It may be one to a question from before the channel was built anew."""
+        """A reply of the stream, perhaps to a request from before the channel was built anew."""
         if reply.code is not None:
             self._refused(reply.number, reply.code, now, effects)
             return
@@ -235,7 +235,7 @@ class Tee:
         self._floor = max(self._floor, floor)
 
     def _restart(self, floor: int, buffer: Buffer) -> None:
-        """The stream is not the one that it was: it gets all that is still here."""
+        """The stream is not the one that it was: it gets everything that is still here."""
         held = buffer.rows.values()
         rows = {row.id: row for row in held if row.id > floor and row.origin is None}
         self._rows = dict(sorted({**rows, **self._rows}.items()))
@@ -278,12 +278,10 @@ class Tee:
             self._unsent = deque(self._rows.values())
 
     def _release(self, effects: Effects) -> None:
-        """The store hears of what has left and is not owed to the stream any more."""
+        """Store the removals that need not be withheld any more."""
         for message_id in sorted(each for each in self._withheld if each not in self._rows):
             gone, *later = self._withheld.pop(message_id)
-            assert isinstance(gone, MessageRemoved), (
-                "what comes first says that the message has left"
-            )
+            assert isinstance(gone, MessageRemoved), "the removal comes first"
             effects.changes += (gone, *later)
             self.withheld_bytes -= gone.size
             if self._keys.get(gone.key) == message_id:

@@ -1,4 +1,4 @@
-"""Jobs as they are shown: where each stands, and pages of them."""
+"""Lists of jobs: the state of each, in pages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from millpond.actors.jobs.messages import JobRow, JobState, ListJobs
 from millpond.actors.store.changes import StoredMessage
 
 ROW_BYTES = 200
-"""At most what a row takes in an answer, besides its data and its reason."""
+"""The size of a row in a reply at most, without its data and its reason."""
 DATA_SHOWN = 256
-"""So much of its data is shown in a list."""
+"""Lists show so many bytes of the data of a job."""
 
 Page = tuple[tuple[JobRow, ...], bool]
 """Rows, ascending by id, and whether there are more above the last one."""
 
 
 class JobView:
-    """The jobs of a channel at one moment. What is on its way to the dead letters is in
-    neither."""
+    """The jobs of a channel at one moment, without those on their way to the dead letters."""
 
     __slots__ = ("_buffer", "_dead_letters", "_delivery", "_leases", "_now")
 
@@ -41,22 +40,22 @@ class JobView:
         }
 
     def find(self, message_id: int) -> StoredMessage | None:
-        """The job, if it is there and alive."""
+        """The job, if it exists and is no dead letter."""
         return None if message_id in self._dead_letters else self._buffer.get(message_id, self._now)
 
     def holder(self, message_id: int) -> Consumer | None:
-        """Who works on it."""
+        """The consumer that has a lease on the job."""
         found = self._leases.get(message_id)
         return None if found is None else found[0]
 
     def state(self, message_id: int) -> JobState:
-        """Where a job that is there stands."""
+        """The state of an existing job."""
         if message_id in self._leases:
             return JobState.LEASED
         return JobState.DELAYED if self._delivery.delayed_until(message_id) else JobState.READY
 
     def row(self, row: StoredMessage, data_max: int) -> JobRow:
-        """The job as it is shown, with so much of its data."""
+        """The row of a job, with so many bytes of its data."""
         _, lease = self._leases.get(row.id, (None, None))
         attempt = self._delivery.attempts.get(row.id, 0) if lease is None else lease.attempt
         return JobRow(
@@ -72,7 +71,7 @@ class JobView:
         )
 
     def page(self, request: ListJobs) -> Page:
-        """The first jobs of that kind above an id."""
+        """The first jobs of the requested state above an id."""
         found = (
             self.row(row, DATA_SHOWN)
             for row in self._candidates(request)
@@ -82,7 +81,7 @@ class JobView:
         return first_page(found, request.limit, request.bytes_max)
 
     def _candidates(self, request: ListJobs) -> Iterable[StoredMessage]:
-        """Those of the buffer, or fewer where it is known which may be meant."""
+        """All messages, or fewer where the state leaves only a few."""
         match request.state:
             case JobState.LEASED:
                 ids: Iterable[int] = self._leases
@@ -90,14 +89,14 @@ class JobView:
                 ids = self._delivery.delayed
             case _:
                 return self._buffer.after(request.after, self._now)
-        # Some of these may be dead_letters, which are few.
+        # Some of these may be on their way to the dead letters, which are few.
         wanted = request.limit + 1 + len(self._dead_letters)
         lowest = nsmallest(wanted, (each for each in ids if each > request.after))
         rows = (self._buffer.get(each, self._now) for each in lowest)
         return (row for row in rows if row is not None)
 
     def oldest_ready(self) -> float:
-        """Since when the first ready job is ready, about; 0: there is none."""
+        """The time since which the first ready job is ready, about; 0: there is none."""
         for row in self._buffer.after(0, self._now):
             if row.id not in self._dead_letters and self.state(row.id) is JobState.READY:
                 return row.expires_at - row.ttl
@@ -105,12 +104,12 @@ class JobView:
 
 
 def origin_of(row: StoredMessage) -> tuple[int, str]:
-    """The id that it had before it died, and what of."""
+    """The id that a dead letter had as a job, and its reason."""
     return (0, "") if row.origin is None else (row.origin.id, row.origin.reason)
 
 
 def dead_letter_row(row: StoredMessage, data_max: int) -> JobRow:
-    """A dead letter as it is shown."""
+    """The row of a dead letter."""
     attempts = 0 if row.origin is None else row.origin.attempts
     shown, size = row.data[:data_max], len(row.data)
     return JobRow(
@@ -119,7 +118,7 @@ def dead_letter_row(row: StoredMessage, data_max: int) -> JobRow:
 
 
 def with_all_data(row: JobRow, bytes_max: int) -> JobRow:
-    """The row with all its data, or without any where that is too much."""
+    """The row with all its data, or without any where that is too large."""
     if row.size + ROW_BYTES + len(row.reason.encode()) <= bytes_max:
         return row
     return JobRow(
@@ -149,7 +148,7 @@ def first_page(rows: Iterable[JobRow], limit: int, bytes_max: int) -> Page:
 
 
 def merge_pages(first: Page, second: Page, limit: int, bytes_max: int) -> Page:
-    """One page of two: what is above a page that has more behind it is for the next time."""
+    """One page of two. Rows above the end of a page that has more behind it are for the next."""
     ends = [rows[-1].id for rows, more in (first, second) if more]
     end = min(ends, default=None)
     both: Iterator[JobRow] = merge(first[0], second[0], key=_id)

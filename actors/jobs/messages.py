@@ -1,4 +1,4 @@
-"""What a channel in queue mode is asked about its jobs, and what it answers
+"""Requests about the jobs of a channel in queue mode, and replies
 (docs/reference/wire-protocol.md, "Jobs").
 
 Times are seconds since 1970, sizes bytes. `number` is the asker's own: an answer carries that of
@@ -15,7 +15,7 @@ from millpond.actors.messages import JobReply, JobRequest
 
 
 class JobState(Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -24,11 +24,11 @@ class JobState(Enum):
 
 
 class JobRow(msgspec.Struct, frozen=True, gc=False):
-    """A job as it is shown. `data` is its beginning, or None where it does not fit the answer.
+    """A job as lists show it. `data` is its beginning, or None where it does not fit the answer.
 
-    `attempt`: how many attempts were begun. `due`: when its rest ends, `leased_until`: when its
-    lease does; 0: it has none. `origin` is the id that it had before it died first, and `reason`
-    what it died of; 0 and empty for one that never did.
+    `attempt` counts those that were started. `due` is the end of its delay, `leased_until` of its
+    lease; 0: it has none. `origin` is the id that it had before it first became a dead letter, and
+    `reason` tells why; 0 and empty: it never did.
     """
 
     id: int
@@ -47,9 +47,10 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutJob(JobRequest, frozen=True, gc=False):
-    """Keep a job, and hand it out at `due` (0: at once); `ttl` counts from then.
+    """Store a job that is due at `due` (0: at once); `ttl` counts from then.
 
-    `unique`: not while there is one of this name (empty: no matter). Answered by `JobStored`.
+    `unique` is a unique key (empty: none): no other job is stored while one has it. Answered by
+    `JobStored`.
     """
 
     key: int
@@ -76,28 +77,27 @@ class GetJob(JobRequest, frozen=True, gc=False):
 
 
 class RetryJob(JobRequest, frozen=True, gc=False):
-    """A job that delays is due now, one that the asker holds is given back. `JobDone` answers."""
+    """Make a delayed job due now, or give back one that the client holds. Answered by `JobDone`."""
 
     id: int
 
 
 class CancelJob(JobRequest, frozen=True, gc=False):
-    """The job is gone, whoever works on it. Answered by `JobDone`."""
+    """Delete a job, also while a worker has it. Answered by `JobDone`."""
 
     id: int
 
 
 class RejectJob(JobRequest, frozen=True, gc=False):
-    """The job that the asker holds is a dead letter, for this reason. Answered by
-    `JobDone`."""
+    """Make a dead letter of a job that the client holds. Answered by `JobDone`."""
 
     id: int
     reason: str
 
 
 class CountJobs(JobRequest, frozen=True, gc=False):
-    """Answered by `JobCounts`. `stop`: nothing more is pushed to the asker, until it asks for more
-    (`Credit`)."""
+    """Count the jobs. `stop`: nothing more is pushed to the client until its next `Credit`.
+    Answered by `JobCounts`."""
 
     stop: bool = False
 
@@ -114,11 +114,11 @@ class PurgeDeadLetters(JobRequest, frozen=True, gc=False):
     ids: tuple[int, ...] | None
 
 
-# Answers.
+# Replies.
 
 
 class JobStored(JobReply, frozen=True, gc=False):
-    """`existing`: nothing was kept, a job of the same unique name is there already."""
+    """A job is stored. `existing`: it is an older one with the same unique key."""
 
     id: int
     ttl: int
@@ -126,34 +126,33 @@ class JobStored(JobReply, frozen=True, gc=False):
 
 
 class JobPage(JobReply, frozen=True, gc=False):
-    """`more`: there are some above the last one."""
+    """Jobs, ascending by id. `more`: there are some above the last one."""
 
     rows: tuple[JobRow, ...]
     more: bool
 
 
 class JobFound(JobReply, frozen=True, gc=False):
-    """A job."""
+    """One job."""
 
     row: JobRow
 
 
 class JobDone(JobReply, frozen=True, gc=False):
-    """Done; `state` is the one that the job was in."""
+    """The request is done; `state` is the one that the job was in."""
 
     state: JobState
 
 
 class DeadLettersDone(JobReply, frozen=True, gc=False):
-    """So many; `more`: not all of those asked for, ask again."""
+    """The number of dead letters that were moved or deleted. `more`: repeat the request."""
 
     count: int
     more: bool
 
 
 class JobCounts(JobReply, frozen=True, gc=False):
-    """How many jobs there are, and who works on them. `oldest` is since when the oldest ready one
-    is ready; 0: there is none."""
+    """Jobs by state, and workers. `oldest`: the oldest ready job is ready since then; 0: none."""
 
     ready: int
     delayed: int

@@ -1,4 +1,4 @@
-"""Runs the cells of a node: inline while that is possible, in bounded turns otherwise.
+"""The scheduler of a node's cells: inline while that is possible, in bounded turns otherwise.
 
 A batch runs in its sender's turn if its cell is idle, and waits in the cell's mailbox if the cell
 is busy, rests after a crash, or had its share. Mailboxes are bounded in bytes: `submit` says when
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 SLEEP_S_MIN = 1e-6
 SLEEP_S_MAX = 30.0
-"""The scheduler looks at the clock this often, so a machine that slept is noticed."""
+"""The scheduler reads the clock this often, so that a machine that slept is noticed."""
 LOAD_RETRY_S = 5.0
 """A partition that could not be read is tried again after this; meanwhile it refuses."""
 
@@ -50,7 +50,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class RuntimeCounters:
-    """What happened since the start."""
+    """Counts since the start."""
 
     queued: int = 0
     crashes: int = 0
@@ -76,7 +76,7 @@ class Scheduler:
         self._now = now
         self._rng = rng
         self._settings = settings
-        self.timers = Timers(self._earlier)
+        self.timers = Timers(self._deadline_moved)
         self.counters = RuntimeCounters()
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
@@ -105,7 +105,7 @@ class Scheduler:
         return True
 
     def attach(self, name: bytes, port: Port, join: Attach, now: float) -> bool:
-        """A connection enters a cell, which remembers it across a crash of its behaviour."""
+        """Attach a connection to a cell, which remembers it across a crash of its behaviour."""
         cell = self.cells.get(name) or self._create(name, now)
         if cell.attachments is None:
             cell.attachments = {}
@@ -113,12 +113,12 @@ class Scheduler:
         return self.submit(name, Batch(port, [join]), now)
 
     def adopt(self, name: bytes, deadline: float) -> None:
-        """There is a cell that nobody has asked for since the start; it has work at `deadline`."""
+        """Add a stored cell that was not used since the start; it has work at `deadline`."""
         cell = self._create(name, -inf)
         self.timers.arm(cell, deadline)
 
     def detach(self, name: bytes, port: Port) -> None:
-        """The connection is gone."""
+        """Detach a connection that is gone."""
         cell = self.cells.get(name)
         if cell is None:
             return
@@ -136,7 +136,7 @@ class Scheduler:
             self._waiting.setdefault(name, []).append(resume)
 
     def drain(self) -> None:
-        """No cell pushes anything to its guests from here on (PA-36)."""
+        """Tell all cells to push nothing from here on (PA-36)."""
         self._is_draining = True
         now = self._now()
         for name, cell in list(self.cells.items()):
@@ -162,7 +162,7 @@ class Scheduler:
 
     @property
     def is_settled(self) -> bool:
-        """No mail waits and no deadline has passed."""
+        """No mailbox waits and no deadline has passed."""
         return not self._queue and self.timers.next_at > self._now()
 
     async def run(self) -> None:
@@ -176,13 +176,13 @@ class Scheduler:
             if self._sleeps_until == inf:
                 await self._kick.wait()
             else:
-                # At least what the clock can tell, or a virtual clock would never get there.
+                # At least the grain of the clock, or a virtual clock would never get there.
                 sleep_s = max(SLEEP_S_MIN, min(self._sleeps_until - self._now(), SLEEP_S_MAX))
                 with anyio.move_on_after(sleep_s):
                     await self._kick.wait()
             self._kick = None
 
-    def _earlier(self, when: float) -> None:
+    def _deadline_moved(self, when: float) -> None:
         if self._kick is not None and when < self._sleeps_until:
             self._kick.set()
 
@@ -202,10 +202,10 @@ class Scheduler:
         if cell.resumes_at > now:
             self.timers.arm(cell, cell.resumes_at)
         else:
-            self._queue_up(cell)
+            self._queue_cell(cell)
         return cell.mailbox_bytes <= self._settings.mailbox_bytes
 
-    def _queue_up(self, cell: Cell) -> None:
+    def _queue_cell(self, cell: Cell) -> None:
         if not cell.is_queued:
             cell.is_queued = True
             self._queue.append(cell)
@@ -229,9 +229,9 @@ class Scheduler:
             share -= len(batch.messages)
             cell.mailbox_bytes -= batch.size_bytes
             self._run(cell, batch, now)
-        # What is held back by commits is queued up again when they are done.
+        # A cell that waits for commits is queued again when they are done.
         if cell.mailbox and cell.resumes_at <= now and cell.pending_bytes <= pending_max:
-            self._queue_up(cell)
+            self._queue_cell(cell)
         self._announce_capacity(cell)
 
     def _announce_capacity(self, cell: Cell) -> None:
@@ -250,10 +250,10 @@ class Scheduler:
             raise AssertionError("a deadline never passes within a batch")
         self._run(cell, None, now)
         if cell.mailbox:
-            self._queue_up(cell)
+            self._queue_cell(cell)
 
     def _run(self, cell: Cell, batch: Batch | None, now: float) -> None:
-        """Let the behaviour handle a batch, or look at the clock when there is none."""
+        """Let the behaviour handle a batch, or wake it when there is none."""
         cell.is_busy = True
         queue = self._effects
         queue.enter()
@@ -289,19 +289,19 @@ class Scheduler:
             queue.leave()
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
-        """Build the behaviour; None while what it is built from is being loaded."""
-        cell.refusal = None  # its rest is over, even if no deadline has said so yet
+        """Build the behaviour; None while its stored state is being loaded."""
+        cell.refusal = None  # its quarantine is over, even if its deadline did not come yet
         kept = self._load(cell.name)
         if not isinstance(kept, Deferred):
             return self._build(cell, kept)
         cell.resumes_at = inf
         kept.when_done(partial(self._loaded, cell))
         if cell.behaviour is None and batch is not None:
-            self._put_back(cell, batch)
+            self._return(cell, batch)
         return cell.behaviour  # it may have been there at once
 
-    def _put_back(self, cell: Cell, batch: Batch) -> None:
-        """The batch in hand is the first to be handled once the cell is loaded."""
+    def _return(self, cell: Cell, batch: Batch) -> None:
+        """Make the batch in hand the first to be handled once the cell is loaded."""
         if cell.refusal is not None:
             self._effects.refuse(batch, cell.refusal)
         else:
@@ -312,8 +312,8 @@ class Scheduler:
         if isinstance(kept, Fault):
             log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
             is_passing = kept is Fault.UNREADABLE
-            rest_s = LOAD_RETRY_S if is_passing else self._settings.restarts.quarantine_s
-            self._quarantine(cell, Code.STORAGE_FAILED, rest_s, now)
+            pause_s = LOAD_RETRY_S if is_passing else self._settings.restarts.quarantine_s
+            self._quarantine(cell, Code.STORAGE_FAILED, pause_s, now)
             return
         cell.resumes_at = 0.0
         try:
@@ -322,7 +322,7 @@ class Scheduler:
             self._crashed(cell, None, now)
             return
         if cell.mailbox:
-            self._queue_up(cell)
+            self._queue_cell(cell)
         if not cell.is_busy:
             self._run(cell, None, now)
 
@@ -330,11 +330,11 @@ class Scheduler:
         attachments = dict(cell.attachments or {})
         for batch in cell.mailbox or ():
             if batch.port is not None and any(isinstance(each, Attach) for each in batch.messages):
-                # It is still to be welcomed, and pushed nothing before.
+                # It is still to be attached, and pushed nothing before.
                 attachments.pop(batch.port, None)
         behaviour = cell.revive(self._spawn(cell.name, kept, attachments))
         if self._is_draining:
-            # Before anything makes it push; to this alone there is no effect.
+            # Before anything makes it push; by itself this has no effects.
             behaviour.handle(Batch(None, [Drain()]), self._now())
         return behaviour
 
@@ -342,7 +342,7 @@ class Scheduler:
         self.submit(name, batch, self._now())
 
     def _committed(self, cell: Cell, fault: Fault | None) -> None:
-        """Effects that were held have left, or will not."""
+        """Pending effects have left, or are lost."""
         now = self._now()
         cell.end_release(fault, now)
         if fault is not None:
@@ -350,21 +350,21 @@ class Scheduler:
         if cell.is_busy:
             return
         if cell.mailbox and cell.resumes_at <= now:
-            self._queue_up(cell)
+            self._queue_cell(cell)
         if not cell.attachments:
             self._tidy(cell, now)
 
     def _tidy(self, cell: Cell, now: float) -> None:
-        """Without guests a cell is forgotten if it holds nothing, and passivated after a while."""
+        """Forget a cell without connections if it is empty, or passivate it after a while."""
         behaviour = cell.behaviour
         if behaviour is None or cell.mailbox or cell.pending:
             return
         idle_at = cell.used_at + self._settings.passivate_after_s
-        # What crashed is remembered for as long as if it held something, to be counted.
+        # A cell that crashed is remembered for as long as one that is not empty, to be counted.
         if behaviour.is_empty and (cell.restarts is None or now >= idle_at):
             self.timers.disarm(cell)
             del self.cells[cell.name]
-            cell.behaviour = None  # an outdated deadline may still hold the cell
+            cell.behaviour = None  # an outdated deadline may still refer to the cell
         elif now < idle_at:
             self.timers.arm(cell, idle_at)
         elif behaviour.is_settled:
@@ -381,24 +381,24 @@ class Scheduler:
         if cell.restarts is None:
             cell.restarts = Restarts()
         policy = self._settings.restarts
-        rest_s = inf
+        pause_s = inf
         try:
-            rest_s = cell.restarts.count(policy, self._rng, now)
+            pause_s = cell.restarts.count(policy, self._rng, now)
         except RestartsExceeded:
             self.counters.quarantines += 1
             log.exception("cell quarantined: name=%r for_s=%.0f", cell.name, policy.quarantine_s)
         else:
-            log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, rest_s)
-            cell.resumes_at = now + rest_s
+            log.exception("cell crashed: name=%r restart_in_s=%.2f", cell.name, pause_s)
+            cell.resumes_at = now + pause_s
             self.timers.arm(cell, cell.resumes_at)
         self._effects.refuse_undone(behaviour, [(batch, effects)], Code.OUTCOME_UNKNOWN, set())
-        if rest_s == inf:
+        if pause_s == inf:
             self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
 
-    def _quarantine(self, cell: Cell, code: Code, rest_s: float, now: float) -> None:
+    def _quarantine(self, cell: Cell, code: Code, pause_s: float, now: float) -> None:
         """Refuse everything for a while; the others never notice."""
         cell.refusal = code
-        cell.resumes_at = now + rest_s
+        cell.resumes_at = now + pause_s
         self.timers.arm(cell, cell.resumes_at)
         while cell.mailbox:
             self._effects.refuse(cell.mailbox.popleft(), code)

@@ -1,4 +1,4 @@
-"""Restart rules of both tiers: how often, how soon, and when to give up.
+"""Supervision: restart rules of both tiers of actors.
 
 A cell that gives up is quarantined and the node lives on; a task actor that gives up is
 infrastructure, and its failure goes to the parent. The broad `except` of the project are here, in
@@ -40,7 +40,7 @@ class Restarts:
         self._crashes: list[float] = []
 
     def count(self, policy: RestartPolicy, rng: Random, now: float) -> float:
-        """Enter a crash; gives the backoff in seconds. Raises RestartsExceeded."""
+        """Count a crash. Gives the backoff in seconds. Raises RestartsExceeded."""
         self._crashes = [at for at in self._crashes if at > now - policy.window_s]
         self._crashes.append(now)
         crashes = len(self._crashes)
@@ -76,7 +76,7 @@ async def supervise(
 
 
 def contain_call(name: str, call: Callable[[], None]) -> bool:
-    """Call; what it raises is logged and ends nothing else. False: it did raise."""
+    """Call `call`, and log what it raises, so that it ends nothing else. False: it did raise."""
     try:
         call()
     except Exception:

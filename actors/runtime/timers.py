@@ -1,4 +1,4 @@
-"""One heap of deadlines: who wants to be woken, and when.
+"""Timers: one heap with the deadlines of all cells.
 
 Deadlines move far more often than they pass, so entries are never searched for: an outdated one is
 skipped when its time comes, and the heap is rebuilt when outdated entries outnumber the live ones.
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class DeadlineHeap(Generic[T]):
-    """Items by time. `is_current(when, item)` tells whether an entry still means anything."""
+    """Items by deadline. `is_current(when, item)` is False for an entry that was replaced."""
 
     __slots__ = ("_count", "_heap", "_is_current", "_size_live")
 
@@ -32,21 +32,21 @@ class DeadlineHeap(Generic[T]):
         return len(self._heap)
 
     def add(self, when: float, item: T) -> None:
-        """Enter `item` at `when`; an older entry of it becomes outdated by `is_current`."""
+        """Add `item` at `when`; an older entry of it becomes outdated by `is_current`."""
         if len(self._heap) > 2 * self._size_live + SLACK:
             self.purge()
         self._count += 1
         heappush(self._heap, (when, self._count, item))
 
     def purge(self) -> None:
-        """Let go of outdated entries."""
+        """Remove outdated entries."""
         self._heap = [entry for entry in self._heap if self._is_current(entry[0], entry[2])]
         heapify(self._heap)
         self._size_live = len(self._heap)
 
     @property
     def next_at(self) -> float:
-        """When the earliest current entry is due; infinity when there is none."""
+        """The time of the earliest current entry; infinity: there is none."""
         heap = self._heap
         while heap:
             when, _, item = heap[0]
@@ -61,7 +61,7 @@ class DeadlineHeap(Generic[T]):
             yield self.pop()
 
     def pop(self) -> T:
-        """Remove and give the earliest entry, right after a look at `next_at`."""
+        """Remove and give the earliest entry, right after `next_at` was read."""
         return heappop(self._heap)[2]
 
 
@@ -80,12 +80,12 @@ def _is_armed(when: float, owner: TimerOwner) -> bool:
 
 
 class Timers:
-    """The deadlines of a node: one entry per owner, the earliest one asked for."""
+    """The deadlines of a node: one entry per owner, the earliest one that it set."""
 
-    __slots__ = ("_agenda", "_on_earlier")
+    __slots__ = ("_deadlines", "_on_earlier")
 
     def __init__(self, on_earlier: Callable[[float], None]) -> None:
-        self._agenda: DeadlineHeap[TimerOwner] = DeadlineHeap(_is_armed)
+        self._deadlines: DeadlineHeap[TimerOwner] = DeadlineHeap(_is_armed)
         self._on_earlier = on_earlier
 
     def arm(self, owner: TimerOwner, when: float) -> None:
@@ -93,7 +93,7 @@ class Timers:
         if when >= owner.deadline:
             return
         owner.deadline = when
-        self._agenda.add(when, owner)
+        self._deadlines.add(when, owner)
         self._on_earlier(when)
 
     def disarm(self, owner: TimerOwner) -> None:
@@ -101,15 +101,15 @@ class Timers:
 
     @property
     def next_at(self) -> float:
-        return self._agenda.next_at
+        return self._deadlines.next_at
 
     def __len__(self) -> int:
-        return len(self._agenda)
+        return len(self._deadlines)
 
     def take_due(self, now: float) -> TimerOwner | None:
         """The owner whose deadline passed first, disarmed; None when there is none left."""
-        if self._agenda.next_at > now:
+        if self._deadlines.next_at > now:
             return None
-        owner = self._agenda.pop()
+        owner = self._deadlines.pop()
         owner.deadline = inf
         return owner

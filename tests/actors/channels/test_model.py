@@ -324,4 +324,4 @@ def test_nothing_is_remembered_of_messages_that_are_gone() -> None:
     delivery = channel.delivery
     assert harness.kept() == [] and delivery.attempts == {} and not delivery.has_delays
     assert delivery._backlog._taken == set() and delivery._backlog._returned.heap == []
-    assert len(delivery._agenda) <= 64 and not harness.store.load(NAME).attempts
+    assert len(delivery._deadlines) <= 64 and not harness.store.load(NAME).attempts

@@ -86,7 +86,7 @@ class TestKeys:
         assert len(harness.join(identity=BOB).pushed()) == 1
 
     def test_a_channel_that_knows_too_many_refuses_newcomers_and_serves_the_others(self) -> None:
-        harness = ChannelHarness(ChannelSettings(members_max=2))
+        harness = ChannelHarness(ChannelSettings(subscribers_max=2))
         ann, bob, cat = (harness.producer(identity=each) for each in (ANN, BOB, CAT))
         ann.put(ttl=WEEK), bob.put(ttl=60)
         assert refused(cat, Put(1, 60, b"hi")) is Code.BUFFER_FULL
@@ -342,7 +342,7 @@ class TestSubscribers:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.CRITICAL)
-        harness = ChannelHarness(ChannelSettings(mode=Mode.FANOUT, members_max=1))
+        harness = ChannelHarness(ChannelSettings(mode=Mode.FANOUT, subscribers_max=1))
         producer, bob = harness.producer(), harness.join(identity=BOB)
         cat = harness.join(identity=CAT)
         receipt = producer.put()
