@@ -37,6 +37,7 @@ from millpond.actors.state.messages import (
     GetValue,
     ListValues,
     StateDescribed,
+    StateInfo,
     StateLimits,
     StreamReplyReceived,
     Value,
@@ -234,8 +235,7 @@ class StateCell:
 
     def _describe(self, number: int) -> StateDescribed:
         state, tally = self._holding.state, self._holding.tally
-        return StateDescribed(
-            number,
+        info = StateInfo(
             self._position,
             self._first,
             {kind: len(state.get_type(kind)) for kind in state.types[:TYPES_MAX]},
@@ -250,6 +250,7 @@ class StateCell:
             tally.in_snapshot,
             dict(tally.rejected),
         )
+        return StateDescribed(number, info)
 
     def _refuse_row(self, code: Code, effects: Effects) -> None:
         row, self._row = self._row, []
@@ -270,7 +271,7 @@ class StateCell:
             case m.Records() if isinstance(read, m.Read):
                 self._take(read, reply, now, effects)
             case m.StreamDescription():
-                self._meet(reply.incarnation, reply.tail)
+                self._meet(reply.incarnation, reply.info.tail)
             case m.StreamFailed(code=Code.TRIMMED, trim_point=point):
                 self._pass_over(point)
             case m.StreamFailed(code=Code.UNKNOWN_STREAM) if isinstance(read, m.Read):

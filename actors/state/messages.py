@@ -57,11 +57,14 @@ class Values(StreamReply, frozen=True, gc=False):
     more: bool
 
 
-class StateDescribed(StreamReply, frozen=True, gc=False):
-    """The state by its counts (`actors.state.stats.EventStats`); `types` says how many keys each
-    has, of
-    the first 1000 of `type_count`; `bytes` is what the node counts for all of it. `first` is the
-    sequence that it begins with."""
+class StateInfo(msgspec.Struct, frozen=True):
+    """A state by its counts. `position` is the sequence after its last record, `first` that of its
+    first one. `types` has the number of keys of the first 1000 of `type_count` types; `bytes` is
+    the memory that the state takes in the node. P2P sends it as a map.
+
+    `rejected` counts records by reason. `unmatched` counts ends and beginnings of snapshots without
+    the other, `missed` records that were trimmed before they were read.
+    """
 
     position: int
     first: int
@@ -76,6 +79,12 @@ class StateDescribed(StreamReply, frozen=True, gc=False):
     missed: int
     in_snapshot: bool
     rejected: dict[str, int]
+
+
+class StateDescribed(StreamReply, frozen=True, gc=False):
+    """The reply to `DescribeState`."""
+
+    info: StateInfo
 
 
 class StreamReplyReceived(StreamRequest, frozen=True, gc=False):

@@ -283,27 +283,46 @@ class Records(StreamReply, frozen=True, gc=False):
     is_closed: bool = False
 
 
-class StreamDescription(StreamReply, frozen=True, gc=False):
-    """A stream's outline: records from `trim_point` to before `tail`, `bytes` of bodies.
+class StreamInfo(msgspec.Struct, frozen=True):
+    """A stream: records from sequence `trim_point` to before `tail`, `bytes_kept` of bodies.
 
-    `incarnation`: no two streams that were made, one after the other, have the same; 0: it is a
-    partition that nobody wrote to.
+    `age_s` and `bytes_max` None: the node's configuration decides. `waiting` is the number of reads
+    that wait for a record, `groups` the offset of each consumer group. P2P sends it as a map.
     """
 
-    settings: Settings
+    age_s: int | None
+    bytes_max: int | None
+    content_type: bytes | None
     created_ms: int
     trim_point: int
     tail: int
     last_id: Position
     last_timestamp: int
+    bytes_kept: int
     segments: int
     waiting: int
-    fencing_token: bytes
+    fence: bytes
     groups: dict[bytes, int]
-    bytes: int
+
+
+class StreamDescription(StreamReply, frozen=True, gc=False):
+    """The reply to `Describe`.
+
+    `incarnation`: a number that no earlier or later stream of this name has; 0: a partition of a
+    topic that has no records yet. `traits`: the options that S2 sets, if it created the stream.
+    """
+
+    info: StreamInfo
+    traits: StreamOptions | None = None
     incarnation: int = 0
     is_closed: bool = False
     lifetime: Lifetime = NO_EXPIRY
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the stream was created with."""
+        info = self.info
+        return Settings(info.age_s, info.bytes_max, info.content_type, self.traits)
 
 
 class GroupOffset(StreamReply, frozen=True, gc=False):

@@ -262,23 +262,29 @@ class Stream:
 
     def _describe(self, request: m.Describe) -> m.StreamDescription:
         metadata, bounds = self._metadata, self._bounds
-        created = metadata.created
-        return m.StreamDescription(
-            request.number,
-            settings=metadata.settings,
+        created, settings = metadata.created, metadata.settings
+        info = m.StreamInfo(
+            age_s=settings.age_s,
+            bytes_max=settings.bytes_max,
+            content_type=settings.content_type,
             created_ms=0 if created is None else created.ms,
             trim_point=bounds.trim_point,
             tail=bounds.tail,
             last_id=bounds.last_id,
             last_timestamp=bounds.last_timestamp,
-            bytes=bounds.size,
+            bytes_kept=bounds.size,
             segments=1 + bounds.size // SEGMENT_BYTES,
             waiting=self._reader.waiting,
-            fencing_token=metadata.fence,
+            fence=metadata.fence,
             groups=dict(metadata.groups),
-            is_closed=metadata.durable.is_closed,
-            lifetime=metadata.durable.lifetime,
-            incarnation=metadata.incarnation,
+        )
+        return m.StreamDescription(
+            request.number,
+            info,
+            settings.traits,
+            metadata.incarnation,
+            metadata.durable.is_closed,
+            metadata.durable.lifetime,
         )
 
     def _change_settings(self, request: m.Configure, effects: Effects) -> Reply:

@@ -135,7 +135,7 @@ class ConversationLog:
 
     async def _load(self) -> Conversation:
         try:
-            info = await self._stream.describe()
+            info = (await self._stream.describe()).info
         except UnknownStream:  # an empty conversation
             return Conversation(int(self._life_s * 1000))
         recent = await self._stream.at_time(max(0, int((self.now() - self._life_s) * 1000)))

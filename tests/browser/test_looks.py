@@ -128,8 +128,8 @@ async def test_what_is_not_in_sight_is_not_read(talk: Tab, alice: Person, bob: P
     ledger = alice.history_with(bob.public)
     await ledger.append([record("in", 20, "unseen")])
     await talk.until("document.body.textContent.includes('unseen')")
-    groups = (await ledger.describe()).groups
-    assert groups[b"read"] < (await ledger.describe()).tail
+    groups = (await ledger.describe()).info.groups
+    assert groups[b"read"] < (await ledger.describe()).info.tail
 
 
 async def test_whoever_listens_is_told_all(talk: Tab) -> None:

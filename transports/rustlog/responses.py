@@ -60,10 +60,10 @@ def out_of_range(offset: int, failed: StreamFailed) -> r.Error:
 def lags_of(places: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
     """How far each group is behind, in the order of topics, partitions and groups."""
     lags = [
-        Lag(*places[place], group.decode(errors="replace"), max(found.tail - offset, 0))
+        Lag(*places[place], group.decode(errors="replace"), max(found.info.tail - offset, 0))
         for place, found in answers.items()
         if isinstance(found, StreamDescription)
-        for group, offset in found.groups.items()
+        for group, offset in found.info.groups.items()
     ]
     lags.sort(key=lambda lag: (lag.topic, lag.partition, lag.group_id))
     return lags[:LAGS_TOLD]
@@ -87,7 +87,7 @@ def topic_described(topic: str, count: int, used: Sequence[int], answers: Answer
     rows = [r.PartitionRow(each, 0, 0, 1) for each in range(count)]
     for place, found in answers.items():
         if isinstance(found, StreamDescription):
-            row = (found.tail, found.trim_point, found.segments)
+            row = (found.info.tail, found.info.trim_point, found.info.segments)
             rows[used[place]] = r.PartitionRow(used[place], *row)
         elif found is not Code.UNKNOWN_STREAM:
             return encode_response(error_of(found))
@@ -104,7 +104,7 @@ def small_answer(request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
         case r.CreateTopic(partition_count=count), m.Done():
             return encode_response(r.CreateTopicResponse(True, count))
         case r.DescribePartition(), m.StreamDescription():
-            row = (reply.tail, reply.trim_point, reply.segments)
+            row = (reply.info.tail, reply.info.trim_point, reply.info.segments)
             return encode_response(
                 r.DescribePartitionResponse(request.topic, request.partition, *row)
             )

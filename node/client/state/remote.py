@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from millpond.actors.errors import SlowDown
+from millpond.actors.state.messages import StateInfo as StateInfo
 from millpond.node.client.streams.stream import StreamRequests, T
 from millpond.transports.p2p.streams import state as s
 from millpond.transports.p2p.streams.operations import Operation
@@ -27,30 +28,6 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     def value(self) -> Any:
         """The value itself."""
         return msgspec.json.decode(self.written)
-
-
-class StateInfo(msgspec.Struct, frozen=True):
-    """A state by its counts. `position`: the sequence behind the last record of it; `first`: the
-    one that it begins with. `types`: how many keys each has, of the first 1000 of `type_count`;
-    `bytes`: what it takes in the node.
-
-    `rejected` records by reason; `unmatched`: ends and beginnings of snapshots without the other;
-    `missed` records were trimmed before they were read.
-    """
-
-    position: int
-    first: int
-    types: dict[str, int]
-    type_count: int
-    bytes: int
-    changes: int
-    controls: int
-    resets: int
-    snapshots: int
-    unmatched: int
-    missed: int
-    in_snapshot: bool
-    rejected: dict[str, int]
 
 
 class NodeState:

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import Headers, RecordColumns
+from millpond.actors.streams.messages import StreamInfo as StreamInfo
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -46,28 +47,6 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     def tail(self) -> int:
         """The sequence after the last one."""
         return self.first + self.count
-
-
-class StreamInfo(msgspec.Struct, frozen=True):
-    """A stream: records from sequence `trim_point` to before `tail`, `bytes_kept` of bodies.
-
-    `age_s` and `bytes_max` None: what the node's configuration says. `waiting` is how many reads
-    wait for a record, `groups` how far each consumer group got.
-    """
-
-    age_s: int | None
-    bytes_max: int | None
-    content_type: bytes | None
-    created_ms: int
-    trim_point: int
-    tail: int
-    last_id: Position
-    last_timestamp: int
-    bytes_kept: int
-    segments: int
-    waiting: int
-    fence: bytes
-    groups: dict[bytes, int]
 
 
 def records_of(span: RecordColumns) -> Iterator[Record]:

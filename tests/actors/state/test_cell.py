@@ -248,10 +248,10 @@ def test_a_state_that_rests_takes_nothing_and_leaves_nothing_behind() -> None:
     pool.create()
     pool.append(put("a", 1))
     assert pool.values() == {"a": 1} and pool.usage.bytes > 0 and pool.usage.count == 1
-    assert pool.describe().waiting == 1
+    assert pool.describe().info.waiting == 1
     pool.advance(LIMITS.idle_s + 1)
     assert (pool.usage.bytes, pool.usage.count) == (0, 0)
-    assert pool.describe().waiting == 0 and state_cell(NAME) not in pool.scheduler.cells
+    assert pool.describe().info.waiting == 0 and state_cell(NAME) not in pool.scheduler.cells
 
 
 def test_a_state_above_its_limit_is_tried_again_later() -> None:
@@ -310,7 +310,7 @@ def check(pool: Pool) -> None:
     assert values == dict(fold.state.get_type("t"))
     told = pool.answer(DescribeState(0))
     assert isinstance(told, StateDescribed)
-    assert (told.changes, told.resets) == (fold.tally.changes, fold.tally.resets)
+    assert (told.info.changes, told.info.resets) == (fold.tally.changes, fold.tally.resets)
 
 
 def test_what_is_no_question_is_refused() -> None:

@@ -23,7 +23,7 @@ from millpond.actors.state.checkpoint_format import (
     encode_checkpoint,
 )
 from millpond.actors.state.checkpoint_store import CheckpointStore, state_file
-from millpond.actors.state.messages import DescribeState, StateDescribed, StateLimits
+from millpond.actors.state.messages import DescribeState, StateDescribed, StateInfo, StateLimits
 from millpond.actors.state.table import StateTable
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams import messages as m
@@ -65,10 +65,10 @@ def files(pool: Pool) -> list[Path]:
     return sorted(folder)
 
 
-def described(pool: Pool) -> StateDescribed:
+def described(pool: Pool) -> StateInfo:
     told = pool.answer(DescribeState(0))
     assert isinstance(told, StateDescribed)
-    return told
+    return told.info
 
 
 def test_a_restart_reads_only_what_came_later(pool: Watched) -> None:

@@ -43,7 +43,7 @@ def fail_with_mail(slow: Lake, port: RecordingPort, message: CellMessage) -> Non
 def test_who_leaves_or_cancels_meanwhile_does_not_wait(slow: Lake, message: CellMessage) -> None:
     port = waiting(slow, wait_s=FOR_EVER_S)
     fail_with_mail(slow, port, message)
-    assert slow.describe().waiting == 0
+    assert slow.describe().info.waiting == 0
 
 
 def test_s3p_40_who_waits_no_longer_meanwhile_is_answered(slow: Lake) -> None:

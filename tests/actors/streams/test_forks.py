@@ -308,7 +308,7 @@ def test_old_records_of_a_fork_go_by_themselves(lake: Lake) -> None:
     lake.one(m.Configure(0, m.Settings(age_s=60, content_type=TEXT)), m.Done, FORK)
     lake.advance(20)
     assert all_of(lake, FORK) == [b"new"]
-    assert lake.describe(FORK).trim_point == 1
+    assert lake.describe(FORK).info.trim_point == 1
     assert all_of(lake, SOURCE) == [b"old", b"new"]
 
 
@@ -402,7 +402,7 @@ def test_a_fork_that_is_damaged_and_repaired_has_what_it_inherited(tmp_path: Pat
     left = [body for at, body in enumerate(bodies) if at not in (10, 11, 20)]
     with lake_in(folder) as lake:
         assert all_of(lake, FORK) == left
-        assert lake.describe(FORK).trim_point == 0
+        assert lake.describe(FORK).info.trim_point == 0
         lake.append(b"more", name=FORK)
         made(fork(lake, GRANDCHILD, FORK, 15))
         assert all_of(lake, GRANDCHILD) == left[:13]

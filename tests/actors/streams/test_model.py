@@ -168,10 +168,10 @@ class Streams(RuleBasedStateMachine):
         if hasattr(self, "plain"):
             self._expire()
             assert list(rows_of(self.lake.read())) == self.plain.kept
-            described = self.lake.describe()
-            assert described.tail == self.plain.tail
-            assert described.trim_point <= self.plain.trim_point
-            assert described.bytes >= 0 and (described.bytes == 0 or self.plain.rows)
+            info = self.lake.describe().info
+            assert info.tail == self.plain.tail
+            assert info.trim_point <= self.plain.trim_point
+            assert info.bytes_kept >= 0 and (info.bytes_kept == 0 or self.plain.rows)
 
 
 Streams.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

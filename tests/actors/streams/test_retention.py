@@ -31,11 +31,15 @@ class TestAge:
             lake.advance(10)
         assert lake.bodies() == [b"%d" % at for at in range(1, 10)]
         lake.advance(45)
-        assert lake.describe().trim_point == 5
+        assert lake.describe().info.trim_point == 5
         assert lake.bodies() == [b"%d" % at for at in range(5, 10)]
         lake.advance(1000)
-        described = lake.describe()
-        assert (described.trim_point, described.tail, described.bytes) == (10, 10, 0)
+        info = lake.describe().info
+        assert (info.trim_point, info.tail, info.bytes_kept) == (
+            10,
+            10,
+            0,
+        )
         assert lake.append(b"x").first == 10
 
     @pytest.mark.parametrize("start", [0, Position(0, 0), at_timestamp(0)])
@@ -55,7 +59,7 @@ class TestAge:
         lake.advance(AGE_S + 0.0025)
         assert lake.bodies() == [b"3", b"4"]
         lake.advance(1)
-        assert lake.describe().trim_point == 5
+        assert lake.describe().info.trim_point == 5
 
     def test_rla_29_what_is_below_is_refused(self, lake: Lake) -> None:
         lake.create(age_s=AGE_S)
@@ -104,7 +108,7 @@ class TestAge:
             lake.append(bytes(100_000))
             lake.advance(1)
         lake.advance(AGE_S)
-        assert lake.describe().bytes == 0
+        assert lake.describe().info.bytes_kept == 0
 
 
 class TestSize:
@@ -113,7 +117,7 @@ class TestSize:
         for at in range(1000):
             lake.append(b"%04d" % at * 100)
             lake.settle()
-            assert lake.describe().bytes <= 100_500
+            assert lake.describe().info.bytes_kept <= 100_500
         kept = lake.bodies()
         assert kept == [b"%04d" % at * 100 for at in range(1000 - len(kept), 1000)]
         assert 200 < len(kept) <= 250

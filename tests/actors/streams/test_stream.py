@@ -161,7 +161,7 @@ class TestAppending:
         lake.create()
         fence = m.Append(0, [b"me"], headers=[[(b"", b"fence")]])
         assert lake.one(fence, m.Appended).first == 0
-        assert lake.describe().fencing_token == b"me"
+        assert lake.describe().info.fence == b"me"
         both = m.Append(0, [b"a"], fencing_token=b"you", match_sequence=9)
         refused = lake.refused(both)
         assert (refused.code, refused.fencing_token) == (Code.FENCED, b"me")
@@ -178,11 +178,11 @@ class TestAppending:
         lake.append(b"a", b"b", b"c")
         point = (2).to_bytes(8)
         lake.append(b"d", point, b"e", headers=[[], [(b"", b"trim")], []])
-        assert lake.describe().trim_point == 2
+        assert lake.describe().info.trim_point == 2
         assert lake.bodies() == [b"c", b"d", point, b"e"]
         lake.append((99).to_bytes(8), headers=[[(b"", b"trim")]])
-        described = lake.describe()
-        assert (described.trim_point, described.tail) == (7, 7)
+        info = lake.describe().info
+        assert (info.trim_point, info.tail) == (7, 7)
 
     @pytest.mark.parametrize(
         "bad",
@@ -199,7 +199,7 @@ class TestAppending:
     def test_what_makes_no_sense_is_refused(self, lake: Lake, bad: m.Append) -> None:
         lake.create()
         assert lake.refused(bad).code is Code.MALFORMED
-        assert lake.describe().tail == 0
+        assert lake.describe().info.tail == 0
 
 
 class TestReading:
@@ -285,7 +285,7 @@ class TestTrimming:
         assert lake.bodies(Position(0, 0)) == [b"7", b"8", b"9"]
         lake.one(m.Trim(0, Position(0, 0)), m.Done)
         lake.one(m.Trim(0, 0), m.Done)
-        assert lake.describe().trim_point == 7
+        assert lake.describe().info.trim_point == 7
         assert lake.read(2).spans[0].first == 7
 
     def test_within_one_append(self, lake: Lake) -> None:
@@ -309,8 +309,12 @@ class TestTrimming:
         lake.append(b"a", b"b", ms=START_MS + 10**6)
         lake.one(m.Trim(0, Position(U64_MAX, U64_MAX)), m.Done)
         assert lake.bodies() == []
-        described = lake.describe()
-        assert (described.trim_point, described.tail, described.bytes) == (2, 2, 0)
+        info = lake.describe().info
+        assert (info.trim_point, info.tail, info.bytes_kept) == (
+            2,
+            2,
+            0,
+        )
         if lake.folder is not None:
             lake.restart()
         assert lake.refused(m.Append(0, [b"c"], ms=START_MS)).code is Code.NON_MONOTONIC_ID
@@ -327,7 +331,7 @@ class TestGroups:
             lake.one(m.CommitOffset(0, b"g", offset), m.Done)
             assert lake.one(m.GetGroupOffset(0, b"g"), m.GroupOffset).offset == offset
         assert lake.one(m.GetGroupOffset(0, b"h"), m.GroupOffset).offset is None
-        assert lake.describe().groups == {b"g": U64_MAX}
+        assert lake.describe().info.groups == {b"g": U64_MAX}
 
     def test_groups_are_bounded(self, tmp_path: Path) -> None:
         with lake_in(None, limits=StreamLimits(groups_max=2, node_groups_max=3)) as lake:
@@ -414,8 +418,9 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
         before, rows = lake.describe(), list(rows_of(lake.read()))
         lake.restart()
         # What a trim within the stream was worth is a guess until the file was looked at.
-        assert 0.8 < lake.describe().bytes / before.bytes < 1.2
-        assert msgspec.structs.replace(lake.describe(), bytes=before.bytes) == before
+        assert 0.8 < lake.describe().info.bytes_kept / before.info.bytes_kept < 1.2
+        after = lake.describe().info
+        assert msgspec.structs.replace(after, bytes_kept=before.info.bytes_kept) == before.info
         assert list(rows_of(lake.read())) == rows
         assert lake.directory.names() == [NAME]
         assert before.settings == m.Settings(10**6, None, b"text/plain")

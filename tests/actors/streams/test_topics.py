@@ -62,7 +62,7 @@ def test_partitions_are_there_from_the_start(lake: Lake) -> None:
     for partition in range(3):
         name = b"orders/%d" % partition
         assert lake.bodies(name=name) == []
-        assert lake.describe(name).tail == 0
+        assert lake.describe(name).info.tail == 0
         assert lake.refused(m.Create(0), name).code is Code.STREAM_EXISTS
         assert lake.refused(m.Delete(0), name).code is Code.PART_OF_TOPIC
     for name in (b"orders/3", b"orders/00", b"orders/", b"orders", b"/0", b"orders/-1"):

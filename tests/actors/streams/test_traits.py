@@ -65,7 +65,7 @@ class TestTimestamps:
         assert lake.refused(m.Append(0, [b"a"])).code is Code.MALFORMED
         half = m.Append(0, [b"a", b"b"], timestamps=[1, None])
         assert lake.refused(half).code is Code.MALFORMED
-        assert lake.describe().tail == 0
+        assert lake.describe().info.tail == 0
         lake.append(b"a", timestamps=[4])
         assert stamps(lake) == [4]
 

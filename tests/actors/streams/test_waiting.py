@@ -153,7 +153,7 @@ class TestLeaving:
         lake.append(b"a")
         assert port.take() == []
         assert bodies_of(answer(stays)) == [b"a"]
-        assert lake.describe().waiting == 0
+        assert lake.describe().info.waiting == 0
 
     def test_one_read_of_several_is_cancelled(self, lake: Lake) -> None:
         port = lake.port()
@@ -182,13 +182,13 @@ class TestMany:
             far = [waiting(lake, Position(U64_MAX, 0)) for _ in range(10_000)]
             crowded = min(self._seconds_for_appends(lake) for _ in range(3))
             assert crowded < 10 * idle + 0.01
-            near = [waiting(lake, lake.describe().tail) for _ in range(1000)]
+            near = [waiting(lake, lake.describe().info.tail) for _ in range(1000)]
             lake.append(b"x")
             answers = [answer(port) for port in near]
             assert all(each.spans is answers[0].spans for each in answers)
             for port in far:
                 lake.scheduler.detach(stream_cell(NAME), port)
-            assert lake.describe().waiting == 0
+            assert lake.describe().info.waiting == 0
 
     def _seconds_for_appends(self, lake: Lake) -> float:
         port = lake.port()
@@ -320,7 +320,7 @@ class TestCommits:
         slow.store.finish()
         assert bodies_of(answer(tail)) == [b"a"]
         records, described = reader.take()
-        assert bodies_of(records) == [b"a"] and described.tail == 1  # type: ignore
+        assert bodies_of(records) == [b"a"] and described.info.tail == 1  # type: ignore
         assert isinstance(writer.take()[0], m.Appended)
 
     def test_a_failed_commit_refuses_each_request_once(self, slow: Lake) -> None:
@@ -352,7 +352,7 @@ class TestCommits:
         slow.store.is_slow = slow.store.is_doomed = False
         for port in (woken, asleep, late, cancelled, left):
             assert port.take() == []
-        assert slow.describe().waiting == 3
+        assert slow.describe().info.waiting == 3
         slow.advance(10)
         assert list(answer(late).spans) == []
         assert slow.append(b"b").first == 0

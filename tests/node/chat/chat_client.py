@@ -37,7 +37,7 @@ async def say(node: Node, peer: str, text: str, **fields: Any) -> dict[str, Any]
 async def history(node: Node, peer: PeerNode) -> list[Record]:
     stream = node.peer_services._local_stream(conversation_stream(peer.public))
     try:
-        tail = (await stream.describe()).tail
+        tail = (await stream.describe()).info.tail
     except UnknownStream:
         return []
     return [decode_record(body) async for _, body in stream.read(0, tail)]

@@ -42,7 +42,7 @@ def _waiting(pond: Served) -> int:
         number, heard_at, writable = 99, 0.0, True
 
         def send(self, replies: list[m.StreamDescription]) -> None:
-            described.extend(each.waiting for each in replies)
+            described.extend(each.info.waiting for each in replies)
 
         def flush(self) -> None:
             pass

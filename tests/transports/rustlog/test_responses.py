@@ -8,7 +8,7 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
-from millpond.actors.streams.messages import Settings, StreamDescription
+from millpond.actors.streams.messages import StreamDescription, StreamInfo
 from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
 from millpond.transports.rustlog.responses import LAGS_TOLD, all_topics, error_of, lags_of
 
@@ -17,20 +17,22 @@ FRAME_MAX = 10_485_760
 
 def described(tail: int, groups: dict[bytes, int]) -> StreamDescription:
     """A stream's outline, of which its end and its groups matter."""
-    return StreamDescription(
-        0,
-        settings=Settings(),
+    info = StreamInfo(
+        age_s=None,
+        bytes_max=None,
+        content_type=None,
         created_ms=0,
         trim_point=0,
         tail=tail,
         last_id=Position(0, 0),
         last_timestamp=0,
-        bytes=0,
+        bytes_kept=0,
         segments=1,
         waiting=0,
-        fencing_token=b"",
+        fence=b"",
         groups=groups,
     )
+    return StreamDescription(0, info)
 
 
 def test_topics_that_do_not_fit_are_left_out_and_it_is_told() -> None:

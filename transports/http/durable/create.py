@@ -95,7 +95,7 @@ async def _fork(
     bodies = bodies_of(body, kind)
     spec = d.CreateSpec(spec.content_type, spec.lifetime, spec.closes, bodies, fork)
     point, prefix = fork_headers.at, list[bytes]()
-    if fork_headers.at is not None and fork_headers.at > found.tail:
+    if fork_headers.at is not None and fork_headers.at > found.info.tail:
         return d.DurableRefused(0, d.RefusalReason.BEYOND)
     if fork_headers.at is not None and fork_headers.sub:
         is_json = w.is_json(found.settings.content_type)

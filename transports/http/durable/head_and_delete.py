@@ -22,7 +22,7 @@ async def head(context: DurableContext, target: Target) -> None:
         raise stream_not_found()
     headers = [
         (b"content-type", w.shown_type(found.settings.content_type)),
-        (w.NEXT_OFFSET, offset_of(found.tail)),
+        (w.NEXT_OFFSET, offset_of(found.info.tail)),
         w.NO_STORE,
     ]
     if found.lifetime.ttl_s is not None:

@@ -69,13 +69,13 @@ async def first_page(
         raise stream_not_found()
     match start:
         case None:
-            begin = described.trim_point
+            begin = described.info.trim_point
         case "now":
-            begin = described.tail
+            begin = described.info.tail
         case _:
-            if start < described.trim_point:
+            if start < described.info.trim_point:
                 raise offset_gone()
-            begin = min(start, described.tail)
+            begin = min(start, described.info.tail)
     records = await read_from(cells, target, described, begin)
     return Page(begin, described, records)
 

@@ -167,7 +167,7 @@ async def stream_metrics(context: S2Context, target: Target) -> Response:
     _, period = read_metric_query(context.request.query, StreamSet, context.services.now())
     with context.cell_client() as cells:
         found = await describe(context, cells, target)
-    return _points([_gauge(period, found.bytes)])
+    return _points([_gauge(period, found.info.bytes_kept)])
 
 
 async def _basin_bytes(context: S2Context, basin: bytes) -> int:
@@ -179,7 +179,7 @@ async def _basin_bytes(context: S2Context, basin: bytes) -> int:
         for name in names:
             found = await cells.request(context.target_in(basin, name).cell, m.Describe)
             if isinstance(found, m.StreamDescription):  # it may have gone since
-                size += found.bytes
+                size += found.info.bytes_kept
     return size
 
 

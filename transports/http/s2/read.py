@@ -30,7 +30,7 @@ async def tail(context: S2Context, target: Target) -> Response:
 
 def tail_of(found: m.StreamDescription) -> StreamPosition:
     """The tail of a stream, with the timestamp of its last record."""
-    return StreamPosition(found.tail, found.last_timestamp)
+    return StreamPosition(found.info.tail, found.info.last_timestamp)
 
 
 async def read(context: S2Context, target: Target) -> Response:

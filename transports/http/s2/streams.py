@@ -96,7 +96,7 @@ def _info(target: Target, found: m.StreamDescription) -> info_form.StreamInfo:
     cipher = stream_metadata(found.settings).cipher
     shown = None if cipher is None else cipher.value
     name = target.shown.decode("utf-8", "replace")
-    return info_form.StreamInfo(name, found.created_ms, None, shown)
+    return info_form.StreamInfo(name, found.info.created_ms, None, shown)
 
 
 async def post_stream(context: S2Context) -> Response:

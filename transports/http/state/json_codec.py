@@ -22,15 +22,16 @@ def response(content: object, status: int = 200) -> Response:
 
 def described(name: bytes, told: StateDescribed) -> dict[str, Any]:
     """A state by its counts."""
+    info = told.info
     return {
         "stream": name.decode("utf-8", "replace"),
-        "position": str(told.position),
-        "first": str(told.first),
-        "types": told.types,
-        "type_count": told.type_count,
-        **{name: str(getattr(told, name)) for name in _COUNTS},
-        "in_snapshot": told.in_snapshot,
-        "rejected": told.rejected,
+        "position": str(info.position),
+        "first": str(info.first),
+        "types": info.types,
+        "type_count": info.type_count,
+        **{name: str(getattr(info, name)) for name in _COUNTS},
+        "in_snapshot": info.in_snapshot,
+        "rejected": info.rejected,
     }
 
 

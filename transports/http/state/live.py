@@ -55,7 +55,7 @@ def _resumed(last: bytes | None, found: m.StreamDescription) -> int | None:
     if told is None or int(told[1]) != found.incarnation:
         return None
     position = int(told[2])
-    return position if found.trim_point <= position <= found.tail else None
+    return position if found.info.trim_point <= position <= found.info.tail else None
 
 
 class _Session:

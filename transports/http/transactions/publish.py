@@ -174,11 +174,11 @@ class Publisher:
         size = 0
         for each in plan.parts:
             reply = await self._cells.request(self._cell(batch, each), m.Describe)
-            if not isinstance(reply, m.StreamDescription) or reply.trim_point:
+            if not isinstance(reply, m.StreamDescription) or reply.info.trim_point:
                 raise conflict(f"the part {each.id} is not there")
-            if reply.tail != each.rows:
-                raise conflict(f"the part {each.id} has {reply.tail} rows, not {each.rows}")
-            size += reply.bytes
+            if reply.info.tail != each.rows:
+                raise conflict(f"the part {each.id} has {reply.info.tail} rows, not {each.rows}")
+            size += reply.info.bytes_kept
         return size
 
     async def _hold(self, batch: int, plan: Plan) -> None:

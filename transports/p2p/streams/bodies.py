@@ -158,24 +158,6 @@ class RecordsBody(msgspec.Struct, frozen=True):
     last_timestamp: int
 
 
-class DescribedBody(msgspec.Struct, frozen=True):
-    """`millpond.actors.streams.messages.StreamDescription`, as a map."""
-
-    age_s: int | None
-    bytes_max: int | None
-    content_type: bytes | None
-    created_ms: int
-    trim_point: int
-    tail: int
-    last_id: Position
-    last_timestamp: int
-    bytes_kept: int
-    segments: int
-    waiting: int
-    fence: bytes
-    groups: dict[bytes, int]
-
-
 class OffsetBody(msgspec.Struct, frozen=True):
     """What the group committed; nil: nothing."""
 

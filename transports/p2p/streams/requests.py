@@ -331,7 +331,7 @@ def _body(reply: StreamReply) -> bytes:
         case m.Records():
             answer = b.RecordsBody(reply.spans, reply.next, reply.tail, reply.last_timestamp)
         case m.StreamDescription():
-            answer = _described(reply)
+            answer = reply.info
         case m.GroupOffset():
             answer = b.OffsetBody(reply.offset)
         case _:
@@ -340,22 +340,3 @@ def _body(reply: StreamReply) -> bytes:
                 return b.EMPTY
             answer = found
     return msgspec.msgpack.encode(answer)
-
-
-def _described(reply: m.StreamDescription) -> b.DescribedBody:
-    settings = reply.settings
-    return b.DescribedBody(
-        age_s=settings.age_s,
-        bytes_max=settings.bytes_max,
-        content_type=settings.content_type,
-        created_ms=reply.created_ms,
-        trim_point=reply.trim_point,
-        tail=reply.tail,
-        last_id=reply.last_id,
-        last_timestamp=reply.last_timestamp,
-        bytes_kept=reply.bytes,
-        segments=reply.segments,
-        waiting=reply.waiting,
-        fence=reply.fencing_token,
-        groups=reply.groups,
-    )

@@ -55,24 +55,6 @@ class ValuesBody(msgspec.Struct, frozen=True):
     more: bool
 
 
-class DescribedBody(msgspec.Struct, frozen=True):
-    """`millpond.actors.state.messages.StateDescribed`, as a map."""
-
-    position: int
-    first: int
-    types: dict[str, int]
-    type_count: int
-    bytes: int
-    changes: int
-    controls: int
-    resets: int
-    snapshots: int
-    unmatched: int
-    missed: int
-    in_snapshot: bool
-    rejected: dict[str, int]
-
-
 def state_request(number: int, operation: Operation, body: bytes) -> tuple[bytes, StreamRequest]:
     """The stream that a request is about, and what its state's cell is asked. Raises Malformed."""
     match operation:
@@ -97,7 +79,6 @@ def state_answer(reply: StreamReply) -> msgspec.Struct | None:
         case s.Values():
             return ValuesBody(reply.position, reply.rows, reply.more)
         case s.StateDescribed():
-            fields = {name: getattr(reply, name) for name in DescribedBody.__struct_fields__}
-            return DescribedBody(**fields)
+            return reply.info
         case _:
             return None

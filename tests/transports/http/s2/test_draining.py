@@ -74,7 +74,7 @@ async def tail(s2: Speaker) -> int:
     with CellClient(s2.node.services) as cells:
         found = await cells.request(CELL, m.Describe)
     assert isinstance(found, m.StreamDescription)
-    return found.tail
+    return found.info.tail
 
 
 @CLOCKED
