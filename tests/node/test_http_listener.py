@@ -41,7 +41,7 @@ async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, S
         async with anyio.create_task_group() as tasks:
 
             def cut() -> None:
-                for visitor in list(application.host.connections):
+                for visitor in list(application.host.registry.connections):
                     visitor.close()
 
             config = application.node.config
@@ -199,13 +199,13 @@ async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
         for gone, head in enumerate((sized, chunked)):
             async with await dial(address) as stream:
                 await stream.send(b"POST /do HTTP/1.1\r\nhost: a\r\n" + head + b"half")
-                await eventually(lambda: len(application.host.connections) == 1)
+                await eventually(lambda: len(application.host.registry.connections) == 1)
             await eventually(lambda gone=gone: application.host.http.gone == gone + 1)
         async with Http2(await dial(address)) as client:
             for gone, length in enumerate((None, 9, None, 9), 3):
                 number = await client.ask("POST", "/do", ends=False, length=length)
                 await client.say(number, b"half")
-                await eventually(lambda: len(application.host.connections) == 1)
+                await eventually(lambda: len(application.host.registry.connections) == 1)
                 # Some servers take a reset without an error for the end of the body.
                 await client.reset(number, 0 if gone > 4 else 8)
                 await eventually(lambda gone=gone: application.host.http.gone == gone)
@@ -265,7 +265,7 @@ async def test_a_head_is_answered_at_once() -> None:
                 assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
                 number = await client.ask("POST", "/do", ends=False)
                 assert await client.status(number) == 200
-        await eventually(lambda: not application.host.connections)
+        await eventually(lambda: not application.host.registry.connections)
 
 
 async def test_a_stream_that_crashes_is_broken_off() -> None:

@@ -23,7 +23,6 @@ Guard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 async def unguarded(run: Callable[[], Awaitable[None]]) -> None:
     """Runs a connection without a guard: exceptions of the session reach the task group."""
-
     await run()
 
 
@@ -188,7 +187,6 @@ class _AnyioWire:
 
     async def _half_close(self) -> None:
         """Send an end of stream, and wait for that of the other end (wire.md, S3A-25)."""
-
         with anyio.move_on_after(LINGER_S):
             try:
                 await self._stream.send_eof()

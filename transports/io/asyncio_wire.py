@@ -80,7 +80,6 @@ class AsyncioWire(asyncio.Protocol):
 
     def write_out(self) -> None:
         """Give the transport the bytes that waited for the end of the pass."""
-
         unwritten, transport = self._unwritten, self._transport
         # uvloop raises on a transport that a reset has closed before connection_lost is called.
         if unwritten and transport is not None and not transport.is_closing():
@@ -95,7 +94,6 @@ class AsyncioWire(asyncio.Protocol):
 
     def handle_read(self, data: bytes) -> None:
         """Give what was read to the session, b"" being an end; while closing, discard it."""
-
         if data and not self._closing:
             self._session.received(data)
         elif data:
@@ -200,7 +198,6 @@ class AsyncioWire(asyncio.Protocol):
 
     def _call(self, event: Callable[..., None], *args: object) -> None:
         """Call the session, and end the connection if it raises: asyncio would only log it."""
-
         survived = False
         try:
             event(*args)

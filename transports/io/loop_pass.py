@@ -51,18 +51,15 @@ class LoopPass:
 
     def add_write(self, wire: LoopPassWire) -> None:
         """Have `wire` write at the end of this pass."""
-
         self._writers.append(wire)
 
     def call_at_end(self, callback: Callable[[], None]) -> None:
         """Call back when all reads of this pass are handled, before anything is written."""
-
         self._callbacks.append(callback)
 
     def run(self) -> None:
         """Handle the reads. An exception ends its own wire and is reported by the loop; reads
         behind it are handled in the loop's next pass."""
-
         reads = self._reads
         if self.is_running or not (reads or self._callbacks or self._writers):
             return

@@ -113,7 +113,6 @@ class Network:
 
     def next_due(self) -> float:
         """The time when the next bytes in flight arrive, by the library's clock; inf: none are."""
-
         now = anyio.current_time()
         dues = (pipe.due for pipe in self._pipes if self.passes(pipe))
         return min((due for due in dues if due > now), default=math.inf)
@@ -185,7 +184,6 @@ class _Pipe:
     @property
     def due(self) -> float:
         """The time when its first bytes arrive; inf: there are none."""
-
         return self._segments[0][0] if self._segments else math.inf
 
     @property
@@ -198,7 +196,6 @@ class _Pipe:
 
     def break_off(self) -> None:
         """Lose the bytes in flight; both ends notice it."""
-
         self._broken = True
         self._segments.clear()
         self.wake()

@@ -120,7 +120,6 @@ async def bind(host: str, port: int) -> socket.socket:
 
 def _probe(bound: socket.socket) -> None:
     """Enable keep-alive probes, which accepted connections inherit."""
-
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in PROBES.items():
         option = getattr(socket, name, None)  # not all systems have all of them

@@ -164,7 +164,6 @@ class SecureWire:
     def eof(self) -> None:
         """An end without close_notify is an end as well: frames of our protocols show by themselves
         whether they are whole."""
-
         if not self._is_open:
             self._refuse_handshake(HandshakeFailed("the other end closed during the TLS handshake"))
         elif not self._has_eof:
@@ -184,7 +183,6 @@ class SecureWire:
 
     def fail_handshake(self, failure: OSError) -> None:
         """End a handshake that takes too long, or is one too many."""
-
         self._end_handshake(failure)
         self.abort()
 
@@ -239,7 +237,6 @@ class SecureWire:
 
     def _write_out(self) -> None:
         """Encrypt what was written, and give it to the wire below."""
-
         unwritten = self._unwritten
         if not unwritten or self._closing:
             return
@@ -261,7 +258,6 @@ class SecureWire:
 
     def _refuse_handshake(self, failure: OSError) -> None:
         """End the handshake; its alert is sent."""
-
         self._end_handshake(failure)
         self._end()
 

@@ -67,7 +67,6 @@ class TlsAcceptor:
 
     def wrap(self, factory: SessionFactory) -> SessionFactory:
         """Sessions of `factory`, each behind TLS."""
-
         return lambda: SecureWire(factory(), self._context(), self)
 
     def handshake_started(self, wire: SecureWire) -> None:

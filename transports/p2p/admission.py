@@ -1,4 +1,4 @@
-"""What a client's first words earn: a place in a channel, or a refusal (wire.md 3b, PS-04..09)."""
+"""Admission of a client to its channel, after a HELLO or without one (wire.md 3b, PS-04..09)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ KEEP_ALIVE_MS_MIN, KEEP_ALIVE_MS_MAX = 1_000, 300_000
 
 
 Authorize = Callable[[Principal, bytes], Rights | None]
-"""The principal's rights in a channel; None = refused."""
+"""The rights of a principal in a channel; None: denied."""
 
 
 class LoginSettings(msgspec.Struct, frozen=True):
-    """What the node offers to everyone."""
+    """Settings of the handshake that hold for all clients."""
 
     default_channel: bytes | None = None
     require_hello: bool = False
@@ -36,7 +36,7 @@ class LoginSettings(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A place in `channel`. `packet_bytes_max` is what the client takes in one packet."""
+    """A client's admission to `channel`. `packet_bytes_max` is the largest packet it accepts."""
 
     channel: bytes
     join: Attach
@@ -46,12 +46,13 @@ class Admission(msgspec.Struct, frozen=True):
     principal: Principal = Principal()
 
     def put_refusal(self) -> Code | None:
+        """The error of a PUT that is not allowed; None: it is."""
         if not self.join.role.produces:
             return Code.WRONG_ROLE
         return None if Rights.PUT in self.join.rights else Code.NOT_ALLOWED
 
     def read_refusal(self, right: Rights) -> Code | None:
-        """Why GET or LIST is refused."""
+        """The error of a GET or LIST that is not allowed; None: it is."""
         if not self.join.role.consumes:
             return Code.WRONG_ROLE
         return None if right in self.join.rights else Code.NOT_ALLOWED
@@ -62,7 +63,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 def requested_channel(hello: Hello, upgrade: Upgrade, settings: LoginSettings) -> bytes | HelloCode:
-    """The channel that a HELLO is about, or why it cannot be answered."""
+    """The channel that a HELLO names, or the code that refuses the HELLO."""
     if not hello.version_min <= VERSION <= hello.version_max:
         return HelloCode.NO_COMMON_VERSION
     channel = hello.channel or upgrade.channel or settings.default_channel
@@ -78,7 +79,7 @@ def admit_hello(
     settings: LoginSettings,
     authorize: Authorize,
 ) -> Admission | None:
-    """The place that a HELLO earns its principal; None: refused. An identity was proved before."""
+    """The admission after a HELLO; None: refused. An identity was proved before."""
     rights = authorize(principal, channel)
     if rights is None:
         return None
@@ -110,7 +111,7 @@ def admit_hello(
 def admit_bare(
     upgrade: Upgrade, principal: Principal, settings: LoginSettings, authorize: Authorize
 ) -> Admission | None:
-    """The place of a client that says no HELLO; None: it has to say one (PS-09)."""
+    """The admission of a client without HELLO; None: it has to send one (PS-09)."""
     channel = upgrade.channel or settings.default_channel
     if channel is None or settings.require_hello or upgrade.hello or not is_channel_name(channel):
         return None
@@ -129,9 +130,10 @@ def admit_bare(
 
 
 def is_channel_name(channel: bytes) -> bool:
-    """May a client name this channel? A dead-letter channel adds its suffix to its owner's name.
+    """Is this a name that a client may use for a channel?
 
-    What begins with a NUL is no channel but a stream's cell.
+    A dead-letter channel adds its suffix to its owner's name. Names that begin with NUL are those
+    of streams' cells.
     """
     length = len(channel.removesuffix(DEAD_SUFFIX))
     return 0 < length <= NAME_BYTES_MAX and not channel.startswith(RESERVED)

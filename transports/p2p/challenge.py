@@ -1,4 +1,4 @@
-"""The server's half of proving identities: CHALLENGE out, AUTH back (wire.md 3b, PS-01)."""
+"""The challenge to a client that names an identity: CHALLENGE out, AUTH back (wire.md 3b, PS-01)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millpond.transports.p2p.interface import P2PNodeServices
 
 
 class PendingProof(msgspec.Struct, frozen=True, gc=False):
-    """A HELLO whose sender has yet to show that the public key in it is its own."""
+    """A HELLO whose sender has yet to prove that it holds the public key in it."""
 
     hello: Hello
     channel: bytes
@@ -30,9 +30,10 @@ class PendingProof(msgspec.Struct, frozen=True, gc=False):
     transcript: bytes
 
     def is_proved_by(self, auth: bytes, node: P2PNodeServices) -> bool:
-        """Does this AUTH show it? Raises MalformedHandshake.
+        """Does this AUTH prove it? Raises MalformedHandshake.
 
-        Whoever holds the node's own key is the node: somebody turned its words against it.
+        A client that shows the node's own key has sent back the node's own signature.
+
         """
         public_key = self.hello.public_key
         assert public_key is not None
@@ -52,7 +53,7 @@ def sign_challenge(
     signer: Signer,
     certificate_hash: bytes | None,
 ) -> PendingProof:
-    """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of what TLS showed them."""
+    """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of the certificate TLS showed."""
     unsigned = Challenge(VERSION, signer.public, node.nonce(), b"", certificate_hash)
     signed_by_both = transcript(raw, encode_challenge(unsigned))
     signature = signer.sign(BY_SERVER + signed_by_both)
@@ -61,9 +62,9 @@ def sign_challenge(
 
 
 class ChallengeRate:
-    """So many a second, in all and for one address: signing for everybody would cost too much.
+    """The rate limit of challenges, in all and of one address, since signing costs time.
 
-    Counted in windows of a second and forgotten with them, so what is kept is bounded as well.
+    They are counted in windows of a second, so memory is bounded as well.
     """
 
     def __init__(self, per_s_max: int, per_address_max: int) -> None:
@@ -74,7 +75,7 @@ class ChallengeRate:
         self._by_address: Counter[str] = Counter()
 
     def take(self, address: str | None, now: float) -> bool:
-        """Whether there is one left; None: an address that only the limit of all is for."""
+        """Is one more within the limit? Address None: only the limit of all counts."""
         if now >= self._began_at + 1:
             self._began_at, self._taken = now, 0
             self._by_address.clear()

@@ -16,7 +16,8 @@ _RUN_MIN = 8
 
 
 class Upgrade(msgspec.Struct, frozen=True):
-    """What is settled before the first packet: by a WebSocket's path and headers, or nothing.
+    """Facts known before the first packet: from a WebSocket's path and headers; none on TCP.
+
 
     `hello`: True where the subprotocol promises a HELLO, False where it promises none.
     """
@@ -31,7 +32,7 @@ class Upgrade(msgspec.Struct, frozen=True):
 
 
 class Framing(Protocol):
-    """How packets lie in a byte stream, and what the framing itself has to say on it."""
+    """The framing of packets in a byte stream, with bytes of its own (handshake, close)."""
 
     @property
     def upgrade(self) -> Upgrade | None:
@@ -39,15 +40,15 @@ class Framing(Protocol):
 
     @property
     def closed(self) -> bool:
-        """The other end ended the stream in the framing's own way."""
+        """The other end closed the stream by a frame."""
 
     @property
     def error(self) -> WireError | None:
-        """Why the stream cannot be read any further; set once, later input is ignored."""
+        """The error after which the stream cannot be read; set once, later input is ignored."""
 
     @property
     def pending_frame_bytes(self) -> int:
-        """How large the packet is of which a part is there; 0: none, or nothing says yet."""
+        """The size of the packet of which a part has come; 0: none, or it is not known yet."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes, also those before an error."""
@@ -60,10 +61,10 @@ class Framing(Protocol):
         """`take_output` has something."""
 
     def take_output(self) -> bytes:
-        """What the framing wants to send of its own accord; given out once."""
+        """Bytes that the framing itself sends; given out once."""
 
     def close_frame(self, code: int) -> bytes:
-        """What ends the stream, with a WebSocket close code."""
+        """The bytes that end the stream, with a WebSocket close code."""
 
 
 class LengthPrefixed:
@@ -85,11 +86,12 @@ class LengthPrefixed:
 
     @property
     def pending_frame_bytes(self) -> int:
-        """How large the packet is of which a part is there."""
+        """The size of the packet of which a part has come."""
         return len(self._body) + self._missing
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The packets that `data` completes; `error` tells whether the stream broke after them.
+        """The packets that `data` completes; `error` is set if the stream broke after them.
+
 
         A bad length is refused as soon as its four bytes are there, before any byte of the body
         is kept (P2P-18, PA-24, PA-34, RL-02).
@@ -112,7 +114,7 @@ class LengthPrefixed:
             return b"".join(parts)
 
     def take_output(self) -> bytes:
-        """Nothing: this framing never speaks of itself."""
+        """Nothing: this framing has no bytes of its own."""
         return b""
 
     def close_frame(self, code: int) -> bytes:

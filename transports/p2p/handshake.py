@@ -17,7 +17,7 @@ HANDSHAKE_BYTES_MAX = 4096
 NONCE_BYTES = 32
 
 BY_SERVER, BY_CLIENT = b"S", b"C"
-"""What each side puts before the transcript that it signs, so that neither can send it back."""
+"""Prefixes of the transcript that each side signs, so that a signature cannot be sent back."""
 
 
 class Signer(Protocol):
@@ -32,7 +32,7 @@ class Signer(Protocol):
 
 
 class Tag(IntEnum):
-    """What a TLV says. An unknown tag is fatal below 80 and skipped from there on."""
+    """Tags of the TLVs. An unknown tag is fatal below 80 and skipped from there on."""
 
     CHANNEL = 0x01
     PUBLIC_KEY = 0x02
@@ -80,7 +80,7 @@ _Member = TypeVar("_Member", bound=IntEnum)
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
-    """What a client asks for; None = left to the server. Sizes in bytes, window in messages."""
+    """HELLO, the client's request; None: left to the server. Sizes in bytes, window in messages."""
 
     version_min: int = VERSION
     version_max: int = VERSION
@@ -125,7 +125,7 @@ class Auth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ready(msgspec.Struct, frozen=True, gc=False):
-    """What the server grants; None = not told."""
+    """READY, the server's answer; None: not given."""
 
     want_push: bool = True
     duplex: bool = False
@@ -222,7 +222,8 @@ def decode_challenge(raw: bytes) -> Challenge:
 
 
 def transcript(hello: bytes, unsigned: bytes) -> bytes:
-    """What both sides sign, 32 bytes, of a HELLO and a CHALLENGE without its signature (PS-01).
+    """The 32 bytes that both sides sign, of a HELLO and a CHALLENGE without its signature (PS-01).
+
 
     Whole packets with their type byte, as they were sent, without the length of TCP.
     """

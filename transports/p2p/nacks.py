@@ -1,4 +1,4 @@
-"""NACK codes, and the typed errors they stand for (P2P-16, wire.md 3c)."""
+"""NACK codes and their typed errors (P2P-16, wire.md 3c)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ CODES: dict[Code, int] = {
 # The wire has one byte for "internal". Read back it is the careful one: ask again, same key.
 _BY_BYTE = {byte: code for code, byte in CODES.items()} | {0xFE: Code.OUTCOME_UNKNOWN}
 
-OF_STREAMS = {Code.BUFFER_FULL: "the stream or the node is full"}
-"""What a code means for a stream, where its error speaks of channels."""
+STREAM_TEXTS = {Code.BUFFER_FULL: "the stream or the node is full"}
+"""Texts of codes for streams, where those of their errors are about channels."""
+
 
 _CORRELATION_BYTES = {
     packet.PUT: 4,
@@ -79,7 +80,7 @@ _CORRELATION_BYTES = {
 
 
 class HelloCode(IntEnum):
-    """Why a handshake was refused (`ff 80 code`); the connection closes after it (3b)."""
+    """Codes of refused handshakes (`ff 80 code`); the connection closes after them (3b)."""
 
     NO_COMMON_VERSION = 0x01
     MALFORMED = 0xF0
@@ -133,18 +134,19 @@ def encode_hello_refusal(code: HelloCode) -> bytes:
 
 
 def decode_refused(refused: Refused) -> RequestError:
-    """The typed error to raise at whoever asked; its `delay_ms` is what the server told."""
+    """The typed error of a refused request; its `delay_ms` is the server's."""
     delay = refused.correlation[_CORRELATION_BYTES.get(refused.packet_type, 0) :]
     delay_ms = int.from_bytes(delay, "big") if len(delay) == 4 else None
     code = _BY_BYTE.get(refused.code)
     if code is None:
         return UnknownRefusal(refused.code, delay_ms)
-    words = OF_STREAMS.get(code, "") if refused.packet_type == packet.STREAM else ""
-    return ERRORS[code](words, delay_ms)
+    text = STREAM_TEXTS.get(code, "") if refused.packet_type == packet.STREAM else ""
+    return ERRORS[code](text, delay_ms)
 
 
 def correlation_number(refused: Refused) -> int | None:
-    """Which request was refused: a PUT's key, an Admin's request id, else a message id.
+    """The number of the refused request: a PUT's key, an Admin's request id, else a message id.
+
 
     None where the packet type has no correlation (LIST, CREDIT) or the NACK left it out.
     """

@@ -35,7 +35,8 @@ NACK = 0xFF
 EXTENSIONS = frozenset({CREDIT, TOUCH, TOUCH_ACK, MSGX, BEGUN, *range(ADMIN, JOBS_REPLY + 1)})
 """The types that only a handshake makes meaningful (P2P-26); each is listed on its own."""
 DEFAULT_EXTENSIONS = EXTENSIONS - {BEGUN}
-"""What every client may ask for. `BEGUN` is a promise: to say of each message when it begins."""
+"""The extensions of a client that promises nothing; `BEGUN` promises a packet for each attempt."""
+
 
 MORE = 0x80
 """On the operation of a STREAM_REPLY: its body goes on in the next one."""
@@ -71,7 +72,7 @@ _NACK_ID_MS = struct.Struct(">BBBQI")
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
-    """`timestamp` is the asker's own, opaque here; None in a simple PING (P2P-04, P2P-05)."""
+    """PING. `timestamp` is the sender's own, opaque here; None: a simple PING (P2P-04, P2P-05)."""
 
     timestamp: int | None = None
 
@@ -91,7 +92,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """The other end closes: gracefully (`goodbye`) or because something is wrong (P2P-17)."""
+    """The other end closes: with GOODBYE, or with ABORT because of an error (P2P-17)."""
 
     goodbye: bool
 
@@ -104,13 +105,13 @@ class Handshake(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
-    """A type nobody here knows: dropped in silence (P2P-19)."""
+    """A packet of an unknown type, which is dropped (P2P-19)."""
 
     packet_type: int
 
 
 class _Operation(msgspec.Struct, frozen=True, gc=False):
-    """What no seed protocol has (wire.md 3g); the body is msgpack."""
+    """An operation of our own extensions (wire.md 3g); the body is msgpack."""
 
     request_id: int
     operation: int
@@ -170,12 +171,12 @@ def decode(packet: bytes) -> Packet:
 
 
 def encode(packet: Packet) -> bytes:
-    """The packet of one value; a Msg becomes MSG, its attempt is not told."""
+    """The packet of one value; a Msg becomes MSG, without its attempt."""
     return ENCODERS[type(packet)](packet)
 
 
 def encode_msgx(msg: Msg) -> bytes:
-    """A push that tells its attempt, capped to what u16 holds; only where negotiated (3d)."""
+    """A push with its attempt, at most the largest u16; only where negotiated (3d)."""
     return _ID_ATTEMPT.pack(MSGX, msg.id, min(msg.attempt, 0xFFFF)) + msg.data
 
 
@@ -283,7 +284,7 @@ def _decode_credit(packet: bytes) -> Credit:
 
 
 def _decode_hello(packet: bytes) -> Handshake | Unknown:
-    # Type 80 is anybody's to use until "P2PB" says otherwise (PS-08).
+    # Type 80 is HELLO only if "P2PB" follows (PS-08).
     return Handshake(HELLO, packet) if packet.startswith(HELLO_MAGIC) else Unknown(HELLO)
 
 
@@ -342,7 +343,7 @@ def _encode_list_ack(ack: ListAck) -> bytes:
     return struct.pack(f">B{len(ack.ids)}Q", LIST_ACK, *ack.ids)
 
 
-# The key fixes the type of the function's argument, which no annotation of a dict can say.
+# The key fixes the type of the function's argument, which an annotation of a dict cannot express.
 ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Put: lambda put: _KEY_TTL.pack(PUT, put.key, put.ttl) + put.data,
     PutAck: encode_put_ack,

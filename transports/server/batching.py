@@ -44,7 +44,6 @@ class CellBatcher:
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
         """Add messages of a connection; `soon` calls back at the end of this pass of the loop."""
-
         shares = self._shares.get(cell)
         if shares is not None:
             shares.append((port, messages, size_bytes))
@@ -56,7 +55,6 @@ class CellBatcher:
 
     def submit_all(self) -> None:
         """Submit all batches, also if one of the cells raises."""
-
         # One at a time: `submit_now` may take a batch out meanwhile.
         waiting, now = self._shares, self._now()
         try:
@@ -69,7 +67,6 @@ class CellBatcher:
 
     def submit_now(self, cell: bytes) -> None:
         """Submit the batch of one cell: a request that is not batched follows."""
-
         shares = self._shares.pop(cell, None)
         if shares is not None:
             self._submit_shares(cell, shares, self._now())

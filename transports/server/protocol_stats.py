@@ -41,5 +41,4 @@ class ProtocolStats:
 
 def stats_by_protocol() -> dict[str, ProtocolStats]:
     """The statistics of a node, by protocol."""
-
     return {name: ProtocolStats() for name in PROTOCOLS}

@@ -17,7 +17,6 @@ class TokenBucket:
 
     def take(self, now: float) -> int:
         """Take a token for a request. Gives 0, or the milliseconds until there is one."""
-
         self._fill(now)
         if self._tokens >= 1:
             self._tokens -= 1
@@ -26,13 +25,11 @@ class TokenBucket:
 
     def spend(self, count: int, now: float) -> None:
         """Take tokens for requests that cannot be refused; the bucket may owe some after that."""
-
         self._fill(now)
         self._tokens -= count
 
     def debt_ms(self, now: float) -> int:
         """The milliseconds until nothing is owed any more; 0: nothing is."""
-
         self._fill(now)
         return 0 if self._tokens >= 0 else self._ms_until(0)
 
@@ -63,7 +60,6 @@ class RateLimit:
 
     def take(self, now: float) -> int:
         """Count one request. Gives 0, or the milliseconds after which it may be sent again."""
-
         for bucket in self._buckets:
             delay_ms = bucket.take(now)
             if delay_ms:
@@ -86,7 +82,6 @@ class SharedBuckets:
 
     def bucket(self, peer: bytes | str | None, now: float) -> TokenBucket | None:
         """None: there is no limit, or none for a client that is not known."""
-
         if not self._per_s or peer is None:
             return None
         bucket = self._buckets.get(peer)

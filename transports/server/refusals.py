@@ -36,7 +36,6 @@ class RefusalLog:
 
     def record_refusal(self, refusal: Refusal, address: str) -> None:
         """Count one more, of a client at this address."""
-
         count = self._counts[refusal.value] = self._counts.get(refusal.value, 0) + 1
         logged_at, logged = self._logged.get(refusal, (-inf, 0))
         now = self._now()

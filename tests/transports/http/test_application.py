@@ -164,7 +164,7 @@ async def test_only_so_many_requests_at_once() -> None:
             async with near.open("GET", "/do") as three:
                 assert await three.head() == 200
                 assert (await near.request("GET", "/do")).status == 503
-        assert not application.host.connections
+        assert not application.host.registry.connections
         async with far.open("GET", "/do") as again:
             assert await again.head() == 200
 

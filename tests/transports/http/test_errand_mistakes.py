@@ -61,7 +61,7 @@ async def test_a_mistake_of_ours_is_told_and_logged(
         first, second, third = await pond.ask(*asked, line=line)
         assert [first.status, second.status, third.status] == [500, 204, 500]
         assert first.body == third.body == b'{"test":"other"}'
-        assert not line.wire.is_closed and not pond.host.connections
+        assert not line.wire.is_closed and not pond.host.registry.connections
         assert pond.host.http.crashed == 2
     assert [each.levelno for each in caplog.records] == [logging.ERROR] * 2
     assert all("request/http" in each.message for each in caplog.records)
@@ -80,5 +80,5 @@ async def test_an_answer_that_cannot_be_written_ends_its_connection(
         line.end()
         (answer,) = await pond.ask(said(b"GET", b"/do"), line=other)
         assert answer.status == 204
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
     assert len(caplog.records) == 1

@@ -38,7 +38,7 @@ async def _basin(pond: Prompting) -> None:
 
 async def _is_quiet(pond: Prompting) -> None:
     """Nobody is counted as there any more."""
-    await eventually(lambda: not pond.host.connections)
+    await eventually(lambda: not pond.host.registry.connections)
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -55,7 +55,7 @@ async def test_many_connections_that_ask_ahead_are_all_answered(
             assert [got.status for got in await pond.heard(each, 3)] == [204] * 3
         assert await pond.contents() == b"x" * 360
         assert pond.host.http.crashed == 0
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
 
 
 async def test_answers_keep_their_order_among_those_that_need_a_task(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_who_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
         disk.gate.clear()
         line.say(append(b"a") + append(b"b"))
         line.end()
-        assert len(pond.host.connections) == 1
+        assert len(pond.host.registry.connections) == 1
         disk.gate.set()
         await _is_quiet(pond)
         assert not line.wire.written
@@ -145,11 +145,11 @@ async def test_a_drain_waits_for_what_is_under_way(tmp_path: Path) -> None:
                     await anyio.lowlevel.checkpoint()
                 (late,) = await pond.ask(append(b"late"), line=other)
                 assert late.status == 503
-                assert pond.host.connections
+                assert pond.host.registry.connections
                 disk.gate.set()
         first, second = await pond.heard(line, 2)
         assert (first.status, second.status) == (204, 503)
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
 
 
 async def test_what_is_cut_off_is_told_so_once(tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ async def test_what_is_cut_off_is_told_so_once(tmp_path: Path) -> None:
         for each in lines:
             each.say(append(b"a"))
         before = pond.host.http.requests
-        pond.host.close_all()
+        pond.host.registry.close_all()
         for each in lines:
             (answer,) = await pond.heard(each)
             assert (answer.status, b"may be done or not" in answer.body) == (500, True)
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
         disk.gate.set()
         assert await pond.contents() == b"aaa"
         assert not any(each.wire.written for each in lines)
@@ -199,7 +199,7 @@ async def test_what_the_disk_did_not_take_is_no_success(tmp_path: Path) -> None:
         found = await pond.ask(append(b"b"), append(b"c"))
         assert all(each.status >= 500 for each in found), found
         assert all(b"storage" in each.body for each in found), found
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
 
 
 async def test_a_full_mailbox_answers_all_in_time(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_streams_that_are_made_with_their_first_append() -> None:
         ] * 12
         (missing,) = await pond.ask(append(b"x", path=b"/v1/stream/none"))
         assert missing.status == 404
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
 
 
 async def test_who_is_gone_makes_nothing() -> None:
@@ -285,10 +285,10 @@ async def test_nothing_is_made_while_the_node_stops() -> None:
         line = pond.connect()
         line.say(s2_append(BASIN, b"new", RECORD))
         with anyio.fail_after(LIMIT_S):
-            await pond.host.drain()
+            await pond.host.registry.drain()
         (answer,) = await pond.heard(line)
         assert (answer.status, b"server_draining" in answer.body) == (503, True)
-        assert not pond.host.connections
+        assert not pond.host.registry.connections
 
 
 async def test_what_is_made_costs_one_request_of_a_rate() -> None:

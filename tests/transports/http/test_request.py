@@ -158,7 +158,7 @@ async def test_http_0_8_half_a_body_is_none() -> None:
             await ended.wait()
         assert bodies == []
         assert (application.host.http.gone, application.host.http.crashed) == (1, 0)
-        assert not application.host.connections
+        assert not application.host.registry.connections
 
 
 async def test_http_0_8_a_body_that_is_shorter_than_it_was_to_be_is_none() -> None:

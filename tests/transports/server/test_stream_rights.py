@@ -19,9 +19,8 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.nacks import CODES
-from millpond.transports.p2p.streams.operations import Operation
+from millpond.transports.p2p.streams.operations import LISTED_MAX, Operation, listed
 from millpond.transports.p2p.streams.requests import StreamRequests
-from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import encode_request
 from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection

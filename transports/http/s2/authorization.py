@@ -21,33 +21,33 @@ from millpond.transports.http.s2.codecs.tokens import (
 )
 from millpond.transports.http.s2.errors import invalid
 from millpond.transports.http.s2.model import BASIN_BYTES_MAX, STREAM_BYTES_MAX, TOKEN_BYTES_MAX
-from millpond.transports.p2p.streams.stream_rights import TOLD
 
 KEPT_MAX = 256
 _O = Operation
+GET_OR_LIST = Rights.GET | Rights.LIST
 
 RIGHTS: dict[Operation, Rights | None] = {
     _O.LIST_BASINS: None,
     _O.CREATE_BASIN: Rights.ADMIN,
     _O.DELETE_BASIN: Rights.ADMIN,
     _O.RECONFIGURE_BASIN: Rights.ADMIN,
-    _O.GET_BASIN_CONFIG: TOLD,
+    _O.GET_BASIN_CONFIG: GET_OR_LIST,
     _O.ISSUE_ACCESS_TOKEN: Rights.ADMIN,
     _O.REVOKE_ACCESS_TOKEN: Rights.ADMIN,
     _O.LIST_ACCESS_TOKENS: Rights.ADMIN,
     _O.LIST_STREAMS: None,
     _O.CREATE_STREAM: Rights.PUT,
     _O.DELETE_STREAM: Rights.ADMIN,
-    _O.GET_STREAM_CONFIG: TOLD,
+    _O.GET_STREAM_CONFIG: GET_OR_LIST,
     _O.RECONFIGURE_STREAM: Rights.ADMIN,
-    _O.CHECK_TAIL: TOLD,
+    _O.CHECK_TAIL: GET_OR_LIST,
     _O.APPEND: Rights.PUT,
     _O.READ: Rights.GET,
     _O.TRIM: Rights.ADMIN,
     _O.FENCE: Rights.PUT,
     _O.ACCOUNT_METRICS: Rights.LIST,
     _O.BASIN_METRICS: Rights.LIST,
-    _O.STREAM_METRICS: TOLD,
+    _O.STREAM_METRICS: GET_OR_LIST,
     _O.LIST_LOCATIONS: None,
     _O.GET_DEFAULT_LOCATION: None,
     _O.SET_DEFAULT_LOCATION: Rights.ADMIN,

@@ -40,7 +40,7 @@ from millpond.transports.http.s2.metadata import (
     stream_metadata,
 )
 from millpond.transports.http.s2.model import is_text
-from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, listed
+from millpond.transports.p2p.streams.operations import LISTED_MAX, listed
 
 BODY_BYTES_MAX = 65_536
 TOKEN_HEADER = b"s2-request-token"

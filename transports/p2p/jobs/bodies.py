@@ -1,4 +1,4 @@
-"""What packets 0x96 and 0x97 carry: an operation's number, and its request and answer as maps.
+"""Bodies of packets 0x96 and 0x97: the operations about jobs, their requests and answers as maps.
 
 All are MessagePack; docs/reference/wire-protocol.md has the table. Fields with a default may be
 left out. Times are milliseconds since 1970, 0: none.
@@ -29,7 +29,7 @@ Ids = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=IDS_MAX)]
 
 
 class JobOperation(IntEnum):
-    """What can be asked about jobs."""
+    """Operations about jobs."""
 
     PUT = 1
     LIST = 2
@@ -53,7 +53,7 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.COUNTS: Rights.LIST,
     JobOperation.REJECT: Rights.ACK,
 }
-"""What each needs in the channel."""
+"""The right that each operation takes in the channel."""
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -168,7 +168,7 @@ class JobCountsBody(msgspec.Struct, frozen=True):
 def request_of(
     number: int, operation: JobOperation, body: bytes, answer_bytes_max: int
 ) -> JobRequest:
-    """What the channel is asked. Raises Malformed."""
+    """The request for the channel. Raises Malformed."""
     match operation:
         case JobOperation.PUT:
             put = read_body(body, PutBody)

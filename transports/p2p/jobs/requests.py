@@ -1,6 +1,6 @@
 """Jobs on a P2P connection: packets 0x96 in, requests to its channel, 0x97 out.
 
-Sans-I/O: the connection gives packets and replies, and gets back what to send and what to ask.
+Sans-I/O: the connection gives packets and replies, and gets back packets and requests.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ from millpond.transports.p2p.nacks import encode_refusal
 
 REQUESTS_MAX = 1024
 READS_MAX = 16
-"""Of those, so many LISTs and SHOWs, whose answers may be large."""
+"""The number of LISTs and SHOWs among them, whose answers may be large."""
+
 READS = frozenset({JobOperation.LIST, JobOperation.SHOW})
 PAGE_BYTES_MAX = 256 * 1024
 
 
 class JobRequests:
-    """Requests of one connection. `rights` are those in its channel."""
+    """The requests about jobs of one connection. `rights` are those in its channel."""
 
-    __slots__ = ("_asked", "_part_bytes", "_reads", "_rights")
+    __slots__ = ("_in_flight", "_part_bytes", "_reads", "_rights")
 
     def __init__(self, rights: Rights, packet_bytes_max: int) -> None:
         self._rights = rights
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
-        self._asked: dict[int, JobOperation] = {}
+        self._in_flight: dict[int, JobOperation] = {}
         self._reads = 0
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is left to answer."""
-        return not self._asked
+        """Every request is answered."""
+        return not self._in_flight
 
     def take(self, packet: p.Jobs) -> JobRequest | bytes:
-        """What the channel is to be asked, or the packet that refuses it."""
+        """The request for the channel, or the packet that refuses it."""
         number = packet.request_id
-        if number in self._asked:
+        if number in self._in_flight:
             return _refusal(number, Code.MALFORMED)
         try:
             return self._take(packet)
@@ -49,7 +50,7 @@ class JobRequests:
         asked = reply.request if isinstance(reply, Failed) else reply
         if not isinstance(asked, JobRequest | JobReply):
             raise AssertionError(f"{reply} answers no request about jobs")
-        operation = self._asked.pop(asked.number, None)
+        operation = self._in_flight.pop(asked.number, None)
         if operation is None:
             return None
         self._reads -= operation in READS
@@ -69,12 +70,12 @@ class JobRequests:
         if RIGHTS[operation] not in self._rights:
             return _refusal(number, Code.NOT_ALLOWED)
         is_read = operation in READS
-        if len(self._asked) >= REQUESTS_MAX or (is_read and self._reads >= READS_MAX):
+        if len(self._in_flight) >= REQUESTS_MAX or (is_read and self._reads >= READS_MAX):
             return _refusal(number, Code.BUFFER_FULL)
         is_page = operation is JobOperation.LIST
         most = min(self._part_bytes, PAGE_BYTES_MAX) if is_page else self._part_bytes
         request = request_of(number, operation, packet.body, most)
-        self._asked[number] = operation
+        self._in_flight[number] = operation
         self._reads += is_read
         return request
 

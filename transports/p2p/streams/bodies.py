@@ -1,4 +1,4 @@
-"""What packets 0x92 and 0x93 carry: an operation's number, and its request and answer as maps.
+"""Bodies of packets 0x92 and 0x93: the operations about streams, requests and answers as maps.
 
 All are MessagePack; docs/reference/wire-protocol.md has the table. Fields with a default may be
 left out. Sequences, timestamps (milliseconds) and the parts of ids are u64.
@@ -38,7 +38,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CreateBody(_Body, frozen=True):
-    """Also CONFIGURE. None: what the node's configuration says."""
+    """CREATE and CONFIGURE. None: the setting of the node's configuration."""
 
     stream: Name
     age_s: Positive | None = None
@@ -136,7 +136,7 @@ class ListTopicsBody(_Body, frozen=True):
     limit: Limit = PAGE
 
 
-# Answers. What has nothing to tell is an empty map.
+# Answers. An answer without fields is an empty map.
 
 
 class AppendedBody(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ class RecordsBody(msgspec.Struct, frozen=True):
 
 
 class OffsetBody(msgspec.Struct, frozen=True):
-    """What the group committed; nil: nothing."""
+    """The offset that the group committed; nil: none."""
 
     offset: int | None
 

@@ -1,6 +1,6 @@
 """The node's own stream API on a P2P connection: packets 0x92 in, requests to streams, 0x93 out.
 
-Sans-I/O: the connection gives packets and replies, and gets back what to send and whom to ask.
+Sans-I/O: the connection gives packets and replies, and gets back packets and batches for cells.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.nacks import encode_refusal
 from millpond.transports.p2p.streams import bodies as b
-from millpond.transports.p2p.streams.operations import OF_STATE, Operation
+from millpond.transports.p2p.streams.operations import (
+    LISTED_MAX,
+    OF_STATE,
+    Operation,
+    RightsIn,
+    check,
+    listed,
+)
 from millpond.transports.p2p.streams.state import state_answer, state_request
-from millpond.transports.p2p.streams.stream_rights import LISTED_MAX, RightsIn, check, listed
 from millpond.transports.server.interface import StreamDirectory
 
 REQUESTS_MAX = 64
@@ -31,7 +37,8 @@ ANSWERS_BYTES_MAX = 8 * 2**20
 READ_BYTES_MIN, READ_BYTES_MAX = 64 * 1024, 2**20
 
 WAITING = OF_STATE | {Operation.READ}
-"""What a cell may not answer for a while."""
+"""Operations that a cell may not answer for a while."""
+
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 
@@ -39,7 +46,9 @@ _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 Row = TypeVar("Row")
 
 
-class _Asked:
+class _Request:
+    """A request in flight. `reserved`: bytes for its answer."""
+
     __slots__ = ("cell", "operation", "reserved", "waits")
 
     def __init__(self, operation: Operation, cell: bytes) -> None:
@@ -57,9 +66,9 @@ class StreamRequests:
 
     __slots__ = (
         "_answer_bytes",
-        "_asked",
         "_batches",
         "_directory",
+        "_in_flight",
         "_now",
         "_part_bytes",
         "_rights_in",
@@ -76,24 +85,24 @@ class StreamRequests:
         self._directory = directory
         self._rights_in = rights_in
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
-        self._asked: dict[int, _Asked] = {}
+        self._in_flight: dict[int, _Request] = {}
         self._answer_bytes = 0
         self._batches: dict[bytes, tuple[list[StreamRequest], int]] = {}
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is left to answer."""
-        return not self._asked
+        """Every request is answered."""
+        return not self._in_flight
 
     def take(self, packet: p.Stream) -> list[bytes]:
-        """Take a request. Gives what is answered at once; the rest is asked by `batches`."""
+        """Take a request. Gives the packets that answer at once; the others are in `batches`."""
         number = packet.request_id
         if packet.operation == Operation.CANCEL:
             self._cancel(number)
             return []
-        if number in self._asked:
+        if number in self._in_flight:
             return [self._refusal(number, Code.MALFORMED)]
-        if len(self._asked) >= REQUESTS_MAX:
+        if len(self._in_flight) >= REQUESTS_MAX:
             return [self._refusal(number, Code.BUFFER_FULL)]
         try:
             return self._take(packet)
@@ -101,7 +110,7 @@ class StreamRequests:
             return [self._refusal(number, error.code)]
 
     def batches(self) -> list[tuple[bytes, list[StreamRequest], int]]:
-        """For each cell what came for it since the last call, and the bytes of that."""
+        """The requests for each cell since the last call, and their size in bytes."""
         found = [(cell, requests, size) for cell, (requests, size) in self._batches.items()]
         self._batches.clear()
         return found
@@ -125,14 +134,14 @@ class StreamRequests:
         return self._parts(number, asked.operation, _body(reply))
 
     def stop_waiting(self) -> None:
-        """The other end says nothing more: what it waits for is not answered any more."""
-        for number in [number for number, asked in self._asked.items() if asked.waits]:
+        """The other end sends nothing more: reads that wait are cancelled."""
+        for number in [number for number, asked in self._in_flight.items() if asked.waits]:
             self._cancel(number)
 
     def leave(self) -> list[bytes]:
         """The connection is gone. Gives the cells that may still look for records for it, once."""
-        reads = [asked for asked in self._asked.values() if asked.operation in WAITING]
-        self._asked.clear()
+        reads = [asked for asked in self._in_flight.values() if asked.operation in WAITING]
+        self._in_flight.clear()
         self._batches.clear()
         self._answer_bytes = 0
         return list(dict.fromkeys(asked.cell for asked in reads))
@@ -157,7 +166,7 @@ class StreamRequests:
             case _:
                 cell, request = _request(number, operation, body)
                 self._check(operation, _name_of(cell, request))
-                self._asked[number] = _Asked(operation, cell)
+                self._in_flight[number] = _Request(operation, cell)
                 self._ask(cell, request, len(body))
         return []
 
@@ -167,11 +176,11 @@ class StreamRequests:
 
     def _take_read(self, number: int, read: b.ReadBody) -> None:
         start = _start(read)
-        asked = _Asked(Operation.READ, stream_cell(read.stream))
+        asked = _Request(Operation.READ, stream_cell(read.stream))
         asked.waits = read.wait_ms > 0
         asked.reserved = self._granted(read.bytes_max)
         wait_until = self._now() + read.wait_ms / 1000 if asked.waits else 0.0
-        self._asked[number] = asked
+        self._in_flight[number] = asked
         self._answer_bytes += asked.reserved
         self._ask(asked.cell, m.Read(number, start, read.count, asked.reserved, wait_until), 0)
 
@@ -185,14 +194,14 @@ class StreamRequests:
         self._batches[cell] = (requests, before + size)
 
     def _cancel(self, number: int) -> None:
-        """Only a read can be given up: what else was asked for is done."""
-        asked = self._asked.get(number)
+        """Only a read can be cancelled: other requests are carried out."""
+        asked = self._in_flight.get(number)
         if asked is not None and asked.operation is Operation.READ:
             self._forget(number)
             self._ask(asked.cell, m.CancelRead(number), 0)
 
-    def _forget(self, number: int) -> _Asked | None:
-        asked = self._asked.pop(number, None)
+    def _forget(self, number: int) -> _Request | None:
+        asked = self._in_flight.pop(number, None)
         if asked is not None:
             self._answer_bytes -= asked.reserved
         return asked
@@ -250,7 +259,7 @@ def _name_of(cell: bytes, request: StreamRequest) -> bytes:
 
 
 def _start(read: b.ReadBody) -> Seek:
-    """Where a read begins. Raises Malformed."""
+    """The position at which a read begins. Raises Malformed."""
     match read:
         case b.ReadBody(id=None, timestamp=None, sequence=sequence):
             return Seek(SeekBy.SEQUENCE, sequence=sequence)
@@ -263,7 +272,7 @@ def _start(read: b.ReadBody) -> Seek:
 
 
 def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, StreamRequest]:
-    """The cell to ask, and what. Raises RequestError."""
+    """The cell of an operation, and the request for it. Raises RequestError."""
     match operation:
         case Operation.CREATE:
             made = read_body(body, b.CreateBody)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millpond.transports.p2p.streams.stream_rights import LISTED_MAX
+from millpond.transports.p2p.streams.operations import LISTED_MAX
 from tests.transports.http.client import Client, Got
 from tests.transports.http.s2.account import (
     ALL,

@@ -92,7 +92,6 @@ async def test_a_stream_that_nobody_reads_holds_no_other_up() -> None:
 
 async def test_the_window_is_given_back_for_what_nobody_will_read() -> None:
     """Of streams that were reset, refused, or answered early."""
-
     gate = anyio.Event()
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
