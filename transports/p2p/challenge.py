@@ -1,4 +1,4 @@
-"""The challenge to a client that names an identity: CHALLENGE out, AUTH back (wire.md 3b, PS-01)."""
+"""The challenge to a client that names an identity: CHALLENGE, then AUTH (wire.md 3b, PS-01)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sign_challenge(
     signer: Signer,
     certificate_hash: bytes | None,
 ) -> PendingProof:
-    """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of the certificate TLS showed."""
+    """Sign for `hello`, whose packet was `raw`. `certificate_hash`: of our own certificate."""
     unsigned = Challenge(VERSION, signer.public, node.nonce(), b"", certificate_hash)
     signed_by_both = transcript(raw, encode_challenge(unsigned))
     signature = signer.sign(BY_SERVER + signed_by_both)

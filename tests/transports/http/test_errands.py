@@ -140,7 +140,7 @@ async def test_a_drain_waits_for_what_is_under_way(tmp_path: Path) -> None:
         line.say(append(b"a") + append(b"b"))
         with anyio.fail_after(LIMIT_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(pond.host.drain)
+                tasks.start_soon(pond.host.registry.drain)
                 while not pond.host.is_draining:
                     await anyio.lowlevel.checkpoint()
                 (late,) = await pond.ask(append(b"late"), line=other)
