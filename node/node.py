@@ -38,8 +38,14 @@ from millpond.node.environment import current_environment, installed_version, lo
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
-from millpond.node.stream_cells import StreamCells, first_looks, is_reserved
-from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_rules
+from millpond.node.stream_cells import (
+    StreamCells,
+    first_looks,
+    is_reserved,
+    rustlog_settings,
+    s3p_settings,
+    stream_rules,
+)
 from millpond.node.tls.listeners import TlsListeners
 from millpond.node.web.app import WebServices
 from millpond.transports.io.interface import Listener, Session

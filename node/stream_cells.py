@@ -1,4 +1,4 @@
-"""The streams of a node: what they share, and how their cells are built and found again."""
+"""The streams of a node: their shared parts, the cells that serve them, and their settings."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from millpond.actors.store.interface import Deferred, Fault, StoredQueue
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.catalogs.access_tokens import AccessTokenCatalog, AccessTokens
 from millpond.actors.streams.catalogs.basins import BasinCatalog, BasinDirectories
+from millpond.actors.streams.catalogs.catalog import CatalogCell
 from millpond.actors.streams.catalogs.topics import TopicCatalog
 from millpond.actors.streams.directory import Directory, StagingDirectory
 from millpond.actors.streams.names import (
@@ -38,7 +39,13 @@ from millpond.actors.streams.names import (
 from millpond.actors.streams.record_cache import RecordCache
 from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
-from millpond.node.config_rules import RuleTable
+from millpond.node.config import Config
+from millpond.node.config_rules import RuleTable, StreamRule
+from millpond.transports.rustlog.codec import RustlogLimits
+from millpond.transports.rustlog.connection import RustlogSettings
+from millpond.transports.s3p.commands import S3pLimits
+from millpond.transports.s3p.connection import S3pSettings
+from millpond.transports.server.pipelined import FlowSettings
 
 log = logging.getLogger(__name__)
 
@@ -81,16 +88,14 @@ class StreamCells:
             RecordCache(shelf_bytes_max),
         )
 
-    def spawn(
-        self, cell: bytes, outline: LogSnapshot
-    ) -> Stream | TopicCatalog | BasinCatalog | AccessTokenCatalog | StateCell:
+    def spawn(self, cell: bytes, snapshot: LogSnapshot) -> Stream | CatalogCell | StateCell:
         """The behaviour of a reserved cell."""
         if cell == TOPICS:
-            return TopicCatalog(outline, self.directory)
+            return CatalogCell(TopicCatalog(snapshot, self.directory))
         if cell == BASINS:
-            return BasinCatalog(outline, self.basins)
+            return CatalogCell(BasinCatalog(snapshot, self.basins))
         if cell == TOKENS:
-            return AccessTokenCatalog(outline, self.tokens)
+            return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
         state = state_of(cell)
         if state is not None:
             is_kept = self._store.durability(stream_cell(state)) is not Durability.MEMORY
@@ -105,7 +110,7 @@ class StreamCells:
         is_kept = self._store.durability(cell) is not Durability.MEMORY
         settings = self._book.settings(qualified_name_of(cell) or b"")
         limits = msgspec.structs.replace(settings, is_durable=is_kept)
-        return Stream(name, outline, limits, shared)
+        return Stream(name, snapshot, limits, shared)
 
     def age_s(self, label: bytes) -> int:
         """How old records get in a stream that was told nothing of it; 0: no limit."""
@@ -150,19 +155,19 @@ class StreamCells:
 
     async def open(self) -> None:
         """Learn which topics, basins and tokens there are, before anybody asks for one."""
-        topics = await self._outline(TOPICS)
+        topics = await self._snapshot(TOPICS)
         if topics is not None:
             TopicCatalog(topics, self.directory)
-        basins = await self._outline(BASINS)
+        basins = await self._snapshot(BASINS)
         if basins is not None:
             BasinCatalog(basins, self.basins)
-        tokens = await self._outline(TOKENS)
+        tokens = await self._snapshot(TOKENS)
         if tokens is not None:
             AccessTokenCatalog(tokens, self.tokens)
 
-    async def _outline(self, cell: bytes) -> LogSnapshot | None:
-        outline = self._store.log_snapshot(cell)
-        found = await _finished(outline) if isinstance(outline, Deferred) else outline
+    async def _snapshot(self, cell: bytes) -> LogSnapshot | None:
+        snapshot = self._store.log_snapshot(cell)
+        found = await _finished(snapshot) if isinstance(snapshot, Deferred) else snapshot
         if isinstance(found, Fault):
             log.error("catalogue not loaded: cell=%r fault=%s", cell, found.name)
             return None
@@ -215,3 +220,49 @@ async def _finished(pending: Deferred[LogSnapshot | Fault]) -> LogSnapshot | Fau
     pending.when_done(finish)
     await done.wait()
     return results[0]
+
+
+def stream_rules(config: Config) -> RuleTable[StreamLimits]:
+    """The limits of each stream by its name."""
+    rules = [(rule, _limits(config, rule)) for rule in config.streams]
+    return RuleTable(rules, _limits(config, StreamRule("*")), config.default_durability)
+
+
+def _limits(config: Config, rule: StreamRule) -> StreamLimits:
+    return StreamLimits(
+        age_s=rule.age or config.stream_age_s,
+        keep_bytes=rule.bytes or 0,
+        bytes_max=config.stream_bytes_max,
+        node_bytes_max=config.node_stream_bytes_max,
+        groups_max=config.stream_groups_max,
+        node_groups_max=config.node_groups_max,
+    )
+
+
+def s3p_settings(config: Config) -> S3pSettings:
+    """Limits of S3P connections."""
+    return S3pSettings(
+        limits=S3pLimits(
+            name_bytes_max=config.s3p_name_bytes_max,
+            records_max=config.s3p_records_max,
+            record_bytes_max=config.s3p_record_bytes_max,
+            append_bytes_max=config.s3p_append_bytes_max,
+            count_default=config.s3p_count_default,
+            count_max=config.s3p_count_max,
+            block_ms_max=config.s3p_block_ms_max,
+        ),
+        flow=FlowSettings(idle_s=config.stream_idle_s),
+        reply_bytes_max=config.s3p_reply_bytes_max,
+    )
+
+
+def rustlog_settings(config: Config) -> RustlogSettings:
+    """Limits of RustLog connections."""
+    return RustlogSettings(
+        limits=RustlogLimits(
+            frame_bytes_max=config.rustlog_frame_bytes_max,
+            records_max=config.rustlog_records_max,
+            partitions_max=config.rustlog_partitions_max,
+        ),
+        flow=FlowSettings(idle_s=config.stream_idle_s),
+    )

@@ -1,35 +1,26 @@
-"""The behaviour of the catalogue of basins, and what it tells the rest of the node in memory.
+"""The catalog of basins, and what it tells the rest of the node in memory.
 
-A basin is a namespace of streams that only S2 sees; the node's own streams are one that is always
-there. Each other basin has a note. A basin that is removed stays in a second note until the last of
+A basin is a namespace of streams that only S2 sees; the node's own streams are one that always
+exists. Each other basin has an entry. A basin that is deleted has a second entry until the last of
 its streams is gone, so that a stop in between changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import inf
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import (
-    Batch,
-    CellMessage,
-    Detach,
-    Drain,
-    Port,
-    Reply,
-    StreamFailed,
-    StreamRequest,
-)
+from millpond.actors.messages import CellMessage, Port, Reply, StreamFailed
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
+from millpond.actors.streams.catalogs.catalog import DELETE_RETRY_S, entries_of
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.messages import (
     BasinStreamDeleted,
-    CancelRead,
     ConfigureBasin,
     CreateBasin,
     Delete,
@@ -40,15 +31,14 @@ from millpond.actors.streams.names import BASINS, basin_cell
 
 BASINS_MAX = 10_000
 METADATA_BYTES_MAX = 65_536
-VACATE_RETRY_S = 30.0
 
 _BASIN = b"basin\0"
 _REMOVED = b"removed\0"
 
 
 class Basin(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The note of a basin, as MessagePack: when it was made, S2's own words about it, and when it
-    was removed (0: it was not, or nobody noted when)."""
+    """The entry of a basin, as MessagePack. `metadata` is S2's own, and means nothing here;
+    `removed_ms` is 0 where the basin was not deleted, or the time is unknown."""
 
     created_ms: int
     metadata: bytes = b""
@@ -68,7 +58,7 @@ class BasinDirectory(Directory):
         super().__init__()
         self._basin = basin
         self.is_open = False
-        """False: the basin is not there, or is to go with all that is in it."""
+        """False: the basin does not exist, or is being deleted."""
 
     def cell_of(self, name: bytes) -> bytes:
         return basin_cell(self._basin, name)
@@ -81,7 +71,7 @@ class BasinDirectory(Directory):
 
 
 class BasinDirectories:
-    """Which basins there are. Nothing is decided by it; the catalogue decides."""
+    """The basins and the directories of their streams. Only the catalog changes the basins."""
 
     def __init__(self, own: bytes, own_streams: Directory, now_ms: int) -> None:
         self.own = own
@@ -90,31 +80,31 @@ class BasinDirectories:
         self._started = Basin(now_ms)
         self._streams: dict[bytes, BasinDirectory] = {}
         self._left: WeakValueDictionary[bytes, BasinDirectory] = WeakValueDictionary()
-        """Those of basins that are gone, as long as a stream that was there is still in memory."""
+        """The directories of deleted basins, while a stream of them is still in memory."""
         self._basins: dict[bytes, Basin] = {}
         self._removed: dict[bytes, Basin] = {}
 
     def sync(self, basins: dict[bytes, Basin], removed: dict[bytes, Basin]) -> None:
-        """The catalogue says which there are, and which go."""
+        """Follow the catalog: the basins that exist, and those being deleted."""
         self._basins, self._removed = basins, removed
         for name in (*basins, *removed):
-            self.note(name)
+            self.sync_basin(name)
 
-    def note(self, name: bytes) -> None:
-        """A basin is made, or is to go."""
+    def sync_basin(self, name: bytes) -> None:
+        """A basin was created, or is being deleted."""
         if name != self.own:
             self.other_streams(name).is_open = name in self._basins
 
     def find(self, name: bytes) -> Basin | None:
-        """What is noted of a basin; None: there is none, or it is to go."""
+        """The entry of a basin; None: it does not exist, or is being deleted."""
         return self._basins.get(name) or (self._started if name == self.own else None)
 
     def is_removed(self, name: bytes) -> bool:
-        """Is it to go, with streams that may still be there?"""
+        """True: the basin is being deleted, and streams of it may still exist."""
         return name in self._removed
 
     def all(self) -> Iterator[tuple[bytes, Basin, bool]]:
-        """Every basin by name, and whether it is to go."""
+        """All basins by name, each with whether it is being deleted."""
         rows = [(name, basin, False) for name, basin in self._basins.items()]
         rows += [(name, basin, True) for name, basin in self._removed.items()]
         if self.own not in self._basins:
@@ -122,13 +112,13 @@ class BasinDirectories:
         return iter(sorted(rows))
 
     def streams(self, basin: bytes) -> Directory:
-        """The names of a basin's streams."""
+        """The directory of a basin's streams."""
         if basin == self.own:
             return self._own_streams
         return self._streams.get(basin) or BasinDirectory(basin)
 
     def other_streams(self, basin: bytes) -> BasinDirectory:
-        """The same, of another basin than the node's own."""
+        """The same for a basin other than the node's own."""
         found = self._streams.get(basin)
         if found is None:
             found = self._left.pop(basin, None) or BasinDirectory(basin)
@@ -136,53 +126,31 @@ class BasinDirectories:
         return found
 
     def forget(self, basin: bytes) -> None:
-        """A basin is gone, with all that was in it."""
+        """Forget a basin: all of its streams are deleted."""
         found = self._streams.pop(basin, None)
         if found is not None:
             self._left[basin] = found
 
 
 class BasinCatalog:
-    """The catalogue."""
+    """The entries of the catalog."""
 
-    __slots__ = ("_basins", "_book", "_removed", "deadline")
+    __slots__ = ("_basins", "_directories", "_removed", "deadline")
 
-    def __init__(self, outline: LogSnapshot, book: BasinDirectories) -> None:
-        self._book = book
-        self._basins = _basins(outline, _BASIN)
-        self._removed = _basins(outline, _REMOVED)
-        book.sync(self._basins, self._removed)
+    def __init__(self, snapshot: LogSnapshot, directories: BasinDirectories) -> None:
+        self._directories = directories
+        self._basins = entries_of(snapshot, _BASIN, _DECODER.decode)
+        self._removed = entries_of(snapshot, _REMOVED, _DECODER.decode)
+        directories.sync(self._basins, self._removed)
         self.deadline = -inf if self._removed else inf
 
     @property
     def is_empty(self) -> bool:
         return not self._basins and not self._removed
 
-    @property
-    def is_settled(self) -> bool:
-        return True
-
-    @property
-    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
-        return ()
-
-    def handle(self, batch: Batch, now: float) -> Effects:
-        effects = Effects()
-        for message in batch.messages:
-            reply = self._answer(message, now, effects)
-            if reply is not None and batch.port is not None:
-                effects.answers.append(reply)
-        return effects
-
-    def wake(self, now: float) -> Effects:
-        """Tell streams that are to go, once more."""
-        effects = Effects()
-        for basin in list(self._removed):
-            self._vacate(basin, effects)
-        self.deadline = now + VACATE_RETRY_S if self._removed else inf
-        return effects
-
-    def _answer(self, message: CellMessage, now: float, effects: Effects) -> Reply | None:
+    def answer(
+        self, port: Port | None, message: CellMessage, now: float, effects: Effects
+    ) -> Reply | None:
         match message:
             case CreateBasin():
                 return self._create(message, int(now * 1000), effects)
@@ -193,67 +161,63 @@ class BasinCatalog:
             case BasinStreamDeleted(basin=basin):
                 self._forget(basin, effects)
                 return None
-            case Drain() | Detach() | CancelRead():
-                return None
             case _:
-                raise AssertionError(f"{type(message).__name__} is not for the catalogue")
+                raise AssertionError(f"{type(message).__name__} is not for this catalog")
+
+    def wake(self, now: float, effects: Effects) -> None:
+        """Delete the streams of deleted basins once more."""
+        for basin in list(self._removed):
+            self._delete_streams(basin, effects)
+        self.deadline = now + DELETE_RETRY_S if self._removed else inf
 
     def _create(self, request: CreateBasin, now_ms: int, effects: Effects) -> Reply:
         name = request.basin
-        if name in self._removed or self._book.find(name) is not None:
+        if name in self._removed or self._directories.find(name) is not None:
             return StreamFailed(request.number, Code.STREAM_EXISTS)
         if len(request.metadata) > METADATA_BYTES_MAX:
             return StreamFailed(request.number, Code.DATA_TOO_LARGE)
         if len(self._basins) + len(self._removed) >= BASINS_MAX:
             return StreamFailed(request.number, Code.BUFFER_FULL)
-        self._keep(name, Basin(now_ms, request.metadata), effects)
+        self._set(name, Basin(now_ms, request.metadata), effects)
         return Done(request.number)
 
     def _configure(self, request: ConfigureBasin, effects: Effects) -> Reply:
-        before = self._book.find(request.basin)
+        before = self._directories.find(request.basin)
         if before is None:
             return StreamFailed(request.number, Code.UNKNOWN_STREAM)
         if len(request.metadata) > METADATA_BYTES_MAX:
             return StreamFailed(request.number, Code.DATA_TOO_LARGE)
-        self._keep(request.basin, Basin(before.created_ms, request.metadata), effects)
+        self._set(request.basin, Basin(before.created_ms, request.metadata), effects)
         return Done(request.number)
 
-    def _keep(self, name: bytes, basin: Basin, effects: Effects) -> None:
+    def _set(self, name: bytes, basin: Basin, effects: Effects) -> None:
         self._basins[name] = basin
-        self._book.note(name)
+        self._directories.sync_basin(name)
         effects.changes.append(MetadataSet(_BASIN + name, _ENCODER.encode(basin)))
 
     def _delete(self, request: DeleteBasin, now: float, effects: Effects) -> Reply:
         name = request.basin
-        basin = None if name == self._book.own else self._basins.pop(name, None)
+        basin = None if name == self._directories.own else self._basins.pop(name, None)
         if basin is None:
             return StreamFailed(request.number, Code.UNKNOWN_STREAM)
         basin = msgspec.structs.replace(basin, removed_ms=int(now * 1000))
         self._removed[name] = basin
         effects.changes.append(MetadataSet(_BASIN + name, None))
         effects.changes.append(MetadataSet(_REMOVED + name, _ENCODER.encode(basin)))
-        self._book.note(name)
-        self._vacate(name, effects)
-        self.deadline = min(self.deadline, now + VACATE_RETRY_S)
+        self._directories.sync_basin(name)
+        self._delete_streams(name, effects)
+        self.deadline = min(self.deadline, now + DELETE_RETRY_S)
         return Done(request.number)
 
-    def _vacate(self, basin: bytes, effects: Effects) -> None:
-        """Tell what is left of a basin to go; nothing left: it is gone."""
-        names = self._book.streams(basin).streams
+    def _delete_streams(self, basin: bytes, effects: Effects) -> None:
+        """Delete the streams that a basin still has; without any it is forgotten."""
+        names = self._directories.streams(basin).streams
         effects.posts += tuple((basin_cell(basin, name), Delete(0)) for name in names)
         if not names:
             self._forget(basin, effects)
 
     def _forget(self, basin: bytes, effects: Effects) -> None:
-        if basin in self._removed and not self._book.streams(basin).streams:
+        if basin in self._removed and not self._directories.streams(basin).streams:
             del self._removed[basin]
-            self._book.forget(basin)
+            self._directories.forget(basin)
             effects.changes.append(MetadataSet(_REMOVED + basin, None))
-
-
-def _basins(outline: LogSnapshot, prefix: bytes) -> dict[bytes, Basin]:
-    return {
-        name[len(prefix) :]: _DECODER.decode(value)
-        for name, value in outline.metadata.items()
-        if name.startswith(prefix)
-    }

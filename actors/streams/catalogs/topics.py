@@ -1,30 +1,19 @@
-"""The behaviour of the catalogue of topics: those of several partitions, each with a note.
+"""The catalog of topics: the topics of several partitions.
 
-A topic of one partition is a stream, so what concerns it is passed on to that.
+A topic of one partition is a stream, so requests about it are forwarded to the stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import (
-    Batch,
-    CellMessage,
-    Detach,
-    Drain,
-    Port,
-    Reply,
-    StreamFailed,
-    StreamReply,
-    StreamRequest,
-)
+from millpond.actors.messages import Batch, CellMessage, Port, Reply, StreamFailed, StreamReply
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
+from millpond.actors.streams.catalogs.catalog import DELETE_RETRY_S, entries_of
 from millpond.actors.streams.directory import Directory, is_topic_name, partition_name, partition_of
 from millpond.actors.streams.messages import (
-    CancelRead,
     Create,
     CreateTopic,
     Delete,
@@ -37,24 +26,23 @@ from millpond.actors.streams.names import stream_cell
 PARTITIONS_MAX = 1000
 TOPICS_MAX = 10_000
 ALL_PARTITIONS_MAX = 1_000_000
-VACATE_RETRY_S = 30.0
 
 _TOPIC = b"topic\0"
 _REMOVED = b"removed\0"
 
 
 class TopicCatalog:
-    """The topics of a node."""
+    """The entries of the catalog: the numbers of partitions."""
 
-    __slots__ = ("_directory", "_partitions", "_removed", "_topics", "_vacant", "deadline")
+    __slots__ = ("_deleted", "_directory", "_partitions", "_removed", "_topics", "deadline")
 
-    def __init__(self, outline: LogSnapshot, directory: Directory) -> None:
+    def __init__(self, snapshot: LogSnapshot, directory: Directory) -> None:
         self._directory = directory
-        self._topics = _counts(outline, _TOPIC)
-        self._removed = _counts(outline, _REMOVED)
-        """Removed, but some of their partitions may still be there."""
-        self._vacant: dict[bytes, set[int]] = {name: set() for name in self._removed}
-        """Partitions of those that are known to be gone."""
+        self._topics = entries_of(snapshot, _TOPIC, int.from_bytes)
+        self._removed = entries_of(snapshot, _REMOVED, int.from_bytes)
+        """Deleted topics of which some partitions may still exist."""
+        self._deleted: dict[bytes, set[int]] = {name: set() for name in self._removed}
+        """The partitions of those that are known to be deleted."""
         self._partitions = sum(self._topics.values())
         directory.sync_topics(self._topics, self._removed)
         self.deadline = -inf if self._removed else inf
@@ -63,31 +51,7 @@ class TopicCatalog:
     def is_empty(self) -> bool:
         return not self._topics and not self._removed
 
-    @property
-    def is_settled(self) -> bool:
-        return True
-
-    @property
-    def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
-        return ()
-
-    def handle(self, batch: Batch, now: float) -> Effects:
-        effects = Effects()
-        for message in batch.messages:
-            reply = self._answer(batch.port, message, now, effects)
-            if reply is not None:
-                effects.answers.append(reply)
-        return effects
-
-    def wake(self, now: float) -> Effects:
-        """Tell partitions that are to go, once more."""
-        effects = Effects()
-        for topic in self._removed:
-            self._vacate(topic, now, effects)
-        self.deadline = now + VACATE_RETRY_S if self._removed else inf
-        return effects
-
-    def _answer(
+    def answer(
         self, port: Port | None, message: CellMessage, now: float, effects: Effects
     ) -> Reply | None:
         match message:
@@ -96,12 +60,16 @@ class TopicCatalog:
             case DeleteTopic() if port is not None:
                 return self._delete(port, message, now, effects)
             case PartitionDeleted(stream=stream):
-                self._forget(stream, effects)
-                return None
-            case Drain() | Detach() | CancelRead():
+                self._partition_deleted(stream, effects)
                 return None
             case _:
-                raise AssertionError(f"{type(message).__name__} is not for the catalogue")
+                raise AssertionError(f"{type(message).__name__} is not for this catalog")
+
+    def wake(self, now: float, effects: Effects) -> None:
+        """Delete the partitions of deleted topics once more."""
+        for topic in self._removed:
+            self._delete_partitions(topic, effects)
+        self.deadline = now + DELETE_RETRY_S if self._removed else inf
 
     def _create(self, port: Port, request: CreateTopic, effects: Effects) -> StreamReply | None:
         topic, count, directory = request.topic, request.partitions, self._directory
@@ -133,37 +101,29 @@ class TopicCatalog:
             return None
         self._partitions -= count
         self._removed[topic] = count
-        self._vacant[topic] = set()
+        self._deleted[topic] = set()
         effects.changes.append(MetadataSet(_TOPIC + topic, None))
         effects.changes.append(MetadataSet(_REMOVED + topic, count.to_bytes(4)))
-        self._vacate(topic, now, effects)
+        self._delete_partitions(topic, effects)
+        self.deadline = min(self.deadline, now + DELETE_RETRY_S)
         return Done(request.number)
 
-    def _vacate(self, topic: bytes, now: float, effects: Effects) -> None:
-        """Tell what is left of a topic to go."""
-        gone = self._vacant[topic]
+    def _delete_partitions(self, topic: bytes, effects: Effects) -> None:
+        """Delete the partitions that a topic still has."""
+        deleted = self._deleted[topic]
         effects.posts += tuple(
             (stream_cell(partition_name(topic, each)), Delete(0))
             for each in range(self._removed[topic])
-            if each not in gone
+            if each not in deleted
         )
-        self.deadline = min(self.deadline, now + VACATE_RETRY_S)
 
-    def _forget(self, stream: bytes, effects: Effects) -> None:
-        """A partition is gone; with the last one there is nothing left of its topic."""
+    def _partition_deleted(self, stream: bytes, effects: Effects) -> None:
+        """Remember that a partition is deleted; with the last one the topic is forgotten."""
         topic, partition = partition_of(stream) or (b"", 0)
-        gone = self._vacant.get(topic)
-        if gone is None:
+        deleted = self._deleted.get(topic)
+        if deleted is None:
             return
-        gone.add(partition)
-        if len(gone) == self._removed[topic]:
-            del self._removed[topic], self._vacant[topic]
+        deleted.add(partition)
+        if len(deleted) == self._removed[topic]:
+            del self._removed[topic], self._deleted[topic]
             effects.changes.append(MetadataSet(_REMOVED + topic, None))
-
-
-def _counts(outline: LogSnapshot, prefix: bytes) -> dict[bytes, int]:
-    return {
-        name[len(prefix) :]: int.from_bytes(value)
-        for name, value in outline.metadata.items()
-        if name.startswith(prefix)
-    }

@@ -31,6 +31,7 @@ from millpond.actors.store.memory import MemoryStore
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.catalogs.basins import BasinCatalog, BasinDirectories
+from millpond.actors.streams.catalogs.catalog import CatalogCell
 from millpond.actors.streams.catalogs.topics import TopicCatalog
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
@@ -154,9 +155,9 @@ class Lake:
         assert isinstance(kept, LogSnapshot)
         name = stream_of(cell)
         if cell == TOPICS:
-            return TopicCatalog(kept, self.directory)
+            return CatalogCell(TopicCatalog(kept, self.directory))
         if cell == BASINS:
-            return BasinCatalog(kept, self.basins)
+            return CatalogCell(BasinCatalog(kept, self.basins))
         shared = self.shared
         if name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")

@@ -16,6 +16,7 @@ from millpond.actors.streams.catalogs.access_tokens import (
     AccessTokenCatalog,
     AccessTokens,
 )
+from millpond.actors.streams.catalogs.catalog import CatalogCell
 from tests.actors.recording_port import RecordingPort
 
 NOW = 1_700_000_000.0
@@ -32,7 +33,9 @@ class Catalogue:
 
     def reopen(self) -> None:
         self.book = AccessTokens()
-        self.cell = AccessTokenCatalog(LogSnapshot(metadata=dict(self._kept)), self.book)
+        self.cell = CatalogCell(
+            AccessTokenCatalog(LogSnapshot(metadata=dict(self._kept)), self.book)
+        )
 
     def ask(self, *requests: StreamRequest) -> Sequence[Reply]:
         effects = self.cell.handle(Batch(RecordingPort(1), list(requests)), self.now)

@@ -16,7 +16,7 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.config import Config, ConfigError, LoadedConfig
 from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
-from millpond.node.stream_settings import rustlog_settings, s3p_settings, stream_rules
+from millpond.node.stream_cells import rustlog_settings, s3p_settings, stream_rules
 
 RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
 OFF = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}
@@ -86,7 +86,7 @@ async def test_a_node_finds_its_streams_again(tmp_path: Path) -> None:
             await streams.stream("spread/1").append(b"c")
     async with Node(config) as node:
         async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
-            assert node.services.topics.partitions(b"spread") == 3
+            assert node.services.directory.partitions(b"spread") == 3
             assert [each async for each in streams.names()] == [b"orders", b"spread/1"]
             assert (await streams.stream("orders").info()).tail == 2
 
