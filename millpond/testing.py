@@ -7,7 +7,7 @@ The fixtures of the pytest plugin give a `World` and nodes in it.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
+    from millpond.node.testing.dialogue.protocol import BadScript, DialogueMismatch
     from millpond.node.testing.dialogue.script import Script
     from millpond.node.testing.disk.faults import DiskFault, SqlFault
     from millpond.node.testing.disk.simulated import SimulatedDisk
@@ -22,8 +22,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "BadScript": "millpond.node.testing.dialogue.errors",
-            "DialogueMismatch": "millpond.node.testing.dialogue.errors",
+            "BadScript": "millpond.node.testing.dialogue.protocol",
+            "DialogueMismatch": "millpond.node.testing.dialogue.protocol",
             "DiskFault": "millpond.node.testing.disk.faults",
             "NotRunning": "millpond.node.testing.sim_node",
             "Script": "millpond.node.testing.dialogue.script",

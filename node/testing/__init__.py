@@ -1,4 +1,4 @@
-"""What users test their own programs with: nodes in memory, time that need not pass, faults.
+"""The testing toolkit: nodes in memory, virtual time and faults for tests of users' programs.
 
 `World` is the place for all of it; the pytest plugin (`node.testing.plugin`) has it as fixtures.
 docs/guides/testing.md tells how. The names are loaded on first use, because pytest loads the
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
+    from millpond.node.testing.dialogue.protocol import BadScript, DialogueMismatch
     from millpond.node.testing.dialogue.script import Script
     from millpond.node.testing.disk.faults import DiskFault, SqlFault
     from millpond.node.testing.disk.simulated import SimulatedDisk
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from millpond.node.testing.world import World
 
 _HOMES = {
-    "BadScript": "millpond.node.testing.dialogue.errors",
-    "DialogueMismatch": "millpond.node.testing.dialogue.errors",
+    "BadScript": "millpond.node.testing.dialogue.protocol",
+    "DialogueMismatch": "millpond.node.testing.dialogue.protocol",
     "DiskFault": "millpond.node.testing.disk.faults",
     "SealedMessage": "millpond.node.testing.sealed_messages",
     "NotRunning": "millpond.node.testing.sim_node",

@@ -1,4 +1,4 @@
-"""The clients of S3P and RustLog, over a dialer instead of sockets."""
+"""Clients of S3P and RustLog over the dialer of a world."""
 
 from __future__ import annotations
 

@@ -1,89 +1,96 @@
-"""What goes wrong behind a test's back is brought before it: nothing fails unheard."""
+"""Failures in the background of a test: collected, and raised in the test."""
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from traceback import format_exception
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 
 from millpond.node.testing.disk.faults import DiskFault, SqlFault
 from millpond.node.testing.log_capture import capture_errors
-from millpond.node.testing.timeouts import CallSoon, TookTooLong, call_soon_of_loop, time_limit
+from millpond.node.testing.timeouts import (
+    CallSoon,
+    TookTooLong,
+    call_soon_of_loop,
+    time_limit,
+)
 
-NOTE = "In the background failed, before this was raised:"
+NOTE = "Failed in the background before this was raised:"
 
 
 @dataclass(eq=False)
 class Guard:
-    """A block of a test that is interrupted when something fails; not while it is inactive."""
+    """A block of a test that a failure interrupts while the guard is active."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_active: bool = True
     has_failed: bool = False
-    """It raised before anything else failed."""
+    """The block raised before a background failure."""
 
 
 class Failures:
-    """Collects the exceptions of background tasks, and those that nodes caught and logged.
+    """The exceptions of background tasks, and those that nodes caught and logged.
 
-    A node survives a crash of a channel or a connection, as it should, and says so in its log: here
-    that is a failure of the test. What follows from a disk that a test let fail is none.
+    A node survives the crash of a channel or a connection and logs it; in a test it is a failure.
+    Errors caused by a disk fault of the test are none.
     """
 
     living: ClassVar[list[Failures]] = []
-    """Those of the worlds that there are now."""
+    """The failures of the existing worlds."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
         self._expected: tuple[type[BaseException], ...] = (DiskFault, SqlFault)
         self._guards: list[Guard] = []
         self._thread = threading.get_ident()
-        self._post: CallSoon | None = None
+        self._call_soon: CallSoon | None = None
 
     @property
     def is_guarded(self) -> bool:
-        """Is a block under way that a failure interrupts?"""
+        """A block is under way that a failure interrupts."""
         return any(guard.is_active for guard in self._guards)
 
     def expect(self, *kinds: type[BaseException]) -> None:
-        """Errors of these kinds are no failures, neither themselves nor as the cause of others:
-        what was raised `from` them. Of a group they are taken out."""
+        """Ignore errors of these kinds, also as causes of others, and inside groups."""
         self._expected += kinds
         rest = [self._unexpected(error) for error in self.errors]
         self.errors = [error for error in rest if error is not None]
 
     def add(self, error: BaseException) -> None:
-        """Something failed, unless it was expected: the test is interrupted. From any thread."""
+        """Add an error, unless it was expected, and interrupt the test. From any thread."""
         unexpected = self._unexpected(error)
         if unexpected is None or unexpected in self.errors:
             return
         self.errors.append(unexpected)
         if threading.get_ident() == self._thread:
             self._interrupt()
-        elif self._post is not None:
-            self._post(self._interrupt)
+        elif self._call_soon is not None:
+            self._call_soon(self._interrupt)
 
     @contextmanager
-    def listening(self) -> Generator[None]:
-        """Hear what the project's rooms catch, for the block; of the running loop."""
-        self._thread, self._post = threading.get_ident(), call_soon_of_loop()
+    def captured(self) -> Generator[None]:
+        """Capture errors that nodes log, for the block; of the running loop."""
+        self._thread, self._call_soon = threading.get_ident(), call_soon_of_loop()
         Failures.living.append(self)
         try:
             with capture_errors(self.add):
                 yield
         finally:
             Failures.living.remove(self)
-            self._post = None
+            self._call_soon = None
 
     @contextmanager
     def guard(self) -> Generator[Guard]:
-        """Interrupt the block when something fails, and raise that out of it. The innermost active
-        one of several guards does. An error that the block itself raises is told what else failed.
+        """A block that a failure interrupts, and out of which it is raised.
+
+        The innermost active guard is the one. An error of the block itself gets notes on failures.
         """
         guard = Guard()
         self._guards.append(guard)
@@ -101,13 +108,13 @@ class Failures:
             self._guards.remove(guard)
         self.check()
 
-    def rest(self) -> None:
-        """Nobody is in the guarded blocks now: what fails waits for the next check."""
+    def deactivate_guards(self) -> None:
+        """Let failures wait for the next check: no code runs in the guarded blocks now."""
         for guard in self._guards:
             guard.is_active = False
 
     def check(self) -> None:
-        """Raise what failed since the last time: the error itself, or a group of several."""
+        """Raise the failures since the last check: a single error, or a group."""
         errors, self.errors = self.errors, []
         match errors:
             case []:
@@ -115,10 +122,10 @@ class Failures:
             case [error]:
                 raise error
             case _:
-                raise BaseExceptionGroup("several things failed in the background", errors)
+                raise BaseExceptionGroup("several background tasks failed", errors)
 
     async def run(self, work: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Run a background task; what it raises is the test's, also what pytest.fail() raises."""
+        """Run a background task; its exceptions fail the test, also that of pytest.fail()."""
         cancelled = anyio.get_cancelled_exc_class()
         try:
             await work(*args)
@@ -134,8 +141,8 @@ class Failures:
             self.add(error)
 
     @contextmanager
-    def patience(self, seconds: float) -> Generator[None]:
-        """Fail once the block takes longer than so many seconds of real time."""
+    def limit_time(self, seconds: float) -> Generator[None]:
+        """Fail if the block takes longer than this, in real time."""
         with time_limit(self, seconds):
             yield
 
@@ -152,7 +159,7 @@ class Failures:
                 error.add_note(f"{NOTE}\n{''.join(format_exception(each)).rstrip()}")
 
     def _unexpected(self, error: BaseException) -> BaseException | None:
-        """What of it a test did not expect."""
+        """The unexpected part of an error."""
         if isinstance(error, BaseExceptionGroup):
             # Python 3.11 takes a function there, and no method.
             rest: BaseException | None = error.split(lambda each: self._is_expected(each))[1]
@@ -169,4 +176,57 @@ class Failures:
         return False
 
 
-__all__ = ["Failures", "Guard", "TookTooLong"]
+def guarded_test(living: Sequence[Failures], test: Callable[..., Any]) -> Callable[..., Any]:
+    """An async test with guards around it; any other test as it is."""
+    if not inspect.iscoroutinefunction(test):
+        return test
+
+    @wraps(test)
+    async def guarded(*args: Any, **kwargs: Any) -> Any:
+        with _guards(living):
+            return await test(*args, **kwargs)
+
+    return guarded
+
+
+def guarded_fixture(
+    living: Sequence[Failures], func: Callable[..., Any], instance: object
+) -> Callable[..., Any]:
+    """An async fixture with guards around it; `instance` is the test's object, if it has one."""
+    if inspect.ismethod(func) and type(func.__self__) is type(instance):
+        func = func.__func__.__get__(instance)
+    if inspect.isasyncgenfunction(func):
+        return _generator(living, func)
+    return guarded_test(living, func)
+
+
+def _generator(
+    living: Sequence[Failures], func: Callable[..., AsyncGenerator[Any, None]]
+) -> Callable[..., AsyncGenerator[Any, None]]:
+    @wraps(func)
+    async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        # One guard for the whole fixture: scopes that it opens are inside.
+        with _guards(living) as guards:
+            async with aclosing(func(*args, **kwargs)) as values:
+                async for value in values:
+                    if any(guard.scope.cancel_called for guard in guards):
+                        break
+                    _set_active(guards, False)
+                    yield value
+                    _set_active(guards, True)
+
+    return guarded
+
+
+@contextmanager
+def _guards(living: Sequence[Failures]) -> Iterator[list[Guard]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(failures.guard()) for failures in living]
+
+
+def _set_active(guards: list[Guard], is_active: bool) -> None:
+    for guard in guards:
+        guard.is_active = is_active
+
+
+__all__ = ["Failures", "Guard", "TookTooLong", "guarded_fixture", "guarded_test"]

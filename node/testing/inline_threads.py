@@ -1,9 +1,8 @@
-"""Nodes without threads: what a node would have a worker thread do, its own tasks do at once.
+"""Inline threads: work that a node gives to `anyio.to_thread.run_sync` runs at once in its task.
 
-So nothing of a node depends on how fast a thread is, and its virtual hours cost little. Everybody
-else's `anyio.to_thread.run_sync` has a thread as ever, and is counted meanwhile whatever its
-limiter: time must not jump past what a thread does. In a world that wants no threads at all, theirs
-is done at once, too.
+So a node does not depend on the speed of threads, and virtual hours cost little. Other code has its
+threads, which are counted: virtual time must not jump past their work. A world without threads
+runs all such work inline.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _is_at_once: ContextVar[bool] = ContextVar("millpond_is_at_once", default=False)
 
 
 class ThreadCounts:
-    """Those that work for one loop, and how many of its worlds want none."""
+    """The threads at work for one loop, and the number of its worlds that want none."""
 
     def __init__(self) -> None:
         self.at_work = 0
@@ -39,7 +38,7 @@ _of_loop: anyio.lowlevel.RunVar[ThreadCounts | None] = anyio.lowlevel.RunVar(
 
 @contextmanager
 def running_as_node() -> Generator[None]:
-    """For the block, the running task belongs to a node, and so do those that come of it."""
+    """Mark the running task, and tasks started from it, as a node's for the block."""
     token = _is_of_node.set(True)
     try:
         yield
@@ -48,13 +47,12 @@ def running_as_node() -> Generator[None]:
 
 
 def mark_as_node() -> None:
-    """From now on it does."""
+    """Mark the running task as a node's from now on."""
     _is_of_node.set(True)
 
 
 def marked_as_node(make: Callable[[], Made]) -> Callable[[], Made]:
-    """The same factory, and whatever task calls it belongs to a node: a connection is the node's
-    own, whoever dialled."""
+    """A factory that marks the calling task as a node's: an accepted connection belongs to it."""
 
     def made() -> Made:
         mark_as_node()
@@ -65,23 +63,22 @@ def marked_as_node(make: Callable[[], Made]) -> Callable[[], Made]:
 
 @contextmanager
 def counted_threads(*, are_wanted: bool = True) -> Generator[ThreadCounts]:
-    """For the block, threads are counted, and tasks of nodes have none: nobody, unless wanted."""
+    """Count threads for the block; tasks of nodes, or all without `are_wanted`, run inline."""
     threads = _of_loop.get()
     if threads is None:
         threads = ThreadCounts()
         _of_loop.set(threads)
     threads.unwanted += not are_wanted
-    _border.enter()
+    _patch.enter()
     try:
         yield threads
     finally:
-        _border.leave()
+        _patch.leave()
         threads.unwanted -= not are_wanted
 
 
 class _AnyioPatch:
-    """Our functions in the place of anyio's, as long as there is a world in any loop; the last one
-    to end takes them away, in whichever order they do."""
+    """Replacements of anyio's functions while any loop has a world."""
 
     def __init__(self) -> None:
         self._worlds = 0
@@ -134,11 +131,11 @@ class _AnyioPatch:
         return self._from_thread(func, *args, **options)
 
     def check_cancelled(self) -> None:
-        if not _is_at_once.get():  # who is in the loop is not cancelled meanwhile
+        if not _is_at_once.get():  # inline work is not cancelled
             self._check_cancelled()
 
 
-_border = _AnyioPatch()
+_patch = _AnyioPatch()
 
 
 def _at_once(func: Callable[..., Any], *args: Any) -> Any:

@@ -1,5 +1,7 @@
-"""What a node's threads would do is done in the loop, step by step: nothing races, and a disk that
-hangs holds up no more than the threads would."""
+"""Inline workers: the store's worker threads run as tasks of the loop, step by step.
+
+Nothing races, and a hanging disk holds up only the work of the threads.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class InlineWorker(Generic[Item, Result]):
         self._work = work
         self._waiting: TaskQueue[Item] = TaskQueue()
         self._is_held = is_held
-        self._is_cut = False
+        self._is_killed = False
         self._woken = anyio.Event()
 
     def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
@@ -32,32 +34,32 @@ class InlineWorker(Generic[Item, Result]):
         self.wake()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wake the task: there is work."""
         self._woken.set()
 
-    def cut(self) -> None:
-        """The process is gone: what waits is never done."""
-        self._is_cut = True
+    def kill(self) -> None:
+        """Drop waiting work: the process is gone."""
+        self._is_killed = True
 
     def close(self) -> None:
         """As a thread's: what waits is done, errors are logged, and nothing is reported."""
-        if not self._is_cut:
-            self._is_cut = True
+        if not self._is_killed:
+            self._is_killed = True
             while self._waiting:
                 self._work.attempt(self._waiting.take(self._work.batch_max))
 
     async def run(self) -> None:
-        """Work, until cancelled."""
-        while not self._is_cut:
+        """Do the work, until cancelled."""
+        while not self._is_killed:
             self._woken = anyio.Event()
             if not self._is_held() and self._step():
                 await anyio.lowlevel.checkpoint()
                 continue
-            # Who is held is woken when that is over, and has nothing to do before.
+            # A held worker is woken by `wake`, and has no work before.
             idle_s = None if self._is_held() else self._work.idle_s()
             with anyio.move_on_after(idle_s) as rest:
                 await self._woken.wait()
-            if rest.cancelled_caught and not self._is_held() and not self._is_cut:
+            if rest.cancelled_caught and not self._is_held() and not self._is_killed:
                 self._step(is_idle=True)
 
     def _step(self, *, is_idle: bool = False) -> bool:
@@ -70,7 +72,7 @@ class InlineWorker(Generic[Item, Result]):
 
 
 class InlineSurroundings(LoopRuntime):
-    """The running loop as the store sees it, without threads."""
+    """The runtime of a store without threads."""
 
     def __init__(self, now: Callable[[], float], rng: Random, is_held: Callable[[], bool]) -> None:
         super().__init__(now, rng)
@@ -84,18 +86,18 @@ class InlineSurroundings(LoopRuntime):
         return lane
 
     def wake(self) -> None:
-        """The disk does not hang any more."""
+        """Wake all workers: the disk has resumed."""
         self._woken.set()
         self._woken = anyio.Event()
         for lane in self._lanes:
             lane.wake()
 
-    def cut(self) -> None:
-        """The process is gone."""
+    def kill(self) -> None:
+        """Drop the waiting work of all workers."""
         for lane in self._lanes:
-            lane.cut()
+            lane.kill()
 
-    async def answered(self) -> None:
+    async def resumed(self) -> None:
         """Wait until the disk does not hang."""
         while self._is_held():
             await self._woken.wait()

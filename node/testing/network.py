@@ -1,7 +1,4 @@
-"""The network of a world: every two names have a link of their own, which can be disturbed.
-
-A link is a `millpond.transports.io.memory.Network`, so the real codecs and connections run on it.
-"""
+"""The network of a world: a link between every two names, and its faults."""
 
 from __future__ import annotations
 
@@ -17,42 +14,96 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.runtime.supervisor import contain
-from millpond.node.testing.disturbances import LinkFaults, links_meant
 from millpond.node.testing.trace import Trace
 from millpond.transports.io.interface import Listener, Session, SessionFactory, Wire
 from millpond.transports.io.memory import Network
 
+Link = frozenset[str]
+"""The two names at the ends of a link."""
+
+
+def common_names(a: str | None, b: str | None) -> frozenset[str]:
+    """The names that every link of a call has: both, one, or none for all links.
+
+    Raises ValueError for a second name without a first.
+    """
+    if a is None and b is not None:
+        raise ValueError("a second name without a first")
+    return frozenset(name for name in (a, b) if name is not None)
+
+
+class LinkFaults:
+    """Faults of links as a test has set them.
+
+    Each fault ends only by the call with the same names: healing all links of a name leaves a
+    partition between two names.
+    """
+
+    def __init__(self) -> None:
+        self._partitions: dict[frozenset[str], None] = {}
+        self._latencies: dict[frozenset[str], float] = {}
+        self._refusals: set[tuple[str, str | None]] = set()
+
+    def partition(self, names: frozenset[str]) -> None:
+        self._partitions[names] = None
+
+    def heal(self, names: frozenset[str]) -> None:
+        self._partitions.pop(names, None)
+
+    def is_partitioned(self, link: Link) -> bool:
+        return any(names <= link for names in self._partitions)
+
+    def delay(self, names: frozenset[str], seconds: float) -> None:
+        """Set the latency of links; it replaces latencies of some of them."""
+        kept = {old: s for old, s in self._latencies.items() if not names <= old}
+        self._latencies = {**kept, names: seconds}
+
+    def latency_s(self, link: Link) -> float:
+        """The latency that was set last."""
+        found = [seconds for names, seconds in self._latencies.items() if names <= link]
+        return found[-1] if found else 0.0
+
+    def refuse(self, host: str, source: str | None, *, on: bool) -> None:
+        if on:
+            self._refusals.add((host, source))
+        else:
+            self._refusals.discard((host, source))
+
+    def is_refused(self, host: str, source: str) -> bool:
+        return not self._refusals.isdisjoint({(host, None), (host, source)})
+
+
 P2P_PORT, S3P_PORT, RUSTLOG_PORT = 7400, 7402, 7403
 PORTS = {P2P_PORT: "p2p", S3P_PORT: "s3p", RUSTLOG_PORT: "rustlog"}
-"""What is spoken where in a world, as on a node with the default settings."""
+"""Protocols by port, as on a node with the default settings."""
 
 
 class WorldDialer(Protocol):
-    """Opens a wire to a node for any session; a `node.client.connect.Dialer`, among others."""
+    """A dialer that opens a wire to a node for any session."""
 
     async def __call__(
         self, tasks: TaskGroup, host: str, port: int, session: Session, /
     ) -> None: ...
 
 
-class _House(msgspec.Struct):
-    """A node that listens, and the task group in which its connections run."""
+class _NodeListeners(msgspec.Struct):
+    """The listeners of a node, and the task group of its connections."""
 
     factories: dict[str, SessionFactory]
     tasks: TaskGroup
 
 
 class Links:
-    """Names are those of nodes and of programs; a link is there as soon as somebody asks for it."""
+    """The links between the names of nodes and programs; each exists from its first use."""
 
     def __init__(self, seed: int) -> None:
         self.trace: Trace | None = None
         self._seed = seed
-        self._told = LinkFaults()
+        self._faults = LinkFaults()
         self._healed = anyio.Event()
         self._dialling: list[float] = []
         self._split = False
-        self._houses: dict[str, _House] = {}
+        self._nodes: dict[str, _NodeListeners] = {}
         self._networks: dict[frozenset[str], Network] = {}
         self._listeners: dict[str, list[Listener]] = {}
         self._stalled: set[str] = set()
@@ -62,11 +113,11 @@ class Links:
         key = frozenset((a, b))
         network = self._networks.get(key)
         if network is None:
-            # Its chances depend on the names alone, not on which link was used first.
+            # Its random numbers depend on the names alone, not on the order of use.
             rng = Random(f"{self._seed} {' '.join(sorted(key))}")
             network = Network(
                 rng,
-                latency_s=self._told.latency_s(key),
+                latency_s=self._faults.latency_s(key),
                 split=self._split,
                 guard=partial(contain, f"connection/{'-'.join(sorted(key))}"),
             )
@@ -75,39 +126,41 @@ class Links:
                 self._listen(name, network)
                 if name in self._stalled:
                     _each(network.stall, name)
-            self._part(key, network)
+            self._apply_partition(key, network)
         return network
 
     def next_due(self) -> float:
-        """When the next bytes that are under way arrive, by the loop's clock; inf: none are. Those
-        that a partition holds are not under way."""
+        """The time at which the next bytes arrive, by the loop's clock; inf: none are under way.
+
+        Bytes that a partition holds back are not under way.
+        """
         now = anyio.current_time()
         dues = [due for due in self._dialling if due > now]
         return min(dues + [each.next_due() for each in self._networks.values()], default=inf)
 
     # Nodes and programs.
 
-    def open_house(self, name: str, factories: dict[str, SessionFactory], tasks: TaskGroup) -> None:
-        """A node listens: `factories` by protocol."""
+    def listen(self, name: str, factories: dict[str, SessionFactory], tasks: TaskGroup) -> None:
+        """Add the listeners of a node; `factories` by protocol."""
         traced = {protocol: self._traced(make, name) for protocol, make in factories.items()}
-        self._houses[name] = _House(traced, tasks)
+        self._nodes[name] = _NodeListeners(traced, tasks)
         for key, network in self._networks.items():
             if name in key:
                 self._listen(name, network)
 
-    async def close_house(self, name: str) -> None:
-        """It listens no more; its connections stay."""
-        self._houses.pop(name, None)
+    async def stop_listening(self, name: str) -> None:
+        """Remove the listeners of a node; its connections stay."""
+        self._nodes.pop(name, None)
         for listener in self._listeners.pop(name, []):
             await listener.aclose()
 
     def dialer(self, source: str) -> WorldDialer:
-        """Dials from a name; the host is a node's name, and the port says the protocol."""
+        """A dialer from a name; the host is a node's name, and the port is that of the protocol."""
 
         async def dial(tasks: TaskGroup, host: str, port: int, session: Session) -> None:
             protocol = PORTS.get(port)
             if protocol is None:
-                raise ConnectionRefusedError(f"port {port}: in a world there are {[*PORTS]}")
+                raise ConnectionRefusedError(f"port {port}: a world has {[*PORTS]}")
             await self._connect(tasks, source, host, protocol, session)
 
         return dial
@@ -115,23 +168,22 @@ class Links:
     async def _connect(
         self, tasks: TaskGroup, source: str, host: str, protocol: str, session: Session
     ) -> None:
-        """Raises ConnectionRefusedError. Across a partition it waits, as who dials does whose
-        packets get lost, for as long as the caller lets it."""
+        """Connect, or raise ConnectionRefusedError; across a partition, wait until cancelled."""
         network, address = self.between(source, host), _address(host, protocol)
         if self.trace is not None:
             self.trace.note(f"{source} > {address}: dials")
         traced = _Traced(session, self, source)
         while True:
-            while self._told.is_parted(frozenset((source, host))):
+            while self._faults.is_partitioned(frozenset((source, host))):
                 await self._healed.wait()
-            if self._told.is_refused(host, source):
+            if self._faults.is_refused(host, source):
                 raise ConnectionRefusedError(f"{host} refuses connections from {source}")
             due = anyio.current_time() + network.latency_s
             self._dialling.append(due)
             try:
                 return await network.connect(tasks, address, traced, source=source)
             except OSError as exc:
-                if exc.errno != errno.EHOSTUNREACH:  # else the partition came just now
+                if exc.errno != errno.EHOSTUNREACH:  # else there is a partition since just now
                     raise
             finally:
                 self._dialling.remove(due)
@@ -139,20 +191,20 @@ class Links:
     # Faults.
 
     def partition(self, a: str, b: str | None = None) -> None:
-        """Hold everything between two names, or between one and all others, also later ones."""
-        self._told.part(links_meant(a, b))
-        self._part_all()
+        """Hold back bytes between two names, or between one and all others, also later ones."""
+        self._faults.partition(common_names(a, b))
+        self._apply_partitions()
 
     def heal(self, a: str, b: str | None = None) -> None:
-        """End the partition of these very names: what it held goes on unless another does, too."""
-        self._told.heal(links_meant(a, b))
-        self._part_all()
+        """End the partition of these names; bytes that another one holds back still wait."""
+        self._faults.heal(common_names(a, b))
+        self._apply_partitions()
         self._healed.set()
         self._healed = anyio.Event()
 
     def refuse(self, host: str, source: str | None = None, *, on: bool) -> None:
-        """Whether a node refuses new connections, from one name or from all."""
-        self._told.refuse(host, source, on=on)
+        """Refuse new connections to a node, from one name or from all, or stop refusing."""
+        self._faults.refuse(host, source, on=on)
 
     def reset(self, a: str, b: str | None = None) -> None:
         """Break the connections of a name, or between two names, at both ends."""
@@ -160,35 +212,35 @@ class Links:
             _each(network.reset, a)
 
     def stall(self, name: str) -> None:
-        """Let a name read nothing more."""
+        """Stop all reading of a name."""
         self._stalled.add(name)
         for _, network in self._of(name):
             _each(network.stall, name)
 
     def unstall(self, name: str) -> None:
-        """Let it read again."""
+        """Resume reading of a name."""
         self._stalled.discard(name)
         for _, network in self._of(name):
             _each(network.unstall, name)
 
     def set_latency(self, seconds: float, a: str | None = None, b: str | None = None) -> None:
-        """How long bytes take from now on: on one link, on those of a name, or everywhere."""
-        self._told.delay(links_meant(a, b), seconds)
+        """Set the delay of bytes on one link, on those of a name, or everywhere."""
+        self._faults.delay(common_names(a, b), seconds)
         for key, network in self._networks.items():
-            network.latency_s = self._told.latency_s(key)
+            network.latency_s = self._faults.latency_s(key)
 
     def set_split(self, split: bool) -> None:
-        """Whether what is written arrives cut at random bytes."""
+        """Cut written bytes into pieces at random places, or stop cutting."""
         self._split = split
         for network in self._networks.values():
             network.split = split
 
-    def _part_all(self) -> None:
+    def _apply_partitions(self) -> None:
         for key, network in self._networks.items():
-            self._part(key, network)
+            self._apply_partition(key, network)
 
-    def _part(self, key: frozenset[str], network: Network) -> None:
-        do = network.partition if self._told.is_parted(key) else network.heal
+    def _apply_partition(self, key: frozenset[str], network: Network) -> None:
+        do = network.partition if self._faults.is_partitioned(key) else network.heal
         names = sorted(key)
         for source, target in ((names[0], names[-1]), (names[-1], names[0])):
             for protocol in PORTS.values():
@@ -198,7 +250,7 @@ class Links:
         return [(key, network) for key, network in self._networks.items() if name in key]
 
     def _listen(self, name: str, network: Network) -> None:
-        keyring = self._houses.get(name)
+        keyring = self._nodes.get(name)
         if keyring is not None:
             listeners = self._listeners.setdefault(name, [])
             for protocol, factory in keyring.factories.items():
@@ -210,7 +262,7 @@ class Links:
 
 
 class _Traced:
-    """A session at `name`'s end, whose trace has what it hears."""
+    """A session whose received bytes and events are traced, at the end of `name`."""
 
     def __init__(self, session: Session, links: Links, name: str) -> None:
         self._session = session
@@ -219,7 +271,7 @@ class _Traced:
 
     def opened(self, wire: Wire) -> None:
         self._place = f"{self._place} < {wire.peer}"
-        self._hear("opened")
+        self._trace("opened")
         self._session.opened(wire)
 
     def received(self, data: bytes) -> None:
@@ -231,20 +283,20 @@ class _Traced:
         self._session.uncongested()
 
     def eof(self) -> None:
-        self._hear("eof")
+        self._trace("eof")
         self._session.eof()
 
     def ended(self) -> None:
-        self._hear("ended")
+        self._trace("ended")
         self._session.ended()
 
-    def _hear(self, what: str) -> None:
+    def _trace(self, what: str) -> None:
         if self._links.trace is not None:
             self._links.trace.note(f"{self._place}: {what}")
 
 
 def _address(name: str, protocol: str) -> str:
-    """Where a name is reached; that of the node's own protocol is its name."""
+    """The address of a protocol of a node; that of P2P is its name."""
     return name if protocol == "p2p" else f"{name}:{protocol}"
 
 

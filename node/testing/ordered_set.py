@@ -1,8 +1,8 @@
-"""Tasks are cancelled in the order in which they came, the same in every process.
+"""Ordered sets for anyio's cancel scopes: tasks are cancelled in the order of their start.
 
-anyio keeps the tasks and the inner scopes of a `CancelScope` on asyncio in sets, whose order is
-that of addresses; so would be that of all the farewells when a node ends. As long as a world is
-there, scopes have sets that keep their order. Trio shuffles tasks by itself.
+On asyncio, anyio keeps tasks and inner scopes of a `CancelScope` in sets, whose order depends on
+memory addresses. While a world exists, scopes have ordered sets, so that a node's end is the same
+in every process. Trio shuffles tasks by itself.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class OrderedSet(MutableSet[Item]):
         self._items.pop(value, None)
 
     def remove(self, value: Item) -> None:
-        """KeyError when it is not there."""
+        """Remove an item. Raises KeyError if it is missing."""
         del self._items[value]
 
 
 @contextmanager
 def ordered_cancellation() -> Generator[None]:
-    """For the block, scopes that are made know the order of what is in them."""
+    """Give new scopes ordered sets, for the block."""
     global _worlds
-    backend: Any = sys.modules.get(BACKEND)  # none: there is nothing but trio in this process
+    backend: Any = sys.modules.get(BACKEND)  # None: this process has only trio
     if backend is None:
         yield
         return
@@ -80,7 +80,7 @@ def _ordered(init: Any) -> Any:
     def ordered(self: Any, *args: Any, **options: Any) -> None:
         init(self, *args, **options)
         for name in SETS:
-            # What is not as we know it stays as it is: worlds work all the same.
+            # Another version of anyio may differ; worlds work without order, too.
             if getattr(self, name, None) == set():
                 setattr(self, name, OrderedSet())
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from millpond.node.testing.world import World
 
 OURS = "millpond_world"
-"""The fixture behind `world`, by which our tests are known: others may have a `world`, too."""
-BACKENDS, SEED, PATIENCE = "millpond_backends", "millpond_seed", "millpond_patience"
+"""The fixture behind `world` that marks our tests: other projects may have a `world`, too."""
+BACKENDS, SEED, TIMEOUT = "millpond_backends", "millpond_seed", "millpond_timeout"
 BACKEND = "anyio_backend"
 ANYIO = "anyio.pytest_plugin"
 FAILURES = "millpond.node.testing.failures"
 IN_TEST = pytest.StashKey[bool]()
-"""Is a test with a world executed? It may ask for fixtures, too."""
+"""Set while a test with a world runs, which may ask for fixtures, too."""
 
 Scope = Literal["session", "module"]
 
@@ -41,21 +41,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("millpond")
     group.addoption(
         "--millpond-backends",
-        help="libraries that tests with a world run on: asyncio, trio or both, with a comma",
+        help="libraries that tests with a world run on: asyncio, trio, or asyncio,trio",
     )
     group.addoption("--millpond-seed", type=int, default=1, help="the seed of such tests")
     group.addoption(
-        "--millpond-patience",
+        "--millpond-timeout",
+        "--millpond-patience",  # its first name
+        dest=TIMEOUT,
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="of real time, after which such a test has failed: 20",
+        help="real time after which such a test fails: 20",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Time is virtual for tests with a world, unless they say how they want to run."""
+    """Run tests with a world on virtual time, unless they choose a backend."""
     if OURS not in metafunc.fixturenames:
         return
     marks = metafunc.definition.iter_markers("parametrize")
@@ -82,7 +84,7 @@ def _names(argnames: str | list[str] | tuple[str, ...]) -> list[str]:
 
 @cache
 def _virtual(library: str) -> tuple[str, dict[str, Any]]:
-    """One and the same for all tests, which may share a fixture that runs on it."""
+    """One backend for all tests, which may share a fixture that runs on it."""
     from millpond.node.testing.time.virtual_time import virtual
 
     try:
@@ -93,12 +95,12 @@ def _virtual(library: str) -> tuple[str, dict[str, Any]]:
 
 def _own_backend(metafunc: pytest.Metafunc) -> pytest.FixtureDef[Any] | None:
     """The fixture `anyio_backend` of the test's own project, if it has one."""
-    found = metafunc._arg2fixturedefs.get(BACKEND)  # noqa: SLF001 (nothing public tells)
+    found = metafunc._arg2fixturedefs.get(BACKEND)  # noqa: SLF001 (there is no public way)
     return found[-1] if found and found[-1].func.__module__ != ANYIO else None
 
 
 def _libraries_of(own: pytest.FixtureDef[Any]) -> list[str] | None:
-    """What it names. None where it gives options, too, or needs to be asked while tests run."""
+    """The libraries that a fixture names; None if it has options or needs a running test."""
     from millpond.node.testing.time.virtual_time import BACKENDS as KNOWN
 
     values: list[Any] = []
@@ -119,7 +121,7 @@ def _is_async(func: Any) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Time begins at 0, whatever ran before."""
+    """Start virtual time at 0 for each test."""
     if isinstance(item, pytest.Function) and OURS in item.fixturenames and _is_parametrized(item):
         from millpond.node.testing.time.virtual_time import reset_clock
 
@@ -131,7 +133,7 @@ def _is_parametrized(item: pytest.Function) -> bool:
 
 
 def _living() -> list[Failures]:
-    """Of the worlds that there are now. Nobody who has one is without their module."""
+    """The failures of the existing worlds; without their module there is no world."""
     module = sys.modules.get(FAILURES)
     return [] if module is None else list(module.Failures.living)
 
@@ -140,11 +142,13 @@ def _living() -> list[Failures]:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """What fails while an async fixture begins or ends interrupts that; between fixtures and tests
-    nothing is interrupted, but pytest's own."""
+    """Let background failures interrupt the set-up and tear-down of async fixtures.
+
+    Between fixtures and tests nothing is interrupted: that would be pytest itself.
+    """
     living, func = _living(), fixturedef.func
     if living and _is_async(func) and BACKEND in request.fixturenames:
-        from millpond.node.testing.guarded import guarded_fixture
+        from millpond.node.testing.failures import guarded_fixture
 
         guarded = guarded_fixture(living, func, request.instance)
         fixturedef.func = guarded  # type: ignore[misc]  # as anyio does
@@ -154,16 +158,16 @@ def pytest_fixture_setup(
         fixturedef.func = func  # type: ignore[misc]
         if not request.config.stash.get(IN_TEST, False):
             for failures in _living():
-                failures.rest()
+                failures.deactivate_guards()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """What fails behind a test interrupts it."""
+    """Let background failures interrupt a test."""
     living = _living()
     if not living:
-        return (yield)  # a test without a world, and so no business of ours
-    from millpond.node.testing.guarded import guarded_test
+        return (yield)  # a test without a world
+    from millpond.node.testing.failures import guarded_test
 
     stash, test = pyfuncitem.config.stash, pyfuncitem.obj
     stash[IN_TEST] = True
@@ -184,7 +188,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """The seed stands below what failed."""
+    """Add the seed to the report of a failed test."""
     report = yield
     world = getattr(item, "funcargs", {}).get(OURS)
     if report.failed and world is not None:
@@ -203,17 +207,17 @@ def world_seed(request: pytest.FixtureRequest) -> int:
 async def millpond_world(
     anyio_backend: object, world_seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[World]:
-    """Behind `world`. That it asks for `anyio_backend` makes its tests those of anyio's plugin."""
+    """The world behind `world`; asking for `anyio_backend` has anyio's plugin run the test."""
     from millpond.node.testing.world import World
 
-    patience_s: float = request.config.getoption(PATIENCE, 20.0)
-    async with World(world_seed, folder=tmp_path / "world", patience_s=patience_s) as world:
+    timeout_s: float = request.config.getoption(TIMEOUT, 20.0)
+    async with World(world_seed, folder=tmp_path / "world", timeout_s=timeout_s) as world:
         yield world
 
 
 @pytest.fixture
 def world(millpond_world: World) -> World:
-    """An empty world: nodes are made by `await world.node(name)`."""
+    """An empty world; `await world.node(name)` creates nodes."""
     return millpond_world
 
 
@@ -225,7 +229,7 @@ async def node(millpond_world: World) -> SimNode:
 
 @pytest.fixture
 async def two_nodes(millpond_world: World) -> tuple[SimNode, SimNode]:
-    """`alice` and `bob`, who know each other."""
+    """Two nodes that are peers, `alice` and `bob`."""
     alice, bob = await millpond_world.node("alice"), await millpond_world.node("bob")
     millpond_world.link(alice, bob)
     return alice, bob
@@ -233,7 +237,7 @@ async def two_nodes(millpond_world: World) -> tuple[SimNode, SimNode]:
 
 @pytest.fixture
 async def channel(node: SimNode) -> AsyncIterator[Channel]:
-    """A client in the channel `test` of the node `pond`."""
+    """A client of the channel `test` of the node `pond`."""
     async with node.connect("test") as channel:
         yield channel
 
@@ -249,7 +253,7 @@ async def stream(node: SimNode) -> AsyncIterator[Stream]:
 
 @pytest.fixture
 def script(node: SimNode) -> Script:
-    """Plays dialogues with the node `pond`."""
+    """A player of dialogues with the node `pond`."""
     from millpond.node.testing.dialogue.script import Script
 
     return Script(node)

@@ -1,4 +1,4 @@
-"""Sealed messages between the nodes of a world, as their owners send and read them."""
+"""Sealed messages between the nodes of a world."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW = 1
 
 
 class SealedMessage(msgspec.Struct, frozen=True):
-    """What came sealed: the sender by the name it is known by here, and the clear text."""
+    """An opened message: the sender by its name in the address book, and the clear text."""
 
     sender: str
     data: bytes
@@ -22,14 +22,17 @@ class SealedMessage(msgspec.Struct, frozen=True):
 
 
 async def send(node: Node, peer: str, channel: str, data: bytes, ttl: float) -> QueuedMessage:
-    """Seal a message for a peer and keep it until it is carried away. See `Post.send`."""
+    """Seal a message for a peer, and store it until it is delivered; see `Outbox.send`."""
     public = public_of(node, peer)
     with running_as_node():
         return await node.outbox.send(public, channel.encode(), data, ttl)
 
 
 async def read(node: Node, channel: str, timeout_s: float) -> SealedMessage:
-    """The next sealed message of a channel, opened and acknowledged; TimeoutError, CannotOpen."""
+    """The next sealed message of a channel, opened and acknowledged.
+
+    Raises TimeoutError and CannotOpen.
+    """
     name = channel.encode()
     with (
         running_as_node(),
@@ -44,8 +47,8 @@ async def read(node: Node, channel: str, timeout_s: float) -> SealedMessage:
 
 
 def public_of(node: Node, peer: str) -> bytes:
-    """The key of a peer by its name. LookupError when nobody linked the two."""
+    """The key of a peer by its name. Raises LookupError if the two are not linked."""
     found = node.peer_services.keyring.book.by_name(peer)
     if found is None:
-        raise LookupError(f"{peer!r} is nobody this node knows: link the two first")
+        raise LookupError(f"{peer!r} is no peer of this node: link the two first")
     return found.public

@@ -1,4 +1,4 @@
-"""A node of a world, as a test holds it: over stops, crashes and restarts."""
+"""A node of a world, across its stops, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from millpond.node.client.streams.connect import Streams
     from millpond.node.testing.world import World
 
-Storage = Literal["simulated", "real", "nothing"]
-"""Where a node keeps things: on a simulated disk, on the real one, or in memory alone."""
+Storage = Literal["simulated", "real", "memory"]
+"""The storage of a node: a simulated disk, the real one, or memory alone."""
 WHO = "client"
 ENDS_WITHIN_S = 60.0
-"""The clean-up of a node that was ended takes no longer, in the world's time."""
+"""Time limit of a killed node's clean-up, in the world's time."""
 SETTINGS = {"segment_bytes": 2**18, "drain_timeout_s": 0.2}
-"""A journal of 256 KiB segments is made faster than one of 16 MiB."""
+"""Segments of 256 KiB are allocated faster than those of 16 MiB."""
 
 
 class NotRunning(Exception):
@@ -47,20 +47,20 @@ class NotRunning(Exception):
 
 
 class SimNode:
-    """Made by `World.node`. Its name is its host name, and that of its clock and its disk."""
+    """A node made by `World.node`. Its name is its host name, and that of its clock and disk."""
 
     def __init__(
-        self, world: World, name: str, folder: Path, kept: Storage, settings: dict[str, Any]
+        self, world: World, name: str, folder: Path, storage: Storage, settings: dict[str, Any]
     ) -> None:
         self.name = name
         self.url = f"tcp://{name}:{P2P_PORT}"
         self.folder = folder
-        self.config = _config(folder, kept, settings)
+        self.config = _config(folder, storage, settings)
         self.disk: SimulatedDisk | None = None
-        if kept == "simulated":
+        if storage == "simulated":
             self.disk = SimulatedDisk(world.rng(f"disk {name}"), folder.with_name(f"{name}.gone"))
             self.disk.on_resume = self._wake
-        self._real = RealDisk() if kept == "real" else None
+        self._real = RealDisk() if storage == "real" else None
         self._world = world
         self._node: WorldNode | None = None
         self._scope = anyio.CancelScope()
@@ -71,72 +71,72 @@ class SimNode:
         return f"SimNode({self.name!r})"
 
     @property
-    def is_up(self) -> bool:
+    def is_running(self) -> bool:
         return self._node is not None
 
     @property
     def node(self) -> WorldNode:
-        """The `node.Node` itself. Raises NotRunning."""
+        """The running `Node`. Raises NotRunning."""
         if self._node is None:
             raise NotRunning(f"{self.name} does not run: await {self.name}.start()")
         return self._node
 
     @property
     def public(self) -> bytes:
-        """Its public key; of a node that runs."""
+        """The public key of the running node. Raises NotRunning."""
         return self.node.peer_services.keyring.identity.public
 
-    # Its life.
+    # Start and end.
 
     async def start(self) -> None:
-        """Start it, with what its disk has. Raises ConfigError, OSError."""
+        """Start the node on its disk. Raises ConfigError and OSError."""
         if self._node is None:
-            await self._world.tasks.start(self._live)
+            await self._world.tasks.start(self._run_once)
 
     async def stop(self) -> None:
-        """Stop it as a signal does: it drains, says goodbye and closes its store."""
+        """Stop the node as a signal does: it drains, says goodbye and closes its store."""
         if self._node is not None:
             self._stopping.set()
             await self._ended.wait()
 
     async def crash(self, *, power: bool = False) -> None:
-        """End it as kill -9 does: what it wrote is on the disk, what it had in hand is not.
+        """End the node as kill -9 does: its written data is on the disk, its memory is lost.
 
-        `power`: its machine stops as well, so of what was not synced chance keeps some.
+        `power`: the machine stops as well, and chance decides which data without a sync is kept.
         """
         if self._node is not None:
             self._node.kill()
-            await self._world.links.close_house(self.name)
+            await self._world.links.stop_listening(self.name)
             self._world.links.reset(self.name)
             self._scope.cancel()
             await self._end()
         if self._real is not None:
-            self._real.cut()
+            self._real.close_all()
         if self.disk is not None:
             if power:
                 self.disk.lose_power()
             else:
-                self.disk.cut()
+                self.disk.end_process()
 
     async def _end(self) -> None:
-        """Until its tasks are over. Raises TookTooLong: their clean-up hangs."""
+        """Wait for the end of its tasks. Raises TookTooLong if their clean-up hangs."""
         with anyio.move_on_after(ENDS_WITHIN_S):
             await self._ended.wait()
             return
         places = "\n".join(f"  {place}" for place in waiting_places())
         raise TookTooLong(
-            f"{self.name} was ended, and {ENDS_WITHIN_S:g} s later still cleans up; "
-            f"where tasks are:\n{places}"
+            f"{self.name} was killed, and still cleans up after {ENDS_WITHIN_S:g} s; "
+            f"its tasks wait at:\n{places}"
         )
 
     async def restart(self, *, power: bool = False) -> None:
-        """`crash`, if it runs, and `start`."""
+        """`crash` the node if it runs, then `start` it."""
         if self._node is not None:
             await self.crash(power=power)
         await self.start()
 
-    async def _live(self, *, task_status: TaskStatus[None]) -> None:
-        """One run. What ends it before it has started is for `start` to raise."""
+    async def _run_once(self, *, task_status: TaskStatus[None]) -> None:
+        """One run of the node. `start` raises errors before it is ready."""
         mark_as_node()
         self._stopping, self._ended = anyio.Event(), anyio.Event()
         node = self._make()
@@ -146,13 +146,13 @@ class SimNode:
         except Exception as error:
             if self._node is None:
                 raise
-            self._world.failures.add(error)  # it belongs to the test, not to the world's tasks
+            self._world.failures.add(error)  # the test fails, not the world's tasks
         finally:
             if self._node is not None and not self._stopping.is_set():
-                self._world.links.reset(self.name)  # it ended by itself
+                self._world.links.reset(self.name)  # the node ended by itself
             self._node = None
             with anyio.CancelScope(shield=True):
-                await self._world.links.close_house(self.name)
+                await self._world.links.stop_listening(self.name)
             self._ended.set()
 
     async def _run(self, node: WorldNode, task_status: TaskStatus[None]) -> None:
@@ -162,10 +162,10 @@ class SimNode:
                 tasks.start_soon(node.surroundings.run)
             async with node:
                 self._node = node
-                links.open_house(self.name, node.factories, tasks)
+                links.listen(self.name, node.factories, tasks)
                 task_status.started()
                 await self._stopping.wait()
-                await links.close_house(self.name)
+                await links.stop_listening(self.name)
             tasks.cancel_scope.cancel()
 
     def _make(self) -> WorldNode:
@@ -188,20 +188,20 @@ class SimNode:
         """See `World.idle`."""
         await self._world.idle()
 
-    # Clients, which are names of their own on the network.
+    # Clients, each of which has its own name on the network.
 
     def dialer(self, who: str = WHO) -> WorldDialer:
-        """For whatever takes a `dialer`: dials nodes of the world as `who`."""
+        """A dialer that connects to nodes of the world under the name `who`."""
         return self._world.links.dialer(who)
 
     def connect(
         self, channel: str | bytes | None = None, *, who: str = WHO, **options: Any
     ) -> AbstractAsyncContextManager[Channel]:
-        """Join a channel as program `who`; see `node.client.connect.connect` for the options."""
+        """Connect to a channel as the program `who`; options as of `millpond.connect`."""
         return connect(self.url, channel, **self._options(who), **options)
 
     def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
-        """The streams of the node; see `millpond.node.client.streams.connect.connect_streams`."""
+        """A client of the node's streams; see `millpond.connect_streams`."""
         from millpond.node.client.streams.connect import (
             connect_streams,  # here and below: few tests need these clients
         )
@@ -209,13 +209,13 @@ class SimNode:
         return connect_streams(self.url, **self._options(who))
 
     def s3p(self, *, who: str = WHO) -> AbstractAsyncContextManager[S3p]:
-        """A client of S3P; see `millpond.node.client.s3p.client.connect_s3p`."""
+        """A client of S3P; see `millpond.connect_s3p`."""
         from millpond.node.testing.clients import s3p_over
 
         return s3p_over(self.dialer(who), self.name, self._rng(who))
 
     def rustlog(self, *, who: str = WHO) -> AbstractAsyncContextManager[Rustlog]:
-        """A client of RustLog; see `millpond.node.client.rustlog.client.connect_rustlog`."""
+        """A client of RustLog; see `millpond.connect_rustlog`."""
         from millpond.node.testing.clients import rustlog_over
 
         return rustlog_over(self.dialer(who), self.name, self._rng(who))
@@ -234,8 +234,10 @@ class SimNode:
 
     # Other nodes.
 
-    def knows(self, other: SimNode, *, dials: bool = True, relays: Sequence[SimNode] = ()) -> None:
-        """Enter `other` into the peer book, trusted, and learn its key for sealing. Both run."""
+    def add_peer(
+        self, other: SimNode, *, dials: bool = True, relays: Sequence[SimNode] = ()
+    ) -> None:
+        """Add a trusted peer to the address book, with its key for sealing. Both nodes run."""
         keyring = self.node.peer_services.keyring
         peer = Peer(
             name=other.name,
@@ -254,26 +256,26 @@ class SimNode:
     async def send(
         self, peer: SimNode | str, channel: str, data: bytes, *, ttl: float = 0.0
     ) -> QueuedMessage:
-        """Seal a message for a peer; it is kept here until it can be carried there.
+        """Seal a message for a peer, and store it until it is delivered.
 
-        Raises LookupError for somebody it is not linked with, and what `Post.send` raises.
+        Raises LookupError for a peer that is not linked, and the errors of `Outbox.send`.
         """
         name = peer if isinstance(peer, str) else peer.name
         return await mail.send(self.node, name, channel, data, ttl)
 
     async def read(self, channel: str, *, timeout_s: float = 600.0) -> mail.SealedMessage:
-        """The next sealed message in a channel of this node, opened and acknowledged for good.
+        """The next sealed message in a channel of this node, opened and acknowledged.
 
-        Raises TimeoutError, and CannotOpen for what was sealed for somebody else.
+        Raises TimeoutError, and CannotOpen for a message that was sealed for another peer.
         """
         relayed = await mail.read(self.node, channel, timeout_s)
-        await self.idle()  # an ack has no answer that tells when it is kept
+        await self.idle()  # an ack has no answer that tells when it is stored
         return relayed
 
 
-def _config(folder: Path, kept: Storage, settings: dict[str, Any]) -> Config:
+def _config(folder: Path, storage: Storage, settings: dict[str, Any]) -> Config:
     base = Config(data=str(folder))
-    if kept == "nothing":
+    if storage == "memory":
         base = replace(base, durability=Durability.MEMORY)
     closed: dict[str, Any] = dict.fromkeys(LISTENERS, OFF)
     return replace(base, **(closed | SETTINGS | settings))

@@ -1,4 +1,4 @@
-"""Where the tasks of a loop are, in the words of a traceback: for a test that does not end."""
+"""A dump of tasks: the places at which the tasks of a loop run or wait, as in a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 LIBRARIES = sys.stdlib_module_names | frozenset(
     "anyio trio sniffio outcome _pytest pytest pluggy hypothesis".split()
 )
-"""Whose code says nothing about what a test waits for."""
+"""Libraries whose code does not show what a test waits for."""
 MACHINERY = (
     "millpond.node.testing.",
     "millpond.transports.io.anyio_wire",
@@ -23,14 +23,14 @@ LOOPS = frozenset({"_run_once", "unrolled_run"})
 
 
 def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
-    """From the innermost outwards."""
+    """The frames from the innermost outwards."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def running_place(frame: FrameType | None) -> str | None:
-    """The place a loop's thread is at, where that is a task; for a thread that stays there."""
+    """The place at which a loop's thread runs a task."""
     places = (place for each in _below_loop(frame) if (place := place_of(each)) is not None)
     return next(places, None)
 
@@ -45,7 +45,7 @@ def _below_loop(frame: FrameType | None) -> list[FrameType]:
 
 
 def waiting_places() -> Counter[str]:
-    """Where the tasks of the running loop wait, and how many do there."""
+    """The places at which tasks of the running loop wait, with the number of tasks."""
     places = (_place_of(coroutine) for coroutine in _coroutines())
     return Counter(place for place in places if place is not None)
 
@@ -73,7 +73,7 @@ def _trio_coroutines() -> Iterator[object]:
 
 
 def _place_of(coroutine: object) -> str | None:
-    """The innermost place that tells something."""
+    """The innermost place in code that is worth showing."""
     found: str | None = None
     for frame in _awaited(coroutine):
         found = place_of(frame) or found
@@ -81,7 +81,7 @@ def _place_of(coroutine: object) -> str | None:
 
 
 def _awaited(coroutine: object) -> Iterator[FrameType]:
-    """The frames of what awaits one another, from the outermost inwards."""
+    """The frames of a chain of awaits, from the outermost inwards."""
     while True:
         match coroutine:
             case CoroutineType(cr_frame=FrameType() as frame, cr_await=awaited):
@@ -97,7 +97,7 @@ def _awaited(coroutine: object) -> Iterator[FrameType]:
 
 
 def place_of(frame: FrameType) -> str | None:
-    """None of a frame that says nothing about what a test does."""
+    """The place of a frame; None for libraries and the machinery of tests."""
     name = str(frame.f_globals.get("__name__", ""))
     if name.partition(".")[0] in LIBRARIES or name.startswith(MACHINERY):
         return None

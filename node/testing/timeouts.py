@@ -1,8 +1,7 @@
-"""The end of a test that takes too long, in real time, whatever it is that keeps it from ending.
+"""Time limits of tests in real time, also for loops that are always busy and code that blocks.
 
-A thread looks at the clock, so it also sees a loop whose tasks are always ready, and code that
-never gives way to others. First the test is interrupted, at its next `await`; where that does not
-end it, the exception is raised in the loop's thread at whatever is executed there.
+A thread watches the clock. It interrupts the test at its next `await`; where that does not end the
+test, it raises the exception in the loop's thread at the running code.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from typing import Protocol
 from millpond.node.testing.task_dump import frames_of, place_of, running_place, waiting_places
 
 GRACE_S = 5.0
-"""An interrupted test may take so long to end."""
+"""Time for an interrupted test to end."""
 LINES_MAX = 12
-LOOK_S = 0.05
-"""So long it is looked at what runs."""
+SAMPLE_S = 0.05
+"""Time for which running functions are counted."""
 DEBUGGERS = frozenset({"bdb", "cmd", "pdb", "pydevd"})
 
 CallSoon = Callable[[Callable[[], None]], object]
 
 
 class TookTooLong(Exception):
-    """A test waits for something that does not happen, or is busy for ever."""
+    """The test waits for an event that does not happen, or never ends."""
 
 
 class ErrorSink(Protocol):
-    """Who is told; `failures.Failures`."""
+    """The receiver of errors: `failures.Failures`."""
 
     @property
     def is_guarded(self) -> bool: ...
@@ -44,7 +43,7 @@ class ErrorSink(Protocol):
 
 
 def call_soon_of_loop() -> CallSoon:
-    """Has a callback run soon by the loop that runs now, from any thread."""
+    """A function that schedules a callback in the running loop, from any thread."""
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
@@ -54,13 +53,13 @@ def call_soon_of_loop() -> CallSoon:
 
 
 @contextmanager
-def time_limit(hearer: ErrorSink, seconds: float) -> Generator[None]:
-    """Tell `hearer` once the block takes longer than `seconds` of real time; inf: never."""
+def time_limit(sink: ErrorSink, seconds: float) -> Generator[None]:
+    """Give `sink` a TookTooLong if the block takes longer than `seconds` of real time."""
     if isinf(seconds):
         yield
         return
-    watch = _Watch(hearer, seconds)
-    thread = threading.Thread(target=watch.run, name="millpond-patience", daemon=True)
+    watch = _Watch(sink, seconds)
+    thread = threading.Thread(target=watch.run, name="millpond-time-limit", daemon=True)
     thread.start()
     try:
         yield
@@ -69,42 +68,42 @@ def time_limit(hearer: ErrorSink, seconds: float) -> Generator[None]:
 
 
 class _Watch:
-    def __init__(self, hearer: ErrorSink, seconds: float) -> None:
-        self._hearer = hearer
+    def __init__(self, sink: ErrorSink, seconds: float) -> None:
+        self._sink = sink
         self._seconds = seconds
-        self._post = call_soon_of_loop()
+        self._call_soon = call_soon_of_loop()
         self._thread = threading.get_ident()
         self._is_over = threading.Event()
-        self._is_told = False
+        self._is_reported = False
         self._ran: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def end(self) -> None:
-        """In the loop's thread."""
-        self._look_away()
+        """Stop watching; in the loop's thread."""
+        self._stop_sampling()
         with self._lock:  # nothing is raised in the thread from here on
             self._is_over.set()
 
     def run(self) -> None:
-        """In a thread of its own."""
+        """Watch the clock, in a thread of its own."""
         if self._is_over.wait(self._seconds):
             return
-        self._tell_soon(self._look)
-        self._is_over.wait(LOOK_S)
-        self._tell_soon(self._tell)
+        self._schedule(self._sample)
+        self._is_over.wait(SAMPLE_S)
+        self._schedule(self._report)
         while not self._is_over.wait(GRACE_S):
-            if self._hearer.is_guarded and not self._is_debugged():
+            if self._sink.is_guarded and not self._is_debugged():
                 with self._lock:
-                    self._strike()
+                    self._raise_in_thread()
 
-    def _tell_soon(self, tell: Callable[[], None]) -> None:
+    def _schedule(self, tell: Callable[[], None]) -> None:
         try:
-            self._post(tell)
-        except RuntimeError:  # the loop is closed, so there is nobody to be told
+            self._call_soon(tell)
+        except RuntimeError:  # the loop is closed
             self._is_over.set()
 
-    def _look(self) -> None:
-        """Count what is called, and what goes on after an await; in the loop."""
+    def _sample(self) -> None:
+        """Start counting calls and resumed coroutines; in the loop."""
         if not self._is_over.is_set() and sys.getprofile() is None:
             sys.setprofile(self._count)
 
@@ -113,30 +112,30 @@ class _Watch:
         if place is not None:
             self._ran[place] += 1
 
-    def _look_away(self) -> None:
+    def _stop_sampling(self) -> None:
         if sys.getprofile() == self._count:
             sys.setprofile(None)
 
-    def _tell(self) -> None:
-        """In the loop."""
-        self._look_away()
-        if not self._is_over.is_set() and not self._is_told:
-            self._is_told = True
-            self._hearer.add(TookTooLong(self._message(waiting_places())))
+    def _report(self) -> None:
+        """Report the timeout, in the loop."""
+        self._stop_sampling()
+        if not self._is_over.is_set() and not self._is_reported:
+            self._is_reported = True
+            self._sink.add(TookTooLong(self._message(waiting_places())))
 
     def _message(self, waits: Counter[str]) -> str:
-        lines = [f"the test is not over after {self._seconds:g} s of real time"]
+        lines = [f"the test has not ended after {self._seconds:g} s of real time"]
         if self._ran:
-            lines += ["what runs:", *_listed(self._ran)]
+            lines += ["running functions:", *_listed(self._ran)]
         if waits:
-            lines += ["where its tasks are:", *_listed(waits)]
+            lines += ["its tasks wait at:", *_listed(waits)]
         return "\n".join(lines)
 
-    def _strike(self) -> None:
-        """Raise in the loop's thread, at whatever it does."""
+    def _raise_in_thread(self) -> None:
+        """Raise TookTooLong in the loop's thread, at the running code."""
         if self._is_over.is_set():
             return
-        self._is_told = True
+        self._is_reported = True
         place = running_place(self._frame())
         self._ran.update([place] if place else [])
         text = self._message(Counter())
@@ -144,10 +143,10 @@ class _Watch:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(self._thread), ctypes.py_object(kind)
         )
-        self._tell_soon(lambda: None)  # a loop that sleeps does nothing
+        self._schedule(lambda: None)  # wakes a loop that sleeps
 
     def _is_debugged(self) -> bool:
-        """Does somebody look at it with a debugger?"""
+        """The loop's thread is inside a debugger."""
         frames = frames_of(self._frame())
         return any(frame.f_globals.get("__name__") in DEBUGGERS for frame in frames)
 

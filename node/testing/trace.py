@@ -1,4 +1,4 @@
-"""What happened in a world, line by line: the same seed gives the same bytes, in any process.
+"""The trace of a world, line by line: a seed gives the same bytes in any process.
 
 3.25 alice > bob: dials
 3.3 bob < alice: 74 bytes 9e107d9d
@@ -19,7 +19,7 @@ DIGEST_CHARS = 8
 
 
 class Trace(logging.Handler):
-    """`lines` without line ends. `hide` is a text that differs from run to run: the folder."""
+    """A trace in `lines`, without line ends. `hide` is a folder that differs between runs."""
 
     def __init__(self, elapsed: Callable[[], float], hide: str) -> None:
         super().__init__(logging.WARNING)  # what is below depends on how logging is set up
@@ -31,8 +31,8 @@ class Trace(logging.Handler):
         return "\n".join(self.lines)
 
     @contextmanager
-    def listening(self) -> Generator[None]:
-        """Note what the project's rooms log, for the block."""
+    def captured(self) -> Generator[None]:
+        """Add the log lines of the package, for the block."""
         log = logging.getLogger(PACKAGE)
         log.addHandler(self)
         try:
@@ -41,16 +41,16 @@ class Trace(logging.Handler):
             log.removeHandler(self)
 
     def note(self, text: str) -> None:
-        """A line; its time is put in front, in seconds since the world began."""
+        """Add a line, behind the time in seconds since the world began."""
         self.lines.append(f"{round(self._elapsed(), 9):.15g} {text}")
 
     def note_bytes(self, place: str, data: bytes) -> None:
-        """What came in somewhere."""
+        """Add a line on received bytes."""
         digest = md5(data, usedforsecurity=False).hexdigest()[:DIGEST_CHARS]
         self.note(f"{place}: {len(data)} bytes {digest}")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """What a room logs; of an exception its name and its words."""
+        """Add a log record; of an exception its name and message."""
         text = record.getMessage()
         if record.exc_info and (error := record.exc_info[1]) is not None:
             text = f"{text} ({type(error).__name__}: {error})"

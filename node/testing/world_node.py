@@ -1,4 +1,4 @@
-"""A node as it runs in a world: no sockets, no threads, and an end without goodbye."""
+"""The node of a world: without sockets and threads, and with a sudden end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millpond.transports.io.interface import SessionFactory
 
 
 class WorldNode(Node):
-    """One run of a node. What lanes do goes on while `is_held` does not say otherwise."""
+    """One run of a node. Its store works unless `is_held` says that the disk hangs."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class WorldNode(Node):
 
     @property
     def factories(self) -> dict[str, SessionFactory]:
-        """What a connection is answered with, by protocol."""
+        """The session factories of its protocols."""
         return {
             "p2p": marked_as_node(partial(self.new_session, "p2p")),
             "s3p": marked_as_node(partial(self.new_session, "s3p")),
@@ -49,19 +49,19 @@ class WorldNode(Node):
         }
 
     async def drain(self) -> None:
-        """As ever; the store can be closed only after a disk that hangs has answered."""
+        """Drain; the store can be closed only after a hanging disk has resumed."""
         await super().drain()
         if self.surroundings is not None:
-            await self.surroundings.answered()
+            await self.surroundings.resumed()
 
     def kill(self) -> None:
-        """From here on nothing is written any more; whoever runs the node cancels it next."""
+        """Stop all writing to the disk; the caller cancels the node next."""
         self._is_killed = True
         if self.surroundings is not None:
-            self.surroundings.cut()
+            self.surroundings.kill()
 
     def _rss_bytes(self) -> int:
-        return 0  # it has no process of its own, and the same seed answers the same
+        return 0  # the node has no process of its own, and a seed gives one result
 
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
         if self.durability is Durability.MEMORY:

@@ -54,8 +54,8 @@ class SimDisk(SimulatedDisk):
         self.faults.enter(None)
         return super().has(path)
 
-    def cut(self) -> None:
-        super().cut()
+    def end_process(self) -> None:
+        super().end_process()
         self.faults.restart()
 
     def size(self, suffix: str) -> int:

@@ -340,7 +340,7 @@ def play(
             exc.add_note(f"seed {seed}: python -m tests.sim.drama {seed} {steps}")
             raise
         finally:
-            world.disk.cut()
+            world.disk.end_process()
         return world
 
 

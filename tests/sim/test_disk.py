@@ -187,7 +187,7 @@ def test_after_a_kill_everything_is_shown_and_a_later_crash_may_still_take_it() 
         file.sync()
         disk.sync_folder(home)
         file.write(b"data", 0)
-        disk.cut()
+        disk.end_process()
         assert disk.read(home / "file") == b"data"
         disk.lose_power()
         seen.add(disk.read(home / "file"))
@@ -207,7 +207,7 @@ def test_a_crash_at_a_call_stops_everything_until_the_restart() -> None:
             file.sync()
         with pytest.raises(Crashed):
             disk.has(home)
-        disk.cut()
+        disk.end_process()
         lengths.add(len(disk.read(home / "file")))
     assert len(lengths) > 5, "it happens in the middle of a write"
 
@@ -255,7 +255,7 @@ def test_a_failed_sync_is_final_and_what_it_lost_is_seen_only_after_a_crash() ->
             file.sync()
         with pytest.raises(AssertionError):
             file.sync()
-        disk.cut()
+        disk.end_process()
         disk.open(home / "file").sync()
         assert disk.read(home / "file") == b"data"
         disk.lose_power()

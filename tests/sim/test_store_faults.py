@@ -110,7 +110,7 @@ def node() -> Iterator[World]:
         world.boot()
         Work(world).run()
         yield world
-        world.disk.cut()
+        world.disk.end_process()
 
 
 def calls_that_fail(trouble: Trouble) -> int:

@@ -117,7 +117,7 @@ class World:
     def boot(self) -> None:
         """Start the node, as often as it takes, and check everything that is there."""
         while not self.is_up:
-            has_trouble = self.disk.faults.is_troubled
+            has_trouble = self.disk.faults.is_failing
             try:
                 self._open()
                 self.disk.faults.heal()
@@ -129,7 +129,7 @@ class World:
                     raise Broken(f"the node does not start: {exc!r}") from exc
                 self.note("does not start", type(exc).__name__)
                 self.disk.faults.heal()
-                self.disk.cut()
+                self.disk.end_process()
             else:
                 self._start_cells()
                 self.is_up = True
@@ -234,16 +234,16 @@ class World:
         """
         self.note("kill")
         self._hang_up()
-        self.disk.cut()
+        self.disk.end_process()
         self._expect(Level.DISK if self.store.health.failures else Level.OS)
 
     def close(self) -> None:
         """The node stops as it should, and everything it took is there afterwards."""
         self.note("close")
-        is_sound = self.store.health.is_writable and not self.disk.faults.is_troubled
+        is_sound = self.store.health.is_writable and not self.disk.faults.is_failing
         self.store.close()
         self._hang_up()
-        self.disk.cut()
+        self.disk.end_process()
         if is_sound:
             self._expect(Level.OPEN)
         else:

@@ -1,1 +1,1 @@
-"""Dialogues with a node, written down as they are spoken, and played."""
+"""Dialogues: requests and expected answers of a node as text, played against a node."""

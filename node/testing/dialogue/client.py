@@ -1,4 +1,4 @@
-"""A client that says what a script has it say, and keeps what it hears."""
+"""The client of a dialogue: it sends what the script says, and keeps received messages."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import anyio
 from millpond.node.testing.dialogue.protocol import Decoder
 from millpond.transports.io.interface import Wire
 
-Heard = TypeVar("Heard")
+Received = TypeVar("Received")
 
 
-class DialogueClient(Generic[Heard]):
-    """A session."""
+class DialogueClient(Generic[Received]):
+    """One connection of a dialogue, as a session."""
 
-    def __init__(self, decoder: Decoder[Heard]) -> None:
-        self.heard: deque[Heard] = deque()
+    def __init__(self, decoder: Decoder[Received]) -> None:
+        self.received_messages: deque[Received] = deque()
         self.is_over = False
         self._decoder = decoder
-        self._stirred = anyio.Event()
+        self._changed = anyio.Event()
         self._wire: Wire | None = None
 
-    # What the wire calls.
+    # Session: called by the wire.
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
 
     def received(self, data: bytes) -> None:
-        self.heard.extend(self._decoder.feed(data))
-        self._stirred.set()
+        self.received_messages.extend(self._decoder.feed(data))
+        self._changed.set()
 
     def uncongested(self) -> None: ...
 
@@ -42,12 +42,12 @@ class DialogueClient(Generic[Heard]):
 
     def _end(self) -> None:
         self.is_over = True
-        self._stirred.set()
+        self._changed.set()
         self.close()
 
-    # What the script calls.
+    # Called by the script.
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         if self._wire is not None:
             self._wire.write(data)
 
@@ -55,11 +55,11 @@ class DialogueClient(Generic[Heard]):
         if self._wire is not None:
             self._wire.close()
 
-    async def listen(self) -> Heard | None:
-        """What the node says next; None once it has closed the connection."""
-        while not self.heard:
+    async def receive(self) -> Received | None:
+        """The node's next message; None after it has closed the connection."""
+        while not self.received_messages:
             if self.is_over:
                 return None
-            self._stirred = anyio.Event()
-            await self._stirred.wait()
-        return self.heard.popleft()
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        return self.received_messages.popleft()

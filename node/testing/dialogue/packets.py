@@ -1,8 +1,8 @@
 """Packets as text: `PUT 1:4 60:4 "hello"` is type 06, 1 and 60 in four bytes each, and five more.
 
-A word in capitals is a packet's type, `NUMBER:SIZE` a big-endian number, two digits each are hex,
-a text in quotes is UTF-8. `{id:8}` takes eight bytes, and is those eight from then on; `{rest}`
-without a size takes all that is left, `...` too. `JOIN CHANNEL [ROLE]` is a HELLO.
+A word in capitals is a packet's type, `NUMBER:SIZE` a big-endian number, pairs of digits are hex, a
+text in quotes is UTF-8. `{id:8}` captures eight bytes, and stands for them from then on; `{rest}`
+without a size captures the remaining bytes, and `...` matches them. `JOIN CHANNEL [ROLE]` is HELLO.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JOIN = "JOIN"
 
 
 def write_packet(text: str, captures: Captures) -> bytes:
-    """One packet behind its length. Raises ValueError."""
+    """A packet with its length in front. Raises ValueError."""
     words = _WORD.findall(text)
     if words and words[0] == JOIN:
         packet = _hello(words[1:])
@@ -59,7 +59,7 @@ def match_packet(text: str, packet: bytes, captures: Captures) -> dict[str, Any]
 
 
 def show_packet(packet: bytes) -> str:
-    """A packet as it could stand in a dialogue, and what of it can be read."""
+    """A packet as text of a dialogue, with its readable parts."""
     name = _BY_TYPE.get(packet[0], f"{packet[0]:02x}")
     body = packet[1:]
     readable = re.findall(rb"[ -~]{3,}", body)

@@ -1,7 +1,7 @@
 """S3P as text: `APPEND orders [] [tea "green tea"]`, answered by `{id}`.
 
-A word, or a text in quotes, is a bulk string, brackets make an array; a line of a client is an
-array by itself. An answer is a bulk string, an array, `+OK`, `:NUMBER` or an error, `-CODE ...`.
+A word or a text in quotes is a bulk string, brackets are an array, and a client's line is an array
+by itself. An answer is a bulk string, an array, `+OK`, `:NUMBER` or an error, `-CODE ...`.
 Placeholders may be parts of a word (`{ms}-{seq}`); `...` is the rest of an array or of an error.
 """
 
@@ -54,7 +54,7 @@ def match_reply(text: str, reply: Reply, captures: Captures) -> dict[str, Any] |
 
 
 def show_reply(reply: Reply) -> str:
-    """As it could stand in a dialogue."""
+    """A reply as text of a dialogue."""
     if isinstance(reply, list):
         return f"[{' '.join(map(show_reply, reply))}]"
     text = reply.decode(errors="backslashreplace")
@@ -126,7 +126,7 @@ def _matches_text(wanted: str, text: str, captures: Captures, found: dict[str, s
 
 
 class _Decoder:
-    """Replies of any shape, however deep."""
+    """A decoder of replies, nested to any depth."""
 
     def __init__(self) -> None:
         self._data = b""

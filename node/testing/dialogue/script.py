@@ -1,4 +1,4 @@
-"""Plays dialogues with a node, over the real codecs of its protocols."""
+"""The player of dialogues with a node, over the real codecs of its protocols."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from anyio.abc import TaskGroup
 
 from millpond.node.error_groups import single_errors
 from millpond.node.testing.dialogue.client import DialogueClient
-from millpond.node.testing.dialogue.errors import BadScript, DialogueMismatch
 from millpond.node.testing.dialogue.packets import PACKETS
-from millpond.node.testing.dialogue.protocol import DialogueProtocol
+from millpond.node.testing.dialogue.protocol import BadScript, DialogueMismatch, DialogueProtocol
 from millpond.node.testing.dialogue.rustlog import RUSTLOG
 from millpond.node.testing.dialogue.s3p import S3P
 from millpond.node.testing.dialogue.transcript import CLOSED, ScriptLine, read_lines
@@ -19,63 +18,63 @@ from millpond.node.testing.dialogue.transcript import CLOSED, ScriptLine, read_l
 if TYPE_CHECKING:
     from millpond.node.testing.sim_node import SimNode
 
-Heard = TypeVar("Heard")
-PATIENCE_S = 60.0
+Received = TypeVar("Received")
+TIMEOUT_S = 60.0
 QUIET = "(nothing)"
 
 
 class Script:
-    """Each call plays one dialogue on connections of its own, and gives what placeholders stood
-    for; `known` is what they stand for from the beginning.
+    """A player of dialogues, each on new connections; it returns the captured placeholders.
 
-    Raises DialogueMismatch, BadScript, and OSError where the node cannot be reached.
+    `known` are values of placeholders from the start. Raises DialogueMismatch, BadScript, and
+    OSError if the node cannot be reached.
     """
 
-    def __init__(self, node: SimNode, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, node: SimNode, timeout_s: float = TIMEOUT_S) -> None:
         self._node = node
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
     async def packets(self, text: str, **known: Any) -> dict[str, Any]:
-        """In packets, see `packet_lines`."""
+        """Play a dialogue in packets; see `dialogue.packets`."""
         return await self._play(PACKETS, text, known)
 
     async def s3p(self, text: str, **known: Any) -> dict[str, Any]:
-        """In S3P, see `s3p_lines`."""
+        """Play a dialogue in S3P; see `dialogue.s3p`."""
         return await self._play(S3P, text, known)
 
     async def rustlog(self, text: str, **known: Any) -> dict[str, Any]:
-        """In RustLog, see `rustlog_lines`."""
+        """Play a dialogue in RustLog; see `dialogue.rustlog`."""
         return await self._play(RUSTLOG, text, known)
 
     async def _play(
-        self, language: DialogueProtocol[Heard], text: str, known: dict[str, Any]
+        self, protocol: DialogueProtocol[Received], text: str, known: dict[str, Any]
     ) -> dict[str, Any]:
         lines = read_lines(text)
         with single_errors():
             async with anyio.create_task_group() as tasks:
-                play = _Play(self._node, language, tasks, self._patience_s, dict(known))
+                play = _Play(self._node, protocol, tasks, self._timeout_s, dict(known))
                 await play.run(lines)
                 tasks.cancel_scope.cancel()
         return play.captures
 
 
-class _Play(Generic[Heard]):
-    """One dialogue."""
+class _Play(Generic[Received]):
+    """One dialogue under way."""
 
     def __init__(
         self,
         node: SimNode,
-        language: DialogueProtocol[Heard],
+        protocol: DialogueProtocol[Received],
         tasks: TaskGroup,
-        patience_s: float,
+        timeout_s: float,
         captures: dict[str, Any],
     ) -> None:
         self.captures = captures
         self._node = node
-        self._language = language
+        self._protocol = protocol
         self._tasks = tasks
-        self._patience_s = patience_s
-        self._speakers: dict[str, DialogueClient[Heard]] = {}
+        self._timeout_s = timeout_s
+        self._clients: dict[str, DialogueClient[Received]] = {}
         self._so_far: list[str] = []
 
     async def run(self, lines: list[ScriptLine]) -> None:
@@ -86,51 +85,53 @@ class _Play(Generic[Heard]):
                 raise BadScript(f"line {line.number}: {line}: {error}") from error
             self._so_far.append(f"  {line}")
         await self._node.idle()
-        for who, speaker in self._speakers.items():
-            if speaker.heard:
-                said = self._language.show(speaker.heard[0])
-                raise self._mismatch("the node says more than the script", f"{who}< {said}")
-            speaker.close()
+        for who, client in self._clients.items():
+            if client.received_messages:
+                said = self._protocol.show(client.received_messages[0])
+                raise self._mismatch(
+                    "the node sends more than the script expects", f"{who}< {said}"
+                )
+            client.close()
 
     async def _step(self, line: ScriptLine) -> None:
-        speaker = self._speakers.get(line.who) or await self._enter(line.who)
+        client = self._clients.get(line.who) or await self._connect(line.who)
         match line.mark:
             case ">":
-                speaker.say(self._language.write(line.text, self.captures))
+                client.send(self._protocol.write(line.text, self.captures))
             case "<":
-                await self._hear(line, speaker)
+                await self._receive(line, client)
             case "~":
                 await anyio.sleep(float(line.text))
-                if speaker.heard:
-                    said = self._language.show(speaker.heard[0])
-                    why = f"line {line.number}: there was to be silence"
+                if client.received_messages:
+                    said = self._protocol.show(client.received_messages[0])
+                    why = f"line {line.number}: silence was expected"
                     raise self._mismatch(why, f"{line.who}< {said}", line)
 
-    async def _enter(self, who: str) -> DialogueClient[Heard]:
-        speaker = self._speakers[who] = DialogueClient(self._language.decoder())
+    async def _connect(self, who: str) -> DialogueClient[Received]:
+        client = self._clients[who] = DialogueClient(self._protocol.decoder())
         dial = self._node.dialer(who or "script")
-        await dial(self._tasks, self._node.name, self._language.port, speaker)
-        return speaker
+        await dial(self._tasks, self._node.name, self._protocol.port, client)
+        return client
 
-    async def _hear(self, line: ScriptLine, speaker: DialogueClient[Heard]) -> None:
-        said: Heard | None = None
-        with anyio.move_on_after(self._patience_s) as scope:
-            said = await speaker.listen()
+    async def _receive(self, line: ScriptLine, client: DialogueClient[Received]) -> None:
+        said: Received | None = None
+        with anyio.move_on_after(self._timeout_s) as scope:
+            said = await client.receive()
         if said is not None:
             found = None
             if line.text != CLOSED:
-                found = self._language.match(line.text, said, self.captures)
+                found = self._protocol.match(line.text, said, self.captures)
             if found is not None:
                 self.captures.update(found)
                 return
-            shown = self._language.show(said)
+            shown = self._protocol.show(said)
         elif scope.cancelled_caught:
             shown = QUIET
         elif line.text == CLOSED:
             return
         else:
             shown = CLOSED
-        why = f"line {line.number}: the node says something else"
+        why = f"line {line.number}: the node sends something else"
         raise self._mismatch(why, f"{line.who}< {shown}", line)
 
     def _mismatch(self, why: str, said: str, line: ScriptLine | None = None) -> DialogueMismatch:

@@ -1,8 +1,7 @@
-"""A dialogue as text: `>` what a client says, `<` what the node answers, `~` seconds of silence.
+"""The lines of a dialogue: `>` a client's message, `<` the node's answer, `~` seconds of silence.
 
-A name before the mark (`bob> `) is another client with its own connection. Empty lines and what
-is behind `#` at the beginning of a line are not looked at. A line that begins with white space
-goes on with the one before.
+A name before the mark (`bob> `) is another client with its own connection. Empty lines and lines
+that begin with `#` are skipped. A line that begins with white space continues the one before.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from millpond.node.testing.dialogue.errors import BadScript
+from millpond.node.testing.dialogue.protocol import BadScript
 
 Mark = Literal[">", "<", "~"]
 _LINE = re.compile(r"(?P<who>[\w-]*)(?P<mark>[<>~])(?:\s+(?P<text>.*))?")
@@ -21,7 +20,7 @@ CLOSED = "closed"
 
 
 class ScriptLine(msgspec.Struct, frozen=True):
-    """One of them. `who` is empty where no name is given."""
+    """A line of a dialogue; `who` is empty for the client without a name."""
 
     number: int
     who: str

@@ -1,1 +1,1 @@
-"""A disk in memory, which fails as it is told and loses what was not synced."""
+"""The disks of a world: a simulated one with faults and power failures, and the real one."""

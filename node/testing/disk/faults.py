@@ -1,4 +1,4 @@
-"""What goes wrong on a simulated disk, and at which call."""
+"""The faults of a simulated disk, and the calls at which they occur."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import msgspec
 
 
 class DiskFault(OSError):
-    """A call failed because a test said so. To the node it is an OSError like any other."""
+    """A call that failed because of the test. To the node it is an ordinary OSError."""
 
 
 class SqlFault(sqlite3.OperationalError):
-    """The same, from SQLite."""
+    """A call of SQLite that failed because of the test."""
 
 
 class DiskCall(Enum):
-    """What is asked of a disk; the values are the names by which tests call them."""
+    """A call of a disk; tests use the values as names."""
 
     CREATE = "create"
     OPEN = "open"
@@ -48,7 +48,7 @@ SPACE_CALLS = frozenset(
         *(DiskCall.SQL_CHANGE, DiskCall.SQL_COMMIT),
     }
 )
-"""The calls that a full disk fails. SQLite reports the full disk with its own error."""
+"""The calls that fail on a full disk. SQLite has its own error for that."""
 
 
 _SQL_TEXTS = {
@@ -57,7 +57,7 @@ _SQL_TEXTS = {
 }
 
 
-class _Trouble(msgspec.Struct):
+class _Fault(msgspec.Struct):
     calls: frozenset[DiskCall]
     errno: int
     left: float
@@ -65,41 +65,44 @@ class _Trouble(msgspec.Struct):
 
 
 class Faults:
-    """Counts the calls of a disk, and says of each whether it fails."""
+    """A counter of a disk's calls, which decides for each whether it fails."""
 
     def __init__(self) -> None:
         self.calls: Counter[DiskCall] = Counter()
-        self._troubles: list[_Trouble] = []
+        self._faults: list[_Fault] = []
 
     @property
-    def is_troubled(self) -> bool:
-        """Do calls fail now, or are they going to?"""
-        return bool(self._troubles)
+    def is_failing(self) -> bool:
+        """Calls fail, or will fail."""
+        return bool(self._faults)
 
     def add(self, calls: frozenset[DiskCall], number: int, times: float, skipped: int = 0) -> None:
-        """Have the next calls of these kinds fail, so many of them, but for the first `skipped`."""
-        self._troubles.append(_Trouble(calls, number, times, skipped))
+        """Let calls of these kinds fail `times` times, after the first `skipped` ones."""
+        self._faults.append(_Fault(calls, number, times, skipped))
 
     def heal(self) -> None:
-        """Nothing fails any more."""
-        self._troubles.clear()
+        """End all faults."""
+        self._faults.clear()
 
     def enter(self, call: DiskCall | None) -> BaseException | None:
-        """Count a call (None: one that cannot fail); what it is to raise, once it has done any
-        part of its work. What is no Exception means that the machine stops here."""
+        """Count a call, and return the exception that it has to raise after part of its work.
+
+        `call` is None for a call that cannot fail. A BaseException that is no Exception means that
+        the machine stops.
+        """
         if call is None:
             return None
         self.calls[call] += 1
-        for trouble in self._troubles:
-            if call not in trouble.calls:
+        for fault in self._faults:
+            if call not in fault.calls:
                 continue
-            if trouble.skipped:
-                trouble.skipped -= 1
+            if fault.skipped:
+                fault.skipped -= 1
             else:
-                trouble.left -= 1
-                if trouble.left <= 0:
-                    self._troubles.remove(trouble)
-                return _error(call, trouble.errno)
+                fault.left -= 1
+                if fault.left <= 0:
+                    self._faults.remove(fault)
+                return _error(call, fault.errno)
         return None
 
 

@@ -1,4 +1,4 @@
-"""The bytes of one simulated file: what the system shows of them, and what is on the disk."""
+"""The bytes of one simulated file, as the system shows them and as they are on the disk."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ SECTOR_BYTES = 512
 
 
 class FileBytes:
-    """`cache` is what every reader sees; `disk` is what a power failure leaves.
+    """A file's bytes: `cache` is what readers see, `disk` what a power failure leaves.
 
-    What was written since the last sync is pending: (offset, data) in order. Data of no length
-    makes the file as long as its offset. A sector is written as a whole or not at all, and one that
-    is not leaves its neighbours alone.
+    Writes since the last sync are `pending`: (offset, data) in order. Empty data extends the file
+    to its offset. A sector is written completely or not at all.
     """
 
     __slots__ = ("cache", "disk", "pending")
@@ -24,20 +23,20 @@ class FileBytes:
         self.pending: list[tuple[int, bytes]] = []
 
     def write(self, data: bytes, offset: int) -> None:
-        """Into the system's memory."""
+        """Write into the system's memory."""
         _put(self.cache, data, offset)
         self.pending.append((offset, bytes(data)))
 
     def sync(self) -> None:
-        """All of it to the disk."""
+        """Write all pending data to the disk."""
         for offset, data in self.pending:
             _put(self.disk, data, offset)
         self.pending.clear()
 
     def settle(self, rng: Random, garbage: float = 0.0) -> None:
-        """Let chance say what of the pending writes reached the disk; none is pending any more.
+        """Let chance decide which pending sectors reach the disk; then none is pending.
 
-        `garbage` is how likely bytes that did not arrive are something else than before.
+        `garbage` is the probability that a sector that did not arrive has random bytes.
         """
         pieces = [piece for write in self.pending for piece in _sectors(*write)]
         self.pending.clear()
@@ -48,13 +47,13 @@ class FileBytes:
                 _put(self.disk, rng.randbytes(len(data)), offset)
 
     def power_off(self, rng: Random, garbage: float = 0.0) -> None:
-        """Only the disk remains."""
+        """Lose the system's memory."""
         self.settle(rng, garbage)
         self.cache = bytearray(self.disk)
 
 
 def _put(image: bytearray, data: bytes, offset: int) -> None:
-    """Write into an image, which grows with zeros as needed."""
+    """Write into an image, which grows with zeros."""
     end = offset + len(data)
     if end > len(image):
         image.extend(bytes(end - len(image)))
@@ -62,7 +61,7 @@ def _put(image: bytearray, data: bytes, offset: int) -> None:
 
 
 def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """A write in pieces that lie in one sector each."""
+    """A write in pieces of at most one sector each."""
     if not data:
         yield offset, data
     at = 0
@@ -73,7 +72,7 @@ def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _kept(count: int, rng: Random) -> list[bool]:
-    """Which of so many sectors arrived: none, all, the first ones, or any."""
+    """The sectors that arrived: none, all, the first ones, or any."""
     match rng.randrange(6):
         case 0:
             return [False] * count

@@ -1,4 +1,4 @@
-"""The real disk, for a node that may end like a process: then its files are closed, unfinished."""
+"""The real disk, with all open files of a node, which are closed when it is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millpond.actors.store.filesystem import OsDisk, OsFile
 
 
 class RealFile:
-    """A file of the operating system that its disk may close."""
+    """A file of the operating system that the disk can close."""
 
     __slots__ = ("_disk", "_file", "_is_open")
 
@@ -32,7 +32,7 @@ class RealFile:
 
 
 class RealDisk(OsDisk):
-    """The disk of this machine, and what one run of a node has open on it."""
+    """The disk of this machine, with the files that one run of a node has open."""
 
     def __init__(self) -> None:
         self._files: dict[RealFile, None] = {}
@@ -50,12 +50,11 @@ class RealDisk(OsDisk):
         return connection
 
     def forget(self, file: RealFile) -> None:
-        """It is closed."""
+        """Forget a closed file."""
         self._files.pop(file, None)
 
-    def cut(self) -> None:
-        """Close everything, as the system does when a process ends; a transaction that was not
-        committed never happened. What was closed already stays so."""
+    def close_all(self) -> None:
+        """Close all files and roll back transactions, as the system does when a process ends."""
         for file in list(self._files):
             file.close()
         for connection in self._connections:

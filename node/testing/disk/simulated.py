@@ -1,7 +1,7 @@
-"""A disk in memory that does what tests tell it: fails, is full, hangs, loses what was not synced.
+"""A simulated disk in memory: it can fail, be full, hang, and lose data without a sync.
 
-It is the node's journal that lies here. SQLite files are real ones, in which a COMMIT counts as
-durable; keys, the peer book and other files of the data folder are real files, and do not fail.
+It holds the node's journal. SQLite files are real, and a COMMIT counts as durable. Keys, the
+address book and other files of the data folder are real files, and do not fail.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
 
 
 class SimulatedFile:
-    """An open file, of no use to anybody once its machine or process has ended.
+    """An open file, unusable after its machine or process has ended.
 
-    A subclass may say with `enter` what else befalls it.
+    A subclass may add faults in `enter`.
     """
 
     def __init__(self, disk: SimulatedDisk, pages: FileBytes) -> None:
@@ -49,25 +49,24 @@ class SimulatedFile:
                 self._pages.sync()
             return
         if isinstance(error, Exception):
-            # The system takes the pages for clean, whether they are on the disk or not.
+            # The system marks the pages as clean, whether they are on the disk or not.
             self._pages.settle(self._disk.rng)
         raise error
 
     def close(self) -> None: ...
 
     def enter(self, call: DiskCall) -> BaseException | None:
-        """Count a call; what it is to raise, as `Faults.enter` has it."""
+        """Count a call, and return the exception that it has to raise; see `Faults.enter`."""
         if self._boot != self._disk.boots:
             raise DiskFault(errno.EBADF, "the node that opened this file was ended")
         return self._disk.faults.enter(call)
 
 
 class SimulatedDisk:
-    """What a node's store sees of its machine (`actors.store.filesystem.Disk`), and what tests do
-    to it.
+    """A disk (`actors.store.filesystem.Disk`) with faults that tests set.
 
-    `folder` is real, and has the SQLite files that were removed and may come back.
-    `garbage`: how likely a sector that did not reach the disk holds neither the old nor the new.
+    `folder` is real, and holds removed SQLite files that a power failure may bring back.
+    `garbage`: the probability that a sector that did not reach the disk has random bytes.
     `lies`: a sync claims success and does nothing.
     """
 
@@ -79,14 +78,14 @@ class SimulatedDisk:
         self.boots = 0
         self.is_hanging = False
         self.on_resume: Callable[[], None] = lambda: None
-        self._grave = folder
+        self._removed_folder = folder
         self._files: dict[Path, FileBytes] = {}
         self._names: dict[Path, FileBytes] = {}
-        """The names that are on the disk; `_files` has those that the system shows."""
+        """The names on the disk; `_files` has those that the system shows."""
         self._removed: dict[Path, Path] = {}
         self._connections: list[SimulatedConnection] = []
 
-    # What tests tell it.
+    # Faults, set by tests.
 
     def fail_next(self, call: str, times: float = 1, number: int = errno.EIO) -> None:
         """Have the next `times` calls of a kind fail: `write`, `fdatasync`, `read`, `open`,
@@ -94,48 +93,48 @@ class SimulatedDisk:
         self.faults.add(frozenset({DiskCall(call)}), number, times)
 
     def fill(self) -> None:
-        """The disk is full until `heal`: what takes space fails, reads go on."""
+        """Fill the disk until `heal`: writes fail, reads go on."""
         self.faults.add(SPACE_CALLS, errno.ENOSPC, inf)
 
     def fail(self, number: int = errno.EIO) -> None:
-        """The disk is broken until `heal`: every call fails."""
+        """Break the disk until `heal`: every call fails."""
         self.faults.add(frozenset(DiskCall), number, inf)
 
     def heal(self) -> None:
-        """It works again."""
+        """End all faults."""
         self.faults.heal()
 
     def hang(self) -> None:
-        """Calls of the node's threads do not return until `resume`; the rest of it goes on."""
+        """Hang: calls of the node's threads do not return until `resume`; other code goes on."""
         self.is_hanging = True
 
     def resume(self) -> None:
-        """They return."""
+        """Let hanging calls return."""
         self.is_hanging = False
         self.on_resume()
 
     def lose_power(self) -> None:
-        """Of what was not synced, chance keeps some. The node that used the disk must be gone."""
-        self.cut()
+        """Let chance decide which data without a sync is kept. The node must have ended."""
+        self.end_process()
         for path in self._touched():
             if self.rng.random() < 0.5:
                 self._sync_name(path)
-        for path, grave in self._removed.items():
+        for path, copy in self._removed.items():
             if self.rng.random() < 0.5 and not path.exists():
-                grave.rename(path)
+                copy.rename(path)
         self._removed.clear()
         self._files = dict(self._names)
         for pages in self._files.values():
             pages.power_off(self.rng, self.garbage)
 
-    def cut(self) -> None:
-        """The process ended; what it wrote is still in the system's memory."""
+    def end_process(self) -> None:
+        """End the process that used the disk; its writes stay in the system's memory."""
         self.boots += 1
         for connection in self._connections:
             connection.close()
         self._connections.clear()
 
-    # What the store asks for.
+    # Disk: called by the store.
 
     def create(self, path: Path, size: int) -> SimulatedFile:
         error = self.faults.enter(DiskCall.CREATE)
@@ -162,7 +161,7 @@ class SimulatedDisk:
         error = self.faults.enter(DiskCall.INSTALL)
         _require(path.parent)
         if error is not None:
-            # Whatever is left of the work is not under the file's name, unless all was done.
+            # The file has its new content only if all of the work was done.
             self._files[path.with_name(path.name + ".new")] = FileBytes()
             if self.rng.random() < 0.7:
                 raise error
@@ -236,9 +235,9 @@ class SimulatedDisk:
     def _unlink(self, path: Path) -> None:
         self._files.pop(path, None)
         if _is_real(path) and path.exists():
-            self._grave.mkdir(exist_ok=True)
-            grave = self._grave / f"{self.faults.calls[DiskCall.UNLINK]}-{path.name}"
-            self._removed[path] = path.rename(grave)
+            self._removed_folder.mkdir(exist_ok=True)
+            copy = self._removed_folder / f"{self.faults.calls[DiskCall.UNLINK]}-{path.name}"
+            self._removed[path] = path.rename(copy)
 
     def _file(self, pages: FileBytes) -> SimulatedFile:
         return SimulatedFile(self, pages)
@@ -250,7 +249,7 @@ class SimulatedDisk:
         return pages
 
     def _touched(self) -> list[Path]:
-        """Names that a power failure may or may not have."""
+        """Names that a power failure may lose or bring back."""
         paths = {**self._names, **self._files}
         return [path for path in paths if self._names.get(path) is not self._files.get(path)]
 
@@ -269,7 +268,7 @@ class SimulatedDisk:
 
 
 def _is_real(path: Path) -> bool:
-    """Is it one of SQLite's files?"""
+    """The file is one of SQLite."""
     return path.name.endswith(NAMES_REAL)
 
 

@@ -1,7 +1,7 @@
-"""SQLite on a simulated disk: a real connection whose statements can fail.
+"""SQLite on a simulated disk: real connections whose statements can fail.
 
-What a COMMIT returned for is there after a crash, what had none is not; of one that failed or was
-interrupted either may be true.
+A transaction is durable once its COMMIT has returned. After a COMMIT that failed or was interrupted
+it may be there or not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READS = ("select", "pragma", "begin", "explain", "with")
 
 
 def _call_of(sql: str) -> DiskCall | None:
-    """None of a ROLLBACK, which always succeeds."""
+    """The call of a statement; None for a ROLLBACK, which always succeeds."""
     word = sql.lstrip().split(None, 1)[0].rstrip(";").lower() if sql.strip() else ""
     if word in ("commit", "end"):
         return DiskCall.SQL_COMMIT
@@ -27,7 +27,7 @@ def _call_of(sql: str) -> DiskCall | None:
 
 
 class SimulatedConnection(sqlite3.Connection):
-    """A connection that asks `faults` before each statement."""
+    """A connection whose statements fail as `faults` decides."""
 
     faults: Faults
     rng: Random
@@ -54,15 +54,15 @@ class SimulatedConnection(sqlite3.Connection):
             self.execute("ROLLBACK")
 
     def close(self) -> None:
-        """What was not committed never happened."""
+        """Roll back and close."""
         if self.is_open and self.in_transaction:
-            # A cursor that some traceback still holds would keep the transaction, and its lock.
+            # A cursor in some traceback would keep the transaction and its lock.
             super().cursor().execute("ROLLBACK")
         self.is_open = False
         super().close()
 
     def run(self, call: DiskCall | None, work: Callable[[], Any], undo: Callable[[], Any]) -> Any:
-        """Do `work`, unless it fails or the machine does: before it, or after it took effect."""
+        """Do `work`, or fail before it or after it took effect."""
         error = self.faults.enter(call)
         if error is None:
             return work()
@@ -75,7 +75,7 @@ class SimulatedConnection(sqlite3.Connection):
 
 
 class SimulatedCursor(sqlite3.Cursor):
-    """Its connection's statements come here as well."""
+    """A cursor; the statements of its connection run here, too."""
 
     connection: SimulatedConnection
 

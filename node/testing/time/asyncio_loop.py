@@ -1,8 +1,7 @@
-"""An event loop of asyncio whose time jumps to the next timer whenever there is nothing to do.
+"""An event loop of asyncio whose time jumps to the next timer when there is nothing to do.
 
-It does not jump while a thread works for the loop: what the thread does is then as fast as it would
-be, and no timeout strikes because of it. Nor while a real socket is open: a peer outside of this
-process lives in real time, and so does the loop until the socket is closed.
+It does not jump while a thread works for the loop, so that no timeout fires because of the thread's
+work. While a real socket is open, the loop runs in real time, like the peer of the socket.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from typing import Any, TypeVarTuple
 Args = TypeVarTuple("Args")
 
 THREAD_S = 0.25
-"""A thread may take so long, in real time, before any time passes for the loop."""
+"""Real time that a thread may take before time passes for the loop."""
 
 QUIET_S = 0.02
-"""With real sockets, nothing can happen any more when nothing came for so long, in real time."""
+"""With real sockets, the loop is idle after so much real time without events."""
 
-LOOK_EVERY = 64
-"""Without sockets, the loop looks for signals once in so many turns."""
+POLL_EVERY = 64
+"""Without sockets, the loop checks for signals once in so many passes."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time starts at 0. `is_busy` says whether threads work for the loop; a World sets it.
+    """The loop. Time starts at 0. A World sets `is_busy`: threads work for the loop.
 
-    Timers of equal time, which are the rule here, fire in the order in which they were made.
+    Timers of equal time, which are common here, fire in the order of their creation.
     """
 
     _scheduled: list[asyncio.TimerHandle]
-    """asyncio's own heap, which it sorts by time alone."""
+    """The heap of asyncio, which sorts by time alone."""
 
     def __init__(self) -> None:
         self.is_busy: Callable[[], bool] = lambda: False
@@ -46,12 +45,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self._rest))
 
     def time(self) -> float:
-        """Seconds since the loop was made."""
+        """Seconds since the creation of the loop."""
         return self._now
 
     def oversleep(self, seconds: float) -> None:
-        """Let time pass in which nothing runs, as on a machine that is too busy: timers are late,
-        and what was under way to arrive before them still comes before them."""
+        """Let time pass in which nothing runs, as on an overloaded machine.
+
+        Timers are late; bytes that were to arrive before them still arrive before them.
+        """
         self._now += seconds
 
     def call_at(
@@ -61,7 +62,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As ever, but for the order of timers of equal time."""
+        """Schedule a timer; timers of equal time keep their order."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         timer = _Timer(next(self._numbers), when, callback, args, self, context)
@@ -69,15 +70,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     async def idle(self) -> None:
-        """Wait until nothing can happen any more unless time passes."""
+        """Wait until nothing can happen without the passing of time."""
         future = self.create_future()
         self._idle.append(future)
         await future
 
-    def run_in_executor(  # type: ignore[override]  # as loosely typed as it is used
+    def run_in_executor(  # type: ignore[override]  # typed like its use
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
-        """As ever; the loop knows that a thread works for it."""
+        """Run a function in a thread, and count it as at work."""
         future = super().run_in_executor(executor, func, *args)
         self._calls += 1
         future.add_done_callback(self._called)
@@ -87,23 +88,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._calls -= 1
 
     def _rest(self, timeout_s: float | None, wait: _Wait, has_sockets: bool) -> _Found:
-        """What the selector does where nothing is ready and the loop would sleep."""
+        """Sleep or jump, when nothing is ready; called by the selector."""
         if has_sockets:
-            return self._live(timeout_s, wait)
+            return self._wait_really(timeout_s, wait)
         if self._calls or self.is_busy():
             found = wait(None if timeout_s is None else max(timeout_s, THREAD_S))
             if found or timeout_s is None:
                 return found
         if self._idle:
-            self._tell_idle()
+            self._resolve_idle()
         elif timeout_s is None:
-            return wait(None)  # nothing will ever happen, but for a signal
+            return wait(None)  # only a signal can happen
         else:
             self._now += timeout_s
         return []
 
-    def _live(self, timeout_s: float | None, wait: _Wait) -> _Found:
-        """Real time. Who waits until nothing can happen waits until nothing comes for a moment."""
+    def _wait_really(self, timeout_s: float | None, wait: _Wait) -> _Found:
+        """Wait in real time; the loop is idle when nothing arrives for a moment."""
         is_awaited = bool(self._idle) and not self._calls and not self.is_busy()
         if is_awaited:
             timeout_s = QUIET_S if timeout_s is None else min(timeout_s, QUIET_S)
@@ -111,10 +112,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         found = wait(timeout_s)
         self._now += monotonic() - began
         if is_awaited and not found:
-            self._tell_idle()
+            self._resolve_idle()
         return found
 
-    def _tell_idle(self) -> None:
+    def _resolve_idle(self) -> None:
         idle, self._idle = self._idle, []
         for future in idle:
             if not future.done():
@@ -122,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Timer(asyncio.TimerHandle):
-    """Knows which timers were made before it."""
+    """A timer with the number of its creation."""
 
     __slots__ = ("_number",)
     _when: float
@@ -138,7 +139,7 @@ class _Timer(asyncio.TimerHandle):
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self._number = number
-        self._scheduled = True  # so that a loop counts it when it is cancelled
+        self._scheduled = True  # the loop counts cancelled timers
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, _Timer):
@@ -149,21 +150,21 @@ class _Timer(asyncio.TimerHandle):
 _Found = list[tuple[selectors.SelectorKey, int]]
 _Wait = Callable[[float | None], _Found]
 _OWN_FILES = 1
-"""The loop's own: that by which other threads wake it."""
+"""Files of the loop itself: other threads wake it by one."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self, rest: Callable[[float | None, _Wait, bool], _Found]) -> None:
         super().__init__()
         self._rest = rest
-        self._until_look = 0
+        self._until_poll = 0
 
     def select(self, timeout: float | None = None) -> _Found:
         has_sockets = len(self.get_map()) > _OWN_FILES
-        self._until_look -= 1
-        if has_sockets or timeout is None or self._until_look < 0:
-            # What threads want done the loop finds without; signals have to be looked for.
-            self._until_look = LOOK_EVERY
+        self._until_poll -= 1
+        if has_sockets or timeout is None or self._until_poll < 0:
+            # Calls from threads are found without a poll; signals are not.
+            self._until_poll = POLL_EVERY
             found = super().select(0)
             if found:
                 return found

@@ -1,7 +1,7 @@
-"""Virtual time on trio: a MockClock, jumped by a task that knows of threads and sockets.
+"""Virtual time on trio: a MockClock and a task that lets it jump, aware of threads and sockets.
 
-The clock's own `autojump_threshold` jumps while a thread still works, so that timeouts strike which
-would not. As long as a pace runs it is off, and a task does the same with more care.
+The clock's own `autojump_threshold` jumps while a thread still works, and timeouts would fire. The
+task replaces it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NAP_S = 20e-6
 NAP_S_MAX = 1e-3
 SOCKET_S = 0.005
 OWN_SOCKETS = 1
-"""The loop's own: that by which other threads wake it."""
+"""Sockets of the loop itself: other threads wake it by one."""
 
 
 class VirtualTrioTime:
-    """Implements `pace.Pace`; `run` it as a task."""
+    """The time of a trio loop with a MockClock; `run` is its task."""
 
     is_virtual = True
 
@@ -35,13 +35,13 @@ class VirtualTrioTime:
         self._idle: list[anyio.Event] = []
 
     async def idle(self) -> None:
-        """Wait until nothing can happen any more unless time passes."""
+        """Wait until nothing can happen without the passing of time."""
         event = anyio.Event()
         self._idle.append(event)
         await event.wait()
 
     async def run(self) -> None:
-        """Have time jump whenever there is nothing to do, until cancelled."""
+        """Let time jump when there is nothing to do, until cancelled."""
         autojump = self._clock.autojump_threshold
         self._clock.autojump_threshold = inf
         try:
@@ -53,21 +53,21 @@ class VirtualTrioTime:
 
     async def _rest(self) -> None:
         if _sockets() > OWN_SOCKETS:
-            await self._live()
+            await self._wait_really()
         elif self._is_busy() and await self._thread_works():
             return
         elif self._idle:
-            self._tell_idle()
+            self._set_idle()
         elif 0 < _next_timer_s() < inf:
             self._clock.jump(_next_timer_s())
 
-    def _tell_idle(self) -> None:
+    def _set_idle(self) -> None:
         idle, self._idle = self._idle, []
         for event in idle:
             event.set()
 
-    async def _live(self) -> None:
-        """Real time for a moment. Who waits until nothing can happen waits until nothing comes."""
+    async def _wait_really(self) -> None:
+        """Wait in real time for a moment; the loop is idle when nothing arrives."""
         is_awaited = bool(self._idle) and not self._is_busy()
         self._clock.rate = 1.0
         try:
@@ -78,16 +78,15 @@ class VirtualTrioTime:
         finally:
             self._clock.rate = 0.0
         if is_awaited:
-            self._tell_idle()
+            self._set_idle()
 
     async def _thread_works(self) -> bool:
-        """Give threads as much real time as is left until the next timer, and a little at least;
-        False: it is over, and they are still at work."""
+        """Give threads real time until the next timer, or `THREAD_S`; False: they still work."""
         nap_s, began = NAP_S, time.monotonic()
         while self._is_busy():
             if time.monotonic() - began > max(_next_timer_s(), THREAD_S):
                 return False
-            time.sleep(nap_s)  # noqa: ASYNC251 (nobody else has anything to do)
+            time.sleep(nap_s)  # noqa: ASYNC251 (no task has anything to do)
             nap_s = min(2 * nap_s, NAP_S_MAX)
             await wait_all_tasks_blocked(0.0)
         return True
@@ -98,7 +97,7 @@ def _next_timer_s() -> float:
 
 
 def _sockets() -> int:
-    """How many tasks wait for a socket."""
+    """The number of tasks that wait for a socket."""
     statistics = trio.lowlevel.current_statistics().io_statistics
     waiting = (getattr(statistics, f"tasks_waiting_{what}", 0) for what in ("read", "write"))
     return sum(waiting)

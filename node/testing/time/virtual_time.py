@@ -1,4 +1,4 @@
-"""How time passes in a world: virtual on asyncio and trio, or real where a test wants that."""
+"""Virtual time: how time passes in a world, on asyncio and trio; or real time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ BACKENDS = ("asyncio", "trio")
 
 
 def virtual(library: str) -> tuple[str, dict[str, Any]]:
-    """A value of anyio's fixture `anyio_backend`, on which time is virtual. ValueError for others
-    than asyncio and trio; ImportError where trio is not installed."""
+    """A value of anyio's fixture `anyio_backend` with virtual time.
+
+    Raises ValueError for a library other than asyncio and trio, ImportError without trio.
+    """
     match library:
         case "asyncio":
             return library, {"loop_factory": VirtualLoop}
@@ -29,7 +31,7 @@ def virtual(library: str) -> tuple[str, dict[str, Any]]:
 
 
 def reset_clock(backend: object) -> None:
-    """Have a value of `virtual` begin at 0 again: a MockClock goes on where its last run ended."""
+    """Start a value of `virtual` at 0 again: a MockClock continues where its last run ended."""
     match backend:
         case ("trio", dict(options)) if "clock" in options:
             from trio.testing import MockClock  # it is there: the clock is one of trio's
@@ -43,8 +45,7 @@ def reset_clock(backend: object) -> None:
 
 
 class LoopTime(Protocol):
-    """The running loop, as a world sees it. `time` is in seconds, and may be asked in any thread
-    where it is virtual."""
+    """The time of the running loop in seconds; virtual time may be read from any thread."""
 
     @property
     def is_virtual(self) -> bool: ...
@@ -53,14 +54,14 @@ class LoopTime(Protocol):
     def time(self) -> Callable[[], float]: ...
 
     async def idle(self) -> None:
-        """Wait until nothing can happen any more unless time passes."""
+        """Wait until nothing can happen without the passing of time."""
 
     async def run(self) -> None:
-        """What has to run beside everything else, until cancelled."""
+        """The background task of this time, until cancelled."""
 
 
 class VirtualAsyncioTime:
-    """Of a `VirtualLoop`."""
+    """The time of a `VirtualLoop`."""
 
     is_virtual = True
 
@@ -70,11 +71,11 @@ class VirtualAsyncioTime:
         self.idle = loop.idle
 
     async def run(self) -> None:
-        """Nothing: the loop does it by itself."""
+        """Do nothing: the loop jumps by itself."""
 
 
 class RealTime:
-    """Of any other loop: tests take the time they take."""
+    """The real time of any other loop."""
 
     is_virtual = False
 
@@ -85,15 +86,15 @@ class RealTime:
             self.time = anyio.current_time
 
     async def idle(self) -> None:
-        """Until all tasks wait, of which those for threads and timers are some."""
+        """Wait until all tasks wait, also those for threads and timers."""
         await anyio.wait_all_tasks_blocked()
 
     async def run(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def time_of_loop(threads: ThreadCounts) -> LoopTime:
-    """Of the loop that runs now, and its threads."""
+    """The time of the running loop and its threads."""
     limiter = anyio.to_thread.current_default_thread_limiter()
 
     def is_busy() -> bool:

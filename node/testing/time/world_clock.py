@@ -1,4 +1,4 @@
-"""The clocks of a world: one time line for all, and a wall clock for each node that may be off."""
+"""The clocks of a world: one time for all, and a wall clock for each node that may be wrong."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from millpond.node.clock import Clock
 from millpond.node.testing.time.virtual_time import LoopTime
 
 START_S = 1_763_683_200.0
-"""When a world begins, in seconds since 1970: 2025-11-21, 00:00 UTC."""
+"""The start of a world in seconds since 1970: 2025-11-21, 00:00 UTC."""
 
 
 class WorldClock:
-    """Times in seconds. Nothing here is slower or faster than the running loop."""
+    """The clocks, in seconds. All run as fast as the running loop."""
 
-    def __init__(self, pace: LoopTime) -> None:
-        self._pace = pace
-        self._began = pace.time()
+    def __init__(self, loop_time: LoopTime) -> None:
+        self._loop_time = loop_time
+        self._began = loop_time.time()
         self._skews: dict[str, float] = {}
 
     @property
     def is_virtual(self) -> bool:
-        """Does time pass only when everybody waits?"""
-        return self._pace.is_virtual
+        """Time passes only when all tasks wait."""
+        return self._loop_time.is_virtual
 
     def elapsed(self) -> float:
-        """How long the world exists."""
-        return self._pace.time() - self._began
+        """Seconds since the start of the world."""
+        return self._loop_time.time() - self._began
 
     def now(self) -> float:
-        """Seconds since 1970 by the clock that is right."""
+        """Seconds since 1970 by the right clock."""
         return START_S + self.elapsed()
 
     def wall(self, name: str) -> float:
-        """What the clock on `name`'s wall shows."""
+        """Seconds since 1970 by the clock of `name`."""
         return self.now() + self._skews.get(name, 0.0)
 
     def skew(self, name: str, seconds: float) -> None:
-        """Set the clock on `name`'s wall so much ahead (or, below 0, behind).
+        """Set the clock of `name` ahead of the right one (below 0: behind).
 
-        As a real one, a node reads it when it starts, and from then on looks twice a minute: it
-        follows a clock that is set forward, and never steps back.
+        A node reads its clock at the start and then twice a minute: it follows a clock that is set
+        forward, and never steps back.
         """
         self._skews[name] = seconds
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait while time passes."""
         await anyio.sleep(seconds)
 
     def of(self, name: str) -> Clock:
-        """The clock that a node is given."""
+        """The clock of a node."""
         return Clock(self.elapsed, partial(self.wall, name), self._ticks_ns)
 
     def _ticks_ns(self) -> int:

@@ -22,7 +22,7 @@ RECORDS = 30
 
 async def trace_of(seed: int) -> str:
     """Tell it in a world of its own."""
-    async with World(seed, trace=True, threads=False, patience_s=math.inf) as world:
+    async with World(seed, trace=True, threads=False, timeout_s=math.inf) as world:
         with world.guard():
             await _story(world)
         return str(world.trace)

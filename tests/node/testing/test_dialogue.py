@@ -80,7 +80,7 @@ async def test_a_mismatch_shows_the_dialogue(script: Script) -> None:
             < GET_ACK {id} "goodbye"
         """)
     lines = str(caught.value).splitlines()
-    assert lines[0] == "line 7: the node says something else"
+    assert lines[0] == "line 7: the node sends something else"
     assert lines[1:3] == ["  > JOIN notes", "  < READY ..."]
     assert lines[6] == '- < GET_ACK {id} "goodbye"'
     assert lines[7].startswith("+ < GET_ACK ") and lines[7].endswith("# 'hello'")
@@ -108,7 +108,7 @@ async def test_what_the_node_said_instead_is_shown(script: Script, text: str, sh
     [
         ("hello", "line 1: 'hello' begins with none of"),
         ("> PUT one", "line 1: > PUT one: 'one' is no type"),
-        ("> GET {id}", "{id} stands for nothing yet"),
+        ("> GET {id}", "{id} has no value yet"),
         ("> JOIN", "JOIN CHANNEL"),
         ("> PUT 300:1", "300 does not fit into 1 bytes"),
     ],

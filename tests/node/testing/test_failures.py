@@ -38,7 +38,7 @@ async def wait_for_ever() -> None:
 
 async def test_a_livelock_ends_and_says_what_runs() -> None:
     with pytest.raises(TookTooLong, match="what runs") as caught:
-        async with World(patience_s=0.3) as world:
+        async with World(timeout_s=0.3) as world:
             world.start(spin)
             await wait_for_ever()
     runs, _, waits = str(caught.value).partition("where its tasks are")
@@ -49,7 +49,7 @@ async def test_a_livelock_ends_and_says_what_runs() -> None:
 async def test_what_never_gives_way_is_ended_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "GRACE_S", 0.2)
     with pytest.raises(TookTooLong, match="in never_give_way") as caught:
-        async with World(patience_s=0.2) as world:
+        async with World(timeout_s=0.2) as world:
             world.start(never_give_way)
             await wait_for_ever()
     assert "never_give_way" in {entry.name for entry in caught.traceback}
@@ -58,7 +58,7 @@ async def test_what_never_gives_way_is_ended_where_it_is(monkeypatch: pytest.Mon
 async def test_a_block_without_a_guard_ends_as_well() -> None:
     """And says where it was."""
     with pytest.raises(TookTooLong, match=r"test_failures\.py:\d+ in wait_for_ever"):
-        async with World(patience_s=0.2):
+        async with World(timeout_s=0.2):
             await wait_for_ever()
 
 
@@ -221,7 +221,7 @@ async def test_a_node_that_dies_by_itself_can_be_started_again(
     with pytest.raises(KeyError, match="in the node"), world.guard():
         dies.set()
         await world.clock.sleep(5)
-    assert not pond.is_up
+    assert not pond.is_running
     with pytest.raises(ConnectionLost):
         async with pond.connect("chat"):
             pass
@@ -257,7 +257,7 @@ async def test_a_crash_closes_what_was_open_on_a_real_disk(world: World) -> None
         names = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         return [str(name) for name in names if name.is_relative_to(folder)]
 
-    pond = await world.node("pond", kept="real")
+    pond = await world.node("pond", storage="real")
     async with pond.connect("notes") as notes:
         receipt = await notes.put(b"kept")
         assert open_files(pond.folder)
@@ -280,7 +280,7 @@ async def test_a_node_stops_when_its_disk_has_answered(
 
     world.start(stop)
     await world.clock.sleep(50)
-    assert (stopped, node.is_up) == ([], True)
+    assert (stopped, node.is_running) == ([], True)
     world.disk("pond").resume()
     await world.clock.sleep(1)
     (stopped_at,) = stopped

@@ -128,8 +128,8 @@ async def test_settled_does_not_wait_for_what_a_partition_holds(
 async def test_a_peer_that_cannot_keep_letters_is_dialled_after_a_rest(world: World) -> None:
     """It is there, and says so each time: that is no reason to come again at once."""
     alice, bob = await world.node("alice"), await world.node("bob")
-    alice.knows(bob)
-    bob.knows(alice, dials=False)
+    alice.add_peer(bob)
+    bob.add_peer(alice, dials=False)
     await alice.send("bob", "letters", b"one")
     assert (await bob.read("letters", timeout_s=60)).data == b"one"
     assert bob.disk is not None

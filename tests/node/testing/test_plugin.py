@@ -121,7 +121,7 @@ async def pond(world):
 
 async def test_a_fixture_of_ones_own(pond, world, anyio_backend_name):
     await world.clock.sleep(3600)
-    assert pond.is_up and anyio_backend_name == "trio"
+    assert pond.is_running and anyio_backend_name == "trio"
 
 @pytest.mark.parametrize("world_seed", [5, 6])
 async def test_many_seeds(world, world_seed):
@@ -244,14 +244,14 @@ async def test_a_sync_fixture_asked_for_in_a_test(world, request):
     await anyio.Event().wait()
 
 async def test_and_on_it_goes(gives):
-    assert gives.is_up
+    assert gives.is_running
 """
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_nothing_hangs(library: str, tmp_path: Path) -> None:
     """Fixtures and hypothesis' tests are interrupted, too; those after them are none the worse."""
-    options = ("--millpond-patience=1", f"--millpond-backends={library}")
+    options = ("--millpond-timeout=1", f"--millpond-backends={library}")
     told = run(tmp_path, HANGING, *options)
     failed = re.findall(r"^(FAILED|ERROR) test_mine.py::(\w+)", told.stdout, re.MULTILINE)
     assert sorted(failed) == [

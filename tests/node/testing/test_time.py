@@ -125,7 +125,7 @@ async def test_timers_of_equal_time_fire_in_the_order_they_were_made() -> None:
 
 
 async def test_a_test_that_waits_for_nothing_is_ended() -> None:
-    async with World(patience_s=0.2) as world:
+    async with World(timeout_s=0.2) as world:
         with pytest.raises(TookTooLong, match=r"0\.2 s"), world.guard():
             await anyio.Event().wait()
 

@@ -58,7 +58,7 @@ async def test_a_crash_is_seen_by_clients_and_mended_by_a_restart(
     """PA-38: the client comes back by itself, and finds what it was told is kept."""
     receipt = await channel.put(b"kept")
     await node.crash()
-    assert not node.is_up
+    assert not node.is_running
     with pytest.raises(NotRunning, match="start"):
         _ = node.node
     with pytest.raises(ConnectionLost):
@@ -69,7 +69,7 @@ async def test_a_crash_is_seen_by_clients_and_mended_by_a_restart(
 
 
 async def test_a_node_in_memory_forgets_and_stays_who_it_is(world: World) -> None:
-    node = await world.node("pond", kept="nothing")
+    node = await world.node("pond", storage="memory")
     public = node.public
     async with node.connect("notes") as notes:
         await notes.put(b"gone")
@@ -79,7 +79,7 @@ async def test_a_node_in_memory_forgets_and_stays_who_it_is(world: World) -> Non
 
 
 async def test_a_node_may_have_a_real_disk(world: World) -> None:
-    node = await world.node("pond", kept="real")
+    node = await world.node("pond", storage="real")
     async with node.connect("notes") as notes:
         receipt = await notes.put(b"kept")
         await world.settled()
@@ -96,7 +96,7 @@ async def test_settings_and_names_are_checked(world: World) -> None:
     async with node.connect("jobs/1", role="worker") as worker:
         assert worker.mode is not None and worker.mode.name == "QUEUE"
     for name in ("pond", "Pond", "a/b"):
-        with pytest.raises(ValueError, match="taken, or no host name"):
+        with pytest.raises(ValueError, match="taken, or is no host name"):
             await world.node(name)
     with pytest.raises(ConfigError):
         await world.node("other", packet_bytes_max=1)
@@ -253,9 +253,9 @@ async def test_a_node_that_does_not_start_says_why_and_may_start_later(
     with pytest.raises(DiskFault) as caught:
         await node.start()
     assert caught.value.errno == errno.EACCES
-    assert not node.is_up
+    assert not node.is_running
     await node.start()
-    assert node.is_up
+    assert node.is_running
 
 
 async def test_a_disk_that_hangs_holds_up_answers_and_nothing_else(

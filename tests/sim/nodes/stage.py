@@ -37,7 +37,7 @@ class TappedWorld(World):
     """A world whose connections are listened to."""
 
     def __init__(self, seed: int, folder: Path, tell: Callable[[events.Event], None]) -> None:
-        super().__init__(seed, folder=folder, patience_s=PATIENCE_S, threads=False)
+        super().__init__(seed, folder=folder, timeout_s=PATIENCE_S, threads=False)
         self._tell = tell
 
     async def __aenter__(self) -> Self:

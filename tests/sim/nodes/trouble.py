@@ -145,7 +145,7 @@ class Troubles:
         if fault.call == KEPT:
             with anyio.move_on_after(MOMENT_S):
                 await self._stage.told(name, e.Kept)
-        if name in self._moving or not node.is_up:
+        if name in self._moving or not node.is_running:
             return
         self._moving.add(name)
         self._count(fault)
@@ -176,7 +176,7 @@ class Troubles:
 
     async def _has_started(self, name: str) -> bool:
         stage, node = self._stage, self._stage.node(name)
-        if node.is_up:
+        if node.is_running:
             return True
         stage.tell(e.Boot(stage.now, name, stage.skews.get(name, 0.0)))
         try:

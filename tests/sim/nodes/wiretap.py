@@ -35,11 +35,11 @@ class TappedLinks(Links):
         self._tell = tell
         self._tapped = 0
 
-    def open_house(self, name: str, factories: dict[str, SessionFactory], tasks: TaskGroup) -> None:
-        """See `Links.open_house`."""
+    def listen(self, name: str, factories: dict[str, SessionFactory], tasks: TaskGroup) -> None:
+        """See `Links.listen`."""
         tapped = dict(factories)
         tapped["p2p"] = partial(self._tap, name, factories["p2p"])
-        super().open_house(name, tapped, tasks)
+        super().listen(name, tapped, tasks)
 
     def _tap(self, node: str, make: SessionFactory) -> Session:
         self._tapped += 1
