@@ -18,13 +18,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
-from typing import Any
+from types import GenericAlias, ModuleType
+from typing import Any, is_typeddict
 from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,6 +65,7 @@ MODULES = (
     "millpond.errors",
 )
 """The public modules, in the order of the page."""
+DOCUMENT = re.compile(r"\bdocs/[\w/-]+\.md\b")
 FIELDS_MAX = 20
 """A class with more fields has a page of its own."""
 
@@ -345,9 +347,15 @@ def python_api() -> str:
     return page("Python API", about, parts)
 
 
+def link_to(found: re.Match[str]) -> str:
+    """The link to a page that a docstring cites by its path."""
+    target = ROOT / found[0]
+    return f"[{target.stem}]({os.path.relpath(target, REFERENCE)})" if target.exists() else found[0]
+
+
 def docstring(thing: Any) -> list[str]:
     """Its paragraphs, wrapped; code and lists stay as they are."""
-    text = inspect.getdoc(thing) or ""
+    text = DOCUMENT.sub(link_to, inspect.getdoc(thing) or "")
     parts: list[str] = []
     for part in text.split("\n\n"):
         is_verbatim = part.startswith((" ", "- ", "|")) or "\n    " in part or "\n- " in part
@@ -358,29 +366,49 @@ def docstring(thing: Any) -> list[str]:
 def entry(module: ModuleType, name: str) -> list[str]:
     thing = getattr(module, name)
     lines = [f"### {name}", ""]
-    match thing:
-        case type():
-            return lines + class_entry(name, thing)
-        case ModuleType():
-            return lines + docstring(thing)
-        case _ if callable(thing):
-            return [*lines, *code(signature(name, thing)), *docstring(thing)]
-        case _:
-            return [*lines, f"    {name} = {plain(repr(thing))}", ""]
+    if isinstance(thing, type) and not isinstance(thing, GenericAlias):
+        return lines + class_entry(name, thing)
+    if isinstance(thing, ModuleType):
+        return [*lines, f"The module [{thing.__name__}](#{thing.__name__.replace('.', '')}).", ""]
+    if inspect.isroutine(thing):
+        return [*lines, *code(called(name, thing)), *docstring(thing)]
+    return [*lines, *code(f"{name} = {plain(str(thing))}")]
+
+
+def called(name: str, thing: Any) -> str:
+    prefix = "async " if inspect.iscoroutinefunction(thing) else ""
+    return f"{prefix}def {signature(name, thing)}"
 
 
 def class_entry(name: str, kind: type) -> list[str]:
-    head = f"class {signature(name, kind)}"
     bases = [base.__name__ for base in kind.__bases__ if base is not object]
-    if issubclass(kind, BaseException):
+    fields: list[str] = []
+    if issubclass(kind, Enum):
         head = f"class {name}({', '.join(bases)})"
-    if len(getattr(kind, "__dataclass_fields__", ())) > FIELDS_MAX:
+        fields = [f"- `{each.name}`" for each in kind]
+    elif issubclass(kind, BaseException):
+        head = f"class {name}({', '.join(bases)})"
+    elif is_typeddict(kind):
+        head = f"class {name}(TypedDict)"
+        shown = {word: getattr(hint, "__forward_arg__", hint) for word, hint in hints(kind)}
+        fields = [item(f"`{word}: {plain(str(hint))}`") for word, hint in shown.items()]
+    elif len(getattr(kind, "__dataclass_fields__", ())) > FIELDS_MAX:
         head = f"class {name}(...)"
-    lines = [*code(head), *docstring(kind)]
+    else:
+        head = f"class {signature(name, kind)}"
+    lines = [*code(head), *docstring(kind), *([*fields, ""] if fields else [])]
     members: list[str] = []
     for word, raw in members_of(kind):
         members += member(word, raw, getattr(kind, word))
     return lines + ([*members, ""] if members else [])
+
+
+def hints(kind: type) -> list[tuple[str, Any]]:
+    """Annotations of a TypedDict with those of its bases."""
+    found: dict[str, Any] = {}
+    for each in [*reversed(getattr(kind, "__orig_bases__", ())), kind]:
+        found |= getattr(each, "__annotations__", {})
+    return list(found.items())
 
 
 def members_of(kind: type) -> Iterator[tuple[str, Any]]:
@@ -411,7 +439,7 @@ def member(word: str, raw: Any, bound: Any) -> list[str]:
 
 def first_paragraphs(raw: Any) -> str:
     target = raw.__func__ if isinstance(raw, classmethod | staticmethod) else raw
-    return " ".join((inspect.getdoc(target) or "").split())
+    return " ".join(DOCUMENT.sub(link_to, inspect.getdoc(target) or "").split())
 
 
 def signature(name: str, thing: Any, short: bool = False) -> str:
