@@ -1,9 +1,9 @@
-"""The cell of a stream's state: made when somebody asks, it reads the stream and goes on reading.
+"""The cell of a stream's state: created by the first query, it reads the stream and follows it.
 
 It keeps nothing in the store: the stream is what its state is made of, after a crash and after a
-restart as well; only, what was written down of it need not be read again (`Checkpointing`). What it
-reads it reads like any client, through a port of its own, so it shows nothing before that is as
-durable as the stream promises.
+restart as well; records up to a checkpoint need not be read again (`Checkpointing`). It reads like
+any client, through a port of its own, so it shows nothing before that is as durable as the stream
+promises.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class CellPort(Port):
-    """The port by which a state cell asks its stream."""
+    """The port of a state cell at its stream."""
 
     __slots__ = ("_cell", "_post", "number", "received_at")
 
@@ -71,22 +71,22 @@ class CellPort(Port):
             self._post(self._cell, StreamReplyReceived(0, self, reply))
 
     def flush(self) -> None:
-        """What was heard is in the mail."""
+        """Replies are in the mailbox already."""
 
 
 EVENTS = m.RecordFilter(empty=False, commands=False)
 READ_COUNT, READ_BYTES = 1000, 256 * 1024
 FOLLOW_S = 3600.0
 PAUSE_S, PAUSE_S_MAX, RETRY_S = 0.05, 5.0, 1.0
-"""Until the stream is looked at again after a read that ended early, or was refused; at once where
-somebody asks."""
+"""Delays in seconds before the next read, after one that ended early or was refused; a query ends
+them."""
 SLOW_MS = 1000
 
 Query = DescribeState | GetValue | ListValues
 
 
 class StateContext(msgspec.Struct, frozen=True):
-    """What the state cells of a node have in common. `post` sends mail to a cell."""
+    """The parts that the state cells of a node share. `post` sends a message to a cell."""
 
     post: Callable[[bytes, CellMessage], None]
     limits: StateLimits
@@ -94,29 +94,29 @@ class StateContext(msgspec.Struct, frozen=True):
 
 
 class StateCell:
-    """The state of the stream `name`. `checkpoints`: where it is written down."""
+    """The state of the stream `name`. `checkpoints` None: it is not stored."""
 
     __slots__ = (
         "_asked_at",
-        "_born",
-        "_ear",
+        "_checkpointing",
         "_first",
-        "_holding",
+        "_incarnation",
         "_is_live",
         "_is_new",
         "_is_over",
         "_is_stopped",
-        "_known_born",
+        "_known_incarnation",
         "_name",
         "_number",
         "_pause_s",
+        "_port",
         "_position",
         "_read",
         "_refused_until",
-        "_resuming",
         "_retry_at",
-        "_row",
         "_shared",
+        "_table",
+        "_waiting",
         "deadline",
     )
 
@@ -125,39 +125,39 @@ class StateCell:
     ) -> None:
         self._name = name
         self._shared = shared
-        self._ear = CellPort(state_cell(name), shared.post)
-        self._resuming = Checkpointing(name, checkpoints, shared.limits.save_every)
+        self._port = CellPort(state_cell(name), shared.post)
+        self._checkpointing = Checkpointing(name, checkpoints, shared.limits.save_every)
         self._number = 0
         self._read: m.Read | m.Describe | None = None
-        """What the stream was asked and has not answered."""
-        self._known_born = 0
-        self._born: int | None = None
-        """The stream's incarnation; None: it has to be asked, perhaps it is another one now."""
+        """The request that the stream has not answered."""
+        self._known_incarnation = 0
+        self._incarnation: int | None = None
+        """The incarnation of the stream; None: unknown, perhaps it is another one now."""
         self._pause_s = PAUSE_S
-        self._row: list[tuple[Port, Query, float]] = []
-        """Who waits until the state is that of the stream, and since when."""
+        self._waiting: list[tuple[Port, Query, float]] = []
+        """Queries that wait until the state is that of the stream, and since when."""
         self._asked_at = -inf
         self._retry_at = -inf
         self._refused_until = -inf
         self._is_stopped = False
         self._is_over = True
-        """Nothing is held and nothing is read: the cell may go."""
+        """Nothing is held and nothing is read: the cell can be forgotten."""
         self._begin()
         self.deadline = inf
 
     def _begin(self) -> None:
-        self._holding = StateTable()
+        self._table = StateTable()
         self._position = 0
         self._first = 0
         self._is_new = True
         """Nothing was read yet."""
         self._is_live = False
-        self._resuming.begin()
-        self._shared.usage.note(self._name, 0)
+        self._checkpointing.begin()
+        self._shared.usage.set(self._name, 0)
 
     @property
     def is_empty(self) -> bool:
-        return self._is_over and not self._row
+        return self._is_over and not self._waiting
 
     @property
     def is_settled(self) -> bool:
@@ -165,47 +165,47 @@ class StateCell:
 
     @property
     def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
-        return [(port, request) for port, request, _ in self._row]
+        return [(port, request) for port, request, _ in self._waiting]
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         for message in batch.messages:
             match message:
-                case StreamReplyReceived(ear=ear, reply=reply):
-                    if ear is self._ear:
-                        self._hear(reply, now, effects)
-                case CheckpointLoaded(ear=ear, saved=saved):
-                    if ear is self._ear:
-                        self._resuming.hear(saved)
+                case StreamReplyReceived(port=port, reply=reply):
+                    if port is self._port:
+                        self._take_reply(reply, now, effects)
+                case CheckpointLoaded(port=port, saved=saved):
+                    if port is self._port:
+                        self._checkpointing.loaded(saved)
                 case DescribeState() | GetValue() | ListValues() if batch.port is not None:
                     self._ask(batch.port, message, now, effects)
                 case Detach():
-                    self._row = [each for each in self._row if each[0] is not batch.port]
+                    self._waiting = [each for each in self._waiting if each[0] is not batch.port]
                 case Drain():
                     self._is_stopped = True
-                    self._resuming.save(self._holding, self._first, is_end=True)
-                    self._refuse_row(Code.OUTCOME_UNKNOWN, effects)
+                    self._checkpointing.save(self._table, self._first, is_end=True)
+                    self._refuse_waiting(Code.OUTCOME_UNKNOWN, effects)
                 case StreamRequest() if batch.port is not None:
                     effects.replies.append((batch.port, Failed(message, Code.MALFORMED)))
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for states")
-        self._go_on(now, effects)
+        self._continue(now, effects)
         return effects
 
     def wake(self, now: float) -> Effects:
-        """Somebody waited long enough, a read is tried again, or nobody asks any more."""
+        """A query has waited too long, a read is due again, or there are no queries any more."""
         effects = Effects()
         limits = self._shared.limits
-        late = [each for each in self._row if each[2] + limits.wait_s <= now]
-        self._row = [each for each in self._row if each[2] + limits.wait_s > now]
+        late = [each for each in self._waiting if each[2] + limits.wait_s <= now]
+        self._waiting = [each for each in self._waiting if each[2] + limits.wait_s > now]
         for port, request, _ in late:
             effects.replies.append((port, Failed(request, Code.SLOW_DOWN, SLOW_MS)))
-        if not self._row and self._asked_at + limits.idle_s <= now:
+        if not self._waiting and self._asked_at + limits.idle_s <= now:
             self._give_up(effects)
-        self._go_on(now, effects)
+        self._continue(now, effects)
         return effects
 
-    # Questions.
+    # Queries.
 
     def _ask(self, port: Port, query: Query, now: float, effects: Effects) -> None:
         self._asked_at = now
@@ -213,20 +213,20 @@ class StateCell:
             effects.replies.append((port, Failed(query, Code.STATE_TOO_LARGE)))
         elif self._is_live:
             effects.replies.append((port, self._answer(query)))
-        elif self._is_stopped or len(self._row) >= self._shared.limits.waiting_max:
+        elif self._is_stopped or len(self._waiting) >= self._shared.limits.waiting_max:
             effects.replies.append((port, Failed(query, Code.BUFFER_FULL, SLOW_MS)))
         else:
             self._is_over = False
             self._retry_at = now
-            self._row.append((port, query, now))
+            self._waiting.append((port, query, now))
 
     def _answer(self, query: Query) -> Reply:
-        number, position, holding = query.number, self._position, self._holding
+        number, position, table = query.number, self._position, self._table
         match query:
             case GetValue(kind=kind, key=key):
-                return Value(number, position, holding.state.get(kind, key))
+                return Value(number, position, table.state.get(kind, key))
             case ListValues(kind=kind, after=after, count=count, bytes_max=bytes_max):
-                rows, more = holding.page(kind, after, count, bytes_max)
+                rows, more = table.page(kind, after, count, bytes_max)
                 return Values(number, position, rows, more)
             case DescribeState():
                 return self._describe(number)
@@ -234,48 +234,48 @@ class StateCell:
                 assert_never(query)
 
     def _describe(self, number: int) -> StateDescribed:
-        state, tally = self._holding.state, self._holding.tally
+        state, stats = self._table.state, self._table.stats
         info = StateInfo(
             self._position,
             self._first,
             {kind: len(state.get_type(kind)) for kind in state.types[:TYPES_MAX]},
             state.type_count,
-            self._holding.weight,
-            tally.changes,
-            tally.controls,
-            tally.resets,
-            tally.snapshots,
-            tally.unmatched,
-            tally.missed,
-            tally.in_snapshot,
-            dict(tally.rejected),
+            self._table.size,
+            stats.changes,
+            stats.controls,
+            stats.resets,
+            stats.snapshots,
+            stats.unmatched,
+            stats.missed,
+            stats.in_snapshot,
+            dict(stats.rejected),
         )
         return StateDescribed(number, info)
 
-    def _refuse_row(self, code: Code, effects: Effects) -> None:
-        row, self._row = self._row, []
+    def _refuse_waiting(self, code: Code, effects: Effects) -> None:
+        row, self._waiting = self._waiting, []
         for port, query, _ in row:
             effects.replies.append((port, Failed(query, code)))
 
     # The stream.
 
-    def _hear(self, reply: object, now: float, effects: Effects) -> None:
+    def _take_reply(self, reply: object, now: float, effects: Effects) -> None:
         read = self._read
         if read is None or _number_of(reply) != read.number:
             return
         self._read = None
-        if self._resuming.saved is not None:
+        if self._checkpointing.saved is not None:
             self._resume(reply, now, effects)
             return
         match reply:
             case m.Records() if isinstance(read, m.Read):
                 self._take(read, reply, now, effects)
             case m.StreamDescription():
-                self._meet(reply.incarnation, reply.info.tail)
+                self._described(reply.incarnation, reply.info.tail)
             case m.StreamFailed(code=Code.TRIMMED, trim_point=point):
-                self._pass_over(point)
+                self._skip_trimmed(point)
             case m.StreamFailed(code=Code.UNKNOWN_STREAM) if isinstance(read, m.Read):
-                self._born, self._is_live = None, False  # perhaps there is another one
+                self._incarnation, self._is_live = None, False  # perhaps there is another one
             case m.StreamFailed(code=code) | Failed(code=code):
                 self._fail(code, now, effects)
             case _:
@@ -283,110 +283,110 @@ class StateCell:
 
     def _fail(self, code: Code, now: float, effects: Effects) -> None:
         self._is_live = False
-        self._refuse_row(code, effects)
+        self._refuse_waiting(code, effects)
         if code is Code.UNKNOWN_STREAM:
             self._give_up(effects)
         else:
             self._retry_at = now + RETRY_S
 
-    def _meet(self, born: int, tail: int) -> None:
-        """This is the stream that there is now; perhaps not the one that was read so far."""
-        if self._position and (born != self._known_born or tail < self._position):
+    def _described(self, incarnation: int, tail: int) -> None:
+        """The stream as it is now; perhaps not the one that was read so far."""
+        if self._position and (incarnation != self._known_incarnation or tail < self._position):
             self._begin()
-        self._born = self._known_born = born
+        self._incarnation = self._known_incarnation = incarnation
         if self._is_new:
             name, post = state_cell(self._name), self._shared.post
-            self._resuming.ask(born, self._ear, lambda mail: post(name, mail))
+            self._checkpointing.load(incarnation, self._port, lambda mail: post(name, mail))
 
     def _resume(self, reply: object, now: float, effects: Effects) -> None:
-        """Go on from what was written down, if this is the record that it was made of last."""
-        saved = self._resuming.compare(reply)
+        """Continue from the checkpoint, if this is the last record that it was made of."""
+        saved = self._checkpointing.compare(reply)
         if saved is not None:
-            self._holding = StateTable.resumed(saved.state, saved.tally, saved.weight)
+            self._table = StateTable.resumed(saved.state, saved.stats, saved.size)
             self._position, self._first, self._is_new = saved.position, saved.first, False
-            self._weigh(now, effects)
+            self._check_size(now, effects)
 
     def _take(self, read: m.Read, found: m.Records, now: float, effects: Effects) -> None:
         if not found.spans and now < read.wait_until:
             # It was deleted, or is closed, or the node drains.
-            self._born, self._is_live = None, False
+            self._incarnation, self._is_live = None, False
             self._retry_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, PAUSE_S_MAX)
             return
         if found.spans:
             self._pause_s = PAUSE_S
         self._is_new = False
         for span in found.spans:
-            self._take_span(span)
+            self._take_records(span)
         self._position = max(self._position, found.next)
-        if not self._weigh(now, effects):
+        if not self._check_size(now, effects):
             return
-        self._resuming.save(self._holding, self._first)
+        self._checkpointing.save(self._table, self._first)
         self._is_live = not found.spans or found.next >= found.tail
         if self._is_live:
-            row, self._row = self._row, []
+            row, self._waiting = self._waiting, []
             effects.replies += [(port, self._answer(query)) for port, query, _ in row]
 
-    def _weigh(self, now: float, effects: Effects) -> bool:
-        """False: it is too much, and given up."""
-        usage, limits, weight = self._shared.usage, self._shared.limits, self._holding.weight
-        usage.note(self._name, weight)
-        is_fitting = weight <= limits.bytes_max and usage.bytes <= limits.node_bytes_max
+    def _check_size(self, now: float, effects: Effects) -> bool:
+        """False: the state is too large, and given up."""
+        usage, limits, size = self._shared.usage, self._shared.limits, self._table.size
+        usage.set(self._name, size)
+        is_fitting = size <= limits.bytes_max and usage.bytes <= limits.node_bytes_max
         if not is_fitting:
-            self._overflow(now, effects)
+            self._refuse_size(now, effects)
         return is_fitting
 
-    def _pass_over(self, trim_point: int) -> None:
-        """What is below was trimmed; if it was not read by then, it is missed."""
+    def _skip_trimmed(self, trim_point: int) -> None:
+        """Records below were trimmed; those that were not read are missed."""
         if self._is_new:
             self._first = trim_point
         else:
-            self._holding.tally.missed += trim_point - self._position
+            self._table.stats.missed += trim_point - self._position
         self._position = trim_point
 
-    def _take_span(self, span: m.RecordColumns) -> None:
-        take = self._holding.take
+    def _take_records(self, span: m.RecordColumns) -> None:
+        take = self._table.take
         for body in span.bodies[max(0, self._position - span.first) :]:
             take(body)
         self._position = max(self._position, span.first + len(span.bodies))
-        self._resuming.take(span)
+        self._checkpointing.take(span)
 
-    def _overflow(self, now: float, effects: Effects) -> None:
-        log.warning("state given up: stream=%r bytes=%d", self._name, self._holding.weight)
+    def _refuse_size(self, now: float, effects: Effects) -> None:
+        log.warning("state given up: stream=%r bytes=%d", self._name, self._table.size)
         self._refused_until = now + self._shared.limits.retry_s
-        self._refuse_row(Code.STATE_TOO_LARGE, effects)
+        self._refuse_waiting(Code.STATE_TOO_LARGE, effects)
         self._begin()
 
     def _give_up(self, effects: Effects) -> None:
-        """Hold nothing and read nothing, until somebody asks."""
+        """Hold nothing and read nothing until the next query."""
         if self._read is not None:
-            cancel = Batch(self._ear, [m.CancelRead(self._read.number)])
+            cancel = Batch(self._port, [m.CancelRead(self._read.number)])
             effects.forwards += ((stream_cell(self._name), cancel),)
             self._read = None
-        self._resuming.save(self._holding, self._first, is_end=True)
+        self._checkpointing.save(self._table, self._first, is_end=True)
         self._begin()
-        self._born, self._is_over = None, True
+        self._incarnation, self._is_over = None, True
 
-    def _go_on(self, now: float, effects: Effects) -> None:
+    def _continue(self, now: float, effects: Effects) -> None:
         limits = self._shared.limits
         is_refused = now < self._refused_until
-        is_busy = self._read is not None or self._resuming.is_waiting
+        is_busy = self._read is not None or self._checkpointing.is_waiting
         if not (is_busy or self._is_over or self._is_stopped or is_refused):
             if now >= self._retry_at:
-                self._look(now, effects)
-        waits = [since + limits.wait_s for _, _, since in self._row[:1]]
+                self._read_on(now, effects)
+        waits = [since + limits.wait_s for _, _, since in self._waiting[:1]]
         if self._read is None and self._retry_at > now and not self._is_over:
             waits.append(self._retry_at)
         if not self._is_over:
             waits.append(max(self._asked_at + limits.idle_s, now + PAUSE_S))
         self.deadline = min(waits, default=inf)
 
-    def _look(self, now: float, effects: Effects) -> None:
-        """Read on; at the end of the stream, wait for what comes."""
+    def _read_on(self, now: float, effects: Effects) -> None:
+        """Read on; at the end of the stream, wait for new records."""
         self._number += 1
-        if self._born is None:
+        if self._incarnation is None:
             self._read = m.Describe(self._number)
-        elif (question := self._resuming.question(self._number)) is not None:
-            self._read = question
+        elif (comparison := self._checkpointing.comparison_read(self._number)) is not None:
+            self._read = comparison
         else:
             self._read = m.Read(
                 self._number,
@@ -396,9 +396,9 @@ class StateCell:
                 now + FOLLOW_S if self._is_live else 0.0,
                 EVENTS,
                 from_start=True,
-                incarnation=self._born,
+                incarnation=self._incarnation,
             )
-        effects.forwards += ((stream_cell(self._name), Batch(self._ear, [self._read])),)
+        effects.forwards += ((stream_cell(self._name), Batch(self._port, [self._read])),)
 
 
 def _number_of(reply: object) -> int | None:

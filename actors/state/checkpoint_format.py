@@ -1,4 +1,4 @@
-"""What is written down of a node's state: bytes that say whose they are, and that they are whole.
+"""The format of a checkpoint: a state as bytes with its stream, its position and a checksum.
 
     magic, 16 bytes | BLAKE2b of all that follows, 32 bytes | parts
 
@@ -18,18 +18,18 @@ import msgspec
 from millpond.actors.positions import Position
 from millpond.actors.state.materialized import MaterializedState
 from millpond.actors.state.stats import EventStats
-from millpond.actors.state.table import weight_of
+from millpond.actors.state.table import size_of
 from millpond.actors.streams.messages import RecordColumns
 
 MAGIC = b"millpond-state-1"
 PART_ROWS = 2000
-"""So that other threads get their turn between two parts."""
+"""Rows of a part: other threads run between two parts."""
 _DIGEST_BYTES = 32
 _LENGTH = Struct("<I")
 
 
 class RecordFingerprint(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The last record that a state was made of, and what tells it from any other."""
+    """The last record that a state was made of, with a digest that tells it from any other."""
 
     sequence: int
     id: Position
@@ -38,7 +38,7 @@ class RecordFingerprint(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def fingerprint_of_last(span: RecordColumns) -> RecordFingerprint:
-    """The last record of a span."""
+    """The fingerprint of the last one of these records."""
     last = len(span.bodies) - 1
     position = Position(span.id.ms, span.id.seq + last) if span.ids is None else span.ids[last]
     timestamp = span.timestamp if span.timestamps is None else span.timestamps[last]
@@ -47,17 +47,17 @@ def fingerprint_of_last(span: RecordColumns) -> RecordFingerprint:
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The state of the stream `name` behind the record that is its witness. `incarnation` is that
-    of the stream; `first`: see `StateDescribed`."""
+    """The state of the stream `name` behind the record `witness`. `incarnation` is that of the
+    stream; `first`: see `StateDescribed`."""
 
     name: bytes
     incarnation: int
     witness: RecordFingerprint
     first: int
-    tally: EventStats
+    stats: EventStats
     state: MaterializedState
-    weight: int = 0
-    """What it takes in memory; told of what was read."""
+    size: int = 0
+    """Its size in memory in bytes; set for one that was read."""
 
     @property
     def position(self) -> int:
@@ -70,12 +70,12 @@ class _Header(msgspec.Struct, frozen=True):
     incarnation: int
     witness: RecordFingerprint
     first: int
-    tally: EventStats
+    stats: EventStats = msgspec.field(name="tally")
     parts: int
 
 
 class BadCheckpointFile(Exception):
-    """These bytes are not what was written."""
+    """The bytes are no checkpoint, or damaged."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -83,11 +83,16 @@ _header = msgspec.msgpack.Decoder(_Header).decode
 _part = msgspec.msgpack.Decoder(tuple[str, dict[str, bytes]]).decode
 
 
-def encode_checkpoint(saved: Checkpoint) -> bytes:
-    """All of it as bytes."""
-    parts = [_encode(each) for each in _parts(saved.state)]
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The bytes of a checkpoint."""
+    parts = [_encode(each) for each in _parts(checkpoint.state)]
     header = _Header(
-        saved.name, saved.incarnation, saved.witness, saved.first, saved.tally, len(parts)
+        checkpoint.name,
+        checkpoint.incarnation,
+        checkpoint.witness,
+        checkpoint.first,
+        checkpoint.stats,
+        len(parts),
     )
     framed: list[bytes] = []
     digest = blake2b(digest_size=_DIGEST_BYTES)
@@ -106,10 +111,10 @@ def _parts(state: MaterializedState) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """What was written. Raises BadSaved."""
+    """The checkpoint. Raises BadCheckpointFile."""
     begin = len(MAGIC) + _DIGEST_BYTES
     if not data.startswith(MAGIC) or len(data) < begin:
-        raise BadCheckpointFile("these are no bytes of a state")
+        raise BadCheckpointFile("no checkpoint of a state")
     body = memoryview(data)[begin:]
     if blake2b(body, digest_size=_DIGEST_BYTES).digest() != data[len(MAGIC) : begin]:
         raise BadCheckpointFile("the checksum is wrong")
@@ -126,14 +131,14 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         header.incarnation,
         header.witness,
         header.first,
-        header.tally,
+        header.stats,
         state,
-        weight_of(state),
+        size_of(state),
     )
 
 
 def _frames(body: memoryview) -> Iterator[memoryview]:
-    """The checksum is right, so lengths are as they were written."""
+    """The parts. Lengths need no check, as the checksum is right."""
     at = 0
     while at < len(body):
         (length,) = _LENGTH.unpack_from(body, at)

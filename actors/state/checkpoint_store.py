@@ -1,6 +1,6 @@
-"""Where a node writes its states down: a file for each stream, all of them together bounded.
+"""The checkpoints of a node: a file for each stream, bounded together.
 
-They only spare work: a file that is missing, damaged or of another stream is as good as none.
+They only save work: a file that is missing, damaged or of another stream counts as none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLDER, ENDING = "states", ".state"
 
 
 def state_file(data: Path, name: bytes) -> Path:
-    """Where in a data folder the state of a stream is written down."""
+    """The file of a stream's checkpoint in a data folder."""
     return data / FOLDER / (blake2b(name, digest_size=20).hexdigest() + ENDING)
 
 
@@ -48,83 +48,83 @@ class _Forget(msgspec.Struct, frozen=True):
     path: Path
 
 
-_Item = _Load | _Save | _Forget
+_Task = _Load | _Save | _Forget
 
 
 class CheckpointStore:
-    """The files, `bytes_max` of them at most: those that were used longest ago go; of streams that
-    are not there none is written. Nothing is done in the loop's thread, and in none before somebody
-    asks."""
+    """Checkpoints of `bytes_max` bytes at most: those that were used longest ago are deleted. None
+    is written of a stream that does not exist. All work is done in a thread of its own, which is
+    started when it is needed."""
 
     def __init__(
         self,
         data: Path,
         disk: Disk,
-        around: StoreEnvironment,
+        environment: StoreEnvironment,
         bytes_max: int,
-        is_there: Callable[[bytes], bool] = lambda name: True,
+        exists: Callable[[bytes], bool] = lambda name: True,
     ) -> None:
-        self._is_there = is_there
+        self._exists = exists
         self._data = data
         self._folder = data / FOLDER
         self._disk = disk
-        self._around = around
+        self._environment = environment
         self._bytes_max = bytes_max
-        self._lane: StoreWorker[_Item] | None = None
+        self._worker: StoreWorker[_Task] | None = None
         self._sizes: dict[Path, int] | None = None
-        """Of all files, the one that was used last at the end; None: not looked at yet."""
+        """The sizes of all files, the one that was used last at the end; None: not read yet."""
         self._saving: set[Path] = set()
 
     def load(self, name: bytes) -> Deferred[Checkpoint | None]:
-        """What was written of a stream's state last, if that is there and whole."""
+        """The last checkpoint of a stream; None: there is none, or it is damaged."""
         answer: Deferred[Checkpoint | None] = Deferred()
         self._submit(_Load(self._path(name), answer))
         return answer
 
     def save(self, saved: Checkpoint) -> bool:
-        """Write it; False: what was to be written of this stream before is not yet, or there is no
-        such stream any more."""
+        """Write a checkpoint; False: the one before is not written yet, or the stream is
+        deleted."""
         path = self._path(saved.name)
-        if path in self._saving or not self._is_there(saved.name):
+        if path in self._saving or not self._exists(saved.name):
             return False
         self._saving.add(path)
         self._submit(_Save(path, saved))
         return True
 
     def forget(self, name: bytes) -> None:
-        """The stream is gone."""
-        if self._lane is not None or self._disk.has(self._path(name)):
+        """Delete the checkpoint of a stream that is gone."""
+        if self._worker is not None or self._disk.has(self._path(name)):
             self._submit(_Forget(self._path(name)))
 
     def keep_only(self, names: Iterable[bytes]) -> None:
-        """At the start, before anything else: these are the streams there are."""
+        """Delete the checkpoints of other streams; at the start, before anything else."""
         try:
             found = {self._folder / each for each in self._disk.names(self._folder)}
             for path in found - {self._path(name) for name in names} if found else ():
                 self._disk.unlink(path)
         except OSError as exc:
-            log.warning("old states left: folder=%s error=%s", self._folder, exc)
+            log.warning("old state checkpoints left: folder=%s error=%s", self._folder, exc)
 
     def close(self) -> None:
-        """Return when all is written."""
-        if self._lane is not None:
-            self._lane.close()
+        """Wait until everything is written."""
+        if self._worker is not None:
+            self._worker.close()
 
     def _path(self, name: bytes) -> Path:
         return state_file(self._data, name)
 
-    def _submit(self, item: _Item) -> None:
-        if self._lane is None:
+    def _submit(self, task: _Task) -> None:
+        if self._worker is None:
             work = WorkerTask(self._run, self._done, self._crashed, batch_max=1)
-            self._lane = self._around.worker("states", work)
-        self._lane.submit(item)
+            self._worker = self._environment.worker("states", work)
+        self._worker.submit(task)
 
-    # In the lane's thread.
+    # In the worker thread.
 
-    def _run(self, items: list[_Item]) -> Checkpoint | None:
-        (item,) = items or (None,)
+    def _run(self, tasks: list[_Task]) -> Checkpoint | None:
+        (task,) = tasks or (None,)
         try:
-            match item:
+            match task:
                 case _Load(path=path):
                     return self._read(path)
                 case _Save(path=path, saved=saved):
@@ -134,9 +134,9 @@ class CheckpointStore:
                 case None:
                     pass
                 case _:
-                    assert_never(item)
+                    assert_never(task)
         except OSError as exc:
-            log.warning("state not kept or found: file=%s error=%s", item and item.path, exc)
+            log.warning("state checkpoint failed: file=%s error=%s", task and task.path, exc)
         return None
 
     def _read(self, path: Path) -> Checkpoint | None:
@@ -145,16 +145,16 @@ class CheckpointStore:
         try:
             saved = decode_checkpoint(self._disk.read(path))
         except BadCheckpointFile as exc:
-            log.warning("state on the disk is damaged: file=%s error=%s", path, exc)
+            log.warning("state checkpoint damaged: file=%s error=%s", path, exc)
             self._remove(path)
             return None
         if path != self._path(saved.name):
             return None
-        self._note(path, self._known().get(path, 0))
+        self._use(path, self._known_sizes().get(path, 0))
         return saved
 
     def _write(self, path: Path, data: bytes) -> None:
-        sizes = self._known()
+        sizes = self._known_sizes()
         if len(data) > self._bytes_max:
             self._remove(path)
             return
@@ -163,35 +163,35 @@ class CheckpointStore:
         while sum(sizes.values()) > left:
             self._remove(next(iter(sizes)))
         if before:
-            self._note(path, before)
+            self._use(path, before)
         try:
             self._disk.install(path, data)
         except OSError:
             self._disk.unlink(path.with_name(path.name + ".new"))
             raise
-        self._note(path, len(data))
+        self._use(path, len(data))
 
-    def _known(self) -> dict[Path, int]:
+    def _known_sizes(self) -> dict[Path, int]:
         if self._sizes is None:
             self._disk.make_folder(self._folder)
             paths = [self._folder / each for each in self._disk.names(self._folder)]
             self._sizes = {path: self._disk.weight(path) for path in paths}
         return self._sizes
 
-    def _note(self, path: Path, size: int) -> None:
-        sizes = self._known()
+    def _use(self, path: Path, size: int) -> None:
+        sizes = self._known_sizes()
         sizes.pop(path, None)
         sizes[path] = size
 
     def _remove(self, path: Path) -> None:
-        self._known().pop(path, None)
+        self._known_sizes().pop(path, None)
         self._disk.unlink(path)
 
     # In the loop's thread.
 
-    def _done(self, items: list[_Item], result: Checkpoint | None) -> None:
-        for item in items:
-            match item:
+    def _done(self, tasks: list[_Task], result: Checkpoint | None) -> None:
+        for task in tasks:
+            match task:
                 case _Load(answer=answer):
                     answer.finish(result)
                 case _Save(path=path):
@@ -199,7 +199,7 @@ class CheckpointStore:
                 case _Forget():
                     pass
                 case _:
-                    assert_never(item)
+                    assert_never(task)
 
-    def _crashed(self, items: list[_Item], failure: Exception) -> None:
-        self._done(items, None)
+    def _crashed(self, tasks: list[_Task], failure: Exception) -> None:
+        self._done(tasks, None)

@@ -1,4 +1,4 @@
-"""How a state's cell goes on from what was written down of it, and when it writes.
+"""Checkpointing: when a state cell writes checkpoints, and how it continues from one.
 
 What was written counts only if the stream is the same one, and has the very record that the state
 was made of last where it was: a stream that promises less than the disk may have lost its end in a
@@ -21,19 +21,19 @@ from millpond.actors.state.messages import ENTRY_BYTES, CheckpointLoaded
 from millpond.actors.state.table import StateTable
 from millpond.actors.streams import messages as m
 
-LEAST = 1000
-"""Records for which it is worth to write a state that is given up."""
+NEW_RECORDS_MIN = 1000
+"""A state that is given up is written if it has so many new records."""
 
 
 class Checkpointing:
-    """Of one state. `checkpoints` None: nothing of this stream is written down. Else it is after
-    `every` records at least, and four times as many as it has values."""
+    """The checkpoints of one state. `checkpoints` None: none are written. Else one is written after
+    `every` records at least, and four times as many as the state has values."""
 
     __slots__ = (
         "_checkpoints",
         "_every",
         "_incarnation",
-        "_is_asked",
+        "_is_loaded",
         "_last",
         "_name",
         "_saved_at",
@@ -48,25 +48,25 @@ class Checkpointing:
         self.begin()
 
     def begin(self) -> None:
-        """The cell knows nothing."""
-        self._is_asked = self.is_waiting = False
+        """Start anew, with an empty state."""
+        self._is_loaded = self.is_waiting = False
         self.saved: Checkpoint | None = None
-        """What was found, and is to be compared with the stream."""
+        """The checkpoint that was found, and is to be compared with the stream."""
         self._incarnation = 0
         self._last: m.RecordColumns | None = None
         self._saved_at = 0
 
-    def ask(self, incarnation: int, ear: object, post: Callable[[CellMessage], None]) -> None:
-        """Once for each beginning: what is there? Heard as `CheckpointLoaded`."""
+    def load(self, incarnation: int, port: object, post: Callable[[CellMessage], None]) -> None:
+        """Load the checkpoint, once for each start. The reply is `CheckpointLoaded`."""
         self._incarnation = incarnation
-        if self._is_asked or self._checkpoints is None or not incarnation:
+        if self._is_loaded or self._checkpoints is None or not incarnation:
             return
-        self._is_asked = self.is_waiting = True
+        self._is_loaded = self.is_waiting = True
         found = self._checkpoints.load(self._name)
-        found.when_done(lambda saved: post(CheckpointLoaded(0, ear, saved)))
+        found.when_done(lambda saved: post(CheckpointLoaded(0, port, saved)))
 
-    def hear(self, saved: object) -> None:
-        """What there is; not of this stream, or not of what is left of it: as good as nothing."""
+    def loaded(self, saved: object) -> None:
+        """The checkpoint that was loaded; one of another incarnation counts as none."""
         if (
             self.is_waiting
             and isinstance(saved, Checkpoint)
@@ -75,15 +75,15 @@ class Checkpointing:
             self.saved = saved
         self.is_waiting = False
 
-    def question(self, number: int) -> m.Read | None:
-        """What the stream is asked for to know it."""
+    def comparison_read(self, number: int) -> m.Read | None:
+        """The read of the record with which the checkpoint is compared; None: no checkpoint."""
         if self.saved is None:
             return None
         start = Seek(SeekBy.SEQUENCE, self.saved.witness.sequence)
         return m.Read(number, start, 1, 1, incarnation=self._incarnation, from_start=True)
 
     def compare(self, reply: object) -> Checkpoint | None:
-        """What was written, if the stream says that it has that record."""
+        """The checkpoint, if the stream has its record; else None."""
         saved, self.saved = self.saved, None
         match reply:
             case m.Records(spans=[span]) if saved is not None and _is_it(span, saved.witness):
@@ -97,22 +97,22 @@ class Checkpointing:
         """These records are in the state."""
         self._last = span
 
-    def save(self, holding: StateTable, first: int, *, is_end: bool = False) -> None:
-        """Write the state, if that is worth it by now."""
+    def save(self, table: StateTable, first: int, *, is_end: bool = False) -> None:
+        """Write the state, if enough records are new."""
         span, checkpoints = self._last, self._checkpoints
         if span is None or checkpoints is None or not self._incarnation:
             return
         position = span.first + len(span.bodies)
-        least = max(self._every, 4 * holding.weight // ENTRY_BYTES)
-        if position - self._saved_at < (min(self._every, LEAST) if is_end else least):
+        least = max(self._every, 4 * table.size // ENTRY_BYTES)
+        if position - self._saved_at < (min(self._every, NEW_RECORDS_MIN) if is_end else least):
             return
         saved = Checkpoint(
             self._name,
             self._incarnation,
             fingerprint_of_last(span),
             first,
-            holding.tally.copy(),
-            holding.state.copy(),
+            table.stats.copy(),
+            table.state.copy(),
         )
         if checkpoints.save(saved):
             self._saved_at = position

@@ -1,4 +1,4 @@
-"""Events of the State Protocol as JSON: a change of one value, or a word about the stream itself.
+"""Events of the State Protocol as JSON: a change of one value, or a control event.
 
 `headers.control` makes an event a control event, also beside `headers.operation` (C.1.1); without
 either it is none, and is told as `InvalidRecord` with the reason, never raised: a reader has to
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class Operation(Enum):
-    """What becomes of a value. All but DELETE set it, whether there was one or not."""
+    """The operation on a value. All but DELETE set it, whether there was one or not."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -28,7 +28,7 @@ class Operation(Enum):
 
 
 class Control(Enum):
-    """What a control event says. UP_TO_DATE is read, but never written (C.1.4)."""
+    """The kind of a control event. UP_TO_DATE is read, but never written (C.1.4)."""
 
     SNAPSHOT_START = "snapshot-start"
     SNAPSHOT_END = "snapshot-end"
@@ -37,7 +37,7 @@ class Control(Enum):
 
 
 class InvalidReason(Enum):
-    """Why something in a stream changes nothing."""
+    """The reason why a record changes nothing."""
 
     NOT_JSON = "not JSON"
     NO_EVENT = "neither a change nor a control event"
@@ -50,17 +50,17 @@ class InvalidReason(Enum):
 
 
 class ChangeHeaders(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """`timestamp` and `txid` are carried and mean nothing here (S8, S9)."""
+    """The headers of a change. `timestamp` and `txid` are carried along (S8, S9)."""
 
     operation: Operation
     timestamp: str | UnsetType = UNSET
     txid: str | UnsetType = UNSET
     control: Literal["\0"] | UnsetType = UNSET
-    """Never there: what has it is no change."""
+    """Always UNSET: an event that has it is no change."""
 
 
 class ChangeEvent(msgspec.Struct, Generic[V], frozen=True, omit_defaults=True):
-    """The value of `(type, key)` is set, or goes. `value` UNSET is none at all; None is null.
+    """The value of `(type, key)` is set or removed. `value` UNSET is none at all; None is null.
 
     `old_value` is for people: nothing depends on it (S7).
     """
@@ -73,20 +73,20 @@ class ChangeEvent(msgspec.Struct, Generic[V], frozen=True, omit_defaults=True):
 
 
 class ControlHeaders(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """`offset` is where in its stream the producer was, for people (C7)."""
+    """The headers of a control event. `offset` is a note of the producer for people (C7)."""
 
     control: Control
     offset: str | UnsetType = UNSET
 
 
 class ControlEvent(msgspec.Struct, frozen=True, gc=False):
-    """Changes no value by itself."""
+    """A control event: it changes no value by itself."""
 
     headers: ControlHeaders
 
 
 class InvalidRecord(msgspec.Struct, frozen=True, gc=False):
-    """Something that changes nothing."""
+    """A record that is no valid event, and changes nothing."""
 
     reason: InvalidReason
     text: str = ""
@@ -104,24 +104,24 @@ _CONTROLS = {each.value: each for each in Control}
 
 
 def decode(data: bytes) -> Read[Any]:
-    """The event that is written there, its value as Python has it."""
+    """The event in a record, its value as Python objects."""
     try:
         event = _values.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _judge(data, is_raw=False)
+        return _decode_slowly(data, is_raw=False)
     if event.value is UNSET:
         return _checked(event)
     return event
 
 
 def decode_raw(data: bytes) -> Read[Raw]:
-    """The same, but its value is left as it is written, to the last byte and digit."""
+    """The same, with its value as the JSON that was written."""
     try:
         event = _raws.decode(data)
         if not data.isascii():
             data.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _judge(data, is_raw=True)
+        return _decode_slowly(data, is_raw=True)
     if event.value is UNSET:
         return _checked(event)
     return event
@@ -143,8 +143,8 @@ class _Parts(msgspec.Struct):
 _parts = msgspec.json.Decoder(_Parts)
 
 
-def _judge(data: bytes, *, is_raw: bool) -> Read[Any]:
-    """What is no plain change event: the long way round, which is rare."""
+def _decode_slowly(data: bytes, *, is_raw: bool) -> Read[Any]:
+    """Decode a record that is no plain change event, which is rare."""
     try:
         content = _anything.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
@@ -166,7 +166,7 @@ def _judge(data: bytes, *, is_raw: bool) -> Read[Any]:
     parts: Any = _parts.decode(data) if is_raw else None
     value = parts.value if is_raw else content.get("value", UNSET)
     old_value = parts.old_value if is_raw else content.get("old_value", UNSET)
-    told = ChangeHeaders(found, _word(headers, "timestamp"), _word(headers, "txid"))
+    told = ChangeHeaders(found, _text_header(headers, "timestamp"), _text_header(headers, "txid"))
     return _checked(ChangeEvent(kind, key, told, value, old_value))
 
 
@@ -175,11 +175,11 @@ def _control(headers: dict[str, Any]) -> ControlEvent | InvalidRecord:
     found = _CONTROLS.get(control) if isinstance(control, str) else None
     if found is None:
         return InvalidRecord(InvalidReason.UNKNOWN_CONTROL, repr(control)[:80])
-    return ControlEvent(ControlHeaders(found, _word(headers, "offset")))
+    return ControlEvent(ControlHeaders(found, _text_header(headers, "offset")))
 
 
-def _word(headers: dict[str, Any], name: str) -> str | UnsetType:
-    """What is for people is passed over where it is no text."""
+def _text_header(headers: dict[str, Any], name: str) -> str | UnsetType:
+    """A header that is for people; UNSET where it is no text."""
     found = headers.get(name)
     return found if isinstance(found, str) else UNSET
 
@@ -190,7 +190,7 @@ def encode(event: Event[Any]) -> bytes:
 
 
 def validation_error(data: bytes) -> str | None:
-    """Why a producer should not write this; None: it may. Whoever reads survives it anyway."""
+    """The reason why a producer should not write this; None: it is valid. Readers only skip it."""
     event = decode_raw(data)
     if isinstance(event, InvalidRecord):
         return event.reason.value if event.reason is not InvalidReason.NOT_JSON else event.text

@@ -1,4 +1,4 @@
-"""Records of a stream in, state out: each record once and in order, whatever is in it.
+"""Fold: the records of a stream materialized as state, each once and in order.
 
 A fold knows how far it got. It can be written down at any record (`checkpoint`) and goes on from
 there; what comes again because of that is passed over (T1, T2).
@@ -28,27 +28,27 @@ from millpond.actors.state.stats import EventStats
 
 
 class OnReset(Enum):
-    """What a reset does (C6)."""
+    """The effect of a reset (C6)."""
 
     CLEAR = "clear"
-    """The state is empty, and what follows begins anew."""
+    """The state is empty, and the following records begin anew."""
     STOP = "stop"
     """StateReset is raised; nothing behind the reset is applied."""
 
 
 class OnInvalid(Enum):
-    """What becomes of a record that is no event, or does not fit its schema (V3). The state stays
+    """The treatment of a record that is no event, or does not fit its schema (V3). The state stays
     as it was in any case, and each is counted."""
 
     DROP = "drop"
     STOP = "stop"
     """InvalidEvent is raised; the fold stays before it."""
     QUARANTINE = "quarantine"
-    """It is handed on with its reason."""
+    """The record is handed on with its reason."""
 
 
 class StateReset(Exception):
-    """the stream says that the state before is no longer valid; `sequence` is where"""
+    """a reset in the stream: the state before is no longer valid; `sequence` is its record"""
 
     def __init__(self, sequence: int) -> None:
         super().__init__(f"reset at sequence {sequence}")
@@ -65,7 +65,7 @@ class InvalidEvent(Exception):
 
 
 class BadCheckpoint(ValueError):
-    """These bytes are no checkpoint, or not one of this stream."""
+    """The bytes are no checkpoint, or one of another stream."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class ControlApplied(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """A record that changed nothing, for whoever looks after such."""
+    """A record that is no valid event, and changed nothing."""
 
     sequence: int
     why: InvalidRecord
@@ -125,7 +125,8 @@ _COUNTS = (
 
 
 class Fold:
-    """`position` is the sequence of the next record. `definition` None: any type, any value."""
+    """The state of a stream up to `position`, the sequence of the next record. `definition` None:
+    any type, any value."""
 
     def __init__(
         self,
@@ -134,34 +135,34 @@ class Fold:
         on_reset: OnReset = OnReset.CLEAR,
     ) -> None:
         self.state = MaterializedState()
-        self.tally = EventStats()
+        self.stats = EventStats()
         self.position = 0
         self._definition = definition
         self._on_invalid = on_invalid
         self._on_reset = on_reset
 
     def take(self, sequence: int, body: bytes) -> Taken | None:
-        """Take the record of that sequence; None: it came before, or is of no concern here.
+        """Take the record of that sequence; None: it came before, or is of another type.
 
         Raises InvalidEvent and StateReset, where the policies say so; the fold stays before it.
         """
         if sequence < self.position:
-            self.tally.repeated += 1
+            self.stats.repeated += 1
             return None
         event = decode(body)
         if isinstance(event, ChangeEvent) and self._definition is not None:
             event = self._definition.judge(event) or event
         taken = self._apply(sequence, event, body)
-        self.tally.missed += sequence - self.position
+        self.stats.missed += sequence - self.position
         self.position = sequence + 1
         return taken
 
     def skip_to(self, position: int) -> None:
-        """There is nothing of concern before `position`."""
+        """Continue at `position`: there is nothing of use before it."""
         self.position = max(self.position, position)
 
     def put(self, kind: str, key: str, value: Any) -> None:
-        """Take a value that somebody else materialized from the same stream."""
+        """Set a value that a node materialized from the same stream."""
         event = ChangeEvent(kind, key, _SETS, value)
         if self._definition is None or self._definition.judge(event) is None:
             self.state.put(kind, key, value)
@@ -170,7 +171,7 @@ class Fold:
         match event:
             case ChangeEvent():
                 before = self.state.apply(event)
-                self.tally.changes += 1
+                self.stats.changes += 1
                 txid = event.headers.txid
                 return Changed(
                     sequence,
@@ -190,27 +191,26 @@ class Fold:
         is_reset = event.headers.control is Control.RESET
         if is_reset and self._on_reset is OnReset.STOP:
             raise StateReset(sequence)
-        control = self.tally.mark(event)
+        control = self.stats.mark(event)
         if is_reset:
             self.state.clear()
         return ControlApplied(sequence, control)
 
     def _reject(self, sequence: int, why: InvalidRecord, body: bytes) -> Rejected | None:
         if why.reason is InvalidReason.UNKNOWN_TYPE:
-            self.tally.other_types += 1
+            self.stats.other_types += 1
             return None
         if self._on_invalid is OnInvalid.STOP:
             raise InvalidEvent(sequence, why, body)
-        self.tally.reject(why)
+        self.stats.reject(why)
         return Rejected(sequence, why, body)
 
-    # Written down.
+    # Checkpoints.
 
     def checkpoint(self, born: int = 0, witness: str = "") -> bytes:
-        """The state and how far it got. `born` is what tells this stream from another one that is
-        made of its name later: its `created_ms`; `witness`, what tells its last record here from
-        another one."""
-        counts = {name: getattr(self.tally, name) for name in _COUNTS}
+        """The state and its position as bytes. `born` is the `created_ms` of the stream, which
+        tells it from a later one of its name; `witness` tells its last record from another one."""
+        counts = {name: getattr(self.stats, name) for name in _COUNTS}
         state = {kind: dict(self.state.get_type(kind)) for kind in self.state.types}
         kept = _Checkpoint(FORMAT, born, self.position, state=state, witness=witness, **counts)
         return msgspec.json.encode(kept)
@@ -225,8 +225,8 @@ class Fold:
         if kept.format != FORMAT or kept.born != born:
             raise BadCheckpoint("this is no checkpoint of this stream")
         state = MaterializedState()
-        tally = EventStats(**{name: getattr(kept, name) for name in _COUNTS})
-        self.tally = tally
+        stats = EventStats(**{name: getattr(kept, name) for name in _COUNTS})
+        self.stats = stats
         for kind, values in kept.state.items():
             for key, value in values.items():
                 event = ChangeEvent(kind, key, _SETS, value)

@@ -27,13 +27,13 @@ UNEVALUATED_MAX = 1000
 
 
 class JsonSchema:
-    """A schema that was looked through. Raises BadSchema."""
+    """A validator. Raises BadSchema."""
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
         try:
             given = dict(schema) if isinstance(schema, Mapping) else schema
             plain = msgspec.json.decode(msgspec.json.encode(given))
-            # Left in, it would bring back the package's own class wherever "#" is referred to.
+            # Left in, references to "#" would use the class of the package in place of ours.
             draft = plain.pop("$schema", DRAFT) if isinstance(plain, dict) else DRAFT
             self._form = specification_with(str(draft))
             known: Any = validator_for({"$schema": draft})
@@ -43,7 +43,7 @@ class JsonSchema:
             self._seen: set[int] = set()
             self._check("#", plain)
             root = self._form.create_resource(plain)
-            self._look_through(Registry().resolver_with_root(root), root)
+            self._check_references(Registry().resolver_with_root(root), root)
             self._validator = self._kind(plain, registry=Registry())
         except UnknownDialect as exc:
             raise BadSchema(f"#/$schema: {draft!r} is not known") from exc
@@ -53,7 +53,7 @@ class JsonSchema:
             raise BadSchema(f"#: {exc}") from exc
 
     def error_in(self, value: Any) -> str | None:
-        """What is wrong with a value, at a path that begins with `$`; None: nothing."""
+        """The error in a value, with a path that begins with `$`; None: it is valid."""
         try:
             errors = islice(self._validator.iter_errors(value), ERRORS_MAX)
             error = best_match(errors, key=_weight)
@@ -63,8 +63,8 @@ class JsonSchema:
         half = ERROR_CHARS_MAX // 2
         return (words if len(words) <= 2 * half else f"{words[:half]} ... {words[-half:]}") or None
 
-    def _look_through(self, resolver: Any, part: Any) -> None:
-        """Each reference has to lead to a schema; the package finds out when it gets there."""
+    def _check_references(self, resolver: Any, part: Any) -> None:
+        """Check that each reference leads to a schema; the package does so only in use."""
         schema = part.contents
         if not isinstance(schema, dict) or id(schema) in self._seen:
             return
@@ -79,9 +79,9 @@ class JsonSchema:
                 raise BadSchema(f"{keyword} {reference!r}: not within the schema") from exc
             if id(found.contents) not in self._seen:
                 self._check(reference, found.contents)
-                self._look_through(found.resolver, self._form.create_resource(found.contents))
+                self._check_references(found.resolver, self._form.create_resource(found.contents))
         for each in part.subresources():
-            self._look_through(resolver.in_subresource(each), each)
+            self._check_references(resolver.in_subresource(each), each)
 
     def _check(self, where: str, schema: Any) -> None:
         try:
@@ -92,18 +92,18 @@ class JsonSchema:
 
 
 def _weight(error: ValidationError) -> Any:
-    """What is wrong with the whole says more than what is with a part; of equals the first does."""
+    """The rank of an error: one of the whole says more than one of a part."""
     return -len(error.path), error.validator not in ("anyOf", "oneOf")
 
 
 def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """In linear time: the package compares objects each with each."""
+    """`uniqueItems` in linear time: the package compares each object with each."""
     if wanted and isinstance(value, list) and len(set(map(_canonical, value))) < len(value):
         yield ValidationError("an item is there twice")
 
 
 def _canonical(value: Any) -> Hashable:
-    """The same for equal JSON values, and only for them: true is not 1 there, but 1.0 is."""
+    """A key that equal JSON values share: true is not equal to 1, but 1.0 is."""
     match value:
         case list():
             return tuple(map(_canonical, value))
@@ -114,13 +114,13 @@ def _canonical(value: Any) -> Hashable:
 
 
 def _multiple(validator: Any, of: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """As they are written: 19.99 is a multiple of 0.01, which the package denies."""
+    """`multipleOf` of decimals: 19.99 is a multiple of 0.01, which the package denies."""
     if validator.is_type(value, "number") and Fraction(repr(value)) % Fraction(repr(of)):
         yield ValidationError(f"{value} is not a multiple of {of}")
 
 
 def _of_few(check: Any) -> Any:
-    """The package compares each member with each."""
+    """A check for a few members only: the package compares each with each."""
 
     def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, list | dict) and len(value) > UNEVALUATED_MAX:

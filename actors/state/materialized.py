@@ -1,4 +1,4 @@
-"""The state that change events make: `(type, key)` to value, and nothing else."""
+"""Materialized state: the values of change events by `(type, key)`, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.actors.state.events import ChangeEvent, Operation
 
 
 class MaterializedState:
-    """Applies change events in the order they come. A type is there while it has a key.
+    """Values by type and key. A type exists while it has a key.
 
     What a value is does not matter here: it is kept as it came in its event.
     """
@@ -59,7 +59,7 @@ class MaterializedState:
         self._types.setdefault(kind, {}).update(values)
 
     def copy(self) -> MaterializedState:
-        """The same, which stays as it is now."""
+        """A copy, which stays as it is now."""
         copied = MaterializedState()
         copied._types = {kind: values.copy() for kind, values in self._types.items()}
         return copied
@@ -75,7 +75,7 @@ class MaterializedState:
         return before
 
     def apply_batch(self, events: Iterable[ChangeEvent[Any]]) -> None:
-        """As `apply` of each, in order."""
+        """Apply each event, in order."""
         for event in events:
             self.apply(event)
 
@@ -90,7 +90,7 @@ class MaterializedState:
         return _View(self._types, kind)
 
     def clear(self) -> None:
-        """Nothing is left."""
+        """Remove everything."""
         self._types.clear()
 
     @property
@@ -100,7 +100,7 @@ class MaterializedState:
 
     @property
     def type_count(self) -> int:
-        """How many those are."""
+        """The number of types that have a value."""
         return len(self._types)
 
 

@@ -1,4 +1,4 @@
-"""What a state cell is asked, and what it answers. Values are JSON, as they were written.
+"""Requests to state cells, and replies. Values are JSON, as they were written.
 
 An answer shows everything that was in the stream, and kept, when it was asked for.
 """
@@ -10,20 +10,20 @@ import msgspec
 from millpond.actors.messages import StreamReply, StreamRequest
 
 ENTRY_BYTES = 160
-"""What a value takes besides its own bytes and those of its key, about
+"""The size of a value besides its own bytes and those of its key, about
 (docs/reference/state.md)."""
 TYPE_BYTES = 400
-"""What a type takes besides that."""
+"""The size of a type besides that."""
 TYPES_MAX = 1000
-"""So many types are told by name."""
+"""A description names so many types."""
 
 
 class DescribeState(StreamRequest, frozen=True, gc=False):
-    """Answered by `StateDescribed`."""
+    """A request for the description. Answered by `StateDescribed`."""
 
 
 class GetValue(StreamRequest, frozen=True, gc=False):
-    """Answered by `Value`."""
+    """A request for one value. Answered by `Value`."""
 
     kind: str
     key: str
@@ -43,7 +43,7 @@ class ListValues(StreamRequest, frozen=True, gc=False):
 
 
 class Value(StreamReply, frozen=True, gc=False):
-    """`value` None: there is none. `position` is the sequence behind the last record of it all."""
+    """One value; None: there is none. `position` is the sequence behind the last record read."""
 
     position: int
     value: bytes | None
@@ -88,16 +88,16 @@ class StateDescribed(StreamReply, frozen=True, gc=False):
 
 
 class StreamReplyReceived(StreamRequest, frozen=True, gc=False):
-    """The stream's answer to a read of the cell's own; `ear` is whose."""
+    """A reply of the stream to a request of the cell's own `port`."""
 
-    ear: object
+    port: object
     reply: object
 
 
 class CheckpointLoaded(StreamRequest, frozen=True, gc=False):
-    """What was written down of the state, None: nothing; `ear` is who asked."""
+    """The checkpoint that was loaded for `port`; None: there is none."""
 
-    ear: object
+    port: object
     saved: object
 
 

@@ -1,4 +1,4 @@
-"""What a state stream may hold: named collections, each a type of events with one schema.
+"""The schema of a state stream: named collections, each a type of events with one schema.
 
     chat = StreamState(
         users=Collection("user", User, key="id"),
@@ -40,7 +40,7 @@ class Collection(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """A collection that makes events, and checks what it is given."""
+    """A collection of a stream: it makes events, and checks their values."""
 
     def __init__(self, name: str, collection: Collection) -> None:
         """Raises BadSchema."""
@@ -49,10 +49,10 @@ class Table:
         self.name = name
         self.type = collection.type
         self._key = collection.key
-        self._check, self.typed = _reading(name, collection.schema)
+        self._check, self.typed = _check_and_convert(name, collection.schema)
 
     def error_in(self, value: Any) -> str | None:
-        """What is wrong with a JSON value; None: nothing."""
+        """The error in a JSON value; None: it is valid."""
         return self._check(value)
 
     def insert(self, value: Any, key: str | None = None, **more: str) -> ChangeEvent[Any]:
@@ -63,11 +63,11 @@ class Table:
     def update(
         self, value: Any, key: str | None = None, *, old_value: Any = UNSET, **more: str
     ) -> ChangeEvent[Any]:
-        """The same, for a value that is there."""
+        """The same, for a value that exists."""
         return self._setting(Operation.UPDATE, value, key, more, old_value)
 
     def upsert(self, value: Any, key: str | None = None, **more: str) -> ChangeEvent[Any]:
-        """The same, whether one is there or not; written as an insert, which every reader knows."""
+        """The same, whether one exists or not; written as an insert, which every reader knows."""
         return self._setting(Operation.UPSERT, value, key, more)
 
     def delete(self, key: str, *, old_value: Any = UNSET, **more: str) -> ChangeEvent[Any]:
@@ -83,9 +83,9 @@ class Table:
         old_value: Any = UNSET,
     ) -> ChangeEvent[Any]:
         plain = _plain(value)
-        complaint = self._check(plain)
-        if complaint is not None:
-            raise BadValue(f"{self.name}: {complaint}")
+        error = self._check(plain)
+        if error is not None:
+            raise BadValue(f"{self.name}: {error}")
         own = plain.get(self._key) if self._key and isinstance(plain, dict) else None
         if self._key and (not isinstance(own, str) or key not in (None, own)):
             raise BadValue(f"{self.name}: the key has to be what {self._key!r} of the value says")
@@ -121,35 +121,35 @@ class StreamState:
         return self._by_type.get(kind)
 
     def judge(self, event: ChangeEvent[Any]) -> InvalidRecord | None:
-        """Why an event must not be applied; None: it may be."""
+        """The reason why an event must not be applied; None: it is valid."""
         table = self._by_type.get(event.type)
         if table is None:
             return InvalidRecord(InvalidReason.UNKNOWN_TYPE, event.type)
         if event.headers.operation is Operation.DELETE:
             return None
-        complaint = table.error_in(event.value)
-        return None if complaint is None else InvalidRecord(InvalidReason.BAD_VALUE, complaint)
+        error = table.error_in(event.value)
+        return None if error is None else InvalidRecord(InvalidReason.BAD_VALUE, error)
 
 
-Complain = Callable[[Any], str | None]
+Check = Callable[[Any], str | None]
 Typed = Callable[[Any], Any]
 
 
-def _reading(name: str, schema: Schema) -> tuple[Complain, Typed]:
-    """What checks a JSON value, and what reads it as its type."""
-    # Whoever has a model of pydantic has imported it.
+def _check_and_convert(name: str, schema: Schema) -> tuple[Check, Typed]:
+    """The check of a JSON value, and its conversion to the type."""
+    # A program that has a model of pydantic has imported it.
     pydantic: Any = sys.modules.get("pydantic")
     match schema:
         case None:
-            return _anything, _itself
+            return _accept, _identity
         case bool() | Mapping():
-            # Here, as the package takes longer to import than all the rest of a definition.
+            # Here, as the package takes longer to import than everything else.
             from millpond.actors.state.json_schema import JsonSchema
 
-            return JsonSchema(schema).error_in, _itself
+            return JsonSchema(schema).error_in, _identity
         case type() if pydantic is not None and issubclass(schema, pydantic.BaseModel):
             model: Any = schema
-            return _complain_by(model.model_validate), model.model_validate
+            return _check_by(model.model_validate), model.model_validate
         case _:
             try:
                 msgspec.convert(None, schema | None)
@@ -159,30 +159,30 @@ def _reading(name: str, schema: Schema) -> tuple[Complain, Typed]:
             def convert(value: Any) -> Any:
                 return msgspec.convert(value, schema)
 
-            return _complain_by(convert), convert
+            return _check_by(convert), convert
 
 
-def _complain_by(read: Typed) -> Complain:
-    def complain(value: Any) -> str | None:
+def _check_by(read: Typed) -> Check:
+    def check(value: Any) -> str | None:
         try:
             read(value)
         except (ValueError, msgspec.ValidationError, RecursionError) as exc:
             return str(exc)
         return None
 
-    return complain
+    return check
 
 
-def _anything(value: Any) -> str | None:
+def _accept(value: Any) -> str | None:
     return None
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it. Raises BadValue."""
+    """A value as plain JSON types. Raises BadValue."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_dump))
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:

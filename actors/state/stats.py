@@ -1,4 +1,4 @@
-"""What went by in a stream of events besides the values: counts, snapshots, resets."""
+"""Statistics of states: counts of events, and sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EventStats:
 
     @property
     def skipped(self) -> int:
-        """Records that changed nothing because they could not."""
+        """The number of records that were no valid events."""
         return sum(self.rejected.values())
 
     def copy(self) -> EventStats:
@@ -37,12 +37,12 @@ class EventStats:
         return replace(self, rejected=self.rejected.copy())
 
     def reject(self, what: InvalidRecord) -> None:
-        """Count a record that is no event, or not a good one."""
+        """Count a record that is no valid event."""
         name = what.reason.name.lower()
         self.rejected[name] = self.rejected.get(name, 0) + 1
 
     def mark(self, event: ControlEvent) -> Control:
-        """Note a control event; RESET is left to the caller."""
+        """Count a control event; a RESET is applied by the caller."""
         self.controls += 1
         control = event.headers.control
         match control:
@@ -62,21 +62,21 @@ class EventStats:
 
 
 class StateUsage:
-    """What all states of a node take together, in bytes."""
+    """The size of all states of a node together, in bytes."""
 
-    __slots__ = ("_weights", "bytes")
+    __slots__ = ("_sizes", "bytes")
 
     def __init__(self) -> None:
-        self._weights: dict[bytes, int] = {}
+        self._sizes: dict[bytes, int] = {}
         self.bytes = 0
 
-    def note(self, name: bytes, weight: int) -> None:
-        """The state of this stream takes so much now."""
-        self.bytes += weight - self._weights.pop(name, 0)
-        if weight:
-            self._weights[name] = weight
+    def set(self, name: bytes, size: int) -> None:
+        """Set the size of the state of one stream."""
+        self.bytes += size - self._sizes.pop(name, 0)
+        if size:
+            self._sizes[name] = size
 
     @property
     def count(self) -> int:
-        """How many states hold something."""
-        return len(self._weights)
+        """The number of states that are not empty."""
+        return len(self._sizes)

@@ -1,4 +1,4 @@
-"""A state as a node keeps it: JSON as it was written, weighed, and listed in order."""
+"""The state of a stream in a node: JSON as it was written, with its size, listed in order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from millpond.actors.state.messages import ENTRY_BYTES, TYPE_BYTES
 from millpond.actors.state.stats import EventStats
 
 FORGET_AFTER = 1000
-"""So many changes without a list: whoever listed has gone."""
+"""After so many changes without a list, names are not kept in order any more."""
 
 
 class SortedNames:
-    """The names of something that changes. `add` and `remove` cost next to nothing while nobody
-    lists, and a look for the place while somebody does."""
+    """Names in order, for lists in pages: sorted by the first list, and then kept in order for a
+    while. Without lists, `add` and `remove` cost next to nothing."""
 
     __slots__ = ("_changes", "_names")
 
@@ -34,23 +34,23 @@ class SortedNames:
         self._changes = 0
 
     def add(self, name: str) -> None:
-        """There is a new name."""
+        """Add a new name."""
         if self._names is not None and self._is_listed():
             insort(self._names, name)
 
     def remove(self, name: str) -> None:
-        """A name is gone."""
+        """Remove a name."""
         names = self._names
         if names is not None and self._is_listed():
             del names[bisect_left(names, name)]
 
     def clear(self) -> None:
-        """All are gone."""
+        """Remove all names."""
         self._names = None
 
     def behind(self, names: Iterable[str], after: str | None) -> tuple[list[str], int]:
-        """All names in order, and the place of the first one behind `after`; `names` are those that
-        there are."""
+        """All names in order, and the index of the first one behind `after`. `names` are the
+        current names."""
         self._changes = 0
         if self._names is None:
             self._names = sorted(names)
@@ -64,39 +64,39 @@ class SortedNames:
 
 
 class StateTable:
-    """The state of one stream. `weight` is what it takes in bytes, about."""
+    """The state of one stream. `size` is what it takes in bytes, about."""
 
-    __slots__ = ("_keys", "_kinds", "state", "tally", "weight")
+    __slots__ = ("_keys", "_types", "size", "state", "stats")
 
     def __init__(self) -> None:
         self.state = MaterializedState()
-        self.tally = EventStats()
-        self.weight = 0
-        self._kinds = SortedNames()
+        self.stats = EventStats()
+        self.size = 0
+        self._types = SortedNames()
         self._keys: dict[str, SortedNames] = {}
-        """Of the types that were listed."""
+        """The keys of types that were listed."""
 
     @classmethod
-    def resumed(cls, state: MaterializedState, tally: EventStats, weight: int) -> Self:
-        """As it was when somebody wrote it down."""
-        holding = cls()
-        holding.state, holding.tally, holding.weight = state, tally, weight
-        return holding
+    def resumed(cls, state: MaterializedState, stats: EventStats, size: int) -> Self:
+        """The state of a checkpoint."""
+        table = cls()
+        table.state, table.stats, table.size = state, stats, size
+        return table
 
     def take(self, body: bytes) -> None:
-        """Take the next record, whatever it is."""
+        """Apply the next record, whatever it is."""
         event = decode_raw(body)
         match event:
             case ChangeEvent():
                 self._change(event)
             case ControlEvent():
-                if self.tally.mark(event) is Control.RESET:
+                if self.stats.mark(event) is Control.RESET:
                     self.clear()
             case _:
-                self.tally.reject(event)
+                self.stats.reject(event)
 
     def _change(self, event: ChangeEvent[Any]) -> None:
-        self.tally.changes += 1
+        self.stats.changes += 1
         kind, key = event.type, event.key
         if event.headers.operation is Operation.DELETE:
             self._remove(kind, key)
@@ -106,12 +106,12 @@ class StateTable:
         value, types = bytes(written), self.state.type_count
         before = self.state.put(kind, key, value)
         if before is not UNSET:
-            self.weight += len(value) - len(before)
+            self.size += len(value) - len(before)
             return
-        self.weight += _weight(key, value)
+        self.size += _entry_size(key, value)
         if self.state.type_count > types:
-            self.weight += TYPE_BYTES + len(kind)
-            self._kinds.add(kind)
+            self.size += TYPE_BYTES + len(kind)
+            self._types.add(kind)
         elif self._keys and kind in self._keys:
             self._keys[kind].add(key)
 
@@ -120,20 +120,20 @@ class StateTable:
         before = self.state.remove(kind, key)
         if before is UNSET:
             return
-        self.weight -= _weight(key, before)
+        self.size -= _entry_size(key, before)
         if self.state.type_count < types:
-            self.weight -= TYPE_BYTES + len(kind)
-            self._kinds.remove(kind)
+            self.size -= TYPE_BYTES + len(kind)
+            self._types.remove(kind)
             self._keys.pop(kind, None)
         elif self._keys and kind in self._keys:
             self._keys[kind].remove(key)
 
     def clear(self) -> None:
-        """Nothing is left but the counts."""
+        """Remove everything but the counts."""
         self.state.clear()
-        self._kinds.clear()
+        self._types.clear()
         self._keys.clear()
-        self.weight = 0
+        self.size = 0
 
     def page(
         self, kind: str | None, after: tuple[str, str] | None, count: int, bytes_max: int
@@ -154,10 +154,10 @@ class StateTable:
         if kind is not None:
             yield from self._rows_of(kind, after[1] if after is not None else None)
             return
-        kinds, place = self._kinds.behind(self.state.types, after and after[0])
+        kinds, index = self._types.behind(self.state.types, after and after[0])
         if after is not None:
             yield from self._rows_of(*after)
-        for at in range(place, len(kinds)):
+        for at in range(index, len(kinds)):
             yield from self._rows_of(kinds[at], None)
 
     def _rows_of(self, kind: str, after: str | None) -> Iterator[tuple[str, str, bytes]]:
@@ -165,19 +165,19 @@ class StateTable:
         if not values:
             return
         order = SortedNames() if len(values) == 1 else self._keys.setdefault(kind, SortedNames())
-        keys, place = order.behind(values, after)
-        for at in range(place, len(keys)):
+        keys, index = order.behind(values, after)
+        for at in range(index, len(keys)):
             yield kind, keys[at], values[keys[at]]
 
 
-def weight_of(state: MaterializedState) -> int:
-    """What a state takes in bytes, about."""
-    weight = 0
+def size_of(state: MaterializedState) -> int:
+    """The size of a state in bytes, about."""
+    size = 0
     for kind in state.types:
-        weight += TYPE_BYTES + len(kind)
-        weight += sum(_weight(key, value) for key, value in state.get_type(kind).items())
-    return weight
+        size += TYPE_BYTES + len(kind)
+        size += sum(_entry_size(key, value) for key, value in state.get_type(kind).items())
+    return size
 
 
-def _weight(key: str, value: bytes) -> int:
+def _entry_size(key: str, value: bytes) -> int:
     return ENTRY_BYTES + len(key) + len(value)

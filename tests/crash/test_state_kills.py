@@ -115,7 +115,7 @@ async def check(node: Serving, writer: Writer, kept: Path) -> None:
         expected = dict(whole.state.get_type("n"))
         assert {row.key: row.value async for row in stream.state.rows()} == expected
         info = await stream.state.info()
-        assert (info.changes, info.resets) == (whole.tally.changes, whole.tally.resets)
+        assert (info.changes, info.resets) == (whole.stats.changes, whole.stats.resets)
         for settings in (FollowSettings(checkpoint=kept), FollowSettings(from_node=True)):
             view = StateView(stream, None, settings)
             async with anyio.create_task_group() as tasks:
@@ -124,4 +124,4 @@ async def check(node: Serving, writer: Writer, kept: Path) -> None:
                 tasks.cancel_scope.cancel()
             assert dict(view.get_type("n")) == expected
             if settings.checkpoint:
-                assert view.tally == whole.tally and view.tally.repeated == 0
+                assert view.stats == whole.stats and view.stats.repeated == 0

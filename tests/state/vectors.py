@@ -74,8 +74,8 @@ def check(vector: dict[str, Any]) -> None:
         return
     fold = folded(vector)
     assert content(fold.state) == vector["state"]
-    tally = msgspec.to_builtins(fold.tally)
-    assert {name: tally[name] for name in vector.get("counts", {})} == vector.get("counts", {})
+    stats = msgspec.to_builtins(fold.stats)
+    assert {name: stats[name] for name in vector.get("counts", {})} == vector.get("counts", {})
     if "collections" not in vector:
         assert content(by_the_seed(records(vector))) == vector["state"]
     assert fold.state.types == vector.get("types", list(vector["state"]))
@@ -114,7 +114,7 @@ def check_resumed(vector: dict[str, Any]) -> None:
         assert again.position == place
         for sequence in range(place, len(bodies)):
             again.take(sequence, bodies[sequence])
-        assert again.state == whole.state and again.tally == whole.tally
+        assert again.state == whole.state and again.stats == whole.stats
 
 
 def check_definition(vector: dict[str, Any]) -> None:

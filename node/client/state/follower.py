@@ -137,9 +137,9 @@ class StateView:
         return self._fold.position
 
     @property
-    def tally(self) -> EventStats:
+    def stats(self) -> EventStats:
         """What went by."""
-        return self._fold.tally
+        return self._fold.stats
 
     def changes(
         self, kind: str | None = None, key: str | None = None, size_max: int = SIZE_MAX
@@ -303,7 +303,7 @@ class StateView:
         """Records were trimmed before they were read."""
         if not self._settings.skip_gaps:
             raise Trimmed(f"records {first} to {end - 1} were trimmed before they were read")
-        self._fold.tally.missed += end - first
+        self._fold.stats.missed += end - first
         self._fold.skip_to(end)
 
     def _new_fold(self) -> Fold:

@@ -144,9 +144,9 @@ class StateView(Blocking[AsyncStateView]):
         return self._async.position
 
     @property
-    def tally(self) -> EventStats:
+    def stats(self) -> EventStats:
         """What went by."""
-        return self._call(lambda: self._async.tally.copy())
+        return self._call(lambda: self._async.stats.copy())
 
     def changes(
         self, kind: str | None = None, key: str | None = None, size_max: int = SIZE_MAX

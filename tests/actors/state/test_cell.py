@@ -310,7 +310,7 @@ def check(pool: Pool) -> None:
     assert values == dict(fold.state.get_type("t"))
     told = pool.answer(DescribeState(0))
     assert isinstance(told, StateDescribed)
-    assert (told.info.changes, told.info.resets) == (fold.tally.changes, fold.tally.resets)
+    assert (told.info.changes, told.info.resets) == (fold.stats.changes, fold.stats.resets)
 
 
 def test_what_is_no_question_is_refused() -> None:

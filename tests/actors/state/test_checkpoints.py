@@ -169,12 +169,12 @@ def test_a_disk_without_room_costs_nothing_but_work(pool: Watched) -> None:
 
 
 def saved_of(name: bytes, rng: Random, count: int) -> Checkpoint:
-    holding = StateTable()
+    table = StateTable()
     for number in range(count):
-        holding.take(put(f"{rng.randrange(10**6)}", number))
-    holding.take(b"no event")
+        table.take(put(f"{rng.randrange(10**6)}", number))
+    table.take(b"no event")
     witness = RecordFingerprint(count, Position(5, number), 7, b"d" * 32)
-    return Checkpoint(name, 9, witness, 3, holding.tally, holding.state, holding.weight)
+    return Checkpoint(name, 9, witness, 3, table.stats, table.state, table.size)
 
 
 def test_all_files_together_are_bounded(tmp_path: Path) -> None:
@@ -217,13 +217,13 @@ events = st.lists(
 @given(events, st.integers(0, 2**64 - 1))
 @settings(max_examples=50)
 def test_there_and_back(rows: list[tuple[str, str, int | None]], incarnation: int) -> None:
-    holding = StateTable()
+    table = StateTable()
     for kind, key, value in rows:
         operation = "delete" if value is None else "insert"
         event = {"type": kind, "key": key, "value": value, "headers": {"operation": operation}}
-        holding.take(json.dumps(event).encode())
+        table.take(json.dumps(event).encode())
     witness = RecordFingerprint(5, Position(5, 1), 7, b"d" * 32)
-    saved = Checkpoint(b"n", incarnation, witness, 3, holding.tally, holding.state, holding.weight)
+    saved = Checkpoint(b"n", incarnation, witness, 3, table.stats, table.state, table.size)
     assert decode_checkpoint(encode_checkpoint(saved)) == saved
 
 

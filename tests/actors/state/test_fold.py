@@ -89,7 +89,7 @@ def test_a_crash_at_any_event_loses_and_doubles_nothing(
         seen.append(fold.position)
     for sequence in range(fold.position, len(records)):
         fold.take(sequence, records[sequence])
-    assert fold.state == whole.state and fold.tally == whole.tally
+    assert fold.state == whole.state and fold.stats == whole.stats
     assert fold.position == len(records) and seen == sorted(seen)
 
 
@@ -102,8 +102,8 @@ def test_what_is_delivered_again_changes_nothing(records: list[bytes], data: st.
         if data.draw(st.booleans()):
             sequence = fold.position
     whole = fold_of(records)
-    fold.tally.repeated = 0
-    assert fold.state == whole.state and fold.tally == whole.tally
+    fold.stats.repeated = 0
+    assert fold.state == whole.state and fold.stats == whole.stats
 
 
 @given(STREAMS)
@@ -135,12 +135,12 @@ def test_what_was_taken_is_told() -> None:
     assert isinstance(second, Changed) and (second.before, second.value) == (1, 2)
     third = fold.take(2, put("a", -1))
     assert isinstance(third, Rejected) and third.why.reason is InvalidReason.BAD_VALUE
-    assert third.why.text == "$: -1 is less than the minimum of 0" and third.body == put("a", -1)
+    assert third.why.text == "$: -1 is less than the minimum of 0" and third.data == put("a", -1)
     assert fold.take(3, put("x", 1, kind="other")) is None
     assert fold.take(3, put("a", 9)) is None
     assert fold.take(4, RESET) == ControlApplied(4, Control.RESET)
-    tally = fold.tally
-    assert (tally.changes, tally.skipped, tally.other_types, tally.repeated) == (2, 1, 1, 1)
+    stats = fold.stats
+    assert (stats.changes, stats.skipped, stats.other_types, stats.repeated) == (2, 1, 1, 1)
     assert len(fold.state) == 0
 
 
@@ -157,14 +157,14 @@ def test_a_fold_that_stops_stays_before_what_it_stopped_at() -> None:
         fold.take(1, RESET)
     assert fold.position == 1 and dict(fold.state.get_type("user")) == {"a": 1}
     fold.take(1, put("b", 2))
-    assert dict(fold.state.get_type("user")) == {"a": 1, "b": 2} and fold.tally.resets == 0
+    assert dict(fold.state.get_type("user")) == {"a": 1, "b": 2} and fold.stats.resets == 0
 
 
 def test_a_gap_is_counted() -> None:
     fold = Fold()
     fold.take(0, put("a", 1))
     fold.take(5, put("b", 2))
-    assert fold.tally.missed == 4 and fold.position == 6
+    assert fold.stats.missed == 4 and fold.position == 6
 
 
 def test_a_checkpoint_of_another_stream_is_refused() -> None:
@@ -180,7 +180,7 @@ def test_a_checkpoint_under_a_new_schema_keeps_what_fits() -> None:
     again = Fold(PEOPLE)
     again.restore(fold.checkpoint())
     assert dict(again.state.get_type("user")) == {"a": 1}
-    assert again.tally.rejected == {"bad_value": 1}
+    assert again.stats.rejected == {"bad_value": 1}
     with pytest.raises(InvalidEvent):
         Fold(PEOPLE, OnInvalid.STOP).restore(fold.checkpoint())
 

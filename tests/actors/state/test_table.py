@@ -20,12 +20,12 @@ def gone(kind: str, key: str) -> bytes:
     return json.dumps({"type": kind, "key": key, "headers": {"operation": "delete"}}).encode()
 
 
-def listed(holding: StateTable, kind: str | None, count: int) -> list[tuple[str, str]]:
+def listed(table: StateTable, kind: str | None, count: int) -> list[tuple[str, str]]:
     """All names, by pages."""
     found: list[tuple[str, str]] = []
     after, more = None, True
     while more:
-        rows, more = holding.page(kind, after, count, 10**6)
+        rows, more = table.page(kind, after, count, 10**6)
         found += [(row[0], row[1]) for row in rows]
         after = found[-1] if found else None
     return found
@@ -34,58 +34,58 @@ def listed(holding: StateTable, kind: str | None, count: int) -> list[tuple[str,
 @pytest.mark.parametrize("seed", range(10))
 def test_pages_are_in_order_whatever_changed_before_them(seed: int) -> None:
     rng = Random(seed)
-    holding = StateTable()
+    table = StateTable()
     there: dict[tuple[str, str], int] = {}
     for turn in range(400):
         place = (rng.choice("abc"), str(rng.randrange(30)))
         match rng.randrange(20):
             case 0 if turn % 7 == 0:
-                holding.take(b'{"headers":{"control":"reset"}}')
+                table.take(b'{"headers":{"control":"reset"}}')
                 there.clear()
             case each if each < 8:
-                holding.take(gone(*place))
+                table.take(gone(*place))
                 there.pop(place, None)
             case _:
-                holding.take(put(*place, turn))
+                table.take(put(*place, turn))
                 there[place] = turn
         if rng.random() < 0.3:
-            assert listed(holding, None, rng.choice([1, 3, 100])) == sorted(there)
+            assert listed(table, None, rng.choice([1, 3, 100])) == sorted(there)
             kind = rng.choice("abcd")
             names = sorted(each for each in there if each[0] == kind)
-            assert listed(holding, kind, 4) == names
-        weight = sum(ENTRY_BYTES + len(key) + len(str(value)) for (_, key), value in there.items())
-        assert holding.weight == weight + len({kind for kind, _ in there}) * (TYPE_BYTES + 1)
+            assert listed(table, kind, 4) == names
+        size = sum(ENTRY_BYTES + len(key) + len(str(value)) for (_, key), value in there.items())
+        assert table.size == size + len({kind for kind, _ in there}) * (TYPE_BYTES + 1)
 
 
 def test_a_list_goes_on_behind_a_name_that_is_gone_and_shows_what_came_behind_it() -> None:
-    holding = StateTable()
+    table = StateTable()
     for key in "bdfh":
-        holding.take(put("t", key))
-    rows, more = holding.page(None, None, 2, 10**6)
+        table.take(put("t", key))
+    rows, more = table.page(None, None, 2, 10**6)
     assert [row[1] for row in rows] == ["b", "d"] and more
     for body in (gone("t", "d"), put("t", "a"), put("t", "e"), put("u", "x"), put("s", "y")):
-        holding.take(body)
-    rows, more = holding.page(None, ("t", "d"), 10, 10**6)
+        table.take(body)
+    rows, more = table.page(None, ("t", "d"), 10, 10**6)
     assert [row[:2] for row in rows] == [("t", "e"), ("t", "f"), ("t", "h"), ("u", "x")]
     assert not more
 
 
 def test_a_list_that_nobody_goes_on_with_is_forgotten() -> None:
-    holding = StateTable()
+    table = StateTable()
     for number in range(10):
-        holding.take(put("t", f"{number}"))
-    listed(holding, None, 3)
+        table.take(put("t", f"{number}"))
+    listed(table, None, 3)
     for number in range(2 * FORGET_AFTER):
-        holding.take(put("t", f"n{number}"))
-    assert holding._keys["t"]._names is None
-    assert len(listed(holding, None, 1000)) == 10 + 2 * FORGET_AFTER
+        table.take(put("t", f"n{number}"))
+    assert table._keys["t"]._names is None
+    assert len(listed(table, None, 1000)) == 10 + 2 * FORGET_AFTER
 
 
 def test_pages_are_bounded_by_bytes_but_have_a_row() -> None:
-    holding = StateTable()
+    table = StateTable()
     for number in range(5):
-        holding.take(put("t", f"{number}" * 100))
-    rows, more = holding.page("t", None, 100, 10)
+        table.take(put("t", f"{number}" * 100))
+    rows, more = table.page("t", None, 100, 10)
     assert len(rows) == 1 and more
-    rows, more = holding.page("t", None, 100, 250)
+    rows, more = table.page("t", None, 100, 250)
     assert len(rows) == 2 and more

@@ -140,7 +140,7 @@ async def test_what_does_not_fit_is_dropped_kept_aside_or_stops() -> None:
         await stream.append([put("u1", {"id": "u1", "age": 1}, "user"), bad, b"hello"])
         async with follow_state(stream, PEOPLE) as view:
             await view.caught_up()
-            assert view.tally.rejected == {"bad_value": 1, "not_json": 1}
+            assert view.stats.rejected == {"bad_value": 1, "not_json": 1}
             assert view.get("user", "u1") == {"id": "u1", "age": 1} and not view.quarantined
         aside = FollowSettings(on_invalid=OnInvalid.QUARANTINE, quarantine_max=10)
         async with follow_state(stream, PEOPLE, aside) as view:
@@ -177,7 +177,7 @@ async def test_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         await stream.trim(2)
         async with follow_state(stream, None, settings) as view:
             await view.caught_up()
-            assert dict(view.get_type("note")) == {"a": 3, "b": 2} and view.tally.changes == 3
+            assert dict(view.get_type("note")) == {"a": 3, "b": 2} and view.stats.changes == 3
 
 
 async def test_a_checkpoint_of_an_end_that_was_lost_counts_for_nothing(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_a_checkpoint_of_an_end_that_was_lost_counts_for_nothing(tmp_path:
         async with follow_state(stream, None, settings) as view:
             await view.caught_up()
             assert dict(view.get_type("note")) == {"a": 1, "b": 2, "c": 3}
-        assert view.tally.changes == 3
+        assert view.stats.changes == 3
 
 
 async def test_a_snapshot_is_a_hint_to_keep_a_checkpoint(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_what_was_trimmed_before_it_was_read_is_told(tmp_path: Path) -> No
         settings = FollowSettings(checkpoint=path, skip_gaps=True)
         async with follow_state(stream, None, settings) as view:
             await view.applied(2)
-            assert dict(view.get_type("note")) == {"a": 1, "c": 3} and view.tally.missed == 1
+            assert dict(view.get_type("note")) == {"a": 1, "c": 3} and view.stats.missed == 1
 
 
 async def test_it_may_begin_with_what_the_node_has() -> None:
@@ -248,11 +248,11 @@ async def test_it_may_begin_with_what_the_node_has() -> None:
         await stream.append(put("x", {"id": 5}, "user"))
         async with follow_state(stream, PEOPLE, FollowSettings(from_node=True)) as view:
             await view.caught_up()
-            assert view.tally.changes == 0 and view.position == 501
+            assert view.stats.changes == 0 and view.position == 501
             assert dict(view.get_type("note")) == {str(key): 450 + key for key in range(50)}
             last = await stream.append(put("7", "new"))
             await view.applied(last.first)
-            assert view.get("note", "7") == "new" and view.tally.changes == 1
+            assert view.get("note", "7") == "new" and view.stats.changes == 1
 
 
 async def test_a_stream_that_is_deleted_ends_it_and_one_made_anew_begins_it_anew() -> None:

@@ -187,7 +187,7 @@ async def test_a_crash_of_the_state_costs_nothing_but_time(
         cell = mill.node.scheduler.cells[state_cell(b"users")]
         broken = cell.behaviour
         assert broken is not None
-        broken._holding = None  # type: ignore[attr-defined]
+        broken._table = None  # type: ignore[attr-defined]
         await mill.by_p2p("users", [put("b", 2)])
         assert cell.behaviour is not broken
         assert (await mill.state("users"))["user"] == {"a": 1, "b": 2}

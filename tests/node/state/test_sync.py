@@ -72,7 +72,7 @@ def test_what_is_written_is_followed_and_gone_on_with(stream: Stream, tmp_path: 
         marks = [each.control for each in heard if isinstance(each, ControlApplied)]
         assert marks == [Control.SNAPSHOT_START, Control.SNAPSHOT_END]
         assert view.get("note", "n1") == "hello" and view.get_type("user") == {}
-        assert (view.tally.snapshots, view.failure) == (1, None)
+        assert (view.stats.snapshots, view.failure) == (1, None)
         position = view.position
     with follow_state(stream, CHAT, settings) as view:
         view.applied(position - 1)

@@ -21,20 +21,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ack not written",
         "acks",
-        "actors/channels/holding.py",
-        "        effects.changes.append("
-        "Gone(message_id, row.key, self._keys.settle(row), len(row.data)))",
-        "        self._keys.settle(row)",
+        "actors/channels/channel.py",
+        "        effects.changes.append(MessageRemoved(message_id, row.key, retained, size))\n",
+        "",
     ),
     Mutant(
         "ack ends the lease alone",
         "acks",
-        "actors/channels/holding.py",
+        "actors/channels/channel.py",
         (
-            "        if self._delivery.ack(guest, message_id):\n"
+            "        if self.delivery.ack(consumer, message_id):\n"
             "            self.remove(message_id, effects)"
         ),
-        "        self._delivery.ack(guest, message_id)",
+        "        self.delivery.ack(consumer, message_id)\n        self.delivery.end_leases(message_id)",
     ),
     Mutant(
         "last but one ack ends it",
@@ -47,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "ack of a subscriber not written",
         "acks",
         "actors/channels/delivery_modes.py",
-        "        self.members.note_ack(subscription, row.id)\n",
+        "        self._subscribers.store_ack(subscription, row.id)\n",
         "",
     ),
     Mutant(
@@ -60,9 +59,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nack taken for a rejection",
         "acks",
-        "actors/channels/holding.py",
-        "        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT)",
-        "        is_final = nack.reason in (Reason.REJECT, Reason.CANNOT_DECRYPT, Reason.LATER)",
+        "actors/channels/channel.py",
+        "        if nack.reason not in (NackReason.REJECT, NackReason.CANNOT_DECRYPT):",
+        (
+            "        if nack.reason not in ("
+            "NackReason.REJECT, NackReason.CANNOT_DECRYPT, NackReason.LATER):"
+        ),
     ),
     Mutant(
         "waiting push acked",
@@ -89,14 +91,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "leases forgotten where a write fails",
         "leases",
         "actors/runtime/cell.py",
-        "            self.loans = lender.loans(pushes_in(lost))",
-        "            self.loans = ()",
+        "            self._handover = observer.hand_over(lost)",
+        "            self._handover = None",
     ),
     Mutant(
         "touch not noted",
         "leases",
         "actors/channels/delivery.py",
-        "        guest.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.begun)\n",
+        "        consumer.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.started)\n",
         "",
     ),
     Mutant(
@@ -123,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "actors/channels/delivery.py",
         (
             "                failed[message_id] = self._count(message_id, lease.attempt)\n"
-            "            self._give_back(guest, message_id)\n"
+            "            self._give_back(consumer, message_id)\n"
         ),
         "                failed[message_id] = self._count(message_id, lease.attempt)\n",
     ),
@@ -137,8 +139,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "attempts not written",
         "leases",
-        "actors/channels/holding.py",
-        "            effects.changes.append(Tried(message_id, count))\n",
+        "actors/channels/channel.py",
+        "            effects.changes.append(AttemptsSet(message_id, count))\n",
         "",
     ),
     Mutant(
@@ -152,15 +154,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "rest not kept",
         "leases",
         "actors/channels/delivery.py",
-        "            rest_s = min(nack.delay_ms / 1000, REST_S_MAX)",
-        "            rest_s = min(nack.delay_ms / 1_000_000, REST_S_MAX)",
+        "            delay_s = min(nack.delay_ms / 1000, NACK_DELAY_S_MAX)",
+        "            delay_s = min(nack.delay_ms / 1_000_000, NACK_DELAY_S_MAX)",
     ),
     Mutant(
         "credit back twice",
         "leases",
         "actors/channels/delivery.py",
-        ("        if credit:\n            guest.credit += 1\n"),
-        ("        if credit:\n            guest.credit += 2\n"),
+        ("        if credit:\n            consumer.credit += 1\n"),
+        ("        if credit:\n            consumer.credit += 2\n"),
     ),
     Mutant(
         "lost connection is no attempt",
@@ -194,15 +196,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "a second more",
         "ttl",
         "actors/channels/publish.py",
-        "        row = Row(message_id, key, ttl, start + ttl, data, source, origin)",
-        "        row = Row(message_id, key, ttl, start + ttl + 1, data, source, origin)",
+        "        row = StoredMessage(message_id, key, ttl, start + ttl, data, source, origin)",
+        "        row = StoredMessage(message_id, key, ttl, start + ttl + 1, data, source, origin)",
     ),
     Mutant(
         "a second less",
         "ttl",
         "actors/channels/publish.py",
-        "        row = Row(message_id, key, ttl, start + ttl, data, source, origin)",
-        "        row = Row(message_id, key, ttl, start + ttl - 1, data, source, origin)",
+        "        row = StoredMessage(message_id, key, ttl, start + ttl, data, source, origin)",
+        "        row = StoredMessage(message_id, key, ttl, start + ttl - 1, data, source, origin)",
     ),
     Mutant(
         "default for all",
@@ -295,9 +297,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "key goes with its message",
         "journal",
-        "actors/channels/holding.py",
-        "Gone(message_id, row.key, self._keys.settle(row), len(row.data))",
-        "Gone(message_id, row.key, None, len(row.data))",
+        "actors/channels/channel.py",
+        "MessageRemoved(message_id, row.key, retained, size)",
+        "MessageRemoved(message_id, row.key, None, size)",
     ),
     Mutant(
         "carry replayed from its end",
@@ -362,8 +364,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "subscriber begins at the end",
         "reconnect",
         "actors/channels/delivery_modes.py",
-        "        guest.joined_after = guest.subscription.floor",
-        "        guest.joined_after = self._buffer.last_id",
+        "        consumer.starts_after = consumer.subscription.floor",
+        "        consumer.starts_after = self._buffer.last_id",
     ),
     Mutant(
         "touch waits for ever",
