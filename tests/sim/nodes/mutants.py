@@ -33,7 +33,10 @@ MUTANTS: tuple[Mutant, ...] = (
             "        if self.delivery.ack(consumer, message_id):\n"
             "            self.remove(message_id, effects)"
         ),
-        "        self.delivery.ack(consumer, message_id)\n        self.delivery.end_leases(message_id)",
+        (
+            "        self.delivery.ack(consumer, message_id)\n"
+            "        self.delivery.end_leases(message_id)"
+        ),
     ),
     Mutant(
         "last but one ack ends it",
@@ -98,7 +101,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "touch not noted",
         "leases",
         "actors/channels/delivery.py",
-        "        consumer.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.started)\n",
+        (
+            "        consumer.leases[message_id] = "
+            "Lease(until, lease.attempt, lease.size, lease.started)\n"
+        ),
         "",
     ),
     Mutant(
