@@ -1,4 +1,4 @@
-"""How a queue and a worker reach their node: what `connect` is told again for each connection."""
+"""The connector of a queue or a worker: opens channels with the same options each time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.transports.p2p.handshake import Signer
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """As in `node.connect`."""
+    """Options of `millpond.connect` that queues and workers take."""
 
     token: str | bytes | None
     identity: Signer | None
@@ -51,11 +51,11 @@ class Connector:
 
     @property
     def has_identity(self) -> bool:
-        """Does the node know who we are, beyond a token?"""
+        """Whether the node knows this client by an identity, beyond a token."""
         return self._options.get("identity") is not None
 
     def now(self) -> Callable[[], float]:
-        """The clock of the running library, as it is now also within a turn of the loop."""
+        """The clock of the running loop, which moves within a pass of the loop as well."""
         return self._options.get("now") or current_environment().monotonic
 
     def join(

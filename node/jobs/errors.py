@@ -1,4 +1,4 @@
-"""What handlers raise to say what becomes of their job, and what those who wait for it catch."""
+"""Errors of jobs: those that handlers raise, and those that producers catch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import SupportsFloat
 
 
 class Retry(Exception):
-    """Raised by a handler: try the job again, in `delay` seconds; None: as the task backs off.
+    """Raised by a handler: try the job again, in `delay` seconds; None: by the task's backoff.
 
-    Raises TypeError for a delay that is no number, ValueError for one below 0. The rest is an hour
+    Raises TypeError for a delay that is no number, ValueError for one below 0. The delay is an hour
     at most.
     """
 
@@ -38,11 +38,11 @@ class PayloadRefused(Exception):
 
 
 class LeaseExpired(Exception):
-    """The job was done after its lease was over: it is not acknowledged, others may have it."""
+    """The job was done after its lease was over: it is not acknowledged, and may run again."""
 
 
 class JobFailed(Exception):
-    """The job became a dead letter. `error` is the text of what its last attempt raised."""
+    """The job became a dead letter. `error` is the text of the error of its last attempt."""
 
     def __init__(self, reason: str, error: str = "") -> None:
         super().__init__(f"{reason}: {error}" if error else reason)
@@ -51,7 +51,7 @@ class JobFailed(Exception):
 
 
 class JobCancelled(Exception):
-    """Somebody cancelled the job."""
+    """The job was cancelled."""
 
 
 def seconds_of(name: str, value: SupportsFloat) -> float:

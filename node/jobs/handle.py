@@ -1,4 +1,4 @@
-"""A job that was put: its id, and the wait for its result."""
+"""The handle of a job that was put: its id, and its result."""
 
 from __future__ import annotations
 
@@ -23,39 +23,56 @@ class _Failure(msgspec.Struct):
 
 
 class PendingResult:
-    """What came of one job so far. The first result counts: a job that ran twice may have two."""
+    """The result of one job, as far as it is known.
+
+    The first result counts: a job that ran twice may have two.
+    """
 
     def __init__(self) -> None:
-        self.answer: ReplyFuture[Any] = ReplyFuture()
+        self.future: ReplyFuture[Any] = ReplyFuture()
         self.progress: deque[Any] = deque(maxlen=PROGRESS_MAX)
         self.changed = anyio.Event()
         self.job = 0
-        self.look_at = inf
-        """When the node is to be asked about the job; `rest_s` was the rest before that."""
-        self.rest_s = 0.0
+        self.check_at = inf
+        """The time to ask the node about the job."""
         self.is_overdue = False
         """The job is gone, and its result has not come yet."""
+        self._check_delay_s = 0.0
 
-    def hear(self, news: JobUpdate) -> None:
-        """Take what the mailbox brought."""
-        match news.kind:
+    def watch(self, job: int, check_at: float) -> None:
+        """The job's id, and the time of its first check."""
+        self.job, self.check_at = job, check_at
+
+    def check_later(self, now: float, first_s: float, max_s: float) -> None:
+        """The job is still there: check again after a delay that doubles."""
+        self._check_delay_s = min(2 * self._check_delay_s or first_s, max_s)
+        self.check_at = now + self._check_delay_s
+
+    def overdue(self, check_at: float) -> None:
+        """The job is gone: its result has until then to come."""
+        self.is_overdue = True
+        self.check_at = check_at
+
+    def update(self, update: JobUpdate) -> None:
+        """Take an update from the mailbox."""
+        match update.kind:
             case "progress":
-                self.progress.append(news.value)
+                self.progress.append(update.value)
             case "result":
-                self.answer.resolve(news.value)
+                self.future.resolve(update.value)
             case "failed":
-                self.answer.fail(_failure(news.value))
+                self.future.fail(_failure(update.value))
             case "cancelled":
-                self.answer.fail(JobCancelled("the job was cancelled"))
+                self.future.fail(JobCancelled("the job was cancelled"))
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Nothing will come any more."""
-        self.answer.fail(error)
+        """No result will come any more."""
+        self.future.fail(error)
         self._wake()
 
     def _wake(self) -> None:
-        # Whoever waits has this event; one who comes later has to have another.
+        # The tasks that wait have this event; later ones need another.
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
 
@@ -70,42 +87,42 @@ class Handle:
     ttl: int
     existing: bool
 
-    def __init__(self, job: int, ttl: int, existing: bool, wait: PendingResult | None) -> None:
+    def __init__(self, job: int, ttl: int, existing: bool, pending: PendingResult | None) -> None:
         self.id = job
         self.ttl = ttl
         self.existing = existing
-        self._wait = wait
+        self._pending = pending
 
     def __repr__(self) -> str:
         return f"Handle(id={self.id}, existing={self.existing})"
 
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  as others call it
-        """What the handler returned.
+        """The value that the handler returned.
 
-        Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds: nobody tells when
-        a job's time is over, or when it used up the attempts that its queue has. ValueError if the
-        job was put without `wait=True`.
+        Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds. That a job expired
+        or used up the attempts of its queue is noticed late. ValueError if the job was put without
+        `wait=True`.
         """
         with anyio.fail_after(timeout):
-            return await self._waited().answer.wait()
+            return await self._pending_result().future.wait()
 
     async def progress(self) -> AsyncIterator[Any]:
-        """What the handler tells of its progress, until there is a result.
+        """The progress that the handler reports, until there is a result.
 
         Where several tasks read, each value is for one of them.
         """
-        wait = self._waited()
+        pending = self._pending_result()
         while True:
-            while wait.progress:
-                yield wait.progress.popleft()
-            if wait.answer.done:
+            while pending.progress:
+                yield pending.progress.popleft()
+            if pending.future.done:
                 return
-            await wait.changed.wait()
+            await pending.changed.wait()
 
-    def _waited(self) -> PendingResult:
-        if self._wait is None:
-            raise ValueError("nobody waits for this job: put it with wait=True")
-        return self._wait
+    def _pending_result(self) -> PendingResult:
+        if self._pending is None:
+            raise ValueError("the job has no result: put it with wait=True")
+        return self._pending
 
 
 def _failure(value: Any) -> JobFailed:

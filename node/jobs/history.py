@@ -1,4 +1,4 @@
-"""What happened to jobs, as records of JSON in the stream `jobs/QUEUE` of the node."""
+"""The history of jobs: JSON records in the stream `jobs/QUEUE` of the node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class History:
-    """Writes entries, in the background: what cannot be written is dropped, no job waits for it."""
+    """Writes entries in the background. No job waits for it; entries that fail are dropped."""
 
     def __init__(self, wall: Callable[[], float], worker: str) -> None:
         self._wall = wall
@@ -79,7 +79,7 @@ class History:
             try:
                 await _append(streams(queue).stream(stream_name(queue)), batch)
             except (NotAllowed, NotNegotiated) as exc:
-                log.warning("history of jobs is off: %s (it needs the right `admin`)", exc)
+                log.warning("the history of jobs is off: %s (it needs the right `admin`)", exc)
                 self._off = True
             except (RequestError, ConnectionLost, ChannelClosed, *UNREADABLE) as exc:
                 log.warning("%d entries of history are lost: %s", len(batch), exc)

@@ -1,4 +1,4 @@
-"""What a handler sees of its job."""
+"""A job as its handler sees it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from millpond.node.jobs.worker.leased_job import LeasedJob
 
 
 class Job:
-    """A job that is being worked on. `attempt` counts from 1; `id` is the same in each of them."""
+    """A job that runs. `attempt` counts from 1; `id` is the same in each attempt."""
 
-    __slots__ = ("_held", "_now", "_report", "attempt", "headers", "id", "name", "payload", "queue")
+    __slots__ = (
+        "_leased",
+        "_now",
+        "_report",
+        "attempt",
+        "headers",
+        "id",
+        "name",
+        "payload",
+        "queue",
+    )
 
     def __init__(
-        self, held: LeasedJob, now: Callable[[], float], report: Callable[[Any], None]
+        self, leased: LeasedJob, now: Callable[[], float], report: Callable[[Any], None]
     ) -> None:
-        self.id = held.message.id
-        self.attempt = held.message.attempt
-        self.name = held.body.name
-        self.payload = held.body.payload
-        self.queue = held.feed.queue
-        self.headers: Headers = held.body.headers
-        self._held = held
+        self.id = leased.message.id
+        self.attempt = leased.message.attempt
+        self.name = leased.content.name
+        self.payload = leased.content.payload
+        self.queue = leased.subscription.queue
+        self.headers: Headers = leased.content.headers
+        self._leased = leased
         self._now = now
         self._report = report
 
@@ -32,21 +42,21 @@ class Job:
 
     @property
     def lease_left(self) -> float:
-        """Seconds for which the job is surely ours; it is renewed on its own."""
-        return 0.0 if self._held.is_lost else max(0.0, self._held.until - self._now())
+        """Seconds for which the lease surely lasts. The worker renews it by itself."""
+        return 0.0 if self._leased.is_lost else max(0.0, self._leased.until - self._now())
 
     @property
     def cancelled(self) -> bool:
-        """Should the handler stop? An async one is cancelled; one in a thread looks now and then.
+        """Whether the handler should stop: an async one is cancelled, one in a thread has to look.
 
-        True when the lease is lost, the job was cancelled, or the worker cannot wait any longer.
+        True when the lease is lost, the job was cancelled, or the worker ends.
         """
-        return self._held.is_lost or self._held.is_given_up
+        return self._leased.is_lost or self._leased.is_given_up
 
-    def progress(self, value: Any) -> None:
-        """Tell who waits for the result, if anybody does. Never waits, may be called in a thread.
+    def progress(self, value: object) -> None:
+        """Report progress to the producer that waits. Returns at once; any thread may call.
 
-        What is told faster than it can be carried is dropped.
+        Reports that come faster than they can be sent are dropped.
         """
-        if self._held.body.reply_to is not None:
+        if self._leased.content.reply_to is not None:
             self._report(value)

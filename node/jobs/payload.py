@@ -1,7 +1,7 @@
 """The bytes of a job (docs/reference/wire-protocol.md, "The bytes of a job"): a MessagePack map
 with short keys.
 
-A message that is no such map is a job as well, without a name: `millpond put jobs/mail '{...}'`.
+Any other message is a job as well, without a name: `millpond put jobs/mail '{...}'`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Headers = dict[str, str]
 
 
 class ReplyTo(msgspec.Struct, frozen=True):
-    """Who waits for the result: a mailbox, and the number of the wait there."""
+    """The address of a result: a mailbox, and a number in it."""
 
     mailbox: bytes
     number: int
 
 
 class JobMessage(msgspec.Struct, frozen=True):
-    """What a job says. `attempts` None: as its task says. `enqueued_ms` 0: nobody knows."""
+    """A job as its message has it. `attempts` None: those of the task. `enqueued_ms` 0: unknown."""
 
     payload: Any
     name: str | None = None
@@ -71,17 +71,17 @@ def channel_of(queue: str) -> bytes:
 
 
 def encode_job(body: JobMessage) -> bytes:
-    """The bytes. Raises TypeError for a payload that MessagePack cannot carry."""
+    """The bytes. Raises TypeError for a payload that MessagePack cannot encode."""
     if body.attempts is not None and not 1 <= body.attempts <= ATTEMPTS_MAX:
         raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {body.attempts}")
-    waiter = body.reply_to
+    reply_to = body.reply_to
     return _encoder.encode(
         _Wire(
             1,
             body.payload,
             body.name,
-            None if waiter is None else waiter.mailbox,
-            0 if waiter is None else waiter.number,
+            None if reply_to is None else reply_to.mailbox,
+            0 if reply_to is None else reply_to.number,
             body.attempts,
             body.headers,
             body.enqueued_ms,
@@ -90,13 +90,13 @@ def encode_job(body: JobMessage) -> bytes:
 
 
 def decode_job(data: bytes) -> JobMessage:
-    """What the bytes say. Never raises: foreign bytes are the payload, as JSON if they are that."""
+    """The job. Never raises: other bytes are the payload, decoded if they are JSON."""
     try:
         wire = _decoder.decode(data)
     except UNREADABLE:
         return JobMessage(_foreign(data))
-    waiter = None if wire.q is None else ReplyTo(wire.q, wire.w)
-    return JobMessage(wire.p, wire.n, waiter, wire.a, wire.h, wire.e)
+    reply_to = None if wire.q is None else ReplyTo(wire.q, wire.w)
+    return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e)
 
 
 def _foreign(data: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""A producer's view of a queue: put jobs, wait for results, look at jobs, retry and cancel them.
+"""A job queue for producers: put jobs, wait for results, list, retry and cancel jobs.
 
 `async with Queue("tcp://127.0.0.1:7400", "mail") as queue: await queue.put({"to": "alice"})`
 """
@@ -50,7 +50,7 @@ from millpond.node.jobs.results import ResultMailboxes, decode_update, mailbox_n
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
 MAILBOX_WINDOW = 256
-AGAIN_S = 0.2
+RETRY_S = 0.2
 
 Due = datetime | float
 
@@ -58,8 +58,8 @@ Due = datetime | float
 class Queue:
     """A queue of a node, by name; use it with `async with`. Tasks may share it.
 
-    Options as those of `node.connect`. What it asks raises RequestErrors, ConnectionLost and
-    ChannelClosed; ValueError and TypeError for arguments.
+    Options as those of `connect`. Methods raise RequestErrors, ConnectionLost and ChannelClosed;
+    ValueError and TypeError for arguments.
     """
 
     name: str
@@ -74,30 +74,30 @@ class Queue:
     ) -> None:
         self.name = name
         self._channel_name = channel_of(name)
-        self._way = Connector(url, options)
+        self._connector = Connector(url, options)
         self._given_wall = wall
         self._wall: Callable[[], float]
         self._mailbox = b""
-        self._waits: WeakValueDictionary[int, PendingResult] = WeakValueDictionary()
-        """As long as somebody has the handle."""
-        self._waited = 0
-        self._joining = anyio.Lock()
+        self._pending: WeakValueDictionary[int, PendingResult] = WeakValueDictionary()
+        """By number, as long as the handle is alive."""
+        self._numbers = 0
+        self._opening = anyio.Lock()
         self._has_mailbox = False
         self._stack = AsyncExitStack()
         self._channel: Channel | None = None
         self._tasks: TaskGroup
-        self._lookout: ResultWatch
+        self._watch: ResultWatch
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
     async def __aenter__(self) -> Self:
         self._wall = self._given_wall or current_environment().wall
-        self._mailbox = self._mailbox or self._way.entropy(MAILBOX_BYTES)
+        self._mailbox = self._mailbox or self._connector.entropy(MAILBOX_BYTES)
         await self._stack.__aenter__()
         try:
             self._stack.enter_context(single_errors())
-            joined = self._way.join(self._channel_name, "producer", mode="queue")
+            joined = self._connector.join(self._channel_name, "producer", mode="queue")
             self._channel = await self._stack.enter_async_context(joined)
             self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         except BaseException as exc:
@@ -116,14 +116,14 @@ class Queue:
 
     @property
     def channel(self) -> Channel:
-        """The queue as a channel; what is put there without a name is a job as well."""
+        """The channel of the queue; a message that is put there directly is a job as well."""
         if self._channel is None:
             raise ValueError("the queue is not open: use `async with`")
         return self._channel
 
     async def put(
         self,
-        payload: Any = None,
+        payload: object = None,
         *,
         name: str | None = None,
         ttl: int = 0,
@@ -136,48 +136,49 @@ class Queue:
     ) -> Handle:
         """Put a job; it is kept when this returns, as durably as the node promises.
 
-        `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while a
-        job of the same `unique` is in the queue, this one is that one, and is not put. `ttl`: it is
-        gone so many seconds after it is due (0: the channel's default). `attempts`: instead of the
-        task's. `wait`: a result is asked for. `retry_for` as in `Channel.put`.
+        `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while
+        the queue has a job of this unique key, no other one is put, and the handle is that of the
+        first. `ttl`: the job expires so many seconds after it is due (0: the channel's default).
+        `attempts`: instead of the task's. `wait`: the handle gets a result. `retry_for` as in
+        `Channel.put`.
         """
-        mark = unique.encode() if isinstance(unique, str) else unique
-        if mark is not None and not 0 < len(mark) <= UNIQUE_BYTES_MAX:
-            raise ValueError(f"unique has 1 to {UNIQUE_BYTES_MAX} bytes, not {len(mark)}")
-        if wait and mark is not None:
-            raise ValueError("the result of a unique job is for who put it first: leave wait out")
+        unique_key = unique.encode() if isinstance(unique, str) else unique
+        if unique_key is not None and not 0 < len(unique_key) <= UNIQUE_BYTES_MAX:
+            raise ValueError(f"unique has 1 to {UNIQUE_BYTES_MAX} bytes, not {len(unique_key)}")
+        if wait and unique_key is not None:
+            raise ValueError("a unique job's result goes to its first producer: leave out wait")
         channel = self.channel
-        number, waiting = (await self._wait()) if wait else (0, None)
-        waiter = ReplyTo(self._mailbox, number) if wait else None
+        number, pending = (await self._new_pending()) if wait else (0, None)
+        reply_to = ReplyTo(self._mailbox, number) if wait else None
         enqueued_ms = round(self._wall() * 1000)
         try:
-            body = encode_job(
-                JobMessage(payload, name, waiter, attempts, headers or {}, enqueued_ms)
+            data = encode_job(
+                JobMessage(payload, name, reply_to, attempts, headers or {}, enqueued_ms)
             )
-            # Nobody is pushed what was put under its own identity, but who puts jobs may work, too.
-            if due is None and mark is None and not self._way.has_identity:
-                receipt = await channel.put(body, ttl=ttl, retry_for=retry_for)
-                handle = Handle(receipt.id, receipt.ttl, False, waiting)
+            # A PUT is not pushed to the identity that put it; a producer may run a worker, too.
+            if due is None and unique_key is None and not self._connector.has_identity:
+                receipt = await channel.put(data, ttl=ttl, retry_for=retry_for)
+                handle = Handle(receipt.id, receipt.ttl, False, pending)
             else:
-                asked = self._asked(body, ttl, due, mark)
-                handle = await self._put_with(asked, retry_for, waiting)
+                fields = self._put_fields(data, ttl, due, unique_key)
+                handle = await self._put_request(fields, retry_for, pending)
         except BaseException:
-            self._waits.pop(number, None)
+            self._pending.pop(number, None)
             raise
-        if waiting is not None:
+        if pending is not None:
             due_s = max(0.0, self._due_ms(due) / 1000 - self._wall())
-            self._lookout.watch(waiting, handle.id, due_s)
+            self._watch.watch(pending, handle.id, due_s)
         return handle
 
     async def jobs(self, *states: JobState) -> AsyncIterator[JobInfo]:
-        """The jobs that are there, in the order of their ids; of all states if none is named."""
+        """The jobs of the queue, in the order of their ids; of all states if none is named."""
         for state in states or (None,):
             after, more = 0, True
             while more:
-                asked = {"after": after, "limit": PAGE}
+                fields = {"after": after, "limit": PAGE}
                 if state is not None:
-                    asked["state"] = state  # type: ignore[assignment]
-                answer = await ask(self.channel, Operation.LIST, **asked)
+                    fields["state"] = state  # type: ignore[assignment]
+                answer = await ask(self.channel, Operation.LIST, **fields)
                 rows = [job_info(fields) for fields in answer["jobs"]]
                 for row in rows:
                     yield row
@@ -189,64 +190,70 @@ class Queue:
         return job_info(await ask(self.channel, Operation.SHOW, id=job))
 
     def history(self, job: int) -> AsyncIterator[HistoryEntry]:
-        """What workers told of a job, oldest first. Needs the right to administer the node."""
+        """The history of a job, oldest entry first. Needs the right to administer the node."""
         return entries_of(self.channel.streams, self.name, job)
 
     async def retry(self, job: int) -> None:
-        """A job that rests, or is due later, is due now. Raises NotFound."""
+        """Make a job that is delayed due now. Raises NotFound."""
         await ask(self.channel, Operation.RETRY, id=job)
 
     async def cancel(self, job: int) -> None:
-        """The job is gone; who works on it loses the lease, who waits for it is told.
+        """Remove a job: its worker loses the lease, and its producer gets JobCancelled.
 
         Raises NotFound.
         """
-        waiter = decode_job((await self.show(job)).data or b"").reply_to
+        reply_to = decode_job((await self.show(job)).data or b"").reply_to
         await ask(self.channel, Operation.CANCEL, id=job)
-        if waiter is not None:
+        if reply_to is not None:
             async with anyio.create_task_group() as tasks:
-                mailboxes = ResultMailboxes(self._way, tasks, self._way.now())
-                await mailboxes.tell(self.name, waiter, "cancelled")
+                mailboxes = ResultMailboxes(self._connector, tasks, self._connector.now())
+                await mailboxes.send(self.name, reply_to, "cancelled")
                 await mailboxes.aclose()
 
     async def retry_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Put dead letters back, all if `ids` is None, with new ids and attempts; how many."""
-        return await self._dead(Operation.DEAD_RETRY, ids)
+        """Put dead letters back, all if `ids` is None, with new ids and attempts; their number."""
+        return await self._dead_letters(Operation.DEAD_RETRY, ids)
 
     async def purge_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Forget dead letters, all if `ids` is None; how many."""
-        return await self._dead(Operation.DEAD_PURGE, ids)
+        """Delete dead letters, all if `ids` is None; their number."""
+        return await self._dead_letters(Operation.DEAD_PURGE, ids)
 
     async def counts(self) -> QueueCounts:
-        """How many jobs are in each state, and how many workers there are."""
+        """The number of jobs in each state, and of workers."""
         return await queue_counts(self.channel)
 
-    def _asked(self, body: bytes, ttl: int, due: Due | None, mark: bytes | None) -> dict[str, Any]:
-        asked: dict[str, Any] = {"key": self._way.rng.randrange(KEYS), "ttl": ttl, "data": body}
+    def _put_fields(
+        self, data: bytes, ttl: int, due: Due | None, unique_key: bytes | None
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "key": self._connector.rng.randrange(KEYS),
+            "ttl": ttl,
+            "data": data,
+        }
         if due_ms := self._due_ms(due):
-            asked["due"] = due_ms
-        if mark is not None:
-            asked["unique"] = mark
-        return asked
+            fields["due"] = due_ms
+        if unique_key is not None:
+            fields["unique"] = unique_key
+        return fields
 
-    async def _put_with(
-        self, asked: dict[str, Any], retry_for: float, waiting: PendingResult | None
+    async def _put_request(
+        self, fields: dict[str, Any], retry_for: float, pending: PendingResult | None
     ) -> Handle:
-        """By the request that knows `due` and `unique`; one key, however often it is asked."""
-        budget = RetryBudget(retry_for, self._way.rng, self._way.now())
+        """Put by the operation that has `due` and `unique`, with one key for all retries."""
+        budget = RetryBudget(retry_for, self._connector.rng, self._connector.now())
         while True:
             try:
-                answer = await ask(self.channel, Operation.PUT, **asked)
-            except KeyReused:  # somebody else's, by chance: nothing was stored
-                asked["key"] = self._way.rng.randrange(KEYS)
+                answer = await ask(self.channel, Operation.PUT, **fields)
+            except KeyReused:  # of another client, by chance: nothing was stored
+                fields["key"] = self._connector.rng.randrange(KEYS)
                 continue
             except OutcomeUnknown:
-                await anyio.sleep(self._way.rng.uniform(0.0, AGAIN_S))
+                await anyio.sleep(self._connector.rng.uniform(0.0, RETRY_S))
                 continue
             except TEMPORARY as error:
                 await budget.wait(error)
                 continue
-            return Handle(answer["id"], answer["ttl"], bool(answer["existing"]), waiting)
+            return Handle(answer["id"], answer["ttl"], bool(answer["existing"]), pending)
 
     def _due_ms(self, due: Due | None) -> int:
         match due:
@@ -258,7 +265,7 @@ class Queue:
                 at = self._wall() + due
         return max(0, round(at * 1000))
 
-    async def _dead(self, operation: Operation, ids: Sequence[int] | None) -> int:
+    async def _dead_letters(self, operation: Operation, ids: Sequence[int] | None) -> int:
         count = 0
         if ids is None:
             more = True
@@ -272,35 +279,35 @@ class Queue:
             count += int((await ask(self.channel, operation, ids=part))["count"])
         return count
 
-    async def _wait(self) -> tuple[int, PendingResult]:
-        """A number of our mailbox, which is open when this returns."""
-        async with self._joining:
+    async def _new_pending(self) -> tuple[int, PendingResult]:
+        """A new number of the mailbox, which is open when this returns."""
+        async with self._opening:
             if not self._has_mailbox:
-                self._lookout = ResultWatch(self._waits, self._way.now())
+                self._watch = ResultWatch(self._pending, self._connector.now())
                 await self._tasks.start(self._collect)
-                self._tasks.start_soon(self._lookout.run, self.channel)
+                self._tasks.start_soon(self._watch.run, self.channel)
                 self._has_mailbox = True
-        self._waited += 1
-        wait = self._waits[self._waited] = PendingResult()
-        return self._waited, wait
+        self._numbers += 1
+        wait = self._pending[self._numbers] = PendingResult()
+        return self._numbers, wait
 
     async def _collect(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Take what comes to our mailbox, until the queue is closed."""
+        """Take updates from the mailbox, until the queue is closed."""
         name = mailbox_name(self.name, self._mailbox)
         try:
-            async with self._way.join(name, "consumer", window=MAILBOX_WINDOW) as channel:
+            async with self._connector.join(name, "consumer", window=MAILBOX_WINDOW) as channel:
                 task_status.started()
                 async for message in channel:
-                    self._hear(message.data)
+                    self._handle(message.data)
                     await message.ack()
         finally:
-            for wait in list(self._waits.values()):
+            for wait in list(self._pending.values()):
                 wait.fail(ChannelClosed("the queue was closed before there was a result"))
 
-    def _hear(self, data: bytes) -> None:
-        news = decode_update(data)
-        if news is None or (wait := self._waits.get(news.number)) is None:
+    def _handle(self, data: bytes) -> None:
+        update = decode_update(data)
+        if update is None or (wait := self._pending.get(update.number)) is None:
             return
-        wait.hear(news)
-        if wait.answer.done:
-            self._waits.pop(news.number, None)
+        wait.update(update)
+        if wait.future.done:
+            self._pending.pop(update.number, None)

@@ -1,4 +1,4 @@
-"""What a node does with jobs on request: packet 96 (docs/reference/wire-protocol.md, "Jobs")."""
+"""Requests about jobs: packet 96 (docs/reference/wire-protocol.md, "Jobs")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JobState = Literal["ready", "delayed", "leased", "dead"]
 
 
 class Operation(IntEnum):
-    """About the queue that the connection's channel is."""
+    """Operations on the queue of the connection's channel."""
 
     PUT = 1
     LIST = 2
@@ -32,8 +32,8 @@ class Operation(IntEnum):
 class JobInfo(msgspec.Struct, frozen=True):
     """A job as the node has it. Times in ms since 1970, 0 where there is none.
 
-    `data` is cut in lists, and None where it does not fit. `origin`, `reason`: of a dead letter, or
-    a job that was one, the id that it had before, and why it died.
+    `data` is cut in lists, and None where it does not fit. `origin` and `reason`, of a dead letter
+    or a job that was one: its id before, and why its attempts ended.
     """
 
     id: int
@@ -49,7 +49,7 @@ class JobInfo(msgspec.Struct, frozen=True):
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
-    """How many jobs are in each state, and workers; since when the oldest ready one is ready."""
+    """The number of jobs in each state, and of workers; `oldest`: when the oldest became ready."""
 
     ready: int = 0
     delayed: int = 0
@@ -60,18 +60,18 @@ class QueueCounts(msgspec.Struct, frozen=True):
 
 
 async def ask(channel: Channel, operation: Operation, **body: Any) -> dict[str, Any]:
-    """Ask the node. Raises RequestErrors, NotNegotiated where it knows nothing of jobs."""
+    """Request an operation. Raises RequestErrors, NotNegotiated where the node has no jobs."""
     return await channel.jobs(operation, body)
 
 
 async def queue_counts(channel: Channel, *, stop: bool = False) -> QueueCounts:
-    """How many jobs there are. `stop`: nothing more is pushed here, once this is answered."""
+    """The counts of a queue. `stop`: after the reply the node pushes no more jobs here."""
     asked = {"stop": True} if stop else {}
     return msgspec.convert(await ask(channel, Operation.COUNTS, **asked), QueueCounts)
 
 
 async def is_empty(channel: Channel) -> bool:
-    """Is no job ready? True also where the node cannot tell, False where it could not be asked."""
+    """Whether no job is ready. True also without the right to ask, False if a request fails."""
     try:
         return not (await queue_counts(channel)).ready
     except (NotNegotiated, NotAllowed):
@@ -81,5 +81,5 @@ async def is_empty(channel: Channel) -> bool:
 
 
 def job_info(fields: dict[str, Any]) -> JobInfo:
-    """A row of an answer."""
+    """A job of a reply."""
     return msgspec.convert(fields, JobInfo)

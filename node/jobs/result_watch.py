@@ -1,6 +1,6 @@
-"""Asks the node about jobs whose results do not come: who waits learns that the node ended them.
+"""The watch of results that do not come: it asks the node whether the job has ended.
 
-A job's time may be over, or the attempts that its queue has; then no worker tells.
+A job may expire, or use up the attempts of its queue; then no worker sends a result.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from millpond.node.jobs.errors import JobFailed
 from millpond.node.jobs.handle import PendingResult
 from millpond.node.jobs.requests import Operation, ask, job_info
 
-FIRST_S, MOST_S = 10.0, 300.0
-"""A job is asked for so long after it is due, then after rests that double up to the second."""
+FIRST_CHECK_S, CHECK_S_MAX = 10.0, 300.0
+"""A job is checked so long after it is due, then after delays that double up to the second."""
 GRACE_S = 10.0
-"""A result is left before the job goes: after this it is here, or it was lost."""
+"""A result is sent before the job goes: after this it is here, or it was lost."""
 
 
 class ResultWatch:
-    """`run` it as a task; `waits` are those that somebody still has."""
+    """Checks the `pending` results that still have a handle. `run` it as a task."""
 
-    def __init__(self, waits: Mapping[int, PendingResult], now: Callable[[], float]) -> None:
-        self._waits = waits
+    def __init__(self, pending: Mapping[int, PendingResult], now: Callable[[], float]) -> None:
+        self._pending = pending
         self._now = now
         self._wakes_at = inf
         self._earlier = anyio.Event()
 
-    def watch(self, wait: PendingResult, job: int, due_s: float) -> None:
-        """Ask about this job from `FIRST_S` after it is due on, which is in `due_s` seconds."""
-        wait.job, wait.look_at = job, self._now() + due_s + FIRST_S
-        if wait.look_at < self._wakes_at:
-            self._wakes_at = wait.look_at
+    def watch(self, pending: PendingResult, job: int, due_s: float) -> None:
+        """Check this job from `FIRST_CHECK_S` after it is due, which is in `due_s` seconds."""
+        pending.watch(job, self._now() + due_s + FIRST_CHECK_S)
+        if pending.check_at < self._wakes_at:
+            self._wakes_at = pending.check_at
             self._earlier.set()
 
     async def run(self, channel: Channel) -> None:
-        """For ever; it ends where the node does not tell us about jobs."""
+        """Check, for ever; it ends where the node does not answer requests about jobs."""
         try:
             while True:
-                await self._look_at_all(channel)
-                self._wakes_at = min((wait.look_at for wait in self._open()), default=inf)
+                await self._check_all(channel)
+                self._wakes_at = min((each.check_at for each in self._open()), default=inf)
                 self._earlier = anyio.Event()
                 with anyio.move_on_after(max(0.0, self._wakes_at - self._now())):
                     await self._earlier.wait()
@@ -52,38 +52,36 @@ class ResultWatch:
             return
 
     def _open(self) -> list[PendingResult]:
-        return [wait for wait in self._waits.values() if not wait.answer.done]
+        return [each for each in self._pending.values() if not each.future.done]
 
-    async def _look_at_all(self, channel: Channel) -> None:
-        """No wait is held on to for longer than this."""
+    async def _check_all(self, channel: Channel) -> None:
+        """Check those that are due. No pending result is kept alive for longer than this."""
         now = self._now()
-        for wait in self._open():
-            if wait.look_at <= now:
-                await self._look(channel, wait)
+        for pending in self._open():
+            if pending.check_at <= now:
+                await self._check(channel, pending)
 
-    async def _look(self, channel: Channel, wait: PendingResult) -> None:
-        ended = await _ended(channel, wait.job)
+    async def _check(self, channel: Channel, pending: PendingResult) -> None:
+        ended = await _ended(channel, pending.job)
         if ended is None:
-            wait.rest_s = min(2 * wait.rest_s or FIRST_S, MOST_S)
-            wait.look_at = self._now() + wait.rest_s
-        elif not wait.is_overdue:
-            wait.is_overdue = True
-            wait.look_at = self._now() + GRACE_S
+            pending.check_later(self._now(), FIRST_CHECK_S, CHECK_S_MAX)
+        elif not pending.is_overdue:
+            pending.overdue(self._now() + GRACE_S)
         else:
-            wait.fail(ended)
+            pending.fail(ended)
 
 
 async def _ended(channel: Channel, job: int) -> JobFailed | None:
-    """What ended a job; None: it is there, or the node did not answer.
+    """The end of a job without a result; None: it is there, or the node did not answer.
 
     Raises NotAllowed, NotNegotiated, NotAQueue, ConnectionLost, ChannelClosed.
     """
     try:
-        row = job_info(await ask(channel, Operation.SHOW, id=job))
+        info = job_info(await ask(channel, Operation.SHOW, id=job))
     except NotFound:
-        return JobFailed("gone", "its time was over, or its result was lost")
+        return JobFailed("gone", "it expired, or its result was lost")
     except (NotAllowed, NotNegotiated, NotAQueue):
         raise
     except RequestError:
         return None
-    return JobFailed(row.reason or "dead") if row.state == "dead" else None
+    return JobFailed(info.reason or "dead") if info.state == "dead" else None

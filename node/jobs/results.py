@@ -1,4 +1,4 @@
-"""Results and progress on their way to who waits: messages in a channel beside the queue.
+"""Results and progress on their connector to who waits: messages in a channel beside the queue.
 
 The channel `jobs/QUEUE/r/HEX` belongs to one producer; a message there is a MessagePack map of `w`
 (the number of the wait), `k` and `v` (docs/guides/jobs.md, "Results").
@@ -24,15 +24,15 @@ from millpond.node.jobs.worker.outcome import utf8_text
 
 RESULT_TTL_S = 3600
 IDLE_S = 30.0
-BOXES_MAX = 64
-TELL_S = 5.0
+MAILBOXES_MAX = 64
+SEND_S = 5.0
 EARLY_MAX = 100
 
 Kind = Literal["progress", "result", "failed", "cancelled"]
 
 
 class JobUpdate(msgspec.Struct, frozen=True):
-    """What became of a job. `value`: of a failure a map of `reason` and `error`."""
+    """A result, or progress. `value`: of a failure a map of `reason` and `error`."""
 
     number: int = msgspec.field(name="w")
     kind: Kind = msgspec.field(name="k")
@@ -49,7 +49,7 @@ def mailbox_name(queue: str, mailbox: bytes) -> bytes:
 
 
 def encode_update(news: JobUpdate) -> bytes:
-    """The bytes. Raises TypeError for a value that MessagePack cannot carry."""
+    """The bytes. Raises TypeError for a value that MessagePack cannot encode."""
     return _encoder.encode(news)
 
 
@@ -61,8 +61,8 @@ def decode_update(data: bytes) -> JobUpdate | None:
         return None
 
 
-class _Box:
-    """A connection to one mailbox; closed when nobody used it for a while."""
+class _Mailbox:
+    """A connection to one mailbox. It is closed when it was not used for a while."""
 
     def __init__(self) -> None:
         self.ready: ReplyFuture[Channel] = ReplyFuture()
@@ -73,14 +73,14 @@ class _Box:
         self._early: list[bytes] = []
 
     def opened(self, channel: Channel) -> None:
-        """The connection stands; first what was said before."""
+        """The connection is live: first put what came before."""
         self._channel = channel
         for data in self._early:
-            self.say(data)
+            self.put_nowait(data)
         self.ready.resolve(channel)
 
-    def say(self, data: bytes) -> None:
-        """Leave this there, in order; where there is too much of it, leave it out."""
+    def put_nowait(self, data: bytes) -> None:
+        """Put a message, in order; dropped where too many wait."""
         if self._channel is None:
             if len(self._early) < EARLY_MAX:
                 self._early.append(data)
@@ -90,94 +90,95 @@ class _Box:
 
 
 class ResultMailboxes:
-    """A worker's connections to those who wait. They live in `tasks`."""
+    """The connections of a worker to mailboxes of producers. They run in `tasks`."""
 
-    def __init__(self, way: Connector, tasks: TaskGroup, now: Callable[[], float]) -> None:
-        self._way = way
+    def __init__(self, connector: Connector, tasks: TaskGroup, now: Callable[[], float]) -> None:
+        self._connector = connector
         self._tasks = tasks
         self._now = now
-        self._boxes: dict[bytes, _Box] = {}
+        self._mailboxes: dict[bytes, _Mailbox] = {}
 
-    def tell_soon(self, queue: str, waiter: ReplyTo, value: Any) -> None:
-        """Leave progress there, if that can be done at once. Raises TypeError as
-        `encode_update`."""
-        data = encode_update(JobUpdate(waiter.number, "progress", value))
-        box = self._box(mailbox_name(queue, waiter.mailbox))
-        box.say(data)
-        box.used_at = self._now()
+    def send_progress(self, queue: str, reply_to: ReplyTo, value: object) -> None:
+        """Send progress, if that is possible at once. Raises TypeError as `encode_update`."""
+        data = encode_update(JobUpdate(reply_to.number, "progress", value))
+        mailbox = self._mailbox(mailbox_name(queue, reply_to.mailbox))
+        mailbox.put_nowait(data)
+        mailbox.used_at = self._now()
 
-    async def tell(self, queue: str, waiter: ReplyTo, kind: Kind, value: Any = None) -> str | None:
-        """Leave it in the mailbox; None, or why it could not be left there within 5 seconds.
+    async def send(
+        self, queue: str, reply_to: ReplyTo, kind: Kind, value: object = None
+    ) -> str | None:
+        """Send a result. Returns None, or why it could not be sent within 5 seconds.
 
-        A result that cannot be carried, or not in one packet, is told as a failure.
+        A result that cannot be encoded, or does not fit a packet, is sent as a failure.
         """
-        number = waiter.number
+        number = reply_to.number
         try:
             data = encode_update(JobUpdate(number, kind, value))
         except UNREADABLE as exc:
-            data = _too_strange(number, exc)
-        name = mailbox_name(queue, waiter.mailbox)
-        box = self._box(name)
-        box.users += 1
+            data = _failure(number, exc)
+        name = mailbox_name(queue, reply_to.mailbox)
+        mailbox = self._mailbox(name)
+        mailbox.users += 1
         try:
-            with anyio.fail_after(TELL_S):
-                channel = await box.ready.wait()
+            with anyio.fail_after(SEND_S):
+                channel = await mailbox.ready.wait()
                 try:
                     await channel.put(data, ttl=RESULT_TTL_S)
                 except DataTooLarge as exc:
-                    await channel.put(_too_strange(number, exc), ttl=RESULT_TTL_S)
+                    await channel.put(_failure(number, exc), ttl=RESULT_TTL_S)
         except (RequestError, ConnectionLost, ChannelClosed, TimeoutError) as exc:
             if isinstance(exc, ConnectionLost | ChannelClosed):
-                self._forget(name, box)
+                self._forget(name, mailbox)
             return str(exc) or type(exc).__name__
         finally:
-            box.users -= 1
-            box.used_at = self._now()
+            mailbox.users -= 1
+            mailbox.used_at = self._now()
         return None
 
     async def aclose(self) -> None:
-        """Close the connections, once what was said is with the node."""
-        for box in list(self._boxes.values()):
-            box.scope.cancel()
+        """Close the connections, once the node has what was sent."""
+        for mailbox in list(self._mailboxes.values()):
+            mailbox.scope.cancel()
 
-    def _box(self, name: bytes) -> _Box:
-        box = self._boxes.pop(name, None)
-        if box is None:
-            if len(self._boxes) >= BOXES_MAX:
+    def _mailbox(self, name: bytes) -> _Mailbox:
+        mailbox = self._mailboxes.pop(name, None)
+        if mailbox is None:
+            if len(self._mailboxes) >= MAILBOXES_MAX:
                 self._drop_oldest()
-            box = _Box()
-            self._tasks.start_soon(self._serve, name, box)
-        self._boxes[name] = box
-        return box
+            mailbox = _Mailbox()
+            self._tasks.start_soon(self._serve, name, mailbox)
+        self._mailboxes[name] = mailbox
+        return mailbox
 
     def _drop_oldest(self) -> None:
-        for name, box in self._boxes.items():
-            if not box.users:
-                del self._boxes[name]
-                box.scope.cancel()
+        for name, mailbox in self._mailboxes.items():
+            if not mailbox.users:
+                del self._mailboxes[name]
+                mailbox.scope.cancel()
                 return
 
-    async def _serve(self, name: bytes, box: _Box) -> None:
-        with box.scope, suppress(ConnectionLost):
+    async def _serve(self, name: bytes, mailbox: _Mailbox) -> None:
+        with mailbox.scope, suppress(ConnectionLost):
             try:
-                async with self._way.join(name, "producer") as channel:
-                    box.opened(channel)
-                    while box.users or self._now() < box.used_at + IDLE_S:  # noqa: ASYNC110
+                async with self._connector.join(name, "producer") as channel:
+                    mailbox.opened(channel)
+                    while mailbox.users or self._now() < mailbox.used_at + IDLE_S:  # noqa: ASYNC110
                         await anyio.sleep(IDLE_S)
-                    self._forget(name, box)
+                    self._forget(name, mailbox)
             except ConnectionLost as exc:
-                box.ready.fail(exc)
+                mailbox.ready.fail(exc)
                 raise
             finally:
-                self._forget(name, box)
+                self._forget(name, mailbox)
 
-    def _forget(self, name: bytes, box: _Box) -> None:
-        if self._boxes.get(name) is box:
-            del self._boxes[name]
+    def _forget(self, name: bytes, mailbox: _Mailbox) -> None:
+        if self._mailboxes.get(name) is mailbox:
+            del self._mailboxes[name]
 
 
-def _too_strange(number: int, error: Exception) -> bytes:
-    text = f"the result cannot be carried: {error}"
+def _failure(number: int, error: Exception) -> bytes:
+    text = f"the result cannot be encoded: {error}"
     return encode_update(
         JobUpdate(number, "failed", {"reason": "result", "error": utf8_text(text)})
     )

@@ -39,16 +39,16 @@ class Handle(Blocking[AsyncHandle]):
         return self._async.existing
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the handler returned.
+        """The value that the handler returned.
 
-        Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds: nobody tells when
-        a job's time is over, or when it used up the attempts that its queue has. ValueError if the
-        job was put without `wait=True`.
+        Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds. That a job expired
+        or used up the attempts of its queue is noticed late. ValueError if the job was put without
+        `wait=True`.
         """
         return self._await(self._async.result, timeout)
 
     def progress(self) -> Iterator[Any]:
-        """What the handler tells of its progress, until there is a result.
+        """The progress that the handler reports, until there is a result.
 
         Where several tasks read, each value is for one of them.
         """
@@ -58,8 +58,8 @@ class Handle(Blocking[AsyncHandle]):
 class Queue(BlockingContext[AsyncQueue]):
     """A queue of a node, by name; use it with `with`. Tasks may share it.
 
-    Options as those of `node.connect`. What it asks raises RequestErrors, ConnectionLost and
-    ChannelClosed; ValueError and TypeError for arguments.
+    Options as those of `connect`. Methods raise RequestErrors, ConnectionLost and ChannelClosed;
+    ValueError and TypeError for arguments.
     """
 
     @property
@@ -78,12 +78,12 @@ class Queue(BlockingContext[AsyncQueue]):
 
     @property
     def channel(self) -> Channel:
-        """The queue as a channel; what is put there without a name is a job as well."""
+        """The channel of the queue; a message that is put there directly is a job as well."""
         return Channel(self._async.channel, self._portal)
 
     def put(
         self,
-        payload: Any = None,
+        payload: object = None,
         *,
         name: str | None = None,
         ttl: int = 0,
@@ -96,10 +96,11 @@ class Queue(BlockingContext[AsyncQueue]):
     ) -> Handle:
         """Put a job; it is kept when this returns, as durably as the node promises.
 
-        `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while a
-        job of the same `unique` is in the queue, this one is that one, and is not put. `ttl`: it is
-        gone so many seconds after it is due (0: the channel's default). `attempts`: instead of the
-        task's. `wait`: a result is asked for. `retry_for` as in `Channel.put`.
+        `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while
+        the queue has a job of this unique key, no other one is put, and the handle is that of the
+        first. `ttl`: the job expires so many seconds after it is due (0: the channel's default).
+        `attempts`: instead of the task's. `wait`: the handle gets a result. `retry_for` as in
+        `Channel.put`.
         """
         return Handle(
             self._await(
@@ -118,7 +119,7 @@ class Queue(BlockingContext[AsyncQueue]):
         )
 
     def jobs(self, *states: JobState) -> Iterator[JobInfo]:
-        """The jobs that are there, in the order of their ids; of all states if none is named."""
+        """The jobs of the queue, in the order of their ids; of all states if none is named."""
         return self._iterate(self._async.jobs(*states))
 
     def show(self, job: int) -> JobInfo:
@@ -126,28 +127,28 @@ class Queue(BlockingContext[AsyncQueue]):
         return self._await(self._async.show, job)
 
     def history(self, job: int) -> Iterator[HistoryEntry]:
-        """What workers told of a job, oldest first. Needs the right to administer the node."""
+        """The history of a job, oldest entry first. Needs the right to administer the node."""
         return self._iterate(self._async.history(job))
 
     def retry(self, job: int) -> None:
-        """A job that rests, or is due later, is due now. Raises NotFound."""
+        """Make a job that is delayed due now. Raises NotFound."""
         self._await(self._async.retry, job)
 
     def cancel(self, job: int) -> None:
-        """The job is gone; who works on it loses the lease, who waits for it is told.
+        """Remove a job: its worker loses the lease, and its producer gets JobCancelled.
 
         Raises NotFound.
         """
         self._await(self._async.cancel, job)
 
     def retry_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Put dead letters back, all if `ids` is None, with new ids and attempts; how many."""
+        """Put dead letters back, all if `ids` is None, with new ids and attempts; their number."""
         return self._await(self._async.retry_dead, ids)
 
     def purge_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Forget dead letters, all if `ids` is None; how many."""
+        """Delete dead letters, all if `ids` is None; their number."""
         return self._await(self._async.purge_dead, ids)
 
     def counts(self) -> QueueCounts:
-        """How many jobs are in each state, and how many workers there are."""
+        """The number of jobs in each state, and of workers."""
         return self._await(self._async.counts)

@@ -1,4 +1,4 @@
-"""Tasks: a function with the queue that its jobs are in, and how often it is tried."""
+"""Tasks: a handler with its queue, its attempts and its backoff; and the tasks of a worker."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Handler = Callable[..., Any]
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Rests between attempts: random up to `base_s`, doubled with each attempt, to `max_s`.
+    """Delays between attempts: random up to `base_s`, doubled with each attempt, to `max_s`.
 
-    Raises TypeError and ValueError for what is no time.
+    Raises TypeError and ValueError for arguments.
     """
 
     base_s: float = 1.0
@@ -42,13 +42,13 @@ class Backoff(msgspec.Struct, frozen=True):
         seconds_of("max_s", self.max_s)
 
     def delay_s(self, attempt: int, rng: Random) -> float:
-        """Seconds to rest after this failed attempt, which counts from 1."""
+        """Seconds to wait after this failed attempt, which counts from 1."""
         doublings = min(max(attempt, 1) - 1, DOUBLINGS_MAX)
         return rng.uniform(0.0, min(self.max_s, self.base_s * 2.0**doublings))
 
 
 class Task(Generic[R]):
-    """A handler and how it wants to be run. Calling it calls the handler, as for a test.
+    """A handler with its settings. Calling it calls the handler, as in a test.
 
     `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
     their names are.
@@ -93,9 +93,9 @@ class Task(Generic[R]):
         return await queue.put(payload, **options)
 
     def resolve(self) -> None:
-        """Look at the annotation of the payload, once all that it names is there.
+        """Resolve the annotation of the payload, once all its names are defined.
 
-        Raises TypeError where it names what is not there, or msgspec cannot convert to it.
+        Raises TypeError where a name is not defined, or msgspec cannot convert to it.
         """
         if self._payload_type is not None:
             return
@@ -108,9 +108,9 @@ class Task(Generic[R]):
         self._payload_type = found
 
     def arguments(self, payload: Any, job: Any) -> tuple[Any, ...]:
-        """What the handler is called with. Raises PayloadRefused where the payload does not fit.
+        """The arguments for the handler. Raises PayloadRefused where the payload does not fit.
 
-        Raises what a type of the user's raises as well, and TypeError as `resolve`.
+        Raises the errors of a user's type as well, and TypeError as `resolve`.
         """
         self.resolve()
         if self._payload_type is not Any:
@@ -134,7 +134,7 @@ def task(
     The function takes the payload, and the job if it wants to. If the payload is annotated, it is
     converted (msgspec), and a job whose payload does not fit is rejected. `name` names the task in
     its jobs, by default as the function is called. `attempts` before the job is a dead letter;
-    `lease` in seconds is renewed each third of it.
+    `lease`, in seconds, is renewed after each third of it.
     """
 
     def decorate(handler: Callable[..., R]) -> Task[R]:
@@ -177,7 +177,7 @@ def _payload_type(handler: Handler, parameters: list[str]) -> Any:
 
 
 async def finished(value: Any) -> Any:
-    """What a handler returned, once it is there."""
+    """The value that a handler returned, awaited if need be."""
     return await value if isinstance(value, Awaitable) else value
 
 
@@ -215,9 +215,9 @@ class TaskRegistry:
         return sorted({task.queue for task in self._tasks.values() if task.queue is not None})
 
     def task_for(self, queue: str, body: JobMessage) -> Task[Any]:
-        """The task; for a job that none is for, one that fails and says so.
+        """The task of a job. A job without one fails, and says so.
 
-        Such a job is tried again: it may be for a newer worker than this one.
+        It is tried again: it may be for a newer worker than this one.
         """
         if self._only is not None and (body.name is None or self._only.takes_any_name):
             return self._only

@@ -1,7 +1,6 @@
-"""Cancellations that are not the worker's: handlers may cancel their own task by asyncio's means.
+"""Cancellation that does not come from the worker: a handler may cancel its own asyncio task.
 
-They must not get into the group of the jobs: there they count as the group's, and end all of them
-without a word.
+It must not reach the task group of the jobs: there it counts as the group's, and ends all of them.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ import anyio.lowlevel
 
 
 def is_cancelled_around() -> bool:
-    """Is a scope around this cancelled?"""
+    """Whether a scope around the caller is cancelled."""
     return anyio.current_effective_deadline() == -inf
 
 
-async def is_for_all() -> bool:
-    """Is the cancellation that was caught one of the whole worker?
+async def is_worker_cancelled() -> bool:
+    """Whether the cancellation that was caught is that of the whole worker.
 
-    A handler has one of its own where it awaits what somebody cancelled.
+    A handler has one of its own where it awaits a task that was cancelled.
     """
     if is_cancelled_around():
         return True
     task = _task()
     if task is not None and task.cancelling():
-        # Somebody cancelled this task by asyncio's own means. At the end of `asyncio.run` that
-        # happens to all tasks at once: then the group cancels this one again within two turns.
+        # The task was cancelled by asyncio's own means. At the end of `asyncio.run` that happens to
+        # all tasks at once: then the group cancels this one again within two passes of the loop.
         while task.cancelling():
             task.uncancel()
         await anyio.lowlevel.checkpoint()
@@ -36,8 +35,8 @@ async def is_for_all() -> bool:
     return False
 
 
-async def shed() -> None:
-    """The handler cancelled its task and went on: what of it is still to come is nobody's."""
+async def drop_own_cancellation() -> None:
+    """Forget a cancellation of the handler's own task that it went on after."""
     task = _task()
     if task is None or not task.cancelling():
         return
@@ -53,5 +52,5 @@ async def shed() -> None:
 def _task() -> asyncio.Task[object] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # trio, where nobody cancels but scopes
+    except RuntimeError:  # trio: only scopes cancel
         return None

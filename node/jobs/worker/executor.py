@@ -1,4 +1,4 @@
-"""One attempt: calls the handler, in the loop or in a thread, and says what became of it."""
+"""The executor of one attempt: calls the handler, in the loop or in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ import anyio.to_thread
 from millpond.node.jobs.errors import PayloadRefused, Reject, Retry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.task import finished
-from millpond.node.jobs.worker.cancellation import is_cancelled_around, is_for_all, shed
+from millpond.node.jobs.worker.cancellation import (
+    drop_own_cancellation,
+    is_cancelled_around,
+    is_worker_cancelled,
+)
 from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.outcome import (
     Done,
@@ -29,40 +33,40 @@ from millpond.node.jobs.worker.outcome import (
     utf8_text,
 )
 
-PASSING = KeyboardInterrupt, GeneratorExit
-"""What a handler raises and did not cause."""
+NOT_CAUGHT = KeyboardInterrupt, GeneratorExit
+"""Exceptions that a handler raises and did not cause."""
 
 Report = Callable[[Any], None]
 
 
 async def run_handler(
-    held: LeasedJob, now: Callable[[], float], report: Report, threads: anyio.CapacityLimiter
+    leased: LeasedJob, now: Callable[[], float], report: Report, threads: anyio.CapacityLimiter
 ) -> Outcome:
-    """Run the handler once. What it raises is the outcome, whatever that is.
+    """Run the handler once. Whatever it raises is the outcome.
 
-    Only the cancellation of the whole worker goes on upwards, and KeyboardInterrupt.
+    Only the cancellation of the whole worker is raised, and KeyboardInterrupt.
     """
-    if held.message.attempt > held.limit:
-        return Rejected("attempts", "whoever had the last one did not come back")
+    if leased.message.attempt > leased.attempts_max:
+        return Rejected("attempts", "the worker of the last attempt did not come back")
     outcome: Outcome = Stopped()
     try:
-        with anyio.CancelScope() as held.scope:
-            if not (held.is_lost or held.is_given_up):
-                job = Job(held, now, _reporting(held, report))
-                outcome = Done(await _called(held, job, threads))
-    except PASSING:
+        with leased.handler_scope() as scope:
+            if not (leased.is_lost or leased.is_given_up):
+                job = Job(leased, now, _reporting(leased, report))
+                outcome = Done(await _result(leased, job, threads))
+    except NOT_CAUGHT:
         raise
     except BaseException as exc:  # the border to code that is not ours: any error is an outcome
-        if _is_cancellation(exc) and await is_for_all():
+        if _is_cancellation(exc) and await is_worker_cancelled():
             raise
-        outcome = _outcome(held, exc)
-    await shed()
+        outcome = _outcome(scope, exc)
+    await drop_own_cancellation()
     return outcome
 
 
-async def _called(held: LeasedJob, job: Job, threads: anyio.CapacityLimiter) -> Any:
-    task = held.task
-    call = partial(task.handler, *task.arguments(held.body.payload, job))
+async def _result(leased: LeasedJob, job: Job, threads: anyio.CapacityLimiter) -> Any:
+    task = leased.task
+    call = partial(task.handler, *task.arguments(leased.content.payload, job))
     if task.is_async:
         value = call()
     else:
@@ -70,13 +74,12 @@ async def _called(held: LeasedJob, job: Job, threads: anyio.CapacityLimiter) -> 
     return await run_in_context(finished(value))
 
 
-def _outcome(held: LeasedJob, error: BaseException) -> Outcome:
-    """What an attempt with this error was."""
-    assert held.scope is not None
-    if isinstance(error, BaseExceptionGroup) and error.subgroup(PASSING) is not None:
+def _outcome(scope: anyio.CancelScope, error: BaseException) -> Outcome:
+    """The outcome of an attempt that raised this error, in its scope."""
+    if isinstance(error, BaseExceptionGroup) and error.subgroup(NOT_CAUGHT) is not None:
         raise error
-    if held.scope.cancel_called or is_cancelled_around():
-        return Stopped()  # whatever it made of its cancellation: it was ours
+    if scope.cancel_called or is_cancelled_around():
+        return Stopped()  # the worker cancelled it, whatever it raised then
     if _is_cancellation(error):
         text = "the handler was cancelled, and not by the worker"
         return Failed(RuntimeError(text).with_traceback(error.__traceback__))
@@ -95,9 +98,9 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _reporting(held: LeasedJob, report: Report) -> Report:
-    """`report` for any thread: also an async handler may have its progress told by one."""
-    if held.body.reply_to is None:
+def _reporting(leased: LeasedJob, report: Report) -> Report:
+    """`report` for any thread: an async handler may report progress from one, too."""
+    if leased.content.reply_to is None:
         return report
     return partial(_in_loop, threading.get_ident(), anyio.lowlevel.current_token(), report)
 

@@ -1,4 +1,4 @@
-"""A job that a worker has: from its push until it is settled, given back or lost."""
+"""A leased job of a worker: from its push until it is completed, returned or lost."""
 
 from __future__ import annotations
 
@@ -13,95 +13,134 @@ from millpond.node.jobs.task import Task
 if TYPE_CHECKING:
     from millpond.node.jobs.worker.subscription import QueueSubscription
 
-SURE_S = 0.5
+ASSUMED_LEASE_S = 0.5
 """For so long after its push a lease is taken for granted, whatever the node's setting is."""
-FIRST_S = 0.4
-"""Then it is renewed first, if the handler still runs."""
+FIRST_RENEWAL_S = 0.4
+"""Then it is renewed for the first time, if the handler still runs."""
 HURRY_S = 2.0
-"""A worker that ends has so long to tell the node what became of a job."""
+"""A worker that ends has so long to tell the node the outcome of a job."""
 
 
 class LeasedJob:
-    """Times are those of the running clock, in seconds.
+    """A job with its lease. Times are those of the running clock, in seconds.
 
-    `until`: the lease lasts at least that long. `was_refused`: the node ended it before that.
-    `scope` is there from when the handler begins, `settling` while the node is told of its end.
+    `until`: the lease lasts at least that long. `renew_at`: it is renewed then. `was_refused`: the
+    node ended it before that. `is_given_up`: the worker ends, and waits no longer for the handler.
     """
 
     __slots__ = (
-        "body",
-        "feed",
+        "_completion",
+        "_handler",
+        "_is_granted",
+        "content",
         "is_given_up",
         "is_lost",
         "is_renewing",
         "message",
         "renew_at",
-        "scope",
-        "settling",
+        "subscription",
         "taken_at",
         "task",
         "until",
-        "was_granted",
         "was_refused",
     )
 
     def __init__(
         self,
         message: Message,
-        body: JobMessage,
-        feed: QueueSubscription,
+        content: JobMessage,
+        subscription: QueueSubscription,
         task: Task[Any],
         now: float,
     ) -> None:
         self.message = message
-        self.body = body
-        self.feed = feed
+        self.content = content
+        self.subscription = subscription
         self.task = task
         self.taken_at = now
-        self.until = now + SURE_S
-        self.renew_at = now + min(FIRST_S, task.lease_s / 3)
-        self.was_granted = False
+        self.until = now + ASSUMED_LEASE_S
+        self.renew_at = now + min(FIRST_RENEWAL_S, task.lease_s / 3)
         self.is_renewing = False
         self.is_lost = False
         self.was_refused = False
         self.is_given_up = False
-        self.scope: anyio.CancelScope | None = None
-        self.settling: anyio.CancelScope | None = None
+        self._is_granted = False
+        self._handler: anyio.CancelScope | None = None
+        self._completion: anyio.CancelScope | None = None
 
     @property
-    def limit(self) -> int:
-        """How many attempts the job has."""
-        return self.body.attempts or self.task.attempts
+    def attempts_max(self) -> int:
+        """The attempts that the job has."""
+        return self.content.attempts or self.task.attempts
 
     @property
     def ends_at(self) -> float:
-        """When the lease has to be taken for lost; what the node's own one is, nobody knows."""
-        return self.until if self.was_granted else self.taken_at + max(SURE_S, self.task.lease_s)
+        """The time at which the lease counts as lost. The node's own setting is not known here."""
+        if self._is_granted:
+            return self.until
+        return self.taken_at + max(ASSUMED_LEASE_S, self.task.lease_s)
+
+    @property
+    def next_check_at(self) -> float:
+        """The time at which the lease is to be renewed, or counts as lost while it is renewed."""
+        return self.ends_at if self.is_renewing else self.renew_at
+
+    # The lease.
+
+    def begin_renewal(self) -> None:
+        """The node is asked to extend the lease."""
+        self.is_renewing = True
+
+    def end_renewal(self) -> None:
+        """The node has answered, or will not."""
+        self.is_renewing = False
 
     def granted(self, asked_at: float, seconds: float) -> None:
-        """The node prolonged the lease; it counts from when it was asked, to be sure."""
-        self.was_granted = True
+        """The node extended the lease. It counts from the request, to be sure."""
+        self._is_granted = True
         self.until = asked_at + seconds
         self.renew_at = asked_at + seconds / 3
 
+    def not_renewed(self, retry_at: float) -> None:
+        """The node refused for now: it is asked again then."""
+        self.renew_at = retry_at
+
+    def refused(self, now: float) -> None:
+        """The node says that the lease is over."""
+        # The push may have taken long to arrive: only a lease that was granted here can be early.
+        self.was_refused = self._is_granted and now < self.until
+
     def lose(self) -> None:
-        """The lease is over: an async handler is cancelled, another one can look (`cancelled`)."""
+        """The lease is over: an async handler is cancelled, one in a thread sees `cancelled`."""
         self.is_lost = True
-        if self.scope is not None and self.task.is_async:
-            self.scope.cancel()
+        if self._handler is not None and self.task.is_async:
+            self._handler.cancel()
+
+    # The handler, and the completion behind it.
+
+    def handler_scope(self) -> anyio.CancelScope:
+        """The scope to run the handler in."""
+        self._handler = anyio.CancelScope()
+        return self._handler
+
+    def completion_scope(self) -> anyio.CancelScope:
+        """The scope to tell the node the outcome in."""
+        self._completion = anyio.CancelScope()
+        if self.is_given_up:
+            self._hurry(self._completion)
+        return self._completion
 
     def give_up(self) -> None:
         """The worker ends: the handler is cancelled, or left to itself if it is in a thread.
 
-        What is still to be said about the job has to be said shortly.
+        The completion has `HURRY_S` from now.
         """
         self.is_given_up = True
-        if self.scope is not None:
-            self.scope.cancel()
-        if self.settling is not None:
-            self.hurry(self.settling)
+        if self._handler is not None:
+            self._handler.cancel()
+        if self._completion is not None:
+            self._hurry(self._completion)
 
     @staticmethod
-    def hurry(settling: anyio.CancelScope) -> None:
-        """Nobody waits much longer for this."""
-        settling.deadline = min(settling.deadline, anyio.current_time() + HURRY_S)
+    def _hurry(completion: anyio.CancelScope) -> None:
+        completion.deadline = min(completion.deadline, anyio.current_time() + HURRY_S)

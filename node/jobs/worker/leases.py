@@ -1,7 +1,7 @@
-"""Renews the leases of all jobs that a worker has, whether they run or wait for their turn.
+"""Lease renewal for all jobs of a worker, running or waiting for a slot.
 
-A handler in a thread that lost its lease keeps its slot, for nobody knows how long, while the node
-counts on the slot again. What waits for a slot then is given back instead: others may have one.
+A handler in a thread that lost its lease keeps its slot for an unknown time, while the node counts
+on the slot again. Jobs that wait for a slot are returned then: another worker may take them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from millpond.node.jobs.requests import Operation, ask
 from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.subscription import QueueSubscription
 
-AGAIN_S = 0.2
-"""After a renewal that the node refused for now."""
-LOOK_S = 2.0
-"""So long the node has for an answer."""
+RETRY_S = 0.2
+"""The delay after a renewal that the node refused for now."""
+REPLY_S = 2.0
+"""The time that the node has for a reply."""
 
 
 class Leases:
-    """`run` it as a task; the rest is called beside it. What is lost is told `lose`."""
+    """The leases of a worker. `run` it as a task; the rest is called beside it."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._held: dict[LeasedJob, None] = {}
-        self._begun: dict[LeasedJob, None] = {}
-        self._strays: dict[LeasedJob, None] = {}
+        self._jobs: dict[LeasedJob, None] = {}
+        self._running: dict[LeasedJob, None] = {}
+        self._overdue: dict[LeasedJob, None] = {}
+        """Jobs whose lease is lost and whose handler still has its slot."""
         self._paused: dict[QueueSubscription, int] = {}
         self._slots_freed = 0
         self._is_ending = False
@@ -39,118 +40,112 @@ class Leases:
         self._earlier = anyio.Event()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._jobs)
 
-    def add(self, held: LeasedJob) -> None:
-        """Keep its lease from now on."""
-        self._held[held] = None
-        if held.renew_at < self._wakes_at:
-            self._wakes_at = held.renew_at
+    def add(self, leased: LeasedJob) -> None:
+        """Renew its lease from now on."""
+        self._jobs[leased] = None
+        if leased.renew_at < self._wakes_at:
+            self._wakes_at = leased.renew_at
             self._earlier.set()
 
-    def drop(self, held: LeasedJob) -> None:
-        """It is settled: its lease may end."""
-        self._held.pop(held, None)
+    def drop(self, leased: LeasedJob) -> None:
+        """Renew its lease no more."""
+        self._jobs.pop(leased, None)
 
-    def began(self, held: LeasedJob) -> None:
+    def started(self, leased: LeasedJob) -> None:
         """It has a slot."""
-        self._begun[held] = None
+        self._running[leased] = None
 
-    def ended(self, held: LeasedJob) -> None:
-        """Its slot is free: what was given back may come."""
-        self.drop(held)
-        del self._begun[held]
-        self._strays.pop(held, None)
+    def ended(self, leased: LeasedJob) -> None:
+        """Its slot is free: the node may push again what was returned."""
+        self.drop(leased)
+        del self._running[leased]
+        self._overdue.pop(leased, None)
         self._slots_freed += 1
         if self._paused:
             self._earlier.set()
 
     def end(self) -> None:
-        """From now on what is given back stays away."""
+        """From now on the node pushes no job again that was returned."""
         self._is_ending = True
 
-    async def give_back(self, held: LeasedJob) -> None:
-        """It was not begun, or not ended: others may have it at once, and no attempt is counted.
+    async def give_back(self, leased: LeasedJob) -> None:
+        """Return a job that was not begun or not ended: it may run elsewhere, at no attempt.
 
-        The node pushes nothing more here then. It has 2 s to hear of it.
+        The node pushes no more jobs here then. It has `REPLY_S` to answer.
         """
-        self.drop(held)
-        if held.is_lost:
+        self.drop(leased)
+        if leased.is_lost:
             return
         with suppress(RequestError, ConnectionLost, ChannelClosed, TimeoutError):
-            with anyio.fail_after(LOOK_S):
-                await ask(held.feed.channel, Operation.RETRY, id=held.message.id)
+            with anyio.fail_after(REPLY_S):
+                await ask(leased.subscription.channel, Operation.RETRY, id=leased.message.id)
 
-    def lose(self, feed: QueueSubscription) -> None:
-        """The connection ended, and the leases with it."""
-        for held in [held for held in self._held if held.feed is feed]:
-            self._lost(held)
+    def lose(self, subscription: QueueSubscription) -> None:
+        """The connection ended, and its leases with it."""
+        for leased in [each for each in self._jobs if each.subscription is subscription]:
+            self._lost(leased)
 
     async def run(self) -> None:
-        """Renew, for ever."""
+        """Renew leases, for ever."""
         async with anyio.create_task_group() as tasks:
             while True:
                 now = self._now()
-                for feed, freed in list(self._paused.items()):
+                for subscription, freed in list(self._paused.items()):
                     if freed != self._slots_freed:
-                        del self._paused[feed]
-                        tasks.start_soon(self._resume, feed)
-                for held in list(self._held):
-                    if now >= held.ends_at:
-                        self._lost(held)
-                    elif now >= held.renew_at and not held.is_renewing:
-                        held.is_renewing = True
-                        tasks.start_soon(self._keep, held)
-                self._wakes_at = min(map(self._next_look, self._held), default=inf)
+                        del self._paused[subscription]
+                        tasks.start_soon(self._resume, subscription)
+                for leased in list(self._jobs):
+                    if now >= leased.ends_at:
+                        self._lost(leased)
+                    elif now >= leased.renew_at and not leased.is_renewing:
+                        leased.begin_renewal()
+                        tasks.start_soon(self._keep, leased)
+                self._wakes_at = min((each.next_check_at for each in self._jobs), default=inf)
                 self._earlier = anyio.Event()
                 with anyio.move_on_after(max(0.0, self._wakes_at - now)):
                     await self._earlier.wait()
 
-    async def _keep(self, held: LeasedJob) -> None:
-        if not self._strays or held not in held.feed.waiting:
-            await self.renew(held)
-            return
-        held.feed.waiting.remove(held)
-        freed = self._slots_freed
-        await self.give_back(held)
-        self._paused[held.feed] = freed
-        self._earlier.set()
-
-    async def _resume(self, feed: QueueSubscription) -> None:
-        if not self._is_ending:
-            with suppress(RequestError, ConnectionLost, ChannelClosed):
-                await feed.channel.credit(0)
-
-    async def renew(self, held: LeasedJob) -> None:
-        """Prolong one lease now, or learn that it is lost."""
-        held.is_renewing = True
+    async def renew(self, leased: LeasedJob) -> None:
+        """Extend one lease now, or learn that it is lost."""
+        leased.begin_renewal()
         asked_at = self._now()
         try:
-            seconds = await held.message.touch(held.task.lease_s)
+            seconds = await leased.message.touch(leased.task.lease_s)
         except (LeaseLost, ConnectionLost, ChannelClosed) as exc:
-            # A push may have been long on its way: only what was granted here is known.
-            is_early = held in self._held and held.was_granted and self._now() < held.until
-            held.was_refused = isinstance(exc, LeaseLost) and is_early
-            self._lost(held)
+            if isinstance(exc, LeaseLost) and leased in self._jobs:
+                leased.refused(self._now())
+            self._lost(leased)
         except RequestError:
-            held.renew_at = self._now() + AGAIN_S
+            leased.not_renewed(self._now() + RETRY_S)
         else:
-            held.granted(asked_at, seconds)
+            leased.granted(asked_at, seconds)
         finally:
-            held.is_renewing = False
-            if held in self._held:
-                self.add(held)
+            leased.end_renewal()
+            if leased in self._jobs:
+                self.add(leased)
 
-    def _lost(self, held: LeasedJob) -> None:
-        self.drop(held)
-        held.lose()
-        if held in self._begun:
-            self._strays[held] = None
-        elif held in held.feed.waiting:
-            held.feed.waiting.remove(held)
+    async def _keep(self, leased: LeasedJob) -> None:
+        """Renew a lease; while slots are blocked, return a job that waits for one."""
+        subscription = leased.subscription
+        if not self._overdue or not subscription.withdraw(leased):
+            await self.renew(leased)
+            return
+        freed = self._slots_freed
+        await self.give_back(leased)
+        self._paused[subscription] = freed
+        self._earlier.set()
 
-    @staticmethod
-    def _next_look(held: LeasedJob) -> float:
-        if not held.is_renewing:
-            return held.renew_at
-        return held.ends_at
+    async def _resume(self, subscription: QueueSubscription) -> None:
+        if not self._is_ending:
+            with suppress(RequestError, ConnectionLost, ChannelClosed):
+                await subscription.channel.credit(0)
+
+    def _lost(self, leased: LeasedJob) -> None:
+        self.drop(leased)
+        leased.lose()
+        if leased in self._running:
+            self._overdue[leased] = None
+        else:
+            leased.subscription.withdraw(leased)

@@ -1,4 +1,4 @@
-"""What becomes of an attempt."""
+"""The outcome of an attempt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The handler raised; another attempt is due after `delay_s`, None: as the task backs off."""
+    """The handler raised; another attempt is due after `delay_s`, None: by the task's backoff."""
 
     error: BaseException
     delay_s: float | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """Never again: a dead letter with this reason. `error` says more."""
+    """The job becomes a dead letter with this reason. `error` says more."""
 
     reason: str
     error: str = ""
@@ -37,7 +37,7 @@ Outcome = Done | Failed | Rejected | Stopped
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """An attempt is over; `Worker(on_end=...)` hears of it.
+    """The result of an attempt; `Worker(on_end=...)` is called with it.
 
     `what`: done, failed (there will be another attempt), rejected (a dead letter), lost (the lease
     was over first), cancelled (by somebody), returned (the worker ends). `seconds` it took.
@@ -54,7 +54,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
 
 class WorkerStats(msgspec.Struct):
-    """How many attempts ended how, since the worker began; `running` now."""
+    """The number of attempts by outcome since the worker began; `running` now."""
 
     running: int = 0
     done: int = 0
@@ -70,7 +70,7 @@ class WorkerStats(msgspec.Struct):
 
 
 def error_text(error: BaseException) -> str:
-    """One line for an error, which can be carried."""
+    """An error as one line that can be encoded."""
     try:
         text = str(error)
     except Exception as exc:  # the border to code that is not ours: an error may be broken itself

@@ -1,4 +1,4 @@
-"""One queue's connection of a worker: takes what is pushed, and asks for more when that helps."""
+"""A worker's subscription to one queue: takes pushed jobs, and widens the window for more."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ OnLost = Callable[["QueueSubscription"], None]
 
 
 class QueueSubscription:
-    """`waiting` are jobs whose handler has not begun, `running` is how many have.
+    """The connection of a worker to a queue.
 
-    `spare`: with several queues so many jobs more than run here are asked for, so that there is a
-    choice when slots get free. A window never shrinks, so it stays as large as it ever was.
+    `waiting` are jobs whose handler has not begun, `running` counts those whose handler runs.
+    `spare`: with several queues, so many jobs more than run here are asked for, so that there is a
+    choice when slots get free. A window never shrinks.
     """
 
     channel: Channel
@@ -42,35 +43,35 @@ class QueueSubscription:
         self._on_lost = on_lost
         self._wanted = spare or slots
         self._window = 0
-        self._begun: list[LeasedJob] = []
+        self._unreported: list[LeasedJob] = []
 
     def __repr__(self) -> str:
         return f"Feed({self.queue!r})"
 
     @asynccontextmanager
-    async def joined(self, way: Connector) -> AsyncIterator[Self]:
-        """The connection, for a block. Nothing is pushed before `receive`."""
-        # Without `spare` nothing waits here, and saying when each job begins would cost a tenth.
+    async def open(self, connector: Connector) -> AsyncIterator[Self]:
+        """The connection, for a block. The node pushes nothing before `receive`."""
+        # Without `spare` no job waits here, and reporting when each begins would cost a tenth.
         begins = bool(self._spare)
-        async with way.join(
-            self.name, "worker", mode="queue", window=0, begins=begins, on_event=self._hear
+        async with connector.join(
+            self.name, "worker", mode="queue", window=0, begins=begins, on_event=self._on_event
         ) as self.channel:
             yield self
 
     async def receive(self) -> None:
-        """Take what is pushed. Raises why the channel is lost, if it is lost for good."""
+        """Take pushed jobs. Raises the error of a channel that is lost for good."""
         await self.widen()
         while True:
             self._on_message(self, await self.channel.receive())
 
-    async def take_rest(self) -> None:
-        """Take what is here already, without waiting for more."""
+    async def take_pushed(self) -> None:
+        """Take the jobs that are here already, without waiting for more."""
         with suppress(TimeoutError):
             while True:
                 self._on_message(self, await self.channel.receive(0))
 
     async def widen(self) -> None:
-        """Ask for as many as can run; with `spare` for so many more than do."""
+        """Ask for as many jobs as can run; with `spare` for so many more than do."""
         if self._spare:
             self._wanted = max(self._wanted, min(self.running, self._slots) + self._spare)
         missing = self._wanted - self._window
@@ -78,28 +79,43 @@ class QueueSubscription:
             self._window += missing
             await self.channel.credit(missing)
 
-    def begin(self, held: LeasedJob) -> None:
-        """The node shall hear that the handler begins, with `tell`."""
+    def next(self) -> LeasedJob:
+        """The job that has waited longest."""
+        return self.waiting.popleft()
+
+    def withdraw(self, leased: LeasedJob) -> bool:
+        """The job waits no more; False: it did not."""
+        if leased not in self.waiting:
+            return False
+        self.waiting.remove(leased)
+        return True
+
+    def started(self, leased: LeasedJob) -> None:
+        """A handler begins; `report_starts` tells the node."""
         self.running += 1
         if self._spare:
-            self._begun.append(held)
+            self._unreported.append(leased)
 
-    def tell(self) -> None:
-        """The node has to hear it before a handler can do any harm; one write tells of many."""
-        begun, self._begun = self._begun, []
-        for held in begun:
-            held.message.begin(at_once=held is begun[-1])
+    def report_starts(self) -> None:
+        """Tell the node which jobs began, before their handlers do anything; in one write."""
+        started, self._unreported = self._unreported, []
+        for leased in started:
+            leased.message.begin(at_once=leased is started[-1])
+
+    def ended(self) -> None:
+        """A handler has ended."""
+        self.running -= 1
 
     async def leave(self) -> None:
-        """Close the connection in good order."""
+        """Close the connection."""
         await self.channel.aclose()
 
     @property
     def is_short(self) -> bool:
-        """Would `widen` ask for more?"""
+        """`widen` would ask for more."""
         return bool(self._spare) and self.running + self._spare > self._wanted
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, Disconnected):
             self.waiting.clear()
             self._on_lost(self)

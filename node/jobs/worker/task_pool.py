@@ -1,4 +1,4 @@
-"""The tasks that jobs run in, one job after the other: a new task costs more than a short job."""
+"""A task pool for jobs: each task runs one job after the other, as a new one costs more."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.node.jobs.worker.cancellation import is_for_all
+from millpond.node.jobs.worker.cancellation import is_worker_cancelled
 from millpond.node.jobs.worker.leased_job import LeasedJob
 
 Run = Callable[[LeasedJob], Awaitable[bool]]
 
 
 class TaskPool:
-    """Runs what is begun, each at once beside the others, in tasks of `group`.
+    """Runs jobs beside each other in tasks of `group`; the caller bounds their number.
 
-    `run` says whether its task is as it was before: only then it takes another job. Who begins has
-    to know how many may run. Not empty means that a task is on its way to look: it takes all that
-    is there, and wakes the next one first, for the case that a handler waits.
+    `run` returns whether its task is unchanged: only then it takes another job. While jobs are
+    ready, one task is woken: it takes all of them, and wakes the next task before each job, for the
+    case that the handler waits.
     """
 
     def __init__(self, group: TaskGroup, run: Run) -> None:
@@ -30,9 +30,9 @@ class TaskPool:
         self._is_woken = False
         self._is_closed = False
 
-    def begin(self, held: LeasedJob) -> None:
-        """Run this with the next turn of the loop."""
-        self._ready.append(held)
+    def start(self, leased: LeasedJob) -> None:
+        """Run this in the next pass of the loop."""
+        self._ready.append(leased)
         self._wake()
 
     def close(self) -> None:
@@ -53,13 +53,13 @@ class TaskPool:
     async def _work(self) -> None:
         while True:
             self._is_woken = False
-            for _ in range(len(self._ready)):  # what is begun meanwhile: in the next turn
+            for _ in range(len(self._ready)):  # jobs begun meanwhile: in the next pass
                 if not self._ready:
                     break
-                held = self._ready.popleft()
+                leased = self._ready.popleft()
                 if self._ready:
                     self._wake()
-                if not await self._run(held):
+                if not await self._run(leased):
                     return
             if self._is_closed:
                 return
@@ -71,7 +71,7 @@ class TaskPool:
         try:
             await event.wait()
         except anyio.get_cancelled_exc_class():
-            if await is_for_all():
+            if await is_worker_cancelled():
                 raise
             if event in self._parked:
                 self._parked.remove(event)

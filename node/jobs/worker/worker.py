@@ -1,4 +1,4 @@
-"""A worker: takes jobs of one or several queues, runs their handlers, keeps the leases meanwhile.
+"""A worker: takes jobs of one or several queues, runs their handlers, and renews the leases.
 
 `async with Worker("tcp://127.0.0.1:7400", [send], concurrency=8) as worker: await worker.run()`
 """
@@ -42,10 +42,10 @@ CONCURRENCY_MAX = 10_000
 GRACE_S = 30.0
 LEAVE_S = 5.0
 ASK_S = 1.0
-LOOK_S = 0.2
-"""How long a queue has to stay empty to be called so."""
-LOOKS_MAX = 25
-"""So often jobs may be ready and not come: then they are not for us (too large, say)."""
+IDLE_S = 0.2
+"""The time for which a queue has to stay empty to count as empty."""
+IDLE_CHECKS_MAX = 25
+"""So many checks may find jobs ready that do not come: the node gives them to others."""
 
 log = logging.getLogger("millpond.node.jobs")
 
@@ -54,9 +54,9 @@ class Worker:
     """Connect with `async with`, then `run`. See docs/guides/jobs.md.
 
     `work`: one handler, or tasks. `queues`: names, or `NAME=WEIGHT`; by default those of the tasks.
-    `lease` is for a handler that is no task. `grace`: so many seconds have running handlers to end
-    when the worker drains. `on_end` hears of each attempt. `log_done`: the history tells of
-    successes as well. Other options as those of `node.connect`.
+    `lease` is for a handler that is no task. `grace`: running handlers have so many seconds to end
+    when the worker drains. `on_end` is called with the result of each attempt. `log_done`: the
+    history has successes as well. Other options as those of `connect`.
 
     Raises ValueError and TypeError for arguments.
     """
@@ -80,19 +80,21 @@ class Worker:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise ValueError(f"concurrency must be within 1..{CONCURRENCY_MAX}")
         self.stats = WorkerStats()
-        self._registry = TaskRegistry(work, lease)
-        weights = parse_queues(queues or self._registry.queues)
+        self._tasks = TaskRegistry(work, lease)
+        weights = parse_queues(queues or self._tasks.queues)
         if not weights:
             raise ValueError("a worker needs a queue: name one, or give the task one")
-        self._way = Connector(url, options)
+        self._connector = Connector(url, options)
         self._slots = concurrency
         self._grace_s = grace
         total = sum(weights.values())
-        self._feeds = [
-            self._feed(queue, 0 if len(weights) == 1 else ceil(concurrency * weight / total))
+        self._subscriptions = [
+            self._subscription(
+                queue, 0 if len(weights) == 1 else ceil(concurrency * weight / total)
+            )
             for queue, weight in weights.items()
         ]
-        self._choice = WeightedQueues({feed: weights[feed.queue] for feed in self._feeds})
+        self._weighted = WeightedQueues({each: weights[each.queue] for each in self._subscriptions})
         self._name, self._wall, self._keeps_history = name, wall, history
         self._history: History | None = None
         self._log_done, self._on_end = log_done, on_end
@@ -101,44 +103,46 @@ class Worker:
         self._draining = anyio.Event()
         self._changed = anyio.Event()
         self._grace = anyio.CancelScope()
-        self._taken: TaskPool | None = None
+        self._pool: TaskPool | None = None
 
     @property
     def queues(self) -> list[str]:
         """The names of the queues."""
-        return [feed.queue for feed in self._feeds]
+        return [each.queue for each in self._subscriptions]
 
     @property
     def oldest_s(self) -> float:
-        """For how many seconds the job that runs longest has been here; 0: none runs."""
+        """Seconds since the longest running job was pushed; 0 if none runs."""
         now = self._now()
-        return max((now - held.taken_at for held in self._running), default=0.0)
+        return max((now - leased.taken_at for leased in self._running), default=0.0)
 
     @property
     def subscriptions(self) -> Sequence[QueueSubscription]:
         """The connections, one for each queue."""
-        return self._feeds
+        return self._subscriptions
 
     def drain(self) -> None:
-        """Begin no more jobs; `run` returns once those that run have ended, or after `grace`."""
+        """Start no more jobs; `run` returns once the running ones have ended, or after `grace`."""
         self._draining.set()
         self._changed.set()
 
     def stop(self) -> None:
-        """The same, without waiting for anybody: handlers are cancelled, their jobs given back."""
+        """Drain without waiting: handlers are cancelled, and their jobs returned."""
         self._grace.cancel()
         self.drain()
 
     async def __aenter__(self) -> Self:
-        self._now = self._way.now()
+        self._now = self._connector.now()
         if self._keeps_history:
-            around = current_environment()
-            self._history = History(self._wall or around.wall, self._name or around.name())
+            environment = current_environment()
+            self._history = History(
+                self._wall or environment.wall, self._name or environment.name()
+            )
         self._leases = Leases(self._now)
         await self._stack.__aenter__()
         try:
-            for feed in self._feeds:
-                await self._stack.enter_async_context(feed.joined(self._way))
+            for subscription in self._subscriptions:
+                await self._stack.enter_async_context(subscription.open(self._connector))
         except BaseException as exc:
             await self._stack.__aexit__(type(exc), exc, exc.__traceback__)
             raise
@@ -155,180 +159,180 @@ class Worker:
     async def run(self, *, burst: bool = False) -> None:
         """Work until `drain`, or with `burst` until no queue has a job that is due.
 
-        Raises ConnectionLost when a node does not let the worker in again; lost connections are
-        mended otherwise. Cancelled, it gives nothing back: the jobs come again once it has left.
+        Raises ConnectionLost when the node refuses the worker for good; otherwise it reconnects.
+        Cancelled, it returns no jobs: the node pushes them again once the worker has left.
         """
         with single_errors():
             await self._run(burst)
 
     async def _run(self, burst: bool) -> None:
-        async with anyio.create_task_group() as around:
-            mailboxes = ResultMailboxes(self._way, around, self._now)
-            rng, log_done = self._way.rng, self._log_done
-            self._settler = JobCompletion(
+        async with anyio.create_task_group() as background:
+            mailboxes = ResultMailboxes(self._connector, background, self._now)
+            rng, log_done = self._connector.rng, self._log_done
+            self._completion = JobCompletion(
                 self._leases, mailboxes, self._history, rng, self._now, self._ended, log_done
             )
             self._threads = anyio.CapacityLimiter(self._slots)
-            self._around = around
-            around.start_soon(self._leases.run)
+            self._background = background
+            background.start_soon(self._leases.run)
             if self._history is not None:
-                around.start_soon(self._history.run, self._streams)
-            await self._work(around, burst)
-            for feed in self._feeds:
-                await self._leave(feed)
-            around.cancel_scope.cancel()
+                background.start_soon(self._history.run, self._streams)
+            await self._work(background, burst)
+            for subscription in self._subscriptions:
+                await self._leave(subscription)
+            background.cancel_scope.cancel()
 
-    async def _work(self, around: TaskGroup, burst: bool) -> None:
+    async def _work(self, background: TaskGroup, burst: bool) -> None:
         async with anyio.create_task_group() as jobs:
-            self._taken = TaskPool(jobs, self._begin)
-            for feed in self._feeds:
-                around.start_soon(self._receive, feed)
+            self._pool = TaskPool(jobs, self._begin)
+            for subscription in self._subscriptions:
+                background.start_soon(self._receive, subscription)
             if burst:
                 await self._until_empty()
             else:
                 await self._draining.wait()
             self._draining.set()
             self._leases.end()
-            for feed in self._feeds:
-                around.start_soon(self._give_back, feed)
+            for subscription in self._subscriptions:
+                background.start_soon(self._give_back, subscription)
             with self._grace:
                 self._grace.deadline = anyio.current_time() + self._grace_s
                 await self._until_idle()
-            for held in list(self._running):
-                held.give_up()
-            self._taken.close()
+            for leased in list(self._running):
+                leased.give_up()
+            self._pool.close()
 
-    async def _receive(self, feed: QueueSubscription) -> None:
+    async def _receive(self, subscription: QueueSubscription) -> None:
         try:
-            await feed.receive()
+            await subscription.receive()
         except ChannelClosed:
             if not self._draining.is_set():
                 raise
 
-    async def _give_back(self, feed: QueueSubscription) -> None:
-        while feed.waiting:
-            await self._settler.give_back(feed.waiting.popleft())
+    async def _give_back(self, subscription: QueueSubscription) -> None:
+        while subscription.waiting:
+            await self._completion.give_back(subscription.next())
 
     async def _until_idle(self) -> None:
-        """Leave each queue once nothing of it runs here: what waits here is for others."""
+        """Leave each queue once none of its jobs runs here: waiting ones are for other workers."""
         left: set[QueueSubscription] = set()
         while True:
-            for feed in self._feeds:
-                if not feed.running and feed not in left:
-                    left.add(feed)
-                    self._around.start_soon(self._leave, feed)
+            for subscription in self._subscriptions:
+                if not subscription.running and subscription not in left:
+                    left.add(subscription)
+                    self._background.start_soon(self._leave, subscription)
             if not self._running:
                 return
             await self._next_change()
 
     async def _until_empty(self) -> None:
-        looks = 0
-        while not self._draining.is_set() and looks < LOOKS_MAX:
-            if self._running or any(feed.waiting for feed in self._feeds):
-                looks = 0
+        checks = 0
+        while not self._draining.is_set() and checks < IDLE_CHECKS_MAX:
+            if self._running or any(each.waiting for each in self._subscriptions):
+                checks = 0
                 await self._next_change()
                 continue
             changed = self._changed = anyio.Event()
             are_empty = await self._are_empty()
-            with anyio.move_on_after(LOOK_S):  # what is on its way here counts as well
+            with anyio.move_on_after(IDLE_S):  # jobs that are on their way count as well
                 await changed.wait()
             if are_empty and not changed.is_set():
                 return
-            # While the node is away it gives jobs to nobody.
-            looks += all(feed.channel.connected for feed in self._feeds)
-        if looks == LOOKS_MAX:
-            log.warning("jobs are ready that the node does not give to this worker")
+            # While the node is away it pushes no jobs.
+            checks += all(each.channel.connected for each in self._subscriptions)
+        if checks == IDLE_CHECKS_MAX:
+            log.warning("jobs are ready that the node does not push to this worker")
 
     async def _are_empty(self) -> bool:
-        """Is no job ready, in any queue? Asked for a second at most."""
+        """Whether no queue has a job that is ready. The nodes have a second to answer."""
         with anyio.move_on_after(ASK_S):
-            return all([await is_empty(feed.channel) for feed in self._feeds])
+            return all([await is_empty(each.channel) for each in self._subscriptions])
         return False
 
     async def _next_change(self) -> None:
         self._changed = anyio.Event()
         await self._changed.wait()
 
-    async def _leave(self, feed: QueueSubscription) -> None:
-        """Have said what there is to say, and go."""
+    async def _leave(self, subscription: QueueSubscription) -> None:
+        """Return the jobs that wait, write the history, and leave."""
         with suppress(RequestError, ConnectionLost, ChannelClosed), anyio.move_on_after(ASK_S):
-            await queue_counts(feed.channel, stop=True)  # by then it is here what was pushed
-            await feed.take_rest()
-        with anyio.move_on_after(LEAVE_S):  # what was not begun is given back by leaving as well
-            await self._give_back(feed)
+            await queue_counts(subscription.channel, stop=True)  # then all pushed jobs are here
+            await subscription.take_pushed()
+        with anyio.move_on_after(LEAVE_S):  # leaving returns them as well
+            await self._give_back(subscription)
         if self._history is not None:
             with anyio.move_on_after(LEAVE_S):
                 await self._history.flush(self._streams)
-        await feed.leave()
+        await subscription.leave()
 
-    def _feed(self, queue: str, spare: int) -> QueueSubscription:
+    def _subscription(self, queue: str, spare: int) -> QueueSubscription:
         slots = self._slots
         return QueueSubscription(
-            queue, slots=slots, spare=spare, on_message=self._arrived, on_lost=self._lost
+            queue, slots=slots, spare=spare, on_message=self._pushed, on_lost=self._lost
         )
 
-    def _arrived(self, feed: QueueSubscription, message: Message) -> None:
+    def _pushed(self, subscription: QueueSubscription, message: Message) -> None:
         body = decode_job(message.data)
-        task = self._registry.task_for(feed.queue, body)
-        held = LeasedJob(message, body, feed, task, self._now())
-        self._leases.add(held)
-        feed.waiting.append(held)
+        task = self._tasks.task_for(subscription.queue, body)
+        leased = LeasedJob(message, body, subscription, task, self._now())
+        self._leases.add(leased)
+        subscription.waiting.append(leased)
         self._changed.set()
         if self._draining.is_set():
-            self._around.start_soon(self._give_back, feed)
+            self._background.start_soon(self._give_back, subscription)
         else:
             self._fill()
 
-    def _lost(self, feed: QueueSubscription) -> None:
-        self._leases.lose(feed)
+    def _lost(self, subscription: QueueSubscription) -> None:
+        self._leases.lose(subscription)
         self._changed.set()
 
     def _fill(self) -> None:
-        """Begin what there is room for."""
-        while self._taken is not None and not self._draining.is_set():
+        """Start jobs while there are free slots."""
+        while self._pool is not None and not self._draining.is_set():
             if len(self._running) >= self._slots:
                 return
-            ready = [feed for feed in self._feeds if feed.waiting]
-            feed = self._choice.next(ready) if ready else None
-            if feed is None:
+            ready = [each for each in self._subscriptions if each.waiting]
+            subscription = self._weighted.next(ready) if ready else None
+            if subscription is None:
                 return
-            held = feed.waiting.popleft()
-            if held.is_lost:
+            leased = subscription.next()
+            if leased.is_lost:
                 continue
-            self._running[held] = None
+            self._running[leased] = None
             self.stats.running += 1
-            feed.begin(held)
-            self._taken.begin(held)
-            if feed.is_short:
-                self._around.start_soon(self._widen, feed)
+            subscription.started(leased)
+            self._pool.start(leased)
+            if subscription.is_short:
+                self._background.start_soon(self._widen, subscription)
 
-    async def _begin(self, held: LeasedJob) -> bool:
-        """True: all was as always, and nothing is left of it in this task."""
-        held.feed.tell()
-        return await self._run_job(held)
+    async def _begin(self, leased: LeasedJob) -> bool:
+        """Run a job. True: its handler left nothing behind in this task."""
+        leased.subscription.report_starts()
+        return await self._run_job(leased)
 
-    async def _widen(self, feed: QueueSubscription) -> None:
+    async def _widen(self, subscription: QueueSubscription) -> None:
         try:
-            await feed.widen()
+            await subscription.widen()
         except ChannelClosed:
             if not self._draining.is_set():
                 raise
 
-    async def _run_job(self, held: LeasedJob) -> bool:
+    async def _run_job(self, leased: LeasedJob) -> bool:
         began_at = self._now()
         is_done = False
-        self._leases.began(held)
+        self._leases.started(leased)
         try:
-            report = partial(self._settler.report, held)
-            outcome = await run_handler(held, self._now, report, self._threads)
-            await self._settler.settle(held, outcome, began_at)
+            report = partial(self._completion.report, leased)
+            outcome = await run_handler(leased, self._now, report, self._threads)
+            await self._completion.complete(leased, outcome, began_at)
             is_done = isinstance(outcome, Done)
-        except Exception as exc:  # whatever it is, one job never ends its worker
-            await self._settler.cannot_settle(held, exc, began_at)
+        except Exception as exc:  # no error of one job ends its worker
+            await self._completion.fail(leased, exc, began_at)
         finally:
-            self._leases.ended(held)
-            del self._running[held]
-            held.feed.running -= 1
+            self._leases.ended(leased)
+            del self._running[leased]
+            leased.subscription.ended()
             self.stats.running -= 1
             self._changed.set()
             self._fill()
@@ -340,4 +344,4 @@ class Worker:
             self._on_end(ended)
 
     def _streams(self, queue: str) -> Streams:
-        return next(feed for feed in self._feeds if feed.queue == queue).channel.streams
+        return next(each for each in self._subscriptions if each.queue == queue).channel.streams

@@ -230,7 +230,7 @@ async def test_a_result_that_names_itself_is_a_failure(place: Place) -> None:
 
     async with place.queue() as queue, place.working(work, "mail"):
         put = await queue.put(wait=True)
-        with pytest.raises(JobFailed, match="cannot be carried"):
+        with pytest.raises(JobFailed, match="cannot be encoded"):
             await put.result(60)
         assert place.whats == ["done"]
 
@@ -243,7 +243,7 @@ async def test_a_result_too_large_for_a_packet_is_a_failure(place: Place) -> Non
         put = await queue.put(wait=True)
         with pytest.raises(JobFailed) as caught:
             await put.result(60)
-        assert caught.value.reason == "result" and "cannot be carried" in caught.value.error
+        assert caught.value.reason == "result" and "cannot be encoded" in caught.value.error
 
 
 async def test_an_error_text_too_large_for_a_packet_is_cut(place: Place) -> None:
@@ -303,7 +303,7 @@ async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
         await queue.put()
         await place.until(lambda: "done" in place.whats, 60)
     assert place.whats == ["failed", "done"]
-    assert "could not be settled" in caplog.text and "a mistake" in caplog.text
+    assert "could not be completed" in caplog.text and "a mistake" in caplog.text
 
 
 def test_an_errors_text_can_be_carried() -> None:

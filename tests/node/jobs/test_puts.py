@@ -54,7 +54,7 @@ async def test_who_asks_for_a_result_and_goes_away_leaves_nothing_behind(place: 
         del handle
         await anyio.sleep(60)
         gc.collect()
-        assert not queue._waits
+        assert not queue._pending
 
 
 async def test_who_waits_hears_that_the_time_of_the_job_was_over(place: Place) -> None:
@@ -174,5 +174,5 @@ async def test_a_worker_that_drains_while_it_asks_for_more_just_ends(place: Plac
             place.network.reset("worker")
             await place.until(lambda: place.ended)
             worker.subscriptions[0]._wanted += 1
-            worker._around.start_soon(worker._widen, worker.subscriptions[0])
+            worker._background.start_soon(worker._widen, worker.subscriptions[0])
     assert place.whats == ["lost"]

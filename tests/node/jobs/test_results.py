@@ -67,7 +67,7 @@ async def test_a_result_that_cannot_be_carried_is_a_failure(place: Place) -> Non
 
     async with place.queue() as queue, place.working(send, "mail"):
         put = await queue.put(wait=True)
-        with pytest.raises(JobFailed, match="cannot be carried"):
+        with pytest.raises(JobFailed, match="cannot be encoded"):
             await put.result()
         assert place.whats == ["done"]
 

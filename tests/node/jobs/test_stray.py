@@ -143,7 +143,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> 
         raise Reject("no")
 
     worker = place.worker([work], grace=1)
-    dialer = worker._way._options["dialer"]
+    dialer = worker._connector._options["dialer"]
     assert dialer is not None
 
     async def dial(*arguments: Any) -> None:
@@ -151,7 +151,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> 
             raise OSError("nobody is there")
         await dialer(*arguments)
 
-    worker._way._options["dialer"] = dial
+    worker._connector._options["dialer"] = dial
     async with place.queue() as queue, anyio.create_task_group() as tasks:
         async with worker:
             ran = anyio.Event()
@@ -234,9 +234,9 @@ async def test_two_readers_of_progress_both_come_to_the_end() -> None:
             tasks.start_soon(read)
             for number in range(3):
                 await anyio.sleep(1)
-                wait.hear(JobUpdate(1, "progress", number))
+                wait.update(JobUpdate(1, "progress", number))
             await anyio.sleep(1)
-            wait.hear(JobUpdate(1, "result", 7))
+            wait.update(JobUpdate(1, "result", 7))
     assert sorted(seen) == [0, 1, 2] and await handle.result() == 7
 
 
