@@ -23,6 +23,7 @@ SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 SOURCE = re.compile(r"`((?:actors|transports|node|pipeline|tests|scripts)/[\w/.*-]+\.(?:py|toml))`")
+CITED = re.compile(r"\bdocs/[\w/-]+\.md\b")
 README_LINES_MAX = 200
 COLUMNS_MAX = 100
 UNWRAPPED = re.compile(r"^(\||!\[|- 2026-|    CREATE INDEX|.* \\$)")
@@ -92,6 +93,13 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_the_files_that_a_page_names_exist(path: Path) -> None:
     named = [name for name in SOURCE.findall(path.read_text("utf-8")) if path.stem != "CHANGELOG"]
     assert [name for name in named if not list(ROOT.glob(name))] == []
+
+
+def test_the_pages_that_the_code_cites_exist() -> None:
+    rooms = ("actors", "transports", "node", "pipeline", "tests", "scripts")
+    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    cited = {(name_of(path), page) for path in sources for page in CITED.findall(path.read_text())}
+    assert {(path, page) for path, page in cited if not (ROOT / page).exists()} == set()
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

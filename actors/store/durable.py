@@ -3,7 +3,7 @@
 The way of a change: `write` numbers it and adds it to the open group; at the end of the loop's
 pass the group goes to the journal's worker; when it is on the disk, the change is folded into its
 partition's memtable and the caller is told. Compaction moves memtables to files.
-docs/internals/storage.md describes all of it, docs/reference/format.md the bytes.
+docs/internals/storage.md describes all of it, docs/reference/on-disk-format.md the bytes.
 """
 
 from __future__ import annotations

@@ -387,7 +387,7 @@ MayDo = Callable[[Rights, bytes], bool]
 
 
 def is_allowed(request: DecodedRequest, may: MayDo) -> bool:
-    """Has the client the right that the request takes (docs/reference/access.md)?
+    """Has the client the right that the request takes (docs/guides/access.md)?
 
     A reader may also commit the offsets of groups.
     """
