@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import ModeSet, StoredMessage
 from millpond.actors.store.interface import Fault
-from tests.actors.stores import NOW, SMALL, Run, young_id
+from tests.actors.store.harness import NOW, SMALL, Run, young_id
 
 NAME = b"chat/\xff1"
 

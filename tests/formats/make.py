@@ -45,7 +45,7 @@ from millpond.actors.store.subscribers import (
     SubscriberTable,
     SubscriberTouched,
 )
-from tests.actors.stores import NOW, Run, young_id
+from tests.actors.store.harness import NOW, Run, young_id
 
 SETTINGS = StoreSettings(
     segment_bytes=8192,

@@ -29,7 +29,7 @@ from millpond.actors.store.journal.reader import read_journal
 from millpond.actors.store.message_attributes import MessageAttributes
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.subscribers import Acked, Subscriber, SubscriberTable
-from tests.actors.stores import Run, run
+from tests.actors.store.harness import Run, run
 from tests.formats import make, reader
 
 HERE = Path(__file__).parent

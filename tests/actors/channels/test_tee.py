@@ -22,7 +22,7 @@ from millpond.actors.streams.settings import StreamContext, StreamLimits
 from millpond.actors.streams.stream import Stream
 from tests.actors.channels.harness import NAME, ChannelHarness
 from tests.actors.recording_port import RecordingPort
-from tests.actors.streams.lake import SlowMemory, bodies_of, read_of
+from tests.actors.streams.harness import SlowMemory, bodies_of, read_of
 
 ALL = b"all"
 CELL = stream_cell(ALL)

@@ -32,13 +32,13 @@ from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import state_cell, state_of
 from tests.actors.recording_port import RecordingPort
-from tests.actors.streams.lake import NAME, Lake, SlowMemory, rows_of
+from tests.actors.streams.harness import NAME, SlowMemory, StreamHarness, rows_of
 
 LIMITS = StateLimits(waiting_max=3, save_every=3)
 
 
-class Pool(Lake):
-    """A lake with states; in a folder they are written down."""
+class Pool(StreamHarness):
+    """The streams harness with states; in a folder they are written down."""
 
     checkpoints: CheckpointStore | None = None
 

@@ -28,7 +28,7 @@ from millpond.actors.state.table import StateTable
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams import messages as m
 from tests.actors.state.test_cell import Pool, check, put
-from tests.actors.streams.lake import NAME
+from tests.actors.streams.harness import NAME
 
 RARELY = StateLimits(save_every=50)
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.actors.streams.lake import Lake, SlowMemory, lake_in
+from tests.actors.streams.harness import SlowMemory, StreamHarness, streams_in
 
 
 @pytest.fixture
-def slow(caplog: pytest.LogCaptureFixture) -> Iterator[Lake]:
+def slow(caplog: pytest.LogCaptureFixture) -> Iterator[StreamHarness]:
     """Commits are done when the test says so."""
     caplog.set_level(logging.CRITICAL)
     store = SlowMemory()
-    with lake_in(None, store=store) as opened:
+    with streams_in(None, store=store) as opened:
         opened.create()
         store.is_slow = True
         yield opened

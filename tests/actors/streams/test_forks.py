@@ -20,7 +20,14 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.actors.streams.durable.fork_log import base_of, fork_chain
 from millpond.actors.streams.names import stream_cell
-from tests.actors.streams.lake import Lake, at_timestamp, bodies_of, lake_in, read_of, rows_of
+from tests.actors.streams.harness import (
+    StreamHarness,
+    at_timestamp,
+    bodies_of,
+    read_of,
+    rows_of,
+    streams_in,
+)
 from tests.node.folders import empty_wal, flip, partition_of
 
 TEXT = b"text/plain"
@@ -28,25 +35,25 @@ SOURCE, FORK, GRANDCHILD = b"source", b"fork", b"grandchild"
 
 
 @pytest.fixture(params=["memory", "disk"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
-    with lake_in(None if request.param == "memory" else tmp_path / "data") as opened:
+def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamHarness]:
+    with streams_in(None if request.param == "memory" else tmp_path / "data") as opened:
         yield opened
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Lake]:
-    with lake_in(tmp_path / "data") as opened:
+def kept(tmp_path: Path) -> Iterator[StreamHarness]:
+    with streams_in(tmp_path / "data") as opened:
         yield opened
 
 
-def make(lake: Lake, name: bytes, *bodies: bytes, **fields: Any) -> None:
+def make(streams: StreamHarness, name: bytes, *bodies: bytes, **fields: Any) -> None:
     founding = d.CreateSpec(TEXT, fields.get("lifetime"), False, list(bodies))
-    (reply,) = lake.ask(d.DurableCreate(0, founding), name=name)
+    (reply,) = streams.ask(d.DurableCreate(0, founding), name=name)
     assert isinstance(reply, d.DurableCreated) and reply.is_new, reply
 
 
 def fork(
-    lake: Lake,
+    streams: StreamHarness,
     name: bytes = FORK,
     source: bytes = SOURCE,
     at: int | None = None,
@@ -62,10 +69,10 @@ def fork(
         fields.get("bodies", []),
         asked,
     )
-    (found,) = lake.ask(m.Describe(0), name=source)
+    (found,) = streams.ask(m.Describe(0), name=source)
     incarnation = found.incarnation if isinstance(found, m.StreamDescription) else 0
     request = d.Fork(0, stream_cell(name), founding, at, list(prefix), incarnation)
-    (reply,) = lake.ask(request, name=source)
+    (reply,) = streams.ask(request, name=source)
     return reply
 
 
@@ -79,136 +86,136 @@ def why(reply: Reply) -> d.RefusalReason:
     return reply.why
 
 
-def all_of(lake: Lake, name: bytes, start: int | Seek = 0) -> list[bytes]:
+def all_of(streams: StreamHarness, name: bytes, start: int | Seek = 0) -> list[bytes]:
     """Everything, by as many reads as it takes."""
     bodies: list[bytes] = []
     while True:
-        records = lake.read(start, name=name)
+        records = streams.read(start, name=name)
         if not records.spans:
             return bodies
         bodies += bodies_of(records)
         start = records.next
 
 
-def state_of(lake: Lake, name: bytes) -> str:
-    (reply,) = lake.ask(m.Describe(0), name=name)
+def state_of(streams: StreamHarness, name: bytes) -> str:
+    (reply,) = streams.ask(m.Describe(0), name=name)
     if isinstance(reply, m.StreamDescription):
         return "there"
     assert isinstance(reply, m.StreamFailed) and reply.code is Code.UNKNOWN_STREAM
     return "buried" if reply.is_tombstone else "gone"
 
 
-def delete(lake: Lake, name: bytes) -> None:
-    lake.one(m.Delete(0), m.Done, name)
-    lake.settle()
+def delete(streams: StreamHarness, name: bytes) -> None:
+    streams.one(m.Delete(0), m.Done, name)
+    streams.settle()
 
 
-def test_a_fork_shares_what_was_there_and_nothing_later(lake: Lake) -> None:
-    make(lake, SOURCE, b"a", b"b")
-    assert made(fork(lake)).tail == 2
-    lake.append(b"source", name=SOURCE)
-    lake.append(b"fork", name=FORK)
-    assert all_of(lake, FORK) == [b"a", b"b", b"fork"]
-    assert all_of(lake, SOURCE) == [b"a", b"b", b"source"]
-    assert all_of(lake, FORK, 1) == [b"b", b"fork"]
+def test_a_fork_shares_what_was_there_and_nothing_later(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a", b"b")
+    assert made(fork(streams)).tail == 2
+    streams.append(b"source", name=SOURCE)
+    streams.append(b"fork", name=FORK)
+    assert all_of(streams, FORK) == [b"a", b"b", b"fork"]
+    assert all_of(streams, SOURCE) == [b"a", b"b", b"source"]
+    assert all_of(streams, FORK, 1) == [b"b", b"fork"]
 
 
-def test_a_fork_is_a_stream_for_all_views(lake: Lake) -> None:
-    make(lake, SOURCE)
+def test_a_fork_is_a_stream_for_all_views(streams: StreamHarness) -> None:
+    make(streams, SOURCE)
     for body in (b"a", b"b", b"c"):
-        lake.advance(0.01)
-        lake.append(body, name=SOURCE)
-    made(fork(lake, at=2))
-    lake.advance(0.01)
-    lake.append(b"x", name=FORK)
-    rows = list(rows_of(lake.read(0, name=FORK)))
+        streams.advance(0.01)
+        streams.append(body, name=SOURCE)
+    made(fork(streams, at=2))
+    streams.advance(0.01)
+    streams.append(b"x", name=FORK)
+    rows = list(rows_of(streams.read(0, name=FORK)))
     assert [(row[0], row[3]) for row in rows] == [(0, b"a"), (1, b"b"), (2, b"x")]
     assert sorted(row[1] for row in rows) == [row[1] for row in rows]
     assert sorted(row[2] for row in rows) == [row[2] for row in rows]
     for sequence, timestamp, position, body in rows:
-        assert bodies_of(lake.read(position, name=FORK))[0] == body
-        assert bodies_of(lake.read(at_timestamp(timestamp), name=FORK))[0] == body
-        assert bodies_of(lake.read(sequence, name=FORK))[0] == body
-    lake.one(m.Trim(0, 1), m.Done, FORK)
-    assert all_of(lake, FORK) == [b"b", b"x"]
-    assert all_of(lake, SOURCE) == [b"a", b"b", b"c"]
+        assert bodies_of(streams.read(position, name=FORK))[0] == body
+        assert bodies_of(streams.read(at_timestamp(timestamp), name=FORK))[0] == body
+        assert bodies_of(streams.read(sequence, name=FORK))[0] == body
+    streams.one(m.Trim(0, 1), m.Done, FORK)
+    assert all_of(streams, FORK) == [b"b", b"x"]
+    assert all_of(streams, SOURCE) == [b"a", b"b", b"c"]
 
 
-def test_forks_of_forks_begin_anywhere_in_what_they_inherit(lake: Lake) -> None:
-    make(lake, SOURCE, b"a", b"b")
-    made(fork(lake))
-    lake.append(b"c", name=FORK)
-    made(fork(lake, GRANDCHILD, FORK))
-    lake.append(b"d", name=GRANDCHILD)
-    made(fork(lake, b"early", GRANDCHILD, 1))
-    lake.append(b"e", name=b"early")
-    assert all_of(lake, GRANDCHILD) == [b"a", b"b", b"c", b"d"]
-    assert all_of(lake, b"early") == [b"a", b"e"]
+def test_forks_of_forks_begin_anywhere_in_what_they_inherit(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a", b"b")
+    made(fork(streams))
+    streams.append(b"c", name=FORK)
+    made(fork(streams, GRANDCHILD, FORK))
+    streams.append(b"d", name=GRANDCHILD)
+    made(fork(streams, b"early", GRANDCHILD, 1))
+    streams.append(b"e", name=b"early")
+    assert all_of(streams, GRANDCHILD) == [b"a", b"b", b"c", b"d"]
+    assert all_of(streams, b"early") == [b"a", b"e"]
 
 
-def test_a_prefix_and_a_body_follow_what_is_inherited(lake: Lake) -> None:
-    make(lake, SOURCE, b"first", b"second")
-    made(fork(lake, at=1, prefix=[b"sec"], bodies=[b"!"]))
-    assert all_of(lake, FORK) == [b"first", b"sec", b"!"]
+def test_a_prefix_and_a_body_follow_what_is_inherited(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"first", b"second")
+    made(fork(streams, at=1, prefix=[b"sec"], bodies=[b"!"]))
+    assert all_of(streams, FORK) == [b"first", b"sec", b"!"]
 
 
-def test_what_cannot_be_forked(lake: Lake) -> None:
-    assert why(fork(lake)) is d.RefusalReason.SOURCE_MISSING
-    make(lake, SOURCE, b"a")
-    assert why(fork(lake, at=2)) is d.RefusalReason.BEYOND
-    assert why(fork(lake, content_type=b"image/png")) is d.RefusalReason.CONFLICT
-    make(lake, FORK)
-    assert why(fork(lake)) is d.RefusalReason.CONFLICT
-    delete(lake, SOURCE)
-    assert state_of(lake, SOURCE) == "gone"
+def test_what_cannot_be_forked(streams: StreamHarness) -> None:
+    assert why(fork(streams)) is d.RefusalReason.SOURCE_MISSING
+    make(streams, SOURCE, b"a")
+    assert why(fork(streams, at=2)) is d.RefusalReason.BEYOND
+    assert why(fork(streams, content_type=b"image/png")) is d.RefusalReason.CONFLICT
+    make(streams, FORK)
+    assert why(fork(streams)) is d.RefusalReason.CONFLICT
+    delete(streams, SOURCE)
+    assert state_of(streams, SOURCE) == "gone"
 
 
-def test_a_fork_again_is_the_same_one(lake: Lake) -> None:
-    make(lake, SOURCE, b"a")
-    made(fork(lake))
-    lake.append(b"b", name=SOURCE)
-    again = fork(lake)
+def test_a_fork_again_is_the_same_one(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a")
+    made(fork(streams))
+    streams.append(b"b", name=SOURCE)
+    again = fork(streams)
     assert isinstance(again, d.DurableCreated) and not again.is_new
-    assert why(fork(lake, at=0)) is d.RefusalReason.CONFLICT
-    delete(lake, FORK)
-    delete(lake, SOURCE)
-    assert state_of(lake, SOURCE) == "gone"
+    assert why(fork(streams, at=0)) is d.RefusalReason.CONFLICT
+    delete(streams, FORK)
+    delete(streams, SOURCE)
+    assert state_of(streams, SOURCE) == "gone"
 
 
-def test_a_source_with_forks_is_buried_and_goes_with_the_last(lake: Lake) -> None:
-    make(lake, SOURCE, b"a")
-    made(fork(lake))
-    made(fork(lake, b"other"))
-    delete(lake, SOURCE)
-    assert state_of(lake, SOURCE) == "buried"
-    assert SOURCE not in lake.directory.streams
-    assert lake.refused(m.Create(0), SOURCE).code is Code.STREAM_EXISTS
-    assert lake.refused(m.Append(0, [b"x"]), SOURCE).code is Code.UNKNOWN_STREAM
-    assert lake.refused(m.Delete(0), SOURCE).code is Code.UNKNOWN_STREAM
-    assert why(fork(lake, b"third")) is d.RefusalReason.SOURCE_BURIED
-    assert all_of(lake, FORK) == [b"a"]
-    delete(lake, FORK)
-    assert state_of(lake, SOURCE) == "buried"
-    delete(lake, b"other")
-    assert state_of(lake, SOURCE) == "gone"
-    make(lake, SOURCE, b"new")
-    assert all_of(lake, SOURCE) == [b"new"]
+def test_a_source_with_forks_is_buried_and_goes_with_the_last(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a")
+    made(fork(streams))
+    made(fork(streams, b"other"))
+    delete(streams, SOURCE)
+    assert state_of(streams, SOURCE) == "buried"
+    assert SOURCE not in streams.directory.streams
+    assert streams.refused(m.Create(0), SOURCE).code is Code.STREAM_EXISTS
+    assert streams.refused(m.Append(0, [b"x"]), SOURCE).code is Code.UNKNOWN_STREAM
+    assert streams.refused(m.Delete(0), SOURCE).code is Code.UNKNOWN_STREAM
+    assert why(fork(streams, b"third")) is d.RefusalReason.SOURCE_BURIED
+    assert all_of(streams, FORK) == [b"a"]
+    delete(streams, FORK)
+    assert state_of(streams, SOURCE) == "buried"
+    delete(streams, b"other")
+    assert state_of(streams, SOURCE) == "gone"
+    make(streams, SOURCE, b"new")
+    assert all_of(streams, SOURCE) == [b"new"]
 
 
-def test_a_chain_goes_from_its_end(lake: Lake) -> None:
-    make(lake, SOURCE, b"a")
-    made(fork(lake))
-    lake.append(b"b", name=FORK)
-    made(fork(lake, GRANDCHILD, FORK))
-    delete(lake, SOURCE)
-    delete(lake, FORK)
-    assert [state_of(lake, each) for each in (SOURCE, FORK)] == ["buried", "buried"]
-    assert all_of(lake, GRANDCHILD) == [b"a", b"b"]
-    delete(lake, GRANDCHILD)
-    assert {state_of(lake, each) for each in (SOURCE, FORK, GRANDCHILD)} == {"gone"}
+def test_a_chain_goes_from_its_end(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a")
+    made(fork(streams))
+    streams.append(b"b", name=FORK)
+    made(fork(streams, GRANDCHILD, FORK))
+    delete(streams, SOURCE)
+    delete(streams, FORK)
+    assert [state_of(streams, each) for each in (SOURCE, FORK)] == ["buried", "buried"]
+    assert all_of(streams, GRANDCHILD) == [b"a", b"b"]
+    delete(streams, GRANDCHILD)
+    assert {state_of(streams, each) for each in (SOURCE, FORK, GRANDCHILD)} == {"gone"}
 
 
-def test_all_of_it_outlives_a_restart(kept: Lake) -> None:
+def test_all_of_it_outlives_a_restart(kept: StreamHarness) -> None:
     make(kept, SOURCE, *(b"s%d" % each for each in range(50)))
     made(fork(kept, at=30))
     kept.append(b"own", name=FORK)
@@ -225,7 +232,7 @@ def test_all_of_it_outlives_a_restart(kept: Lake) -> None:
     assert state_of(kept, SOURCE) == "gone"
 
 
-def test_chunks_in_files_are_stitched(kept: Lake) -> None:
+def test_chunks_in_files_are_stitched(kept: StreamHarness) -> None:
     """More than the journal holds, so that most of it is read from the partitions."""
     for turn in range(40):
         if not turn:
@@ -242,7 +249,7 @@ def test_chunks_in_files_are_stitched(kept: Lake) -> None:
     assert found[101:] == [b"own%02d" % each for each in range(20)]
 
 
-def test_a_fork_that_was_noted_and_never_made_holds_nothing_up(kept: Lake) -> None:
+def test_a_fork_that_was_noted_and_never_made_holds_nothing_up(kept: StreamHarness) -> None:
     make(kept, SOURCE, b"a")
     ref = MetadataSet(b"ref\0" + (7).to_bytes(8), stream_cell(FORK))
     kept.store.write(stream_cell(SOURCE), [ref])
@@ -252,7 +259,7 @@ def test_a_fork_that_was_noted_and_never_made_holds_nothing_up(kept: Lake) -> No
     assert state_of(kept, SOURCE) == "gone"
 
 
-def test_a_buried_source_asks_for_its_forks_after_a_restart(kept: Lake) -> None:
+def test_a_buried_source_asks_for_its_forks_after_a_restart(kept: StreamHarness) -> None:
     make(kept, SOURCE, b"a")
     made(fork(kept))
     delete(kept, SOURCE)
@@ -267,70 +274,70 @@ def test_a_buried_source_asks_for_its_forks_after_a_restart(kept: Lake) -> None:
     assert state_of(kept, SOURCE) == "gone"
 
 
-def test_an_expired_source_is_buried_too(lake: Lake) -> None:
-    make(lake, SOURCE, b"a", lifetime=d.Lifetime(10))
-    made(fork(lake, lifetime=d.Lifetime(100)))
-    lake.advance(11)
-    assert state_of(lake, SOURCE) == "buried"
-    assert all_of(lake, FORK) == [b"a"]
-    lake.advance(108)
-    assert state_of(lake, FORK) == state_of(lake, SOURCE) == "gone"
+def test_an_expired_source_is_buried_too(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a", lifetime=d.Lifetime(10))
+    made(fork(streams, lifetime=d.Lifetime(100)))
+    streams.advance(11)
+    assert state_of(streams, SOURCE) == "buried"
+    assert all_of(streams, FORK) == [b"a"]
+    streams.advance(108)
+    assert state_of(streams, FORK) == state_of(streams, SOURCE) == "gone"
 
 
-def test_a_fork_inherits_its_lifetime_and_type_and_no_producers(lake: Lake) -> None:
-    make(lake, SOURCE, lifetime=d.Lifetime(10))
+def test_a_fork_inherits_its_lifetime_and_type_and_no_producers(streams: StreamHarness) -> None:
+    make(streams, SOURCE, lifetime=d.Lifetime(10))
     producer = d.Producer(b"p", 0, 0)
     for name in (SOURCE, FORK):
         if name == FORK:
-            reply = made(fork(lake))
+            reply = made(fork(streams))
             assert (reply.content_type, reply.lifetime) == (TEXT, d.Lifetime(10))
-        (done,) = lake.ask(d.DurableAppend(0, [b"x"], TEXT, b"1", producer), name=name)
+        (done,) = streams.ask(d.DurableAppend(0, [b"x"], TEXT, b"1", producer), name=name)
         assert isinstance(done, d.DurableAppended) and done.is_new
 
 
-def test_who_waits_at_a_fork_is_not_woken_by_its_source(lake: Lake) -> None:
-    make(lake, SOURCE, b"a")
-    made(fork(lake))
-    port = lake.port()
-    lake.say(port, read_of(1, wait_until=lake.now + 60), name=FORK)
-    lake.append(b"source", name=SOURCE)
+def test_who_waits_at_a_fork_is_not_woken_by_its_source(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a")
+    made(fork(streams))
+    port = streams.port()
+    streams.say(port, read_of(1, wait_until=streams.now + 60), name=FORK)
+    streams.append(b"source", name=SOURCE)
     assert port.take() == []
-    lake.append(b"fork", name=FORK)
+    streams.append(b"fork", name=FORK)
     (records,) = port.take()
     assert isinstance(records, m.Records) and bodies_of(records) == [b"fork"]
 
 
-def test_old_records_of_a_fork_go_by_themselves(lake: Lake) -> None:
-    make(lake, SOURCE, b"old")
-    lake.advance(50)
-    lake.append(b"new", name=SOURCE)
-    made(fork(lake))
-    lake.one(m.Configure(0, m.Settings(age_s=60, content_type=TEXT)), m.Done, FORK)
-    lake.advance(20)
-    assert all_of(lake, FORK) == [b"new"]
-    assert lake.describe(FORK).info.trim_point == 1
-    assert all_of(lake, SOURCE) == [b"old", b"new"]
+def test_old_records_of_a_fork_go_by_themselves(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"old")
+    streams.advance(50)
+    streams.append(b"new", name=SOURCE)
+    made(fork(streams))
+    streams.one(m.Configure(0, m.Settings(age_s=60, content_type=TEXT)), m.Done, FORK)
+    streams.advance(20)
+    assert all_of(streams, FORK) == [b"new"]
+    assert streams.describe(FORK).info.trim_point == 1
+    assert all_of(streams, SOURCE) == [b"old", b"new"]
 
 
-def test_a_topic_does_not_take_a_buried_name(lake: Lake) -> None:
-    make(lake, b"orders", b"a")
-    made(fork(lake, FORK, b"orders"))
-    delete(lake, b"orders")
-    reply = lake.catalogue(m.CreateTopic(7, b"orders", 3))
+def test_a_topic_does_not_take_a_buried_name(streams: StreamHarness) -> None:
+    make(streams, b"orders", b"a")
+    made(fork(streams, FORK, b"orders"))
+    delete(streams, b"orders")
+    reply = streams.catalogue(m.CreateTopic(7, b"orders", 3))
     assert isinstance(reply, m.StreamFailed) and reply.code is Code.STREAM_EXISTS
 
 
-def test_claims_of_strangers_change_nothing(lake: Lake) -> None:
-    make(lake, SOURCE, b"a")
-    made(fork(lake))
+def test_claims_of_strangers_change_nothing(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a")
+    made(fork(streams))
     for mail in (
         d.ReleaseFork(0, stream_cell(b"stranger"), 1),
         d.CheckFork(0, stream_cell(b"x"), 5),
     ):
-        lake.scheduler.submit(stream_cell(SOURCE), Batch(None, [mail]), lake.now)
-        lake.settle()
-    delete(lake, SOURCE)
-    assert state_of(lake, SOURCE) == "buried"
+        streams.scheduler.submit(stream_cell(SOURCE), Batch(None, [mail]), streams.now)
+        streams.settle()
+    delete(streams, SOURCE)
+    assert state_of(streams, SOURCE) == "buried"
 
 
 @given(
@@ -339,8 +346,8 @@ def test_claims_of_strangers_change_nothing(lake: Lake) -> None:
 @settings(max_examples=60, deadline=None)
 def test_forks_read_like_copies(steps: list[tuple[str, int, int]]) -> None:
     """Appends, forks and deletions in any order: each stream has what a copy would have."""
-    lake = Lake()
-    make(lake, b"0")
+    streams = StreamHarness()
+    make(streams, b"0")
     expected: dict[bytes, list[bytes]] = {b"0": []}
     born = 1
     for at, (kind, which, where) in enumerate(steps):
@@ -349,20 +356,20 @@ def test_forks_read_like_copies(steps: list[tuple[str, int, int]]) -> None:
         name = sorted(expected)[which % len(expected)]
         if kind == "a":
             bodies = [b"%d-%d" % (at, each) for each in range(where % 3 + 1)]
-            lake.append(*bodies, name=name)
+            streams.append(*bodies, name=name)
             expected[name] += bodies
         elif kind == "f":
             point = where % (len(expected[name]) + 1)
-            made(fork(lake, b"%d" % born, name, point))
+            made(fork(streams, b"%d" % born, name, point))
             expected[b"%d" % born] = expected[name][:point]
             born += 1
         else:
-            delete(lake, name)
+            delete(streams, name)
             del expected[name]
-    assert {name: all_of(lake, name) for name in expected} == expected
+    assert {name: all_of(streams, name) for name in expected} == expected
     for name in list(expected):
-        delete(lake, name)
-    assert not lake.store._logs.keys() & {stream_cell(b"%d" % each) for each in range(born)}
+        delete(streams, name)
+    assert not streams.store._logs.keys() & {stream_cell(b"%d" % each) for each in range(born)}
 
 
 def test_a_lineage_ends_where_the_fork_does() -> None:
@@ -373,26 +380,26 @@ def test_a_lineage_ends_where_the_fork_does() -> None:
     assert fork_chain([], b"s", 0) == []
 
 
-def test_a_seek_that_asks_for_little_gets_little(lake: Lake) -> None:
-    make(lake, SOURCE, b"a", b"b", b"c")
-    made(fork(lake, at=2))
-    lake.append(b"x", name=FORK)
-    records = lake.read(Seek(SeekBy.SEQUENCE, 1), name=FORK, count=1)
+def test_a_seek_that_asks_for_little_gets_little(streams: StreamHarness) -> None:
+    make(streams, SOURCE, b"a", b"b", b"c")
+    made(fork(streams, at=2))
+    streams.append(b"x", name=FORK)
+    records = streams.read(Seek(SeekBy.SEQUENCE, 1), name=FORK, count=1)
     assert bodies_of(records) == [b"b"] and records.next == 2
-    assert bodies_of(lake.read(0, name=FORK, bytes_max=1)) == [b"a"]
+    assert bodies_of(streams.read(0, name=FORK, bytes_max=1)) == [b"a"]
 
 
 def test_a_fork_that_is_damaged_and_repaired_has_what_it_inherited(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     bodies = [b"record %d " % each * 40 for each in range(30)]
-    with lake_in(folder) as lake:
-        make(lake, SOURCE, *bodies[:10])
-        made(fork(lake))
+    with streams_in(folder) as streams:
+        make(streams, SOURCE, *bodies[:10])
+        made(fork(streams))
         for body in bodies[10:]:
-            lake.append(body, name=FORK)
-        lake.append(*[b"filler" * 200] * 20, name=SOURCE)
-        lake.advance(5.0)
-        lake.append(*[b"filler" * 200] * 20, name=SOURCE)
+            streams.append(body, name=FORK)
+        streams.append(*[b"filler" * 200] * 20, name=SOURCE)
+        streams.advance(5.0)
+        streams.append(*[b"filler" * 200] * 20, name=SOURCE)
     path = partition_of(folder, stream_cell(FORK))
     empty_wal(path)
     for lost in (10, 11, 20):
@@ -400,11 +407,11 @@ def test_a_fork_that_is_damaged_and_repaired_has_what_it_inherited(tmp_path: Pat
     done = repair(folder, OsDisk(), stream_cell(FORK), base_of)
     assert (done.lost_records, done.messages) == ([(10, 11), (20, 20)], 27)
     left = [body for at, body in enumerate(bodies) if at not in (10, 11, 20)]
-    with lake_in(folder) as lake:
-        assert all_of(lake, FORK) == left
-        assert lake.describe(FORK).info.trim_point == 0
-        lake.append(b"more", name=FORK)
-        made(fork(lake, GRANDCHILD, FORK, 15))
-        assert all_of(lake, GRANDCHILD) == left[:13]
-    with lake_in(folder) as lake:
-        assert all_of(lake, FORK) == [*left, b"more"]
+    with streams_in(folder) as streams:
+        assert all_of(streams, FORK) == left
+        assert streams.describe(FORK).info.trim_point == 0
+        streams.append(b"more", name=FORK)
+        made(fork(streams, GRANDCHILD, FORK, 15))
+        assert all_of(streams, GRANDCHILD) == left[:13]
+    with streams_in(folder) as streams:
+        assert all_of(streams, FORK) == [*left, b"more"]

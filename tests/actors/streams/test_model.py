@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
 from millpond.actors.streams import messages as m
-from tests.actors.streams.lake import Lake, at_timestamp, read_of, rows_of
+from tests.actors.streams.harness import StreamHarness, at_timestamp, read_of, rows_of
 
 bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 places = st.floats(0, 1)
@@ -55,31 +55,31 @@ class Streams(RuleBasedStateMachine):
     def begin(self, is_durable: bool, age_s: int | None) -> None:
         self.folder = Path(tempfile.mkdtemp()) if is_durable else None
         self.age_s = age_s
-        self.lake = Lake(self.folder)
+        self.streams = StreamHarness(self.folder)
         self.make()
 
     def make(self) -> None:
-        self.lake.create(age_s=self.age_s)
+        self.streams.create(age_s=self.age_s)
         self.plain = Plain()
 
     def teardown(self) -> None:
         if hasattr(self, "lake"):
-            self.lake.close()
+            self.streams.close()
         if self.folder is not None:
             shutil.rmtree(self.folder)
 
     @rule(batches=st.lists(bodies, min_size=1, max_size=4))
     def append(self, batches: list[list[bytes]]) -> None:
-        replies = self.lake.ask(*(m.Append(at, batch) for at, batch in enumerate(batches)))
+        replies = self.streams.ask(*(m.Append(at, batch) for at, batch in enumerate(batches)))
         for batch, reply in zip(batches, replies, strict=True):
             self._note(batch, reply, None)
 
     @rule(batch=bodies, ahead_ms=st.integers(-3000, 5000), late_ms=st.integers(-5000, 3000))
     def append_with_ids(self, batch: list[bytes], ahead_ms: int, late_ms: int) -> None:
         """IDs and timestamps of the client's."""
-        ms = self.lake.now_ms + ahead_ms
-        given: list[int | None] = [self.lake.now_ms + late_ms, *[None] * (len(batch) - 1)]
-        (reply,) = self.lake.ask(m.Append(0, batch, ms=ms, timestamps=given))
+        ms = self.streams.now_ms + ahead_ms
+        given: list[int | None] = [self.streams.now_ms + late_ms, *[None] * (len(batch) - 1)]
+        (reply,) = self.streams.ask(m.Append(0, batch, ms=ms, timestamps=given))
         last = self.plain.last_id
         if last is not None and ms < last.ms:
             assert isinstance(reply, m.StreamFailed) and reply.code is Code.NON_MONOTONIC_ID
@@ -93,7 +93,7 @@ class Streams(RuleBasedStateMachine):
         ms: int | None,
         given: list[int | None] | None = None,
     ) -> None:
-        plain, now_ms = self.plain, self.lake.now_ms
+        plain, now_ms = self.plain, self.streams.now_ms
         wanted = now_ms if ms is None else ms
         last = plain.last_id
         at = Position(wanted, 0) if last is None or wanted > last.ms else None
@@ -112,34 +112,34 @@ class Streams(RuleBasedStateMachine):
     @rule(place=places)
     def trim_by_sequence(self, place: float) -> None:
         point = int(self.plain.tail * place)
-        self.lake.one(m.Trim(0, point), m.Done)
+        self.streams.one(m.Trim(0, point), m.Done)
         self.plain.trim_point = max(self.plain.trim_point, point)
 
     @rule(place=places)
     def trim_by_id(self, place: float) -> None:
         if self.plain.rows:
             row = self.plain.rows[int((self.plain.tail - 1) * place)]
-            self.lake.one(m.Trim(0, row[2]), m.Done)
+            self.streams.one(m.Trim(0, row[2]), m.Done)
             self.plain.trim_point = max(self.plain.trim_point, row[0])
 
     @rule()
     def trim_all(self) -> None:
-        self.lake.one(m.Trim(0, 2**64 - 1), m.Done)
+        self.streams.one(m.Trim(0, 2**64 - 1), m.Done)
         self.plain.trim_point = self.plain.tail
 
     @rule()
     def delete(self) -> None:
-        self.lake.one(m.Delete(0), m.Done)
+        self.streams.one(m.Delete(0), m.Done)
         self.make()
 
     @rule()
     def restart(self) -> None:
         if self.folder is not None:
-            self.lake.restart()
+            self.streams.restart()
 
     @rule(seconds=st.integers(1, 70))
     def pass_time(self, seconds: int) -> None:
-        self.lake.advance(seconds)
+        self.streams.advance(seconds)
 
     @rule(place=places, count=st.integers(1, 20), bytes_max=st.integers(0, 200))
     def read(self, place: float, count: int, bytes_max: int) -> None:
@@ -153,7 +153,7 @@ class Streams(RuleBasedStateMachine):
             starts += [(position, sequence), (at_timestamp(timestamp), first)]
         for start, first in starts:
             expected = self.plain.rows[max(first, self.plain.trim_point) :]
-            found = list(rows_of(self.lake.one(read_of(start, **limits), m.Records)))
+            found = list(rows_of(self.streams.one(read_of(start, **limits), m.Records)))
             assert found == expected[: len(found)]
             assert len(found) <= count and bool(found) is bool(expected)
             if len(found) > 1:
@@ -161,14 +161,14 @@ class Streams(RuleBasedStateMachine):
 
     def _expire(self) -> None:
         if self.age_s is not None:
-            self.plain.expire(self.lake.now_ms - self.age_s * 1000)
+            self.plain.expire(self.streams.now_ms - self.age_s * 1000)
 
     @invariant()
     def all_of_it(self) -> None:
         if hasattr(self, "plain"):
             self._expire()
-            assert list(rows_of(self.lake.read())) == self.plain.kept
-            info = self.lake.describe().info
+            assert list(rows_of(self.streams.read())) == self.plain.kept
+            info = self.streams.describe().info
             assert info.tail == self.plain.tail
             assert info.trim_point <= self.plain.trim_point
             assert info.bytes_kept >= 0 and (info.bytes_kept == 0 or self.plain.rows)

@@ -20,7 +20,7 @@ from millpond.actors.store.changes import (
 )
 from millpond.actors.store.interface import Usage
 from millpond.actors.store.memory import MemoryStore
-from tests.actors.stores import LAZY, NOW, SMALL, run, young_id
+from tests.actors.store.harness import LAZY, NOW, SMALL, run, young_id
 
 A, B = StoredMessage(1, 10, 60, 100.0, b"one"), StoredMessage(2, 20, 60, 100.0, b"four", 3)
 LEFT = StoredKey(1, 60, 700.0, b"digest")

@@ -1,4 +1,4 @@
-"""The catalogue: what all partitions say of themselves, kept in one place, and made anew."""
+"""The catalog: what all partitions say of themselves, kept in one place, and made anew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUEUE = PartitionMetadata(
 )
 LOG = PartitionMetadata(b"\x00" * 1024, PartitionKind.LOG, 2**62, 5, 7, tail=2**64 - 1)
 EMPTY = PartitionMetadata(b"", PartitionKind.QUEUE, 0)
-OUTLINES = {
+PARTITIONS = {
     b"chat": PartitionMetadata(b"chat", PartitionKind.QUEUE, 7, 1, 4, 1, 600.5, 5, Mode.PAIR),
     b"log": PartitionMetadata(b"log", PartitionKind.LOG, 8),
 }
@@ -46,10 +46,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_everything_comes_back_after_reopening(path: Path) -> None:
-    catalogue = opened(path)
-    assert (catalogue.partitions(), catalogue.dirty(), catalogue.facts()) == ({}, set(), {})
-    catalogue.record([QUEUE, LOG, EMPTY], [], {"instance": 1023, "last_id": 2**63 - 1})
-    catalogue.close()
+    catalog = opened(path)
+    assert (catalog.partitions(), catalog.dirty(), catalog.facts()) == ({}, set(), {})
+    catalog.record([QUEUE, LOG, EMPTY], [], {"instance": 1023, "last_id": 2**63 - 1})
+    catalog.close()
     again = opened(path)
     assert again.partitions() == {each.name: each for each in (QUEUE, LOG, EMPTY)}
     assert again.partitions()[b""].deadline == inf
@@ -59,16 +59,16 @@ def test_everything_comes_back_after_reopening(path: Path) -> None:
 
 
 def test_a_marked_partition_is_dirty_until_it_is_recorded_or_removed(path: Path) -> None:
-    catalogue = opened(path)
-    catalogue.record([QUEUE, LOG], [], {})
-    catalogue.mark(
+    catalog = opened(path)
+    catalog.record([QUEUE, LOG], [], {})
+    catalog.mark(
         [
             (b"chat", PartitionKind.QUEUE),
             (b"new", PartitionKind.LOG),
             (b"brief", PartitionKind.QUEUE),
         ]
     )
-    catalogue.close()
+    catalog.close()
     again = opened(path)
     assert again.dirty() == {b"chat", b"new", b"brief"}
     assert again.partitions()[b"chat"] == QUEUE
@@ -84,14 +84,14 @@ def test_a_marked_partition_is_dirty_until_it_is_recorded_or_removed(path: Path)
 
 
 def test_a_record_that_fails_changes_nothing(path: Path) -> None:
-    catalogue = opened(path)
-    catalogue.record([QUEUE], [], {"lsn": 1})
-    catalogue.mark([(b"chat", PartitionKind.QUEUE)])
+    catalog = opened(path)
+    catalog.record([QUEUE], [], {"lsn": 1})
+    catalog.mark([(b"chat", PartitionKind.QUEUE)])
     with pytest.raises(OverflowError):
-        catalogue.record([PartitionMetadata(b"chat", PartitionKind.QUEUE, 10)], [], {"lsn": 2**70})
-    assert catalogue.partitions() == {b"chat": QUEUE}
-    assert catalogue.dirty() == {b"chat"} and catalogue.facts() == {"lsn": 1}
-    catalogue.close()
+        catalog.record([PartitionMetadata(b"chat", PartitionKind.QUEUE, 10)], [], {"lsn": 2**70})
+    assert catalog.partitions() == {b"chat": QUEUE}
+    assert catalog.dirty() == {b"chat"} and catalog.facts() == {"lsn": 1}
+    catalog.close()
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_a_record_that_fails_changes_nothing(path: Path) -> None:
     ],
 )
 def test_what_somebody_else_changed_is_damage(path: Path, sql: str) -> None:
-    catalogue = opened(path)
-    catalogue.record([QUEUE], [], {"lsn": 1})
-    catalogue.close()
+    catalog = opened(path)
+    catalog.record([QUEUE], [], {"lsn": 1})
+    catalog.close()
     connection = sqlite3.connect(path)
     connection.execute(sql)
     connection.commit()
@@ -136,58 +136,58 @@ def test_a_later_version_s_catalogue_is_left_alone(path: Path) -> None:
 
 
 class TestRebuilding:
-    def shelf(self, folder: Path) -> FilePool:
-        shelf = FilePool(folder / "partitions", OsDisk())
+    def pool(self, folder: Path) -> FilePool:
+        pool = FilePool(folder / "partitions", OsDisk())
         queue = QueueMemtable(is_base=True)
         left = StoredKey(1, 60, 600.5, bytes(32))
         queue.fold(
             [ModeSet(Mode.PAIR), StoredMessage(5, 5, 60, 900.0, b"data"), KeyRetained(1, left)]
         )
-        shelf.open(b"chat", PartitionKind.QUEUE).apply(queue, 7)
-        shelf.open(b"log", PartitionKind.LOG).apply(LogMemtable(is_base=True), 8)
-        return shelf
+        pool.open(b"chat", PartitionKind.QUEUE).apply(queue, 7)
+        pool.open(b"log", PartitionKind.LOG).apply(LogMemtable(is_base=True), 8)
+        return pool
 
     @pytest.mark.parametrize("content", [None, b"garbage " * 4096])
     def test_partition_files_tell_it_again(self, path: Path, content: bytes | None) -> None:
-        shelf = self.shelf(path.parent)
+        pool = self.pool(path.parent)
         if content is not None:
             path.write_bytes(content)
             path.with_name(path.name + "-wal").write_bytes(content)
-        catalogue, unreadable = rebuild(path, shelf, OsDisk())
-        assert catalogue.partitions() == OUTLINES and unreadable == []
-        assert catalogue.dirty() == set() and catalogue.facts() == {}
-        catalogue.record([QUEUE], [b"log"], {"lsn": 9})
-        catalogue.close()
+        catalog, unreadable = rebuild(path, pool, OsDisk())
+        assert catalog.partitions() == PARTITIONS and unreadable == []
+        assert catalog.dirty() == set() and catalog.facts() == {}
+        catalog.record([QUEUE], [b"log"], {"lsn": 9})
+        catalog.close()
         again = opened(path)
         assert again.partitions() == {b"chat": QUEUE} and again.verify() == []
         again.close()
-        shelf.close()
+        pool.close()
 
     def test_damaged_files_are_named_and_unused_ones_left_out(self, path: Path) -> None:
-        shelf = self.shelf(path.parent)
-        shelf.open(b"made and never used", PartitionKind.QUEUE)
-        shelf.open(b"harmed", PartitionKind.QUEUE).apply(QueueMemtable(is_base=True), 3)
-        shelf.close()
-        shelf.path(b"harmed").write_bytes(b"\x00" * 100)
-        catalogue, unreadable = rebuild(path, shelf, OsDisk())
-        assert catalogue.partitions() == OUTLINES
-        assert [file for file, _ in unreadable] == [shelf.path(b"harmed")]
+        pool = self.pool(path.parent)
+        pool.open(b"made and never used", PartitionKind.QUEUE)
+        pool.open(b"harmed", PartitionKind.QUEUE).apply(QueueMemtable(is_base=True), 3)
+        pool.close()
+        pool.path(b"harmed").write_bytes(b"\x00" * 100)
+        catalog, unreadable = rebuild(path, pool, OsDisk())
+        assert catalog.partitions() == PARTITIONS
+        assert [file for file, _ in unreadable] == [pool.path(b"harmed")]
         assert unreadable[0][1]
-        assert opened(path).partitions() == OUTLINES
-        catalogue.close()
-        shelf.close()
+        assert opened(path).partitions() == PARTITIONS
+        catalog.close()
+        pool.close()
 
     def test_a_crash_while_it_is_rebuilt_leaves_none_or_all_of_it(self, path: Path) -> None:
         class Full(OsDisk):
             def install(self, path: Path, data: bytes) -> None:
                 raise OSError(28, "No space left on device")
 
-        shelf = self.shelf(path.parent)
+        pool = self.pool(path.parent)
         path.write_bytes(b"garbage")
         with pytest.raises(OSError):
-            rebuild(path, shelf, Full())
+            rebuild(path, pool, Full())
         assert not path.exists()
-        catalogue, _ = rebuild(path, shelf, OsDisk())
-        assert catalogue.partitions() == OUTLINES
-        catalogue.close()
-        shelf.close()
+        catalog, _ = rebuild(path, pool, OsDisk())
+        assert catalog.partitions() == PARTITIONS
+        catalog.close()
+        pool.close()

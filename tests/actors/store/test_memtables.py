@@ -1,5 +1,5 @@
-"""What the journal holds over a file, against plain models: however a history is cut into layers,
-what they make together is what happened."""
+"""What the journal holds over a file, against plain models: however a history is cut into
+memtables, what they make together is what happened."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.journal.change_codec import decode, encode
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.queue_memtable import QueueMemtable
-from tests.actors.queue_model import Queue
+from tests.actors.store.queue_model import Queue
 
 seeds = st.integers(0, 2**32).map(Random)
 lengths = st.integers(0, 60)
 
 
 def queue_layer(changes: list[QueueChange], *, is_base: bool = False) -> QueueMemtable:
-    layer = QueueMemtable(is_base=is_base)
-    layer.fold(changes)
-    return layer
+    memtable = QueueMemtable(is_base=is_base)
+    memtable.fold(changes)
+    return memtable
 
 
-def said(layer: QueueMemtable | LogMemtable) -> bytes:
-    """What a layer says of itself."""
-    return encode(layer.changes())
+def said(memtable: QueueMemtable | LogMemtable) -> bytes:
+    """What a memtable says of itself."""
+    return encode(memtable.changes())
 
 
-def check_sums(layer: QueueMemtable) -> None:
-    assert layer.row_bytes == sum(len(row.data) for row in layer.rows.values())
-    assert layer.gone_bytes == sum(layer.gone.values())
-    assert layer.size >= layer.row_bytes + layer.lesser_size
-    snapshot = layer.apply_to(Snapshot())
+def check_sums(memtable: QueueMemtable) -> None:
+    assert memtable.row_bytes == sum(len(row.data) for row in memtable.rows.values())
+    assert memtable.gone_bytes == sum(memtable.gone.values())
+    assert memtable.size >= memtable.row_bytes + memtable.lesser_size
+    snapshot = memtable.apply_to(Snapshot())
     dates = [row.expires_at for row in snapshot.rows]
     dates += [row.until for row in snapshot.keys.values()]
     if snapshot.subscribers is not None:
         dates += [member.until for member in snapshot.subscribers.members.values()]
-    assert layer.deadline <= min(dates, default=inf)
+    assert memtable.deadline <= min(dates, default=inf)
 
 
 class TestQueue:
@@ -68,25 +68,25 @@ class TestQueue:
         queue = Queue(rng)
         queue.run(before)
         below, (messages, size, keys) = queue.snapshot, queue.weight
-        layer = queue_layer(queue.run(after))
-        assert layer.apply_to(deepcopy(below)) == queue.snapshot
+        memtable = queue_layer(queue.run(after))
+        assert memtable.apply_to(deepcopy(below)) == queue.snapshot
         assert queue.weight == (
-            messages + len(layer.rows) - len(layer.gone),
-            size + layer.row_bytes - layer.gone_bytes,
-            keys + layer.keys_added,
+            messages + len(memtable.rows) - len(memtable.gone),
+            size + memtable.row_bytes - memtable.gone_bytes,
+            keys + memtable.keys_added,
         )
-        check_sums(layer)
+        check_sums(memtable)
 
     @given(seeds, lengths)
     def test_a_base_layer_is_all_there_is(self, rng: Random, steps: int) -> None:
         queue = Queue(rng)
-        layer = queue_layer(queue.run(steps), is_base=True)
-        assert layer.apply_to(Snapshot()) == queue.snapshot
-        assert not layer.gone
-        assert not layer.forgotten
+        memtable = queue_layer(queue.run(steps), is_base=True)
+        assert memtable.apply_to(Snapshot()) == queue.snapshot
+        assert not memtable.gone
+        assert not memtable.forgotten
         snapshot = queue.snapshot
-        assert bool(layer) is bool(snapshot.rows or snapshot.keys or snapshot.subscribers)
-        check_sums(layer)
+        assert bool(memtable) is bool(snapshot.rows or snapshot.keys or snapshot.subscribers)
+        check_sums(memtable)
 
     @given(seeds, lengths, lengths)
     def test_twice_is_once(self, rng: Random, before: int, after: int) -> None:
@@ -106,11 +106,11 @@ class TestQueue:
         queue = Queue(rng)
         queue.run(0 if is_base else before)
         below = queue.snapshot
-        layer = queue_layer(queue.run(after), is_base=is_base)
+        memtable = queue_layer(queue.run(after), is_base=is_base)
         again = QueueMemtable(is_base=is_base)
-        again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a queue
-        assert said(again) == said(layer)
-        assert (again.row_bytes, again.gone_bytes) == (layer.row_bytes, layer.gone_bytes)
+        again.fold(list(decode(said(memtable))))  # type: ignore[arg-type]  # changes of a queue
+        assert said(again) == said(memtable)
+        assert (again.row_bytes, again.gone_bytes) == (memtable.row_bytes, memtable.gone_bytes)
         assert again.apply_to(below) == queue.snapshot
 
     @given(seeds, lengths, lengths, lengths, st.booleans())
@@ -120,12 +120,12 @@ class TestQueue:
         queue = Queue(rng)
         queue.run(0 if is_base else before)
         below = queue.snapshot
-        layer = queue_layer(queue.run(middle), is_base=is_base)
+        memtable = queue_layer(queue.run(middle), is_base=is_base)
         newer = queue_layer(queue.run(after))
-        assert newer.apply_to(layer.apply_to(deepcopy(below))) == queue.snapshot
-        layer.fold(newer.changes())
-        assert layer.apply_to(below) == queue.snapshot
-        check_sums(layer)
+        assert newer.apply_to(memtable.apply_to(deepcopy(below))) == queue.snapshot
+        memtable.fold(newer.changes())
+        assert memtable.apply_to(below) == queue.snapshot
+        check_sums(memtable)
 
     @given(seeds, lengths, lengths, lengths, st.booleans(), st.booleans(), st.integers(0, 150))
     def test_what_moves_and_what_stays_are_all(
@@ -142,10 +142,10 @@ class TestQueue:
         queue = Queue(rng)
         queue.run(0 if is_base else before)
         below = queue.snapshot
-        layer = queue_layer(queue.run(middle), is_base=is_base)
-        before_split = said(layer)
-        moved, stays = layer.split(settled_id, keys_stay=keys_stay)
-        assert said(layer) == before_split
+        memtable = queue_layer(queue.run(middle), is_base=is_base)
+        before_split = said(memtable)
+        moved, stays = memtable.split(settled_id, keys_stay=keys_stay)
+        assert said(memtable) == before_split
         assert all(row.id >= settled_id for row in stays.rows.values())
         assert all(row.id < settled_id for row in moved.rows.values())
         check_sums(moved)
@@ -165,23 +165,25 @@ class TestQueue:
         """Where there are too many keys the oldest are forgotten."""
         left = StoredKey(1, 60, 600.0, bytes(32))
         below = Snapshot(rows=[StoredMessage(2, 20, 60, 900.0, b"")], keys={10: left})
-        layer = QueueMemtable(is_base=False)
+        memtable = QueueMemtable(is_base=False)
         again = StoredMessage(3, 10, 60, 2000.0, b"")
-        layer.fold([again])
+        memtable.fold([again])
         below.keys[20] = below.rows[0]
         if is_gone:
-            layer.fold([MessageRemoved(3, 10, StoredKey(3, 60, 2000.0, bytes(32)))])
-            layer.add(StoredMessage(1, 10, 60, 900.0, b""))
-        keys = layer.apply_to(below).keys
+            memtable.fold([MessageRemoved(3, 10, StoredKey(3, 60, 2000.0, bytes(32)))])
+            memtable.add(StoredMessage(1, 10, 60, 900.0, b""))
+        keys = memtable.apply_to(below).keys
         assert [(key, use.id) for key, use in keys.items()] == [(20, 2), (10, 3)]
 
     def test_a_message_that_came_and_went_leaves_its_key_alone(self) -> None:
         row = StoredMessage(1, 7, 60, 100.0, b"data")
         left = StoredKey(1, 60, 640.0, sha256(b"data").digest())
-        layer = queue_layer([ModeSet(Mode.PAIR), row, MessageRemoved(1, 7, left, 4)], is_base=True)
-        assert list(layer.changes()) == [ModeSet(Mode.PAIR), KeyRetained(7, left)]
-        layer.fold([KeyExpired(7)])
-        assert not layer
+        memtable = queue_layer(
+            [ModeSet(Mode.PAIR), row, MessageRemoved(1, 7, left, 4)], is_base=True
+        )
+        assert list(memtable.changes()) == [ModeSet(Mode.PAIR), KeyRetained(7, left)]
+        memtable.fold([KeyExpired(7)])
+        assert not memtable
 
 
 def chunk(rng: Random, first: int, now: int) -> Chunk:
@@ -245,21 +247,21 @@ class Log:
 
 
 def log_layer(changes: list[LogChange], *, is_base: bool = False) -> LogMemtable:
-    layer = LogMemtable(is_base=is_base)
-    layer.fold(changes)
-    return layer
+    memtable = LogMemtable(is_base=is_base)
+    memtable.fold(changes)
+    return memtable
 
 
-def outline(snapshot: LogSnapshot) -> LogSnapshot:
+def metadata(snapshot: LogSnapshot) -> LogSnapshot:
     """Without its size: what is trimmed counts until its space is given back."""
     snapshot.bytes = 0
     return snapshot
 
 
-def chunks_over(below: list[Chunk], layer: LogMemtable) -> list[Chunk]:
-    """What is to be read of what was below and a layer over it."""
-    kept = [] if layer.is_fresh or layer.is_base else below
-    return [each for each in [*kept, *layer.chunks] if each.end > layer.trim_point]
+def chunks_over(below: list[Chunk], memtable: LogMemtable) -> list[Chunk]:
+    """What is to be read of what was below and a memtable over it."""
+    kept = [] if memtable.is_fresh or memtable.is_base else below
+    return [each for each in [*kept, *memtable.chunks] if each.end > memtable.trim_point]
 
 
 class TestLog:
@@ -268,29 +270,29 @@ class TestLog:
         log = Log(rng)
         log.run(before)
         below, chunks = log.snapshot, list(log.chunks)
-        layer = log_layer(log.run(after))
-        assert outline(layer.apply_to(below)) == log.snapshot
-        assert chunks_over(chunks, layer) == log.chunks
-        assert layer.chunk_bytes == sum(len(each.data) for each in layer.chunks)
+        memtable = log_layer(log.run(after))
+        assert metadata(memtable.apply_to(below)) == log.snapshot
+        assert chunks_over(chunks, memtable) == log.chunks
+        assert memtable.chunk_bytes == sum(len(each.data) for each in memtable.chunks)
 
     @given(seeds, lengths)
     def test_a_base_layer_is_all_there_is(self, rng: Random, steps: int) -> None:
         log = Log(rng)
-        layer = log_layer(log.run(steps), is_base=True)
-        assert outline(layer.apply_to(LogSnapshot())) == log.snapshot
-        assert chunks_over([], layer) == log.chunks
-        assert not layer.is_fresh
-        assert layer or log.snapshot == LogSnapshot()
+        memtable = log_layer(log.run(steps), is_base=True)
+        assert metadata(memtable.apply_to(LogSnapshot())) == log.snapshot
+        assert chunks_over([], memtable) == log.chunks
+        assert not memtable.is_fresh
+        assert memtable or log.snapshot == LogSnapshot()
 
     @given(seeds, lengths, lengths)
     def test_twice_is_once(self, rng: Random, before: int, after: int) -> None:
         """`bytes` and the chunks themselves are told apart by their sequence, in the file."""
         log = Log(rng)
         log.run(before)
-        layer = log_layer(log.run(after))
-        # What is trimmed of below is gone from there when the layer is in the file.
-        once = layer.apply_to(LogSnapshot() if before == 0 else log.snapshot)
-        assert outline(layer.apply_to(once)) == log.snapshot
+        memtable = log_layer(log.run(after))
+        # What is trimmed of below is gone from there when the memtable is in the file.
+        once = memtable.apply_to(LogSnapshot() if before == 0 else log.snapshot)
+        assert metadata(memtable.apply_to(once)) == log.snapshot
 
     @given(seeds, lengths, lengths, st.booleans())
     def test_what_it_says_makes_it_again(
@@ -299,12 +301,12 @@ class TestLog:
         log = Log(rng)
         log.run(0 if is_base else before)
         below = log.snapshot
-        layer = log_layer(log.run(after), is_base=is_base)
+        memtable = log_layer(log.run(after), is_base=is_base)
         again = LogMemtable(is_base=is_base)
-        again.fold(list(decode(said(layer))))  # type: ignore[arg-type]  # changes of a log
-        assert chunks_over([], again) == chunks_over([], layer)
-        assert again.chunk_bytes <= layer.chunk_bytes
-        assert outline(again.apply_to(below)) == log.snapshot
+        again.fold(list(decode(said(memtable))))  # type: ignore[arg-type]  # changes of a log
+        assert chunks_over([], again) == chunks_over([], memtable)
+        assert again.chunk_bytes <= memtable.chunk_bytes
+        assert metadata(again.apply_to(below)) == log.snapshot
 
     @given(seeds, lengths, lengths, lengths, st.booleans())
     def test_layers_upon_each_other_are_one(
@@ -313,13 +315,13 @@ class TestLog:
         log = Log(rng)
         log.run(0 if is_base else before)
         below, chunks = log.snapshot, list(log.chunks)
-        layer = log_layer(log.run(middle), is_base=is_base)
+        memtable = log_layer(log.run(middle), is_base=is_base)
         newer = log_layer(log.run(after))
-        assert outline(newer.apply_to(layer.apply_to(deepcopy(below)))) == log.snapshot
-        assert chunks_over(chunks_over(chunks, layer), newer) == log.chunks
-        layer.fold(newer.changes())
-        assert outline(layer.apply_to(below)) == log.snapshot
-        assert chunks_over(chunks, layer) == log.chunks
+        assert metadata(newer.apply_to(memtable.apply_to(deepcopy(below)))) == log.snapshot
+        assert chunks_over(chunks_over(chunks, memtable), newer) == log.chunks
+        memtable.fold(newer.changes())
+        assert metadata(memtable.apply_to(below)) == log.snapshot
+        assert chunks_over(chunks, memtable) == log.chunks
 
     @given(seeds, lengths, lengths, lengths, st.integers(0, 5))
     def test_what_moves_and_what_stays_are_all(
@@ -328,32 +330,32 @@ class TestLog:
         log = Log(rng)
         log.run(before)
         below, chunks = log.snapshot, list(log.chunks)
-        layer = log_layer(log.run(middle))
-        moved, stays = layer.split(count)
-        assert len(stays.chunks) == min(count, len(layer.chunks))
+        memtable = log_layer(log.run(middle))
+        moved, stays = memtable.split(count)
+        assert len(stays.chunks) == min(count, len(memtable.chunks))
         file = moved.apply_to(deepcopy(below))
         thawed = log_layer(list(stays.changes()))
         thawed.fold(log.run(after))
-        assert outline(thawed.apply_to(file)) == log.snapshot
+        assert metadata(thawed.apply_to(file)) == log.snapshot
         kept = chunks_over(chunks_over(chunks, moved), thawed)
         assert [each for each in kept if each.end > log.trim_point] == log.chunks
 
     @pytest.mark.parametrize("is_base", [True, False])
     def test_a_log_that_is_deleted_begins_anew_from_0(self, is_base: bool) -> None:
         log = Log(Random(1))
-        layer = log_layer(log.run(20), is_base=is_base)
-        layer.fold([LogDeleted()])
+        memtable = log_layer(log.run(20), is_base=is_base)
+        memtable.fold([LogDeleted()])
         below = LogSnapshot(5, 9, Position(1, 1), 3, {b"a": b"b"}, 10)
-        assert layer.apply_to(below) == LogSnapshot()
-        assert bool(layer) is not is_base, "below a base nothing has to be deleted"
+        assert memtable.apply_to(below) == LogSnapshot()
+        assert bool(memtable) is not is_base, "below a base nothing has to be deleted"
         new = Chunk(0, 1, 7, 7, Position(7, 0), Position(7, 0), b"new")
-        layer.fold([new])
-        assert layer.apply_to(LogSnapshot(5, 9)) == LogSnapshot(0, 1, Position(7, 0), 7, {}, 3)
+        memtable.fold([new])
+        assert memtable.apply_to(LogSnapshot(5, 9)) == LogSnapshot(0, 1, Position(7, 0), 7, {}, 3)
 
     def test_the_end_of_a_log_survives_its_trimming(self) -> None:
         last = Chunk(3, 2, 8, 9, Position(8, 0), Position(9, 5), b"x")
-        layer = log_layer([last, LogTrimmed(5)], is_base=True)
-        assert chunks_over([], layer) == []
-        snapshot = layer.apply_to(LogSnapshot())
+        memtable = log_layer([last, LogTrimmed(5)], is_base=True)
+        assert chunks_over([], memtable) == []
+        snapshot = memtable.apply_to(LogSnapshot())
         assert (snapshot.tail, snapshot.trim_point) == (5, 5)
         assert (snapshot.last_id, snapshot.last_timestamp) == (Position(9, 5), 9)

@@ -21,8 +21,8 @@ from millpond.actors.store.changes import (
     StoredMessage,
 )
 from millpond.actors.store.interface import Usage
-from tests.actors.queue_model import Queue
-from tests.actors.stores import LAZY, NOW, SMALL, Run, copied, run, young_id
+from tests.actors.store.harness import LAZY, NOW, SMALL, Run, copied, run, young_id
+from tests.actors.store.queue_model import Queue
 
 CHANNEL = b"chat/1"
 U64_MAX = 2**64 - 1

@@ -18,7 +18,7 @@ from millpond.actors.store.changes import (
     StoredMessage,
 )
 from millpond.actors.store.interface import Seek
-from tests.actors.stores import LAZY, NOW, SMALL, Run, copied, run
+from tests.actors.store.harness import LAZY, NOW, SMALL, Run, copied, run
 
 LOG = b"streams/orders"
 U64_MAX = 2**64 - 1

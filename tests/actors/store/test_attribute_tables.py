@@ -12,8 +12,8 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.message_attributes import DueAt, MessageAttributes, UniqueKey
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.repair.salvage import salvage
-from tests.actors.test_partition_members import change, version_of
-from tests.actors.test_partition_queue import FILE, layer_of, opened
+from tests.actors.store.test_queue_tables import FILE, memtable_of, opened
+from tests.actors.store.test_subscriber_tables import change, version_of
 
 A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
 NAME = bytes(range(64))
@@ -22,7 +22,7 @@ NAME = bytes(range(64))
 def build_file(path: Path) -> Path:
     partition = opened(path)
     terms = [DueAt(1, 940.5), UniqueKey(1, b"alice"), UniqueKey(2, NAME)]
-    partition.apply(layer_of(ModeSet(Mode.QUEUE), A, B, *terms), 1)
+    partition.apply(memtable_of(ModeSet(Mode.QUEUE), A, B, *terms), 1)
     partition.close()
     return path
 
@@ -39,13 +39,13 @@ def test_they_come_back_after_reopening_in_a_file_of_version_2(tmp_path: Path) -
 
 def test_a_rest_ends_and_all_goes_with_its_message(tmp_path: Path) -> None:
     partition = opened(build_file(tmp_path / FILE))
-    layer = layer_of(DueAt(1, 0.0), DueAt(2, 50.0))
-    for _ in range(2):  # the same layer twice changes nothing
-        partition.apply(layer, 2)
+    memtable = memtable_of(DueAt(1, 0.0), DueAt(2, 50.0))
+    for _ in range(2):  # the same memtable twice changes nothing
+        partition.apply(memtable, 2)
         assert partition.load().attributes == MessageAttributes({2: 50.0}, {1: b"alice", 2: NAME})
-    partition.apply(layer_of(MessageRemoved(2, 2, None, 2)), 3)
+    partition.apply(memtable_of(MessageRemoved(2, 2, None, 2)), 3)
     assert partition.load().attributes == MessageAttributes({}, {1: b"alice"})
-    partition.apply(layer_of(MessageRemoved(1, 1, None, 2)), 4)
+    partition.apply(memtable_of(MessageRemoved(1, 1, None, 2)), 4)
     assert partition.load().attributes is None
     partition.close()
 

@@ -29,7 +29,7 @@ from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.store.subscribers import Acked, Subscriber
 from millpond.actors.store.workers import SteppedWorker, WorkerTask
-from tests.actors.stores import LAZY, NOW, SMALL, Run, copied
+from tests.actors.store.harness import LAZY, NOW, SMALL, Run, copied
 from tests.sim.loop import Clock, Loop
 
 NAME = b"orders"

@@ -37,10 +37,10 @@ NAME = b"stream/1"
 ALL = Seek(SeekBy.SEQUENCE, bytes_max=2**40)
 
 
-def layer_of(*changes: LogChange) -> LogMemtable:
-    layer = LogMemtable(is_base=False)
-    layer.fold(changes)
-    return layer
+def memtable_of(*changes: LogChange) -> LogMemtable:
+    memtable = LogMemtable(is_base=False)
+    memtable.fold(changes)
+    return memtable
 
 
 def opened(path: Path, disk: OsDisk | None = None) -> Partition:
@@ -70,7 +70,7 @@ class TestReading:
     @pytest.fixture
     def log(self, tmp_path: Path) -> Any:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(*(chunk(first, 10) for first in range(0, 100, 10))), 1)
+        partition.apply(memtable_of(*(chunk(first, 10) for first in range(0, 100, 10))), 1)
         yield partition
         partition.close()
 
@@ -115,7 +115,7 @@ class TestReading:
         """Reads within retention by age name a sequence and a time that lies far before it."""
         path = tmp_path / FILE
         partition = opened(path)
-        partition.apply(layer_of(*(chunk(first, 1) for first in range(3000))), 1)
+        partition.apply(memtable_of(*(chunk(first, 1) for first in range(3000))), 1)
         partition.close()
         with closing(sqlite3.connect(path)) as connection:
             steps: list[None] = []
@@ -126,8 +126,8 @@ class TestReading:
             assert found.first == 2995
 
     def test_what_is_trimmed_is_not_read(self, log: Partition) -> None:
-        outline = log.apply(layer_of(LogTrimmed(35)), 2)
-        assert (outline.messages, outline.bytes, outline.tail) == (70, 70, 100)
+        metadata = log.apply(memtable_of(LogTrimmed(35)), 2)
+        assert (metadata.messages, metadata.bytes, metadata.tail) == (70, 70, 100)
         for seek in (Seek(SeekBy.SEQUENCE, 0), by_time(0), by_id(0, 0)):
             assert log.read(seek)[0] == chunk(30, 10)
         assert log.log_snapshot() == LogSnapshot(
@@ -136,21 +136,21 @@ class TestReading:
         assert log.verify() == []
 
     def test_a_log_trimmed_to_its_end_goes_on_from_there(self, log: Partition) -> None:
-        log.apply(layer_of(LogTrimmed(100)), 2)
+        log.apply(memtable_of(LogTrimmed(100)), 2)
         assert log.read(ALL) == []
-        log.apply(layer_of(chunk(100, 5)), 3)
+        log.apply(memtable_of(chunk(100, 5)), 3)
         assert log.read(ALL) == [chunk(100, 5)]
-        outline = log.log_snapshot()
-        assert (outline.trim_point, outline.tail, outline.bytes) == (100, 105, 10)
+        metadata = log.log_snapshot()
+        assert (metadata.trim_point, metadata.tail, metadata.bytes) == (100, 105, 10)
 
     def test_a_deleted_log_begins_anew(self, log: Partition) -> None:
-        log.apply(layer_of(MetadataSet(b"type", b"old"), LogTrimmed(50)), 2)
-        anew = layer_of(LogDeleted(), chunk(0, 3), MetadataSet(b"new", b""))
-        outline = log.apply(anew, 3)
-        assert outline == PartitionMetadata(
+        log.apply(memtable_of(MetadataSet(b"type", b"old"), LogTrimmed(50)), 2)
+        anew = memtable_of(LogDeleted(), chunk(0, 3), MetadataSet(b"new", b""))
+        metadata = log.apply(anew, 3)
+        assert metadata == PartitionMetadata(
             NAME, PartitionKind.LOG, 3, messages=3, bytes=10, tail=3
         )
-        assert log.apply(anew, 3) == outline
+        assert log.apply(anew, 3) == metadata
         assert log.read(ALL) == [chunk(0, 3)]
         assert log.log_snapshot() == LogSnapshot(
             tail=3, last_id=Position(2, 0), last_timestamp=20, metadata={b"new": b""}, bytes=10
@@ -161,7 +161,7 @@ class TestReading:
         same = [
             Chunk(each, 1, 7, 7, Position(7, each), Position(7, each), b"x") for each in range(300)
         ]
-        partition.apply(layer_of(*same), 1)
+        partition.apply(memtable_of(*same), 1)
         assert partition.read(by_time(7)) == same
         assert partition.read(by_id(7, 299)) == same[299:]
         partition.close()
@@ -172,8 +172,8 @@ def test_all_64_bits_of_timestamps_and_ids_come_back_and_are_ordered(tmp_path: P
     top = Position(U64_MAX, U64_MAX)
     low = Chunk(0, 1, 2**63 - 1, 2**63 - 1, Position(0, U64_MAX), Position(0, U64_MAX), b"low")
     high = Chunk(1, 2**31, 2**63, U64_MAX, Position(2**63, 0), top, b"x")
-    outline = partition.apply(layer_of(low, high, LogTrimmed(0)), 2**62)
-    assert (outline.applied, outline.tail) == (2**62, 2**31 + 1)
+    metadata = partition.apply(memtable_of(low, high, LogTrimmed(0)), 2**62)
+    assert (metadata.applied, metadata.tail) == (2**62, 2**31 + 1)
     assert partition.read(ALL) == [low, high]
     assert partition.read(by_time(2**63)) == partition.read(by_id(1, 0)) == [high]
     partition.close()
@@ -181,18 +181,18 @@ def test_all_64_bits_of_timestamps_and_ids_come_back_and_are_ordered(tmp_path: P
     assert again.log_snapshot() == LogSnapshot(
         tail=2**31 + 1, last_id=top, last_timestamp=U64_MAX, bytes=4
     )
-    again.apply(layer_of(LogTrimmed(U64_MAX)), 2**62 + 1)
+    again.apply(memtable_of(LogTrimmed(U64_MAX)), 2**62 + 1)
     assert again.read(ALL) == [] and again.log_snapshot().trim_point == U64_MAX
     again.close()
 
 
 def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
     partition = opened(tmp_path / FILE)
-    layer = layer_of(
+    memtable = memtable_of(
         chunk(0, 10), chunk(10, 5), LogTrimmed(4), MetadataSet(b"a", b"1"), MetadataSet(b"b", None)
     )
-    once, read = partition.apply(layer, 1), partition.read(ALL)
-    assert partition.apply(layer, 1) == once == partition.metadata
+    once, read = partition.apply(memtable, 1), partition.read(ALL)
+    assert partition.apply(memtable, 1) == once == partition.metadata
     assert partition.read(ALL) == read == [chunk(0, 10), chunk(10, 5)]
     assert partition.log_snapshot().metadata == {b"a": b"1"}
     partition.close()
@@ -200,7 +200,7 @@ def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[LogChange]]:
-    layers: list[list[LogChange]] = []
+    memtables: list[list[LogChange]] = []
     tail = trimmed = 0
     for _ in range(draw(st.integers(1, 6))):
         changes: list[LogChange] = []
@@ -219,8 +219,8 @@ def histories(draw: st.DrawFn) -> list[list[LogChange]]:
                 case "drop" if draw(st.booleans()):
                     changes.append(LogDeleted())
                     tail = trimmed = 0
-        layers.append(changes)
-    return layers
+        memtables.append(changes)
+    return memtables
 
 
 @settings(max_examples=60, deadline=None)
@@ -232,14 +232,14 @@ def test_layers_in_the_file_are_the_layers_over_one_another(
     partition = opened(path)
     model, kept = LogSnapshot(), list[Chunk]()
     for lsn, changes in enumerate(history, 1):
-        layer = layer_of(*changes)
-        model = layer.apply_to(model)
+        memtable = memtable_of(*changes)
+        model = memtable.apply_to(model)
         for change in changes:
             kept = [] if isinstance(change, LogDeleted) else kept
             kept += [change] if isinstance(change, Chunk) else []
         kept = [each for each in kept if each.end > model.trim_point]
         for _ in range(data.draw(st.integers(1, 2))):
-            partition.apply(layer, lsn)
+            partition.apply(memtable, lsn)
         if data.draw(st.booleans()):
             partition.close()
             partition = opened(path)
@@ -292,18 +292,18 @@ def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
     start = 0 if is_fresh else 100
     appended = [chunk(start + first, 10, 700) for first in range(0, 200, 10)]
     first_change = LogDeleted() if is_fresh else LogTrimmed(35)
-    layer = layer_of(first_change, MetadataSet(b"n", b"v"), *appended)
+    memtable = memtable_of(first_change, MetadataSet(b"n", b"v"), *appended)
     after = appended if is_fresh else before[3:] + appended
     for cut in range(100):
         path = tmp_path / str(cut) / FILE
         killed = path.parent / "killed"
         killed.mkdir(parents=True)
         build_file = opened(path)
-        build_file.apply(layer_of(*before), 1)
+        build_file.apply(memtable_of(*before), 1)
         build_file.close()
         partition = opened(path, InterruptedDisk(cut))
         try:
-            partition.apply(layer, 2)
+            partition.apply(memtable, 2)
         except sqlite3.OperationalError:
             for each in (path, path.with_name(FILE + "-wal")):
                 shutil.copy(each, killed)
@@ -315,7 +315,7 @@ def test_a_kill_between_slices_leaves_only_what_the_layer_says_again(
         again = opened(killed / FILE)
         assert again.metadata.applied == 1 and again.verify() == []
         assert all(each in before for each in again.read(ALL))
-        assert again.apply(layer, 2).applied == 2
+        assert again.apply(memtable, 2).applied == 2
         assert again.read(ALL) == after and again.verify() == []
         again.close()
     assert cut > 15
@@ -326,7 +326,7 @@ class TestDamage:
         partition = opened(path)
         chunks = [chunk(first, 10, 50) for first in range(0, 1000, 10)]
         marked = Chunk(1000, 1, 10_000, 10_000, Position(1000, 0), Position(1000, 0), b"find me")
-        partition.apply(layer_of(*chunks, marked, MetadataSet(b"type", b"text/plain")), 1)
+        partition.apply(memtable_of(*chunks, marked, MetadataSet(b"type", b"text/plain")), 1)
         partition.close()
 
     def test_a_changed_byte_harms_its_chunk_only(self, tmp_path: Path) -> None:

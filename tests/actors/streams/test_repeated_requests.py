@@ -9,7 +9,7 @@ from millpond.actors.store.interface import Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from tests.actors.recording_port import RecordingPort
-from tests.actors.streams.lake import NAME, Lake, read_of, waiting
+from tests.actors.streams.harness import NAME, StreamHarness, read_of, waiting
 
 CELL = stream_cell(NAME)
 FOR_EVER_S = 1e9
@@ -17,18 +17,18 @@ FULL_BYTES = 2**20
 """Held by a commit, this is all that the mailbox takes: what comes then is mail."""
 
 
-def fail(slow: Lake) -> None:
+def fail(slow: StreamHarness) -> None:
     """The commit that is under way fails; the disk is sound from then on."""
     slow.store.finish(Fault.NOT_STORED)
     slow.store.is_slow = slow.store.is_doomed = False
     slow.settle()
 
 
-def submit(slow: Lake, port: RecordingPort, message: CellMessage, size: int = 0) -> None:
+def submit(slow: StreamHarness, port: RecordingPort, message: CellMessage, size: int = 0) -> None:
     slow.scheduler.submit(CELL, Batch(port, [message], size), slow.now)
 
 
-def fail_with_mail(slow: Lake, port: RecordingPort, message: CellMessage) -> None:
+def fail_with_mail(slow: StreamHarness, port: RecordingPort, message: CellMessage) -> None:
     """A commit fails while the mailbox has what a waiting port said."""
     slow.store.is_doomed = True
     writer = slow.port()
@@ -40,19 +40,21 @@ def fail_with_mail(slow: Lake, port: RecordingPort, message: CellMessage) -> Non
 
 
 @pytest.mark.parametrize("message", [Detach(), m.CancelRead(0)])
-def test_who_leaves_or_cancels_meanwhile_does_not_wait(slow: Lake, message: CellMessage) -> None:
+def test_who_leaves_or_cancels_meanwhile_does_not_wait(
+    slow: StreamHarness, message: CellMessage
+) -> None:
     port = waiting(slow, wait_s=FOR_EVER_S)
     fail_with_mail(slow, port, message)
     assert slow.describe().info.waiting == 0
 
 
-def test_s3p_40_who_waits_no_longer_meanwhile_is_answered(slow: Lake) -> None:
+def test_s3p_40_who_waits_no_longer_meanwhile_is_answered(slow: StreamHarness) -> None:
     port = waiting(slow, wait_s=FOR_EVER_S)
     fail_with_mail(slow, port, m.FinishRead(0))
     assert len(port.take()) == 1
 
 
-def test_a_number_that_is_used_again_means_the_later_read(slow: Lake) -> None:
+def test_a_number_that_is_used_again_means_the_later_read(slow: StreamHarness) -> None:
     """The cancel is held by the commit, the new read lies in the mail."""
     port, writer = waiting(slow, wait_s=FOR_EVER_S), slow.port()
     slow.store.is_doomed = True
@@ -65,13 +67,13 @@ def test_a_number_that_is_used_again_means_the_later_read(slow: Lake) -> None:
     assert len(port.take()) == 1
 
 
-def test_others_wait_on_behind_what_is_in_the_mail(slow: Lake) -> None:
+def test_others_wait_on_behind_what_is_in_the_mail(slow: StreamHarness) -> None:
     first, second = waiting(slow), waiting(slow)
     fail_with_mail(slow, second, m.Append(5, [b"z"]))
     assert [len(port.take()) for port in (first, second)] == [1, 2]
 
 
-def test_what_the_stream_had_to_look_for_waits_on(slow: Lake) -> None:
+def test_what_the_stream_had_to_look_for_waits_on(slow: StreamHarness) -> None:
     """What was found is held behind the commit, and must not be refused with it."""
     slow.store.is_slow = False
     for _ in range(60):
@@ -89,7 +91,7 @@ def test_what_the_stream_had_to_look_for_waits_on(slow: Lake) -> None:
     assert isinstance(reply, m.Records)
 
 
-def test_nobody_waits_at_a_cell_that_refuses_everything(slow: Lake) -> None:
+def test_nobody_waits_at_a_cell_that_refuses_everything(slow: StreamHarness) -> None:
     """A commit fails while its cell is quarantined, which lasts 300 s."""
     port = waiting(slow, wait_s=10)
     slow.store.is_doomed = True

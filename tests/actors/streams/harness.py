@@ -78,7 +78,7 @@ class SlowMemory(MemoryStore):
             commit.finish(fault)
 
 
-class Lake:
+class StreamHarness:
     """A node's streams. `folder` None: in memory."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Lake:
             basin, name = basin_stream_of(cell) or (b"", b"")
             streams = self.basins.other_streams(basin)
             shared = msgspec.structs.replace(shared, directory=streams)
-        return Touchy(self, name, kept, self.limits, shared)
+        return FailingStream(self, name, kept, self.limits, shared)
 
     # Time.
 
@@ -261,16 +261,16 @@ class Lake:
         return reply
 
 
-class Touchy(Stream):
+class FailingStream(Stream):
     """A stream that fails at requests of the test's choice, after it did what they ask."""
 
-    def __init__(self, lake: Lake, *args: Any) -> None:
-        self.lake = lake
+    def __init__(self, streams: StreamHarness, *args: Any) -> None:
+        self.streams = streams
         self.fails = False
         super().__init__(*args)
 
     def handle(self, batch: Batch, now: float) -> Any:
-        self.fails = any(type(each) in self.lake.crash_on for each in batch.messages)
+        self.fails = any(type(each) in self.streams.crash_on for each in batch.messages)
         return super().handle(batch, now)
 
     def _next_deadline(self) -> float:
@@ -311,20 +311,24 @@ def rows_of(records: m.Records) -> Iterator[tuple[int, int, Position, bytes]]:
 
 
 def waiting(
-    lake: Lake, start: int | Position | Seek = 0, *, wait_s: float = WAIT_S, **fields: object
+    streams: StreamHarness,
+    start: int | Position | Seek = 0,
+    *,
+    wait_s: float = WAIT_S,
+    **fields: object,
 ) -> RecordingPort:
     """A connection whose read waits."""
-    port = lake.port()
-    lake.say(port, read_of(start, wait_until=lake.now + wait_s, **fields))
-    lake.settle()
+    port = streams.port()
+    streams.say(port, read_of(start, wait_until=streams.now + wait_s, **fields))
+    streams.settle()
     assert port.take() == []
     return port
 
 
 @contextmanager
-def lake_in(folder: Path | None, **options: Any) -> Iterator[Lake]:
-    lake = Lake(folder, **options)
+def streams_in(folder: Path | None, **options: Any) -> Iterator[StreamHarness]:
+    streams = StreamHarness(folder, **options)
     try:
-        yield lake
+        yield streams
     finally:
-        lake.close()
+        streams.close()

@@ -1,4 +1,4 @@
-"""A catalogue that is damaged while the node runs: it is made anew, and nothing waits for that."""
+"""A catalog that is damaged while the node runs: it is made anew, and nothing waits for that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions.catalog import CATALOG, Catalog
 from millpond.actors.store.repair.quarantine import read_reports
-from tests.actors.stores import NOW, SMALL, Run, copied, young_id
+from tests.actors.store.harness import NOW, SMALL, Run, copied, young_id
 from tests.sim.loop import Clock, Loop
 
 FACTS = {"instance": 7}
@@ -58,8 +58,8 @@ def used(tmp_path: Path) -> Run:
 
 
 def catalogued(folder: Path) -> tuple[set[bytes], dict[str, int], list[str]]:
-    with closing(Catalog(folder / CATALOG, OsDisk())) as catalogue:
-        return set(catalogue.partitions()), catalogue.facts(), catalogue.verify()
+    with closing(Catalog(folder / CATALOG, OsDisk())) as catalog:
+        return set(catalog.partitions()), catalog.facts(), catalog.verify()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_read_for_it_are_noted(used: Run) -> None:
 
 
 class FullOnce(OsDisk):
-    """Has no room for the catalogue a few times."""
+    """Has no room for the catalog a few times."""
 
     refusals = 0
 
@@ -110,7 +110,7 @@ class FullOnce(OsDisk):
 
 
 class Cramped(Run):
-    """A run on a disk that has no room for a new catalogue when told so."""
+    """A run on a disk that has no room for a new catalog when told so."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

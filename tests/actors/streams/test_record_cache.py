@@ -13,7 +13,7 @@ from millpond.actors.streams.chunks import ChunkBuilder, join_columns
 from millpond.actors.streams.record_cache import RecordCache, StreamCache
 from millpond.transports.rustlog.codec import encode_fetched
 from millpond.transports.s3p.decoder import PAIRS, encode_records
-from tests.actors.streams.lake import Lake, bodies_of, lake_in, read_of, rows_of
+from tests.actors.streams.harness import StreamHarness, bodies_of, read_of, rows_of, streams_in
 
 S3P = m.RecordFilter(empty=False, commands=False)
 
@@ -29,13 +29,13 @@ appends = st.lists(
 )
 
 
-def fill(lake: Lake, appends: list[Append]) -> None:
+def fill(streams: StreamHarness, appends: list[Append]) -> None:
     """Single records and many, with and without headers, at few or many milliseconds."""
-    lake.create()
+    streams.create()
     for bodies, has_headers, wait_ms in appends:
         headers = [[(b"n", b"v")]] * len(bodies) if has_headers else None
-        lake.append(*bodies, headers=headers)
-        lake.advance(wait_ms / 1000)
+        streams.append(*bodies, headers=headers)
+        streams.advance(wait_ms / 1000)
 
 
 def is_alike(found: m.Records) -> bool:
@@ -51,91 +51,91 @@ def test_any_reads_of_others_leave_a_read_as_it_is(
     appends: list[Append], data: st.DataObject
 ) -> None:
     """S3P-32, S3P-33, S3P-35, RL-19, RL-20: whoever read before, a reader sees the same."""
-    with lake_in(None) as lake:
-        fill(lake, appends)
-        every = list(rows_of(lake.read()))
+    with streams_in(None) as streams:
+        fill(streams, appends)
+        every = list(rows_of(streams.read()))
         places = st.integers(0, len(every) - 1)
         for _ in range(8):
             start, count = data.draw(places), data.draw(st.integers(1, 40))
-            found = lake.read(start, count=count)
+            found = streams.read(start, count=count)
             assert list(rows_of(found)) == every[start : start + count]
             assert found.next == min(start + count, len(every)) and is_alike(found)
-            by_id = lake.read(every[start][2], count=count)
+            by_id = streams.read(every[start][2], count=count)
             assert list(rows_of(by_id)) == every[start : start + count] and is_alike(by_id)
             seen = [row for row in every[start:] if row[3]][:count]
-            shown = lake.read(start, count=count, record_filter=m.RecordFilter(empty=False))
+            shown = streams.read(start, count=count, record_filter=m.RecordFilter(empty=False))
             rows = list(rows_of(shown))
             assert rows == seen[: len(rows)] and bool(rows) is bool(seen) and is_alike(shown)
 
 
 def test_s3p_41_what_is_trimmed_is_not_shown_from_the_shelf() -> None:
-    with lake_in(None) as lake:
-        fill(lake, [([b"%d" % n], False, 1) for n in range(20)])
+    with streams_in(None) as streams:
+        fill(streams, [([b"%d" % n], False, 1) for n in range(20)])
         for _ in range(3):
-            assert len(lake.bodies()) == 20
-        lake.one(m.Trim(0, 7), m.Done)
-        found = lake.read()
+            assert len(streams.bodies()) == 20
+        streams.one(m.Trim(0, 7), m.Done)
+        found = streams.read()
         assert bodies_of(found) == [b"%d" % n for n in range(7, 20)] and is_alike(found)
 
 
 def test_s3p_42_a_stream_made_anew_shows_nothing_of_its_former_life() -> None:
-    with lake_in(None) as lake:
+    with streams_in(None) as streams:
         for body in (b"old", b"new"):
-            lake.create()
-            lake.append(body, body, ms=7)
+            streams.create()
+            streams.append(body, body, ms=7)
             for _ in range(3):
-                found = lake.read()
+                found = streams.read()
                 assert bodies_of(found) == [body, body] and is_alike(found)
-            lake.one(m.Delete(0), m.Done)
+            streams.one(m.Delete(0), m.Done)
 
 
 def test_deleted_and_filled_again_in_one_batch() -> None:
-    with lake_in(None) as lake:
-        fill(lake, [([b"old"], False, 0)])
-        assert lake.bodies() == [b"old"]
+    with streams_in(None) as streams:
+        fill(streams, [([b"old"], False, 0)])
+        assert streams.bodies() == [b"old"]
         batch = [m.Delete(0), m.Create(1), m.Append(2, [b"new"]), read_of(0, number=3)]
-        *_, found = lake.ask(*batch)
+        *_, found = streams.ask(*batch)
         assert isinstance(found, m.Records) and bodies_of(found) == [b"new"]
-        assert lake.bodies() == [b"new"]
+        assert streams.bodies() == [b"new"]
 
 
 def test_records_of_a_batch_that_failed_are_not_shown_in_the_place_of_others() -> None:
-    with lake_in(None) as lake:
-        fill(lake, [([b"a"], False, 0)])
-        lake.crash_on = {m.Describe}
-        lake.ask(m.Append(0, [b"lost"]), read_of(0, number=1), m.Describe(2))
-        lake.crash_on = set()
-        lake.advance(60)
-        lake.append(b"kept")
+    with streams_in(None) as streams:
+        fill(streams, [([b"a"], False, 0)])
+        streams.crash_on = {m.Describe}
+        streams.ask(m.Append(0, [b"lost"]), read_of(0, number=1), m.Describe(2))
+        streams.crash_on = set()
+        streams.advance(60)
+        streams.append(b"kept")
         for _ in range(3):
-            assert lake.bodies() == [b"a", b"kept"]
+            assert streams.bodies() == [b"a", b"kept"]
 
 
 def test_a_good_record_is_shown_whatever_its_neighbour_is() -> None:
     """Small chunks are read together; one that is damaged is the matter of who asks for it."""
-    with lake_in(None) as lake:
-        lake.create()
-        lake.append(b"good")
-        lake.advance(1)
-        lake.append(b"bad")
-        read = lake.store.read
-        lake.store.read = lambda cell, seek: [
+    with streams_in(None) as streams:
+        streams.create()
+        streams.append(b"good")
+        streams.advance(1)
+        streams.append(b"bad")
+        read = streams.store.read
+        streams.store.read = lambda cell, seek: [
             each if each.first == 0 else replace(each, data=b"\xc1") for each in read(cell, seek)
         ]
-        (found,) = lake.ask(read_of(0, count=1))
+        (found,) = streams.ask(read_of(0, count=1))
         assert bodies_of(found) == [b"good"]
-        (refused,) = lake.ask(read_of(1, count=1))
+        (refused,) = streams.ask(read_of(1, count=1))
         assert refused.code is Code.STORAGE_FAILED
 
 
 def test_bytes_are_those_of_bodies_also_for_a_part() -> None:
-    with lake_in(None) as lake:
-        lake.create()
-        lake.append(*[b"x" * 10] * 10)
+    with streams_in(None) as streams:
+        streams.create()
+        streams.append(*[b"x" * 10] * 10)
         for _ in range(3):
-            assert len(lake.bodies(3, bytes_max=50)) == 5
-            assert len(lake.bodies(0, bytes_max=100)) == 10
-            assert len(lake.bodies(3, bytes_max=1)) == 1
+            assert len(streams.bodies(3, bytes_max=50)) == 5
+            assert len(streams.bodies(0, bytes_max=100)) == 10
+            assert len(streams.bodies(3, bytes_max=1)) == 1
 
 
 def test_the_shelf_holds_no_more_than_its_limit() -> None:

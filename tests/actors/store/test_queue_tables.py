@@ -43,10 +43,10 @@ C = StoredMessage(ID_MAX, U64_MAX, 0, 2000.0, b"\x00\xff" * 5000)
 LEFT = StoredKey(1, 60, 600.5, bytes(32))
 
 
-def layer_of(*changes: QueueChange) -> QueueMemtable:
-    layer = QueueMemtable(is_base=False)
-    layer.fold(changes)
-    return layer
+def memtable_of(*changes: QueueChange) -> QueueMemtable:
+    memtable = QueueMemtable(is_base=False)
+    memtable.fold(changes)
+    return memtable
 
 
 def opened(path: Path, disk: OsDisk | None = None) -> Partition:
@@ -69,16 +69,16 @@ class TestWhatIsKept:
     ) -> None:
         path = tmp_path / FILE
         partition = opened(path)
-        layer = layer_of(
+        memtable = memtable_of(
             ModeSet(Mode.QUEUE), A, B, C, AttemptsSet(2, 9), KeyRetained(U64_MAX - 1, LEFT)
         )
-        outline = partition.apply(layer, 77)
-        assert outline == PartitionMetadata(
+        metadata = partition.apply(memtable, 77)
+        assert metadata == PartitionMetadata(
             NAME, PartitionKind.QUEUE, 77, 3, 10_003, 1, 600.5, ID_MAX, Mode.QUEUE
         )
         partition.close()
         again = opened(path)
-        assert again.metadata == outline
+        assert again.metadata == metadata
         keys: dict[int, StoredMessage | StoredKey] = {
             10: A,
             U64_MAX - 1: LEFT,
@@ -92,17 +92,17 @@ class TestWhatIsKept:
 
     def test_the_source_of_a_message_is_not_kept(self, tmp_path: Path) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(StoredMessage(1, 1, 60, 1000.0, b"x", source=5)), 1)
+        partition.apply(memtable_of(StoredMessage(1, 1, 60, 1000.0, b"x", source=5)), 1)
         assert partition.load().rows == [StoredMessage(1, 1, 60, 1000.0, b"x")]
         partition.close()
 
     def test_the_same_layer_twice_changes_nothing(self, tmp_path: Path) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(ModeSet(Mode.PAIR), A, B, KeyRetained(5, LEFT)), 1)
-        layer = layer_of(MessageRemoved(1, 10, LEFT, 3), C, AttemptsSet(2, 4), KeyExpired(5))
-        once = partition.apply(layer, 2)
+        partition.apply(memtable_of(ModeSet(Mode.PAIR), A, B, KeyRetained(5, LEFT)), 1)
+        memtable = memtable_of(MessageRemoved(1, 10, LEFT, 3), C, AttemptsSet(2, 4), KeyExpired(5))
+        once = partition.apply(memtable, 2)
         loaded = partition.load()
-        assert partition.apply(layer, 2) == once
+        assert partition.apply(memtable, 2) == once
         assert (
             partition.load()
             == loaded
@@ -115,23 +115,23 @@ class TestWhatIsKept:
         self, tmp_path: Path
     ) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(A, B), 1)
-        gone = layer_of(
+        partition.apply(memtable_of(A, B), 1)
+        gone = memtable_of(
             MessageRemoved(1, 10, None, 3), MessageRemoved(999, 0, None, 50), KeyExpired(123)
         )
-        outline = partition.apply(gone, 2)
-        assert (outline.messages, outline.bytes, outline.keys) == (1, 0, 0)
+        metadata = partition.apply(gone, 2)
+        assert (metadata.messages, metadata.bytes, metadata.keys) == (1, 0, 0)
         partition.close()
 
     def test_an_emptied_queue_has_no_deadline_but_its_mode_for_what_is_carried_and_its_last_id(
         self, tmp_path: Path
     ) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(ModeSet(Mode.FANOUT), A, B), 1)
-        outline = partition.apply(
-            layer_of(MessageRemoved(1, 10, None, 3), MessageRemoved(2, 2**63, None, 0)), 2
+        partition.apply(memtable_of(ModeSet(Mode.FANOUT), A, B), 1)
+        metadata = partition.apply(
+            memtable_of(MessageRemoved(1, 10, None, 3), MessageRemoved(2, 2**63, None, 0)), 2
         )
-        assert outline == PartitionMetadata(
+        assert metadata == PartitionMetadata(
             NAME, PartitionKind.QUEUE, 2, last_id=2, mode=Mode.FANOUT
         )
         assert partition.load() == Snapshot(mode=Mode.FANOUT)
@@ -139,10 +139,10 @@ class TestWhatIsKept:
 
     def test_pa_08_a_key_used_again_stands_for_the_younger_message(self, tmp_path: Path) -> None:
         partition = opened(tmp_path / FILE)
-        partition.apply(layer_of(KeyRetained(10, LEFT)), 1)
+        partition.apply(memtable_of(KeyRetained(10, LEFT)), 1)
         again = StoredMessage(3, 10, 60, 9000.0, b"again")
-        outline = partition.apply(layer_of(again), 2)
-        assert outline.keys == 0 and outline.deadline == 9000.0
+        metadata = partition.apply(memtable_of(again), 2)
+        assert metadata.keys == 0 and metadata.deadline == 9000.0
         assert partition.load().keys == {10: again}
         partition.close()
 
@@ -152,13 +152,13 @@ class TestWhatIsKept:
     ) -> None:
         partition = opened(tmp_path / FILE)
         row = StoredMessage(1, 1, ttl, 1.7e9 + 0.123456, b"x")
-        assert partition.apply(layer_of(row), 1).deadline == min(row.expires_at, row.until)
+        assert partition.apply(memtable_of(row), 1).deadline == min(row.expires_at, row.until)
         partition.close()
 
     def test_the_seed_s_table_shows_what_is_in_the_file(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
         partition = opened(path)
-        partition.apply(layer_of(A), 1)
+        partition.apply(memtable_of(A), 1)
         partition.close()
         connection = sqlite3.connect(path)
         query = "SELECT message_id, expiry, data, key, ttl, attempts FROM messages"
@@ -169,9 +169,9 @@ class TestWhatIsKept:
     def test_space_is_given_back(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
         partition = opened(path)
-        partition.apply(layer_of(*rows_of(1, 20, 2**20)), 1)
+        partition.apply(memtable_of(*rows_of(1, 20, 2**20)), 1)
         assert path.stat().st_size > 20 * 2**20
-        partition.apply(layer_of(*(MessageRemoved(i, i, None, 2**20) for i in range(1, 20))), 2)
+        partition.apply(memtable_of(*(MessageRemoved(i, i, None, 2**20) for i in range(1, 20))), 2)
         assert path.stat().st_size < 2 * 2**20
         assert path.with_name(FILE + "-wal").stat().st_size < 2 * 2**20
         assert [row.id for row in partition.load().rows] == [20]
@@ -187,7 +187,7 @@ def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
     kept: dict[int, StoredMessage] = {}
     left: set[int] = set()
     last = 0
-    layers: list[list[QueueChange]] = []
+    memtables: list[list[QueueChange]] = []
     for _ in range(draw(st.integers(1, 5))):
         changes: list[QueueChange] = []
         for _ in range(draw(st.integers(0, 12))):
@@ -222,8 +222,8 @@ def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
                 )
             elif what == "mode":
                 changes.append(ModeSet(draw(st.sampled_from(list(Mode)))))
-        layers.append(changes)
-    return layers
+        memtables.append(changes)
+    return memtables
 
 
 @settings(max_examples=60, deadline=None)
@@ -238,23 +238,23 @@ def test_layers_in_the_file_are_the_layers_over_one_another(
     model = Snapshot()
     mode: Mode | None = None
     for lsn, changes in enumerate(history, 1):
-        layer = layer_of(*changes)
-        model = layer.apply_to(model)
-        mode = mode if layer.mode is None else layer.mode
+        memtable = memtable_of(*changes)
+        model = memtable.apply_to(model)
+        mode = mode if memtable.mode is None else memtable.mode
         model.mode = mode
         for _ in range(data.draw(st.integers(1, 2))):
-            outline = partition.apply(layer, lsn)
+            metadata = partition.apply(memtable, lsn)
         if data.draw(st.booleans()):
             partition.close()
             partition = opened(path)
         assert partition.load() == model
         left = sum(isinstance(row, StoredKey) for row in model.keys.values())
-        assert (outline.messages, outline.keys) == (len(model.rows), left)
-        assert outline.bytes == sum(len(row.data) for row in model.rows)
-        assert outline.mode == mode
+        assert (metadata.messages, metadata.keys) == (len(model.rows), left)
+        assert metadata.bytes == sum(len(row.data) for row in model.rows)
+        assert metadata.mode == mode
         deadlines = [min(row.expires_at, row.until) for row in model.rows]
         deadlines += [key.until for key in model.keys.values()]
-        assert outline.deadline == min(deadlines, default=inf)
+        assert metadata.deadline == min(deadlines, default=inf)
     assert partition.verify() == []
     partition.close()
 
@@ -302,19 +302,19 @@ class TestAFlushThatIsCutShort:
     )
 
     def model(self) -> tuple[Snapshot, Snapshot]:
-        before = layer_of(*self.BEFORE).apply_to(Snapshot())
-        return before, layer_of(*self.CHANGES).apply_to(before)
+        before = memtable_of(*self.BEFORE).apply_to(Snapshot())
+        return before, memtable_of(*self.CHANGES).apply_to(before)
 
     def each_cut(self, tmp_path: Path, check: Callable[[Partition, Path, int], None]) -> int:
         for cut in range(200):
             path = tmp_path / str(cut) / FILE
             path.parent.mkdir()
             first = opened(path)
-            first.apply(layer_of(*self.BEFORE), 1)
+            first.apply(memtable_of(*self.BEFORE), 1)
             first.close()
             partition = opened(path, InterruptedDisk(cut))
             try:
-                partition.apply(layer_of(*self.CHANGES), 2)
+                partition.apply(memtable_of(*self.CHANGES), 2)
             except sqlite3.OperationalError:
                 partition._connection.left = 10**9  # type: ignore[attr-defined]
                 check(partition, path, cut)
@@ -330,7 +330,7 @@ class TestAFlushThatIsCutShort:
 
     def test_a_kill_leaves_only_what_the_layer_says_again(self, tmp_path: Path) -> None:
         before, after = self.model()
-        layer = layer_of(*self.CHANGES)
+        memtable = memtable_of(*self.CHANGES)
 
         def check(partition: Partition, path: Path, cut: int) -> None:
             killed = path.parent / "killed"
@@ -342,8 +342,8 @@ class TestAFlushThatIsCutShort:
             # The handle that failed sees what one sees that comes after the kill.
             for loaded in (found.load(), partition.load()):
                 assert {row.id for row in loaded.rows} <= {row.id for row in before.rows}
-                assert layer.apply_to(loaded) == after
-            assert found.apply(layer, 2).applied == 2
+                assert memtable.apply_to(loaded) == after
+            assert found.apply(memtable, 2).applied == 2
             assert found.load() == after and found.verify() == []
             found.close()
 
@@ -353,9 +353,9 @@ class TestAFlushThatIsCutShort:
         changes = (*self.CHANGES, *(MessageRemoved(i, i, None, 500) for i in range(100, 160)))
 
         def check(partition: Partition, path: Path, cut: int) -> None:
-            # What came and went within the layer leaves no trace in it.
+            # What came and went within the memtable leaves no trace in it.
             again = opened(path)
-            again.apply(layer_of(*changes), 3)
+            again.apply(memtable_of(*changes), 3)
             assert [row.id for row in again.load().rows] == list(range(15, 31))
             again.close()
 
@@ -367,7 +367,7 @@ class TestAFlushThatIsCutShort:
             opened(path).close()
             partition = opened(path, InterruptedDisk(cut))
             try:
-                partition.apply(layer_of(*self.CHANGES), 1)
+                partition.apply(memtable_of(*self.CHANGES), 1)
             except sqlite3.OperationalError:
                 partition.close()
                 again = opened(path)
@@ -392,10 +392,10 @@ class CrampedDisk(OsDisk):
 def test_a_flush_is_done_though_its_space_cannot_be_given_back(tmp_path: Path) -> None:
     path = tmp_path / FILE
     partition = opened(path)
-    partition.apply(layer_of(*rows_of(1, 20, 2**16)), 1)
+    partition.apply(memtable_of(*rows_of(1, 20, 2**16)), 1)
     partition.close()
     cramped = opened(path, CrampedDisk())
-    gone = layer_of(*(MessageRemoved(i, i, None, 2**16) for i in range(1, 20)))
+    gone = memtable_of(*(MessageRemoved(i, i, None, 2**16) for i in range(1, 20)))
     assert cramped.apply(gone, 2).applied == 2
     cramped.close()
     again = opened(path)
@@ -412,7 +412,7 @@ class TestDamage:
     def build_file(self, path: Path) -> None:
         partition = opened(path)
         partition.apply(
-            layer_of(
+            memtable_of(
                 *rows_of(1, 300, 60),
                 StoredMessage(400, 4, 60, 1e3, b"find me"),
                 KeyRetained(8000, LEFT),
@@ -518,7 +518,7 @@ class TestDamage:
         self.build_file(path)
         partition = opened(path, InterruptedDisk(0))
         with pytest.raises(sqlite3.OperationalError):
-            partition.apply(layer_of(MessageRemoved(1, 1, None, 60)), 4)
+            partition.apply(memtable_of(MessageRemoved(1, 1, None, 60)), 4)
         partition.close()
         again = opened(path)
         assert len(again.load().rows) == 301

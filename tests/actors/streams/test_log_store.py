@@ -18,7 +18,7 @@ from millpond.actors.store.changes import (
     Position,
 )
 from millpond.actors.store.interface import Deferred, Fault, Seek
-from tests.actors.stores import LAZY, SMALL, Run, run
+from tests.actors.store.harness import LAZY, SMALL, Run, run
 
 LOG = b"log"
 

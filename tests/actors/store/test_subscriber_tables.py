@@ -26,7 +26,7 @@ from millpond.actors.store.subscribers import (
     SubscriberTable,
     SubscriberTouched,
 )
-from tests.actors.test_partition_queue import FILE, layer_of, opened
+from tests.actors.store.test_queue_tables import FILE, memtable_of, opened
 
 A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
 ANN, BOB = Subscriber(1, b"a" * 32, 900.5), Subscriber(2**32 - 1, b"b" * 32, 950.0, 0)
@@ -36,7 +36,7 @@ ROSTER = SubscriberTable({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BO
 def build_file(path: Path) -> Path:
     partition = opened(path)
     notes = [AckedUpTo(BOB.number, 1), Acked(BOB.number, 2), Acked(0, 2)]
-    partition.apply(layer_of(ModeSet(Mode.FANOUT), A, B, ANN, BOB, *notes), 1)
+    partition.apply(memtable_of(ModeSet(Mode.FANOUT), A, B, ANN, BOB, *notes), 1)
     partition.close()
     return path
 
@@ -68,35 +68,35 @@ def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None
     path = tmp_path / FILE
     OsDisk().install(path, empty_file(PartitionKind.QUEUE))
     partition = opened(path)
-    partition.apply(layer_of(A), 1)
+    partition.apply(memtable_of(A), 1)
     partition.close()
     assert version_of(path) == 1
     partition = opened(path)
-    partition.apply(layer_of(ANN), 2)
+    partition.apply(memtable_of(ANN), 2)
     partition.close()
     assert version_of(path) == 2
 
 
 def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> None:
     partition = opened(build_file(tmp_path / FILE))
-    outline = partition.apply(
-        layer_of(
+    metadata = partition.apply(
+        memtable_of(
             SubscriberTouched(1, 990.0, 5),
             MessageRemoved(2, 2, None, 2),
             SubscriberRemoved(BOB.number),
         ),
         2,
     )
-    assert outline.keys == 1
+    assert metadata.keys == 1
     assert partition.load().subscribers == SubscriberTable(
         {1: Subscriber(1, ANN.identity, 990.0, 5)}
     )
-    again = partition.apply(layer_of(B, Acked(1, 2), AckedUpTo(1, 1)), 3)
+    again = partition.apply(memtable_of(B, Acked(1, 2), AckedUpTo(1, 1)), 3)
     assert again.keys == 1
-    roster = partition.load().subscribers
-    assert roster is not None and (roster.floors, roster.acked) == ({1: 1}, {1: {2}})
+    subscribers = partition.load().subscribers
+    assert subscribers is not None and (subscribers.floors, subscribers.acked) == ({1: 1}, {1: {2}})
     partition.apply(
-        layer_of(
+        memtable_of(
             SubscriberRemoved(1), MessageRemoved(1, 1, None, 2), MessageRemoved(2, 2, None, 2)
         ),
         4,
@@ -108,19 +108,19 @@ def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> No
 def test_a_number_that_was_another_s_has_none_of_its_acks(tmp_path: Path) -> None:
     partition = opened(build_file(tmp_path / FILE))
     cat = Subscriber(BOB.number, b"c" * 32, 999.0, 0)
-    partition.apply(layer_of(SubscriberRemoved(BOB.number), cat), 2)
-    roster = partition.load().subscribers
-    assert roster == SubscriberTable({1: ANN, cat.number: cat}, {}, {0: {2}})
+    partition.apply(memtable_of(SubscriberRemoved(BOB.number), cat), 2)
+    subscribers = partition.load().subscribers
+    assert subscribers == SubscriberTable({1: ANN, cat.number: cat}, {}, {0: {2}})
     partition.close()
 
 
 def test_the_same_layer_twice_changes_nothing(tmp_path: Path) -> None:
     partition = opened(build_file(tmp_path / FILE))
-    layer = layer_of(
+    memtable = memtable_of(
         SubscriberTouched(BOB.number, 999.0, 1), SubscriberRemoved(1), Acked(BOB.number, 1)
     )
-    once, loaded = partition.apply(layer, 2), partition.load()
-    assert partition.apply(layer, 2) == once and partition.load() == loaded
+    once, loaded = partition.apply(memtable, 2), partition.load()
+    assert partition.apply(memtable, 2) == once and partition.load() == loaded
     assert once.keys == 1
     partition.close()
 
@@ -159,7 +159,7 @@ def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left
     change(path, "UPDATE messages SET data = x'00' WHERE message_id = 1")
     found = salvage(path, OsDisk())
     assert found.snapshot.rows == [B] and found.lost == [1]
-    roster = found.snapshot.subscribers or SubscriberTable()
-    assert set(roster.members) == left
+    subscribers = found.snapshot.subscribers or SubscriberTable()
+    assert set(subscribers.members) == left
     claims = set() if "DROP TABLE acks" in sql else {2}
-    assert roster.acked.get(0, set()) == claims
+    assert subscribers.acked.get(0, set()) == claims

@@ -30,7 +30,7 @@ from millpond.actors.store.partitions.metadata import FileHeader
 from millpond.actors.store.repair.rebuilt_log import LogBase, rebuild_log
 from millpond.actors.store.repair.repair import Repaired, repair
 from millpond.actors.store.repair.salvage import SalvagedLog
-from tests.actors.stores import LAZY, SMALL, Run
+from tests.actors.store.harness import LAZY, SMALL, Run
 
 LOG = b"\0stream\0orders"
 COUNT = 100
@@ -60,16 +60,16 @@ def meta(*, tail: int = COUNT, trim_point: int = 0) -> FileHeader:
     )
 
 
-def layer_of(
+def memtable_of(
     *changes: Chunk | LogTrimmed | MetadataSet | LogDeleted, is_base: bool = False
 ) -> LogMemtable:
-    layer = LogMemtable(is_base=is_base)
-    layer.fold(changes)
-    return layer
+    memtable = LogMemtable(is_base=is_base)
+    memtable.fold(changes)
+    return memtable
 
 
-def good(layer: LogMemtable) -> list[Chunk]:
-    return [each for each in layer.chunks if each.data]
+def good(memtable: LogMemtable) -> list[Chunk]:
+    return [each for each in memtable.chunks if each.data]
 
 
 class TestMending:
@@ -84,21 +84,23 @@ class TestMending:
             {b"type": b"json"},
             meta(tail=max(10 * flushed, 1), trim_point=trim_point // 2),
         )
-        above = layer_of(*(each for each in left if each.first >= 10 * flushed))
+        above = memtable_of(*(each for each in left if each.first >= 10 * flushed))
         above.trim_point = trim_point
-        mended = rebuild_log(below, above, None)
-        layer = mended.memtable
+        rebuilt = rebuild_log(below, above, None)
+        memtable = rebuilt.memtable
         kept = [each for each in left if each.end > trim_point]
-        assert good(layer) == kept
-        spans = [(each.first, each.end) for each in layer.chunks if each.end > layer.trim_point]
+        assert good(memtable) == kept
+        spans = [
+            (each.first, each.end) for each in memtable.chunks if each.end > memtable.trim_point
+        ]
         assert all(one[1] == other[0] for one, other in pairwise(spans))
-        told = {each for first, last in mended.lost for each in range(first, last + 1)}
+        told = {each for first, last in rebuilt.lost for each in range(first, last + 1)}
         there = {each for one in kept for each in range(one.first, one.end)}
-        tail = layer.chunks[-1].end
+        tail = memtable.chunks[-1].end
         assert not told & there and told | there >= set(range(trim_point, tail))
-        assert mended.records == len({each for each in there if each >= layer.trim_point})
+        assert rebuilt.records == len({each for each in there if each >= memtable.trim_point})
         assert tail >= max((each.end for each in left), default=0)
-        assert layer.metadata == {b"type": b"json"}
+        assert memtable.metadata == {b"type": b"json"}
 
     def test_no_sequence_is_given_out_again_though_the_end_is_lost(self) -> None:
         for below, tail in (
@@ -106,23 +108,23 @@ class TestMending:
             (SalvagedLog(CHUNKS[:5], {}, None), COUNT),
             (SalvagedLog([], {}, meta()), None),
         ):
-            mended = rebuild_log(below, None, tail)
-            assert mended.memtable.chunks[-1].end == COUNT
-            assert mended.lost == [(50 if below.chunks else 0, 99)]
-        assert mended.memtable.chunks[-1].last_id == Position(99, 0)
-        assert mended.memtable.chunks[-1].last_timestamp == 990
+            rebuilt = rebuild_log(below, None, tail)
+            assert rebuilt.memtable.chunks[-1].end == COUNT
+            assert rebuilt.lost == [(50 if below.chunks else 0, 99)]
+        assert rebuilt.memtable.chunks[-1].last_id == Position(99, 0)
+        assert rebuilt.memtable.chunks[-1].last_timestamp == 990
 
     def test_what_nobody_can_tell_is_told(self) -> None:
-        mended = rebuild_log(SalvagedLog(CHUNKS[3:5], {}, None), None, None)
-        assert not mended.is_whole_known and mended.lost == []
-        assert (mended.memtable.trim_point, mended.records) == (30, 20)
+        rebuilt = rebuild_log(SalvagedLog(CHUNKS[3:5], {}, None), None, None)
+        assert not rebuilt.is_whole_known and rebuilt.lost == []
+        assert (rebuilt.memtable.trim_point, rebuilt.records) == (30, 20)
 
     def test_records_that_are_in_file_and_journal_count_once(self) -> None:
         below = SalvagedLog(CHUNKS[:6], {b"a": b"1", b"b": b"2"}, meta(tail=60))
-        above = layer_of(*CHUNKS[4:], MetadataSet(b"a", None), MetadataSet(b"c", b"3"))
-        mended = rebuild_log(below, above, 60)
-        assert good(mended.memtable) == CHUNKS and mended.lost == [] and mended.records == COUNT
-        assert mended.memtable.metadata == {b"b": b"2", b"c": b"3"}
+        above = memtable_of(*CHUNKS[4:], MetadataSet(b"a", None), MetadataSet(b"c", b"3"))
+        rebuilt = rebuild_log(below, above, 60)
+        assert good(rebuilt.memtable) == CHUNKS and rebuilt.lost == [] and rebuilt.records == COUNT
+        assert rebuilt.memtable.metadata == {b"b": b"2", b"c": b"3"}
 
     @pytest.mark.parametrize("is_told", [True, False])
     def test_a_log_that_was_deleted_does_not_come_back(self, is_told: bool) -> None:
@@ -130,11 +132,13 @@ class TestMending:
         anew = chunk(0, 5, b"another log")
         changes = [LogDeleted(), anew] if is_told else [anew]
         below = SalvagedLog(CHUNKS, {b"type": b"json"}, meta())
-        mended = rebuild_log(below, layer_of(*changes), COUNT)
+        rebuilt = rebuild_log(below, memtable_of(*changes), COUNT)
         assert (
-            good(mended.memtable) == [anew] and mended.lost == [] and mended.memtable.metadata == {}
+            good(rebuilt.memtable) == [anew]
+            and rebuilt.lost == []
+            and rebuilt.memtable.metadata == {}
         )
-        both = layer_of(*CHUNKS, *changes, is_base=True)
+        both = memtable_of(*CHUNKS, *changes, is_base=True)
         assert good(rebuild_log(None, both, None).memtable) == [anew]
 
     @given(st.sets(st.integers(3, 9)), st.integers(0, COUNT), st.booleans())
@@ -146,30 +150,30 @@ class TestMending:
         left = [each for at, each in enumerate(CHUNKS) if at >= 3 and at not in lost]
         known = None if is_meta_lost else meta(trim_point=trim_point)
         below = SalvagedLog(left, {b"fork": b"note"}, known)
-        mended = rebuild_log(
+        rebuilt = rebuild_log(
             below, None, COUNT, lambda notes: base if b"fork" in notes else LogBase()
         )
-        layer = mended.memtable
-        told = {each for first, last in mended.lost for each in range(first, last + 1)}
+        memtable = rebuilt.memtable
+        told = {each for first, last in rebuilt.lost for each in range(first, last + 1)}
         point = 0 if is_meta_lost else trim_point
         there = {sequence for one in left for sequence in range(one.first, one.end)}
         assert told == {each for each in range(30, COUNT) if each >= point} - there
         if point < base.first:
-            assert layer.trim_point == point
-            assert layer.chunks[0].first == base.first and layer.chunks[-1].end == COUNT
-            assert mended.records == COUNT - point - len(told)
-        ids = [each.last_id for each in layer.chunks]
+            assert memtable.trim_point == point
+            assert memtable.chunks[0].first == base.first and memtable.chunks[-1].end == COUNT
+            assert rebuilt.records == COUNT - point - len(told)
+        ids = [each.last_id for each in memtable.chunks]
         assert ids == sorted(ids) and all(each >= base.last_id for each in ids)
 
     def test_a_fork_without_records_of_its_own_keeps_its_trim_point(self) -> None:
         known = meta(tail=1, trim_point=20)
         known = msgspec.structs.replace(known, tail=0, end_id=Position(0, 0))
-        mended = rebuild_log(SalvagedLog([], {}, known), None, 0, lambda notes: LogBase(30))
-        assert (mended.memtable.trim_point, mended.lost, mended.records) == (20, [], 10)
+        rebuilt = rebuild_log(SalvagedLog([], {}, known), None, 0, lambda notes: LogBase(30))
+        assert (rebuilt.memtable.trim_point, rebuilt.lost, rebuilt.records) == (20, [], 10)
 
     def test_an_empty_log_stays_one(self) -> None:
-        mended = rebuild_log(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)
-        assert (mended.memtable.chunks, mended.lost, mended.records) == ([], [], 0)
+        rebuilt = rebuild_log(SalvagedLog([], {b"type": b"json"}, meta(tail=0)), None, 0)
+        assert (rebuilt.memtable.chunks, rebuilt.lost, rebuilt.records) == ([], [], 0)
         all_trimmed = rebuild_log(SalvagedLog([], {}, meta(trim_point=COUNT)), None, COUNT)
         assert (all_trimmed.lost, all_trimmed.records) == ([], 0)
         assert all_trimmed.memtable.chunks[-1].end == COUNT
@@ -235,9 +239,9 @@ def test_what_is_good_is_served_and_the_log_goes_on_where_it_ended(folder: Path)
     assert run.found.damages == []
     left = [each for each in CHUNKS if each.first not in (20, 70)]
     assert run.read_all(LOG) == left and run.read_all(LOG, 1) == left
-    outline = run.log_snapshot(LOG)
-    assert (outline.trim_point, outline.tail, outline.metadata) == (5, COUNT, {b"type": b"json"})
-    assert (outline.last_id, outline.last_timestamp) == (Position(99, 0), 990)
+    metadata = run.log_snapshot(LOG)
+    assert (metadata.trim_point, metadata.tail, metadata.metadata) == (5, COUNT, {b"type": b"json"})
+    assert (metadata.last_id, metadata.last_timestamp) == (Position(99, 0), 990)
     run.write(LOG, chunk(COUNT))
     run.flush()
     run.close()
