@@ -39,7 +39,7 @@ MAY_EXPORT = Rights.ADMIN | Rights.GET
 
 
 class Operation(IntEnum):
-    """What a running node can be asked."""
+    """Administrative operations of a running node."""
 
     INFO = 1
     EXPORT = 2
@@ -63,7 +63,7 @@ class StoreInfo(msgspec.Struct):
 
 @dataclass(slots=True, kw_only=True)
 class TrafficInfo(ConnectionCounters):
-    """What came and went by all protocols but HTTP."""
+    """Counters of all protocols but HTTP."""
 
     connections: int
     packets_in: int
@@ -92,7 +92,7 @@ class InfoReply(msgspec.Struct):
 
 
 class ExportRequest(msgspec.Struct):
-    """Messages of a channel that the asker is in, above the id `after`; about `bytes_max`."""
+    """Messages of the client's own channel, above the id `after`; about `bytes_max`."""
 
     channel: bytes
     after: int = 0
@@ -125,7 +125,7 @@ class ExportReply(msgspec.Struct):
 
 
 class StatusSources(msgspec.Struct):
-    """Where the answers come from."""
+    """The parts of a node that the answers are made from."""
 
     scheduler: Scheduler
     store: Store
@@ -143,14 +143,14 @@ class StatusSources(msgspec.Struct):
     progress: Callable[[], list[GroupProgress]]
 
 
-def answer(operation: int, body: bytes, asker: Admission, sources: StatusSources) -> bytes:
+def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:
     """Carry out one request. Raises Malformed for an unknown operation or an unreadable body,
     NotAllowed, and for a channel that is not served now what its requests get."""
     match operation:
         case Operation.INFO:
             return msgspec.msgpack.encode(_info(read_body(body, InfoRequest), sources))
         case Operation.EXPORT:
-            return msgspec.msgpack.encode(_export(read_body(body, ExportRequest), asker, sources))
+            return msgspec.msgpack.encode(_export(read_body(body, ExportRequest), client, sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 
@@ -203,7 +203,7 @@ def _channel(name: bytes, sources: StatusSources) -> ChannelInfo:
     behaviour = sources.scheduler.view(name)
     if isinstance(behaviour, Channel):
         return behaviour.info
-    # Passivated: what it holds is in the store, and nobody is in it.
+    # Passivated: its messages are in the store, and it has no consumers.
     kept = sources.store.partition_usage(name)
     mode = (kept.mode or Mode.PAIR).name.lower()
     return ChannelInfo(name, mode, kept.messages, kept.bytes, kept.keys, 0, 0, 0)
@@ -226,10 +226,10 @@ def _store(store: Store) -> StoreInfo | None:
     return StoreInfo(str(store.folder.absolute()), store.health, store.stats)
 
 
-def _export(request: ExportRequest, asker: Admission, sources: StatusSources) -> ExportReply:
+def _export(request: ExportRequest, client: Admission, sources: StatusSources) -> ExportReply:
     cell = sources.scheduler.cells.get(request.channel)
-    may_export = asker.join.rights & MAY_EXPORT == MAY_EXPORT
-    if cell is None or asker.channel != request.channel or not may_export:
+    may_export = client.join.rights & MAY_EXPORT == MAY_EXPORT
+    if cell is None or client.channel != request.channel or not may_export:
         raise NotAllowed("only who is in the channel, with the rights admin and get, may export it")
     if cell.refusal is not None:
         raise ERRORS[cell.refusal]

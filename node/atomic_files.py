@@ -11,14 +11,14 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeFile(Exception):
-    """Others than its owner may do more with a file than they should; the text says what to do."""
+    """A file is accessible to others than its owner; the text tells how to change that."""
 
 
 def read_private(path: Path, bytes_max: int, *, refused: int = OTHERS) -> bytes:
     """The bytes of a file that holds a secret or, with `refused=OTHERS_WRITE`, that is relied on.
 
     Raises UnsafeFile when its mode has one of the `refused` bits, when it is no regular file or
-    longer than `bytes_max`; OSError as the system says it.
+    longer than `bytes_max`; OSError of the system.
     """
     # A pipe in the file's place would be waited for without NONBLOCK.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -38,7 +38,7 @@ def read_private(path: Path, bytes_max: int, *, refused: int = OTHERS) -> bytes:
 def write_new(path: Path, data: bytes, beside: str) -> None:
     """Make a file of mode 0600 that is there as a whole after this, or not at all.
 
-    `beside` is a name nobody else uses in the same folder. Raises FileExistsError if `path` is
+    `beside` is an unused name in the same folder. Raises FileExistsError if `path` is
     there already, and leaves it as it is.
     """
     draft = path.with_name(beside)
@@ -60,7 +60,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed or made in it survives a crash of the machine after this."""
+    """Sync a folder: files renamed or made in it survive a crash of the machine after this."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         os.fsync(fd)

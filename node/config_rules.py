@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class ConfigError(Exception):
-    """A setting that the node cannot use; the text names it and says why."""
+    """A setting that the node cannot use; the text has its name and the reason."""
 
 
 @dataclass(frozen=True)
 class ChannelRule:
-    """What holds for the channels that match a shell pattern; None = the node's default."""
+    """Settings of the channels that match a shell pattern; None: the node's default."""
 
     pattern: str
     mode: Mode | None = None
@@ -42,7 +42,8 @@ class ChannelRule:
 
 @dataclass(frozen=True)
 class StreamRule:
-    """What holds for the streams that match a shell pattern; None = the node's default.
+    """Settings of the streams that match a shell pattern; None: the node's default.
+
 
     Records go when they are older than `age` seconds, and the oldest when there are more than
     `bytes`.
@@ -66,9 +67,10 @@ class StreamRule:
 
 
 class RuleTable(Generic[T]):
-    """What holds for each name: the first rule that matches, else what holds for `others`.
+    """Settings by name: those of the first rule that matches, else `others`.
 
-    `durability` is what is promised where no rule says otherwise; no rule can add to MEMORY.
+
+    `durability` holds where no rule sets another; no rule can add to MEMORY.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class RuleTable(Generic[T]):
         return self._find(name)[1]
 
     def durability(self, name: bytes) -> Durability:
-        """What an acknowledgement of `name` promises."""
+        """The durability that an acknowledgement of `name` promises."""
         durability = self._find(name)[0]
         if durability is None or self._durability is Durability.MEMORY:
             return self._durability

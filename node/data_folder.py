@@ -1,8 +1,7 @@
-"""Where a node keeps things: its data folder, locked, and the store in it, tied to the loop.
+"""The data folder of a node: its lock, and the store in it, run by the event loop.
 
-Commands use the folder of a stopped node through the same lock: `OfflineStore` has the store
-without
-a loop, `CopyOnOpenDisk` reads the files and leaves them exactly as they are.
+Commands use the folder of a stopped node through the same lock: `OfflineStore` runs the store
+without a loop, `CopyOnOpenDisk` reads the files and leaves them exactly as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class FolderInUse(Exception):
-    """Another node runs on this data folder; `holder` is the words for its process."""
+    """Another node runs on this data folder; `holder` names its process."""
 
     def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(folder, holder)
@@ -76,7 +75,7 @@ class FolderLock:
 
 
 def _require_utf8(folder: Path) -> None:
-    """What a node prints and tells its clients of itself is UTF-8, the name of its folder too."""
+    """The node prints the name of its folder and sends it to clients, always as UTF-8."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -85,8 +84,11 @@ def _require_utf8(folder: Path) -> None:
 
 
 def _holder(fd: int) -> str:
-    """Who holds the lock. The file may still have the number of a process that is gone: of one that
-    was killed, until its successor has written its own; only what the system confirms is told."""
+    """The holder of the lock, as text.
+
+    The file may have the number of a process that was killed, until its successor writes its own;
+    so the system has to confirm it.
+    """
     written = os.pread(fd, 32, 0).strip()
     if written.isdigit() and int(written) in _lockers(os.fstat(fd).st_ino):
         return f"process {int(written)}"
@@ -94,7 +96,7 @@ def _holder(fd: int) -> str:
 
 
 def _lockers(inode: int) -> set[int]:
-    """The processes that hold a flock on a file of this number; none where nobody tells."""
+    """The processes that hold a flock on a file of this number; none if the system hides them."""
     try:
         lines = Path("/proc/locks").read_bytes().splitlines()
     except OSError:  # no Linux, or a sandbox
@@ -171,7 +173,7 @@ class OfflineStore:
 
     @property
     def reason(self) -> str:
-        """Why nothing can be written."""
+        """The reason for which nothing can be written."""
         return self._store.health.reason
 
     def open(self) -> None:
@@ -179,7 +181,7 @@ class OfflineStore:
         self._store.open()
 
     def load(self, name: bytes) -> Snapshot | Fault:
-        """What a channel keeps."""
+        """The stored messages of a channel."""
         kept = self._store.load(name)
         if not isinstance(kept, Deferred):
             return kept

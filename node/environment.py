@@ -1,6 +1,8 @@
-"""Where chance and time come from when nobody says: the system, or the world of a test.
+"""The environment of a program: its sources of chance and time, and facts about its process.
 
-`node.testing.World` gives the running loop a source of its own, so that a program which only says
+By default they are the system's.
+
+`node.testing.World` gives the running loop a source of its own, so that a program which only calls
 `connect(url)` does the same for the same seed.
 """
 
@@ -22,9 +24,10 @@ import msgspec
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """`rng` makes a source of chance, `entropy` so many unpredictable bytes. Times in seconds:
-    `wall` since 1970, in any thread; `monotonic` since whenever, in the loop. `name` tells this
-    program from others.
+    """Sources of chance and time. `rng` makes a random generator, `entropy` unpredictable bytes.
+
+    Times are in seconds: `wall` since 1970, in any thread; `monotonic` from any start, in the loop.
+    `name` is unique to this process.
     """
 
     rng: Callable[[], Random]
@@ -34,7 +37,7 @@ class Environment(msgspec.Struct, frozen=True):
     name: Callable[[], str]
 
 
-# With asyncio the clock below the loop's own: uvloop's stands still within a turn of the loop.
+# With asyncio the clock below the loop's own: uvloop's stands still within a pass of the loop.
 SYSTEM = Environment(
     rng=Random,
     entropy=os.urandom,
@@ -48,7 +51,7 @@ _given: anyio.lowlevel.RunVar[Environment | None] = anyio.lowlevel.RunVar("millp
 
 
 def current_environment() -> Environment:
-    """What the running loop was given, or the system; the system also where no loop runs."""
+    """The environment that the running loop was given, else the system's."""
     try:
         given = _given.get()
     except RuntimeError:
@@ -64,7 +67,7 @@ def current_environment() -> Environment:
 
 @contextmanager
 def use_environment(source: Environment) -> Generator[None]:
-    """For the block, the running loop has this source."""
+    """Give the running loop this environment for the block."""
     before = _given.get()
     _given.set(source)
     try:
@@ -96,7 +99,7 @@ def installed_version() -> str:
 
 
 def rss_bytes() -> int:
-    """The memory this process holds now, or its peak where the system does not tell."""
+    """The memory that this process holds now in bytes, or its peak where only that is known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

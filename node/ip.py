@@ -1,4 +1,4 @@
-"""Numbers of hosts: which of them are this machine, and which are likely one and the same."""
+"""IP addresses: loopback, remote, and the network that limits count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 def is_remote(address: str) -> bool:
     """Did a connection come from another machine? The simulated network has names, not numbers.
 
-    Where nobody knows whence it came (it is reset already), it did.
+    A connection without an address (it is reset already) counts as one.
     """
     found = ip_of(address)
     return not address if found is None else not found.is_loopback
@@ -40,8 +40,8 @@ def ip_of(host: str) -> IpAddress | None:
 
 @lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
-    """What limits for an address count: the address, or the /64 network of an IPv6 address, since
-    whoever has one of those has them all."""
+    """The address or network that limits count: an IPv4 address, or the /64 of an IPv6 address,
+    since one host has all addresses of a /64."""
     found = ip_of(host)
     match found:
         case None:

@@ -1,4 +1,4 @@
-"""A node: wires store, cells and listeners together, and drains them in order."""
+"""The node: its parts (store, cells, services, listeners), made, started and drained in order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ INSTANCES = 1024
 
 
 class Node:
-    """One peer's node. `async with Node(config) as node` runs it; leaving the block drains it.
+    """A node. `async with Node(config) as node` runs it; leaving the block drains it.
+
 
     `rng`, `clock` and `entropy` (so many unpredictable bytes, for keys and nonces) are for tests:
     with the same ones and the same input a node does the same.
@@ -179,7 +180,7 @@ class Node:
 
     @property
     def durability(self) -> Durability:
-        """What an acknowledgement promises where no rule of a channel says otherwise."""
+        """The durability of channels without a rule of their own."""
         return self.config.default_durability
 
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
@@ -195,7 +196,7 @@ class Node:
         return self._stream_rules.durability(qualified_name_of(cell) or b"")
 
     def _open_store(self) -> None:
-        """Take the data folder, and go on where the last run ended."""
+        """Lock the data folder, recover the store, and resume from the last run."""
         store = self._store
         if not isinstance(store, DurableStore):
             return
@@ -295,7 +296,7 @@ class Node:
                 log.warning("clock moved forward: seconds=%.1f", ahead_s)
 
     def reload(self) -> None:
-        """Read again what may change while the node runs: the files of TLS, who may do what."""
+        """Load the files of TLS and access rules again."""
         self.tls.reload()
         self._access.reload()
         self.registry.reauthorize()
@@ -332,7 +333,7 @@ class Node:
             self._close_store()
 
     async def drain(self) -> None:
-        """Stop as PA-36 says: no new pushes, goodbye to all, at most the drain timeout for acks."""
+        """Stop as in PA-36: no new pushes, GOODBYE to all, at most the drain timeout for acks."""
         for listener in self._open:
             await listener.aclose()
         self._open.clear()
@@ -342,7 +343,7 @@ class Node:
         self.registry.close_all()
 
     def listen_in(self, network: Network, address: str) -> None:
-        """Serve P2P on the simulated network as well."""
+        """Serve P2P on a simulated network as well."""
         self._open.append(network.listen(address, partial(self.new_session, "p2p"), self._tasks))
 
     async def _listen(self, name: str, address: str) -> None:

@@ -97,7 +97,7 @@ def judged(wire: bytes, limits: S3pLimits) -> Outcome:
 
 def decoded(pieces: list[bytes], limits: S3pLimits) -> Outcome:
     decoder = Decoder(limits)
-    decoder._exact = Counting(limits)
+    decoder._incremental = Counting(limits)
     found = [command for piece in pieces for command in decoder.feed(piece)]
     if decoder.error is not None:
         return found, str(decoder.error), False

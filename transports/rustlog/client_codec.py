@@ -23,7 +23,7 @@ def encode_request(request: Request) -> bytes:
 
 
 class ResponseDecoder:
-    """Bytes in, responses out. `error` says why the connection cannot be read any further."""
+    """Bytes in, responses out. `error` is set once the connection cannot be read any further."""
 
     __slots__ = ("_framing", "error")
 

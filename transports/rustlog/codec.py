@@ -56,7 +56,7 @@ class RustlogLimits(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def record_bytes_max(self) -> int:
-        """What a FetchResponse can carry of one record (RLA-05)."""
+        """The largest record that a FetchResponse can carry (RLA-05)."""
         return self.frame_bytes_max * 3 // 4 - ENVELOPE_BYTES
 
 
@@ -80,7 +80,7 @@ _QUOTES: dict[type[Request], int] = {
 
 
 class Decoder:
-    """Bytes in, requests out. After an error nothing more comes: say it, and close."""
+    """Bytes in, requests out. After an error nothing more comes: send it, and close."""
 
     __slots__ = ("_framing", "_limits", "error")
 
@@ -138,7 +138,7 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedRequest:
 
 
 def _refusal(found: DecodedRequest, limits: RustlogLimits) -> Error | None:
-    """What types do not say of fields."""
+    """Check the constraints of fields that types do not express."""
     match found:
         case Produce(records=[]):
             return _invalid("records: at least one")  # RLA-21
@@ -267,7 +267,7 @@ def _micros(ms: int) -> int:
 
 
 def _fitting(rows: list[FetchedRecord], frame_bytes_max: int) -> int:
-    """How many rows fit into a frame, one at least."""
+    """The number of rows that fit into a frame, one at least."""
     left = frame_bytes_max - ENVELOPE_BYTES
     for count, row in enumerate(rows):
         left -= (len(row.data) + 2) // 3 * 4 + _ROW_BYTES

@@ -47,11 +47,14 @@ from millpond.transports.server.pipelined import (
 from millpond.transports.server.refusals import Refusal
 
 TOPICS_NAMED_MAX = 100
-"""So many topics an Error tells of that says that one is not there."""
+"""An Error for a missing topic names so many others."""
+
 TOPIC_NAMES_AGE_S = 1.0
-"""It may tell what there was so long ago."""
+"""Those names may be so old."""
+
 LAG_PARTITIONS_MAX = 1000
-"""So many partitions MetricsFetch looks at for consumer lag, those of the latest news."""
+"""MetricsFetch asks so many partitions for consumer lag, those used latest."""
+
 
 PONG = encode_response(r.Pong())
 REFUSED = encode_response(r.Error(r.INVALID_REQUEST, "access refused"))
@@ -337,7 +340,7 @@ class RustlogProtocol:
             connection.send((ReadyAnswer(number, connection.count_large(encode(answers))),))
             connection.flush()
 
-        ScatterGather(connection.number, names, finish).ask(self._node.submit, connection.now)
+        ScatterGather(connection.number, names, finish).start(self._node.submit, connection.now)
 
     # Answers.
 

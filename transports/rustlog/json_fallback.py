@@ -1,4 +1,5 @@
-"""What a RustLog payload is that the fast path is not sure of: a request, refused, or not JSON.
+"""The decoder of RustLog payloads that the fast path rejects: a request, an error, or not JSON.
+
 
 Nothing is built of what is ignored, so a frame of ten megabytes costs no more than reading it.
 """
@@ -14,7 +15,8 @@ from millpond.transports.errors import WireError
 from millpond.transports.rustlog.messages import INVALID_REQUEST, Error, Request
 
 CHECKED_BYTES_MAX = 2**18
-"""Objects in fields that nobody knows are looked into, for duplicate keys, up to this size."""
+"""Objects in unknown fields are searched for duplicate keys, up to this size."""
+
 
 DecodedRequest = Request | Error
 

@@ -53,7 +53,7 @@ class OffsetCommit(Message, frozen=True, gc=False, tag=True):
 
 
 class OffsetFetch(Message, frozen=True, gc=False, tag=True):
-    """How far did a group get (RL-27)?"""
+    """Get the offset of a group (RL-27)."""
 
     group: str
     topic: str
@@ -158,7 +158,7 @@ class TopicRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListTopicsResponse(Message, frozen=True, gc=False, tag=True, omit_defaults=True):
-    """In the order of their names. `truncated`: there are more than a frame can tell."""
+    """Topics in the order of their names. `truncated`: there are more than fit into a frame."""
 
     topics: list[TopicRow]
     truncated: bool = False

@@ -1,4 +1,4 @@
-"""What RustLog clients did on a node: counters, how long it took, and who reads what."""
+"""Metrics of RustLog on a node: counters, latencies, and consumer lag."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _RECENT = 2**17
 
 
 class Histogram:
-    """Durations in ns, at most 73 minutes, each told to a sixteenth of itself.
+    """Durations in ns, at most 73 minutes, each exact to a sixteenth of itself.
 
-    Newer ones weigh more: after 131,072 all that came before counts half.
+    Newer ones count more: after 131,072 all that came before counts half.
     """
 
     __slots__ = ("_buckets", "count")
@@ -51,7 +51,7 @@ class Histogram:
         return 0
 
     def percentiles(self) -> dict[str, int]:
-        """The three that RustLog tells (RLA-25)."""
+        """The three percentiles of RustLog (RLA-25)."""
         return {f"p{each}": self.percentile(each) for each in (50, 95, 99)}
 
     def _fade(self) -> None:
@@ -68,7 +68,7 @@ def _longest(index: int) -> int:
 
 
 class Reclaimed(msgspec.Struct, frozen=True, gc=False):
-    """How often the oldest records of streams went, and how many bytes that were."""
+    """Trims of streams: their number, and the bytes that they freed."""
 
     trims: int = 0
     bytes: int = 0
@@ -113,9 +113,11 @@ class RustlogMetrics:
         self.bytes_in = self.bytes_out = 0
         self.active_connections = 0
         self.throttled_consumers = 0
-        """How often a connection was read no further because it did not read its answers."""
+        """Times that reading a connection was paused because it did not read its answers."""
+
         self.slow_consumers = 0
-        """How many connections ended because of that."""
+        """Connections that ended because of that."""
+
         self.produce_latency = Histogram()
         self.fetch_latency = Histogram()
         self.watched: dict[tuple[str, int], None] = {}
@@ -175,7 +177,7 @@ class RustlogMetrics:
         }
 
 
-# Streams are trimmed, never compacted: these are told because clients look for them.
+# Streams are trimmed, never compacted: these are here because clients look for them.
 _COMPACTION = (
     "compaction_runs_total",
     "compaction_skipped_segments_total",

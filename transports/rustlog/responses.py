@@ -1,4 +1,4 @@
-"""RustLog's words for what streams answer (wire.md 1.2, 2.2)."""
+"""RustLog responses from the replies of streams (wire.md 1.2, 2.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.transports.rustlog.scatter import Answers
 
 TOPIC_ROW_BYTES = 40
 """At most what a row of ListTopicsResponse has besides the name."""
-LAGS_TOLD = 2000
+LAGS_MAX = 2000
 """So many of them fit into a frame, however long their names are."""
 
 COMMITTED = encode_response(r.OffsetCommitResponse(True))
@@ -43,7 +43,7 @@ _ERRORS = {
 
 
 def error_of(code: Code) -> r.Error:
-    """The Error for a refusal that has nothing of its own to say (RL-36, RLA-33)."""
+    """The Error for a code without fields of its own (RL-36, RLA-33)."""
     number, text = _ERRORS.get(code, (r.INTERNAL_SERVER_ERROR, "refused"))
     return r.Error(number, text)
 
@@ -58,7 +58,7 @@ def out_of_range(offset: int, failed: StreamFailed) -> r.Error:
 
 
 def lags_of(places: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
-    """How far each group is behind, in the order of topics, partitions and groups."""
+    """The lag of each group, in the order of topics, partitions and groups."""
     lags = [
         Lag(*places[place], group.decode(errors="replace"), max(found.info.tail - offset, 0))
         for place, found in answers.items()
@@ -66,11 +66,11 @@ def lags_of(places: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
         for group, offset in found.info.groups.items()
     ]
     lags.sort(key=lambda lag: (lag.topic, lag.partition, lag.group_id))
-    return lags[:LAGS_TOLD]
+    return lags[:LAGS_MAX]
 
 
 def all_topics(topics: Iterable[tuple[bytes, int]], frame_bytes_max: int) -> bytes:
-    """A ListTopicsResponse with all topics, or as many as a frame can tell of."""
+    """A ListTopicsResponse with all topics, or as many as fit into a frame."""
     left = frame_bytes_max - ENVELOPE_BYTES
     rows: list[r.TopicRow] = []
     for name, count in topics:
@@ -95,7 +95,7 @@ def topic_described(topic: str, count: int, used: Sequence[int], answers: Answer
 
 
 def small_answer(request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
-    """The answer to what is neither a Produce nor a Fetch, and was not refused."""
+    """The answer to a request other than Produce and Fetch that was not refused."""
     match request, reply:
         case r.OffsetCommit(), m.Done():
             return COMMITTED
@@ -109,7 +109,7 @@ def small_answer(request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
                 r.DescribePartitionResponse(request.topic, request.partition, *row)
             )
         case _:
-            raise AssertionError("nobody asked for this")
+            raise AssertionError(f"{reply} answers no request")
 
 
 def absent(request: ToStream, error: r.Error) -> bytes:

@@ -1,4 +1,4 @@
-"""A question to many streams at once whose answers are one answer to the client."""
+"""Scatter-gather: one request to many streams, whose replies become one answer."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from millpond.actors.streams.names import stream_cell
 
 Submit = Callable[[bytes, Batch, float], bool]
 Answers = dict[int, StreamDescription | Code]
-"""What each stream said, by its place among those that were asked."""
+"""The reply of each stream, by its index."""
 
 
 class ScatterGather(Port):
-    """Asks streams how they are. `finish` is called once, when all have answered."""
+    """Asks streams to describe themselves. `finish` is called once, when all have replied."""
 
-    __slots__ = ("_answers", "_asked", "_finish", "_is_done", "number", "received_at")
+    __slots__ = ("_answers", "_finish", "_is_done", "_names", "number", "received_at")
 
     def __init__(
         self, number: int, names: Sequence[bytes], finish: Callable[[Answers], None]
     ) -> None:
         self.number = number
         self.received_at = 0.0
-        self._asked = names
+        self._names = names
         self._answers: Answers = {}
         self._finish = finish
         self._is_done = False
 
-    def ask(self, submit: Submit, now: float) -> None:
-        """Ask the streams; their answers are known by their places in `names`."""
+    def start(self, submit: Submit, now: float) -> None:
+        """Send the requests; replies are numbered by the index in `names`."""
         self.received_at = now
-        for place, name in enumerate(self._asked):
-            submit(stream_cell(name), Batch(self, [Describe(place)]), now)
+        for index, name in enumerate(self._names):
+            submit(stream_cell(name), Batch(self, [Describe(index)]), now)
 
     @property
     def writable(self) -> bool:
@@ -42,16 +42,16 @@ class ScatterGather(Port):
     def send(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
             match reply:
-                case StreamDescription(number=place):
-                    self._answers[place] = reply
-                case StreamFailed(number=place, code=code):
-                    self._answers[place] = code
-                case Failed(request=Describe(number=place), code=code):
-                    self._answers[place] = code
+                case StreamDescription(number=index):
+                    self._answers[index] = reply
+                case StreamFailed(number=index, code=code):
+                    self._answers[index] = code
+                case Failed(request=Describe(number=index), code=code):
+                    self._answers[index] = code
                 case _:
-                    raise AssertionError("nobody asked for this")
+                    raise AssertionError(f"{reply} answers no request")
 
     def flush(self) -> None:
-        if not self._is_done and len(self._answers) == len(self._asked):
+        if not self._is_done and len(self._answers) == len(self._names):
             self._is_done = True
             self._finish(self._answers)

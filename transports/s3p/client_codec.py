@@ -19,7 +19,7 @@ _COUNTS = {b"*%d" % (2 * count): count for count in range(1001)}
 
 
 class ReplyLimits(msgspec.Struct, frozen=True, gc=False):
-    """What a client takes of its server: records of one READ, the bytes of each and of all
+    """Limits of a client for its server: records of one READ, the bytes of each and of all
     together, and the bytes of a line."""
 
     records_max: int = 1000
@@ -43,7 +43,7 @@ class Id(msgspec.Struct, frozen=True, gc=False):
 
 
 class Records(msgspec.Struct, frozen=True, gc=False):
-    """What a READ found: ids and records, ascending; none of them if there was nothing."""
+    """The answer to a READ: ids and records, ascending; empty if there are none."""
 
     pairs: list[tuple[Position, bytes]]
 
@@ -129,7 +129,7 @@ class ReplyDecoder:
         return self._steps is not None
 
     def feed(self, data: bytes) -> list[Reply]:
-        """The replies that `data` completes; `error` tells whether the stream broke after them."""
+        """The replies that `data` completes; `error` is set if the stream broke after them."""
         found: list[Reply] = []
         if self.error is not None:
             return found
@@ -156,7 +156,7 @@ class ReplyDecoder:
 
 
 def _take_replies(data: bytes, limits: ReplyLimits, found: list[Reply]) -> bytes:
-    """Put whole replies into `found`, as long as they are plainly right, the way `fast_parser` does
+    """Put whole replies into `found`, as long as they are plainly right, as `fast_parser` does
     it with commands; gives the bytes from the first one on that is not."""
     parts = data.split(CRLF)
     end = len(parts) - 1

@@ -18,14 +18,15 @@ NON_MONOTONIC_ID = "ERR_NON_MONOTONIC_ID"
 FIRST_ID = Position(0, 0)
 U64_MAX = 2**64 - 1
 OPTIONS_MAX = 16
-"""Elements of an options array; what more is good for nothing (S3A-22)."""
+"""Elements of an options array; more than these are of no use (S3A-22)."""
+
 COMMAND_BYTES_MAX = 32
 KEY_BYTES_MAX = 64
 VALUE_BYTES_MAX = 64
 
 
 class S3pLimits(msgspec.Struct, frozen=True, gc=False):
-    """What a server takes of its clients. Lengths are bytes, `append_bytes_max` those of all
+    """Limits of a server for its clients. Lengths are bytes, `append_bytes_max` those of all
     records of an APPEND together."""
 
     name_bytes_max: int = 256
@@ -89,12 +90,12 @@ Command = CreateStream | AppendRecords | ReadRecords | TrimBelow | DeleteStream
 
 
 def bad_format(text: str) -> S3pError:
-    """The error for what is no S3P."""
+    """The error for bytes that are not S3P."""
     return S3pError(BAD_FORMAT, text)
 
 
 def over_limit(text: str) -> S3pError:
-    """The error for what is more than the server takes."""
+    """The error for more than the server accepts."""
     return S3pError(LIMITS, text)
 
 
@@ -107,7 +108,7 @@ def printable(raw: bytes) -> str:
 
 
 class Options(msgspec.Struct, gc=False):
-    """What the options of one command said; the last word on each key counts (S3P-17)."""
+    """The options of one command; the last value of each key counts (S3P-17)."""
 
     count: int
     ms: int | None = None
@@ -126,7 +127,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """A command: how many elements, which options, and what it makes of them."""
+    """The form of a command: its number of elements, its options, and its constructor."""
 
     elements: int
     options: dict[bytes, Option]
@@ -173,7 +174,7 @@ def record_too_large(size: int, size_max: int) -> S3pError:
 
 
 def append_too_large(size: int, size_max: int) -> S3pError:
-    """A record for which what the APPEND has already leaves no room (S3P-26)."""
+    """A record that makes the APPEND larger than the limit (S3P-26)."""
     return over_limit(f"aggregate of records too large: {size} bytes more, {size_max} are left")
 
 

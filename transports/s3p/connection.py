@@ -198,7 +198,7 @@ REASONS = {
     Code.PART_OF_TOPIC: "the stream is a partition of a topic",
     Code.CLOSED: "the stream is closed",
 }
-"""The last words of a connection, for errors that section 9 has no code for."""
+"""Texts of the error that ends a connection, for codes that section 9 does not have."""
 
 
 def _needed(command: Command) -> Rights:

@@ -16,7 +16,8 @@ from millpond.transports.s3p.scanner import CRLF
 OK = b"+OK\r\n"
 NOTHING = b"*0\r\n"
 ERROR_BYTES_MAX = 200
-"""Of an error line; what is longer is cut (S3A-06)."""
+"""The length of an error line; longer ones are cut (S3A-06)."""
+
 
 _VISIBLE = bytes(each if 0x20 <= each <= 0x7E else ord("?") for each in range(256))
 _SEQUENCES = [b"%d\r\n$" % seq for seq in range(2048)]
@@ -29,22 +30,22 @@ class Decoder:
     Commands that are complete before an error are given out; nothing after it.
     """
 
-    __slots__ = ("_exact", "_is_plain", "_last", "_split", "error")
+    __slots__ = ("_fast", "_incremental", "_is_plain", "_repeated", "error")
 
     def __init__(self, limits: S3pLimits) -> None:
-        self._exact = IncrementalParser(limits)
-        self._split = fast_parser(limits)
-        self._last = RepeatedAppend(limits)
+        self._incremental = IncrementalParser(limits)
+        self._fast = fast_parser(limits)
+        self._repeated = RepeatedAppend(limits)
         self._is_plain = True
         self.error: S3pError | None = None
 
     @property
     def is_midway(self) -> bool:
         """A command has begun and is not complete."""
-        return self._exact.is_midway
+        return self._incremental.is_midway
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes; `error` tells whether the stream broke after them."""
+        """The commands that `data` completes; `error` is set if the stream broke after them."""
         found: list[Command] = []
         if self.error is None:
             try:
@@ -55,25 +56,25 @@ class Decoder:
         return found
 
     def _read(self, data: bytes, found: list[Command]) -> None:
-        exact, last = self._exact, self._last
-        if exact.is_midway:
-            data = exact.finish(data, found)
+        incremental, repeated = self._incremental, self._repeated
+        if incremental.is_midway:
+            data = incremental.finish(data, found)
             if found:
-                self._learn(found[0])
-        if at := last.take(data, found):
+                self._choose_parser(found[0])
+        if at := repeated.take(data, found):
             data = data[at:]
         if not data:
             return
-        if self._is_plain and not (data := self._split.take(data, found)):
-            last.remember(found[-1])
+        if self._is_plain and not (data := self._fast.take(data, found)):
+            repeated.remember(found[-1])
             return
-        exact.feed(data, found, last)
+        incremental.feed(data, found, repeated)
         if found:
-            self._learn(found[-1])
+            self._choose_parser(found[-1])
 
-    def _learn(self, command: Command) -> None:
-        """What the exact parser had to read is a sign of what comes."""
-        self._last.remember(command)
+    def _choose_parser(self, command: Command) -> None:
+        """Choose the parser for the next bytes by a command that the incremental parser read."""
+        self._repeated.remember(command)
         if type(command) is AppendRecords:
             record = command.records[-1]
             self._is_plain = len(record) <= RECORD_BYTES_MAX and CRLF not in record
@@ -101,7 +102,7 @@ def _id_heads(ms: int) -> list[bytes]:
 
 
 def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice] = ()) -> bytes:
-    """The reply to a READ (8.3): ids and bodies in turn; no body is empty. `slices` are the same
+    """The reply to a READ (8.3): ids and bodies alternate; no body is empty. `slices` are the same
     as `spans`, or there are none."""
     count = 0
     for span in spans:
@@ -116,7 +117,7 @@ def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice]
 
 
 class _Pairs:
-    """Ids and bodies in turn, as a READ is answered."""
+    """Ids and bodies alternating, as in the answer to a READ."""
 
     def write(self, span: RecordColumns) -> bytes:
         if len(span.bodies) == 1 and span.ids is None:

@@ -1,7 +1,7 @@
 """The fast path of the S3P parser: a whole buffer at once, by splitting it at its line ends.
 
 A bulk string is right if the part before it is the one canonical header of a string as long as it
-is. Whatever is not plainly right, and what is not complete, is left to the exact parser.
+is. Whatever is not plainly right, and what is not complete, is left to the incremental parser.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from millpond.transports.s3p.commands import (
 from millpond.transports.s3p.scanner import CRLF
 
 RECORD_BYTES_MAX = 512
-"""Of longer records the exact parser, which does not look into them, is the faster way."""
+"""For longer records the incremental parser, which does not search them, is faster."""
+
 
 # By length. None equals no header: the empty string has no right one.
 _HEADS: list[bytes | None] = [None, *(b"$%d" % size for size in range(1, RECORD_BYTES_MAX + 1))]
@@ -40,9 +41,11 @@ _DIGITS_MAX = 20
 
 
 class RepeatedAppend:
-    """How APPENDs without options to one stream begin: `opening` ends before the records.
+    """The fastest path: APPENDs without options to the same stream as before.
 
-    As long as `name` is empty there was none, and `opening` means nothing.
+    A client mostly appends to one stream, so the bytes before the records repeat: to compare them
+    is to parse them. `opening` ends before the records. While `name` is empty there was no APPEND
+    yet, and `opening` means nothing.
     """
 
     __slots__ = ("_alike", "_single", "_size", "_size_max", "name", "opening")
@@ -83,7 +86,7 @@ class RepeatedAppend:
         return at
 
     def _find_record(self, data: bytes, at: int) -> int:
-        """Where the record begins of the APPEND at `at`; `at` itself if it is no such APPEND."""
+        """The start of the record of the APPEND at `at`; `at` itself if it is no such APPEND."""
         start = at + len(self._single)
         if data[at:start] != self._single:
             return at

@@ -1,6 +1,6 @@
 """The exact S3P parser: one command after the other, by its schema, from any split of the input.
 
-Every header is judged before what it declares is kept (S3A-22), each byte of it as soon as it is
+Every header is checked before the bytes it declares are kept (S3A-22), each byte as soon as it is
 there, so that the same bytes give the same commands and the same error however they come. An
 unfinished command keeps its place: bytes that were read are not read again.
 """
@@ -103,7 +103,7 @@ def _parse_append(source: InputBuffer, limits: S3pLimits, name: bytes) -> Iterat
 
 
 class IncrementalParser:
-    """Commands from any split of the bytes; the judge of what is S3P and what is not."""
+    """Commands from any split of the bytes; it decides what is S3P and what is not."""
 
     __slots__ = ("_limits", "_source", "_steps", "is_midway")
 

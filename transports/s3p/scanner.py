@@ -1,4 +1,4 @@
-"""Headers and bulk strings out of S3P's bytes, each byte judged as soon as it is there (3).
+"""Headers and bulk strings out of S3P's bytes, each byte checked as soon as it has come (3).
 
 The first byte that cannot be right decides which error it is, so that the same bytes give the same
 error however they come.
@@ -63,7 +63,7 @@ class InputBuffer:
             self._at = 0
 
     def take_rest(self) -> bytes:
-        """What is not used; it is the caller's from here on."""
+        """The bytes that are not used; they are the caller's from here on."""
         rest = self._data[self._at :]
         self._data = b""
         self._at = 0
@@ -102,7 +102,7 @@ class InputBuffer:
             if digits.isdigit():
                 self._at = end + 2
                 return int(digits)
-        _judge(data[at : at + _HEADER_BYTES_MAX], mark, what)
+        _check_header(data[at : at + _HEADER_BYTES_MAX], mark, what)
         return -1
 
     def bulk(
@@ -166,7 +166,7 @@ def _size_of(header: bytes) -> int:
     return int(digits) if header[:1] == b"$" and digits.isdigit() else 0
 
 
-def _judge(head: bytes, mark: int, what: str) -> None:
+def _check_header(head: bytes, mark: int, what: str) -> None:
     """Raise what is wrong with the beginning of a header; nothing is, if it may still become one.
 
     The first byte that is wrong decides, so that it does not matter what came with it.

@@ -48,11 +48,11 @@ class Frames:
     bytes that `entropy` gives."""
 
     __slots__ = (
+        "_close_bytes",
         "_core",
         "_entropy",
         "_is_open",
         "_is_server",
-        "_last_words",
         "_message",
         "_midway",
         "_needed_bytes",
@@ -80,7 +80,7 @@ class Frames:
         self._message = bytearray()
         self._midway = False
         self._out = b""
-        self._last_words = b""
+        self._close_bytes = b""
         self._is_open = False
         self.closed = False
         self.error: WireError | None = None
@@ -88,7 +88,7 @@ class Frames:
 
     @property
     def pending_frame_bytes(self) -> int:
-        """How large the message is of which a part is there, as far as its frames tell."""
+        """The size of the message of which a part has come, as far as its frames tell."""
         return len(self._message) + (self._needed_bytes if self._tail else 0)
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -131,11 +131,11 @@ class Frames:
         if not self._is_open:
             return self.take_output()
         self._is_open = False
-        if not self._last_words:
-            core = self._judge()
+        if not self._close_bytes:
+            core = self._parser()
             core.send_close(code)
-            self._last_words = b"".join(core.data_to_send())
-        return self.take_output() + self._last_words
+            self._close_bytes = b"".join(core.data_to_send())
+        return self.take_output() + self._close_bytes
 
     def _split(self, data: bytes) -> list[bytes]:
         packets: list[bytes] = []
@@ -172,7 +172,7 @@ class Frames:
             self._needed_bytes = needed
         return packets
 
-    def _judge(self) -> Protocol:
+    def _parser(self) -> Protocol:
         if self._core is None:
             side = Side.SERVER if self._is_server else Side.CLIENT
             self._core = Protocol(side, max_size=self._packet_max, logger=core_log)
@@ -180,7 +180,7 @@ class Frames:
 
     def _hand_over(self, frame: bytes, packets: list[bytes]) -> None:
         """Let the core take one frame, of which at least the header is there."""
-        core = self._judge()
+        core = self._parser()
         core.receive_data(frame)
         for event in core.events_received():
             assert isinstance(event, Frame)
@@ -189,17 +189,17 @@ class Frames:
                 self._is_open = False
             elif event.opcode in (Opcode.BINARY, Opcode.CONT):
                 self._add_fragment(event, packets)
-        said = b"".join(core.data_to_send())
+        output = b"".join(core.data_to_send())
         match core.parser_exc:
             case None:
-                self._out += said
+                self._out += output
                 return
             case PayloadTooBig(size=size):
                 whole = (size or 0) + len(self._message)
                 self.error = FrameTooLarge(whole, self._packet_max)
             case broken:
                 self.error = WireError(str(broken))
-        self._last_words = said
+        self._close_bytes = output
 
     def _add_fragment(self, frame: Frame, packets: list[bytes]) -> None:
         self._message += frame.data
@@ -211,9 +211,9 @@ class Frames:
             self.error = FrameEmpty("empty message")
 
     def _refuse_text(self) -> None:
-        core = self._judge()
+        core = self._parser()
         core.fail(CloseCode.UNSUPPORTED_DATA)
-        self._last_words = b"".join(core.data_to_send())
+        self._close_bytes = b"".join(core.data_to_send())
         self.error = WireError("text frame")
 
     def _frame_masked(self, packets: list[bytes]) -> bytes:

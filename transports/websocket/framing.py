@@ -73,15 +73,15 @@ class ServerFraming(_Handshake):
             return super().feed(data)
         if self.error is None and not self.closed:
             try:
-                self._hear(data)
+                self._read_head(data)
             except UpgradeRefused as refused:
                 self._tail.clear()
                 self._out = http.write_refusal(refused)
                 self.error = refused
         return []
 
-    def _hear(self, data: bytes) -> None:
-        """What comes before the upgrade: its request, or that for a page, and its body."""
+    def _read_head(self, data: bytes) -> None:
+        """Read the request before the upgrade: that for it, or for a page, and its body."""
         if self._page is not None:
             self._tail += data
         else:
@@ -161,7 +161,7 @@ class ClientFraming(_Handshake):
         if self.error is not None:
             return []
         try:
-            if not self._hear(data):
+            if not self._read_head(data):
                 return []
         except UpgradeRefused as refused:
             self.error = refused
@@ -172,7 +172,7 @@ class ClientFraming(_Handshake):
         self._tail.clear()
         return self._split(first)
 
-    def _hear(self, data: bytes) -> bool:
+    def _read_head(self, data: bytes) -> bool:
         """Whether the answer is complete. A refusal counts with its first line, body or not."""
         head = self._take_head(data)
         status = _STATUS.match(self._tail if head is None else head)

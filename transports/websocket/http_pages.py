@@ -26,7 +26,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What is answered; `headers` come on top of those that every answer has."""
+    """The answer to a request; `headers` are added to those that every answer has."""
 
     body: bytes
     content_type: str
@@ -39,7 +39,7 @@ Form = Callable[[bytes], Page]
 
 
 class Site(msgspec.Struct, frozen=True):
-    """What there is, by path, without a query."""
+    """The pages, by path without a query."""
 
     pages: Mapping[str, Page] = {}
     forms: Mapping[str, Form] = {}
@@ -59,7 +59,8 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 def read_page_request(head: bytes) -> PageRequest | None:
-    """What a complete head asks for; None: a WebSocket, or what only WebSockets can answer.
+    """The page that a complete head requests; None: a WebSocket, or a request for its handshake.
+
 
     Raises UpgradeRefused for what is no request.
     """

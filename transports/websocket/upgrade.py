@@ -1,6 +1,6 @@
 """The HTTP request that becomes a WebSocket: what it asks for, and whether it may (wire.md 3b).
 
-Refusals are raised as UpgradeRefused and never repeat what the request said: it may hold a token.
+Refusals are raised as UpgradeRefused and never quote the request: it may hold a token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def path_of(channel: bytes) -> str:
 
 
 def read_request(request: Request, origins: frozenset[str]) -> Upgrade:
-    """What the request asks for; its subprotocol is negotiated elsewhere. Raises UpgradeRefused."""
+    """The requested upgrade, without the subprotocol. Raises UpgradeRefused."""
     channel = _channel_of(request.path)
     headers = request.headers
     check_origin(headers.get_all("Host"), headers.get_all("Origin"), origins)
@@ -50,7 +50,7 @@ def give_token(headers: Headers, token: bytes) -> None:
 
 
 def write_refusal(refused: UpgradeRefused) -> bytes:
-    """The HTTP response that says so."""
+    """The HTTP response of a refused upgrade."""
     body = f"{refused.reason}\n".encode()
     headers = Headers(_REQUIRED.get(refused.status, {}))
     headers["Connection"] = "close"

@@ -10,7 +10,7 @@ from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import StreamDescription, StreamInfo
 from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
-from millpond.transports.rustlog.responses import LAGS_TOLD, all_topics, error_of, lags_of
+from millpond.transports.rustlog.responses import LAGS_MAX, all_topics, error_of, lags_of
 
 FRAME_MAX = 10_485_760
 
@@ -61,14 +61,14 @@ def test_rla_25_lag_is_never_below_nothing_and_in_order() -> None:
 
 
 def test_rla_25_the_longest_names_of_groups_fit_into_a_frame() -> None:
-    groups = {b"\1" * 252 + number.to_bytes(4, "big"): 0 for number in range(LAGS_TOLD + 500)}
+    groups = {b"\1" * 252 + number.to_bytes(4, "big"): 0 for number in range(LAGS_MAX + 500)}
     lags = lags_of([("t" * 255, 999)], {0: described(2**64 - 1, groups)})
-    assert len(lags) == LAGS_TOLD
+    assert len(lags) == LAGS_MAX
     metrics = RustlogMetrics(int)
     told = json.dumps({"a": metrics.prometheus(lags)}) + json.dumps(
         [[each.topic, each.partition, each.group_id, each.lag] for each in lags]
     )
-    assert len(told) + 60 * LAGS_TOLD < FRAME_MAX
+    assert len(told) + 60 * LAGS_MAX < FRAME_MAX
 
 
 @pytest.mark.parametrize("code", Code)

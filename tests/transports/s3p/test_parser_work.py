@@ -92,9 +92,9 @@ def work(wire: bytes, size: int) -> tuple[int, int, int]:
     """Commands found, bytes moved and lines run when the bytes come `size` at a time."""
     moved = Moved()
     decoder = Decoder(LIMITS)
-    decoder._exact._source = WeighedInput(moved)
-    decoder._split = WeighedSplit(moved)
-    decoder._last = WeighedLast(moved)
+    decoder._incremental._source = WeighedInput(moved)
+    decoder._fast = WeighedSplit(moved)
+    decoder._repeated = WeighedLast(moved)
     lines = 0
 
     def in_frame(frame: FrameType, event: str, arg: Any) -> Any:
@@ -169,10 +169,10 @@ def test_s3a_22_nothing_is_kept_of_what_is_not_there() -> None:
     """A length that is declared costs nothing until its bytes come."""
     decoder = Decoder(LIMITS)
     decoder.feed(w("*4~$6~APPEND~$6~orders~*0~*1000~$1048576~"))
-    before = sys.getsizeof(decoder._exact._source._kept)
+    before = sys.getsizeof(decoder._incremental._source._kept)
     assert before < 100
     decoder.feed(b"x" * 1000)
-    assert sys.getsizeof(decoder._exact._source._kept) < 3000
+    assert sys.getsizeof(decoder._incremental._source._kept) < 3000
 
 
 def test_what_was_read_is_let_go() -> None:
@@ -181,9 +181,9 @@ def test_what_was_read_is_let_go() -> None:
     for wire in (append(b"x" * 1000, 1000), append(b"\r\n" * 50, 100), append(b"x", 1)):
         assert len(decoder.feed(wire)) == 1
         assert not decoder.is_midway
-        assert decoder._exact._source._data == b"" and decoder._exact._source._kept is None
+        assert decoder._incremental._source._data == b"" and decoder._incremental._source._kept is None
     decoder.feed(append(b"x" * 1000, 100) + b"*4")
-    assert decoder._exact._source._data == b"*4"
+    assert decoder._incremental._source._data == b"*4"
 
 
 def test_decoders_go_without_the_garbage_collector() -> None:
