@@ -181,7 +181,9 @@ def test_what_was_read_is_let_go() -> None:
     for wire in (append(b"x" * 1000, 1000), append(b"\r\n" * 50, 100), append(b"x", 1)):
         assert len(decoder.feed(wire)) == 1
         assert not decoder.is_midway
-        assert decoder._incremental._source._data == b"" and decoder._incremental._source._kept is None
+        assert (
+            decoder._incremental._source._data == b"" and decoder._incremental._source._kept is None
+        )
     decoder.feed(append(b"x" * 1000, 100) + b"*4")
     assert decoder._incremental._source._data == b"*4"
 
