@@ -125,7 +125,7 @@ def read_token(file: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as exc:
         raise usage_error(f"--token-file: {exc}") from exc
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        raise usage_error(f"--token-file: others can read it; `chmod 600 {file}` first")
+        raise usage_error(f"--token-file: other users can read it; run `chmod 600 {file}`")
     for line in lines:
         words = line.split()
         if words and not words[0].startswith("#"):
@@ -162,7 +162,7 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return Failure(f"no node at {where}: start one with `millpond serve`")
         case ConnectionLost():
             text = f"{where}: {error}; is a Millpond node there{_without_tls(args)}?"
-            return Failure(f"{text} `millpond doctor` looks")
+            return Failure(f"{text} See `millpond doctor`")
         case BrokenPipeError():
             return None
         case TimeoutError():
@@ -177,16 +177,16 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             about = "" if name is None else f"{os.fsdecode(name)!r}: "
             return Failure(f"{about}{error}", ExitCode.NOT_FOUND)
         case NotAllowed() if args.command == "put" and b"!" in args.channel:
-            return Failure(f"{error}: clients do not write to names with `!`", ExitCode.REFUSED)
+            return Failure(f"{error}: clients cannot write to names with `!`", ExitCode.REFUSED)
         case NotAllowed():
-            text = f"{error}; use a token with the right for it (--token-file)"
+            text = f"{error}; use a token with this right (--token-file)"
             return Failure(text, ExitCode.REFUSED)
         case StorageFailed():
-            return Failure(f"{error}; `millpond doctor` tells why")
+            return Failure(f"{error}; see `millpond doctor`")
         case NotNegotiated():
             return Failure(f"the node at {where} cannot do this: {error}")
         case RequestError(delay_ms=int(delay_ms)):
-            return Failure(f"{error} (the node says: in {delay_ms / 1000:g} s)")
+            return Failure(f"{error} (retry in {delay_ms / 1000:g} s)")
         case RequestError():
             return Failure(str(error))
         case _:
@@ -205,10 +205,10 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
         text = f"the node at {where} refuses access to channel {name!r}: {_way_in(args)}"
         return Failure(text, ExitCode.REFUSED)
     if isinstance(error, ModeMismatch):
-        return Failure(f"{error}; leave --mode out, or use another channel")
+        return Failure(f"{error}; remove --mode, or use another channel")
     if error.code == HelloCode.STORAGE_FAILED:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
-        text = f"{where}: {error}: channel {name!r} cannot be read; `millpond doctor` tells why"
+        text = f"{where}: {error}: channel {name!r} cannot be read; see `millpond doctor`"
         return Failure(text)
     return Failure(f"{where}: {error}")
 
@@ -217,14 +217,14 @@ def _way_in(args: argparse.Namespace) -> str:
     # `bench` has no identity to give.
     match bool(args.token_file), bool(getattr(args, "identity", None)):
         case False, False:
-            identity = ", or an identity that it trusts (--identity)"
+            identity = ", or a trusted identity (--identity)"
             return f"give a token (--token-file){identity if 'identity' in args else ''}"
         case True, False:
-            return "the token does not reach it"
+            return "the token has no rights for it"
         case False, True:
-            return "the identity does not reach it"
+            return "the identity has no rights for it"
         case _:
-            return "neither token nor identity reach it"
+            return "neither token nor identity have rights for it"
 
 
 async def _within(timeout_s: float | None, work: Callable[[], Awaitable[int]]) -> int:

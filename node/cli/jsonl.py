@@ -139,7 +139,7 @@ def _mode(name: str | None) -> Mode | None:
     if name is None:
         return None
     if name.upper() not in Mode.__members__:
-        raise BadLine(f"mode is {name!r}, and not pair, fanout or queue")
+        raise BadLine(f"mode is {name!r}, not pair, fanout or queue")
     return Mode[name.upper()]
 
 
@@ -151,11 +151,11 @@ def _bytes(text: str | None, binary: bytes | None, name: str) -> bytes:
 
 def _number(text: str, least: int, most: int, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(U64_MAX))):
-        raise BadLine(f"{name} is no whole number in a string")
+        raise BadLine(f"{name} is not a whole number in a string")
     return _within(int(text), least, most, name)
 
 
 def _within(number: int, least: int, most: int, name: str) -> int:
     if not least <= number <= most:
-        raise BadLine(f"{name} is {number}, and not within {least}..{most}")
+        raise BadLine(f"{name} is {number}, not within {least}..{most}")
     return number

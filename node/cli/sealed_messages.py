@@ -57,8 +57,8 @@ async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
         raise Failure(text, ExitCode.NOT_FOUND) from exc
     except NoPrekey as exc:
         text = (
-            f"nothing can be sealed for {args.to!r} before its node was reached once; "
-            "try again then, or add it by its card: `millpond peer add NAME --card CARD`"
+            f"there is no prekey of {args.to!r} yet: its node was never reached; "
+            "try again later, or add its card: `millpond peer add NAME --card CARD`"
         )
         raise Failure(text) from exc
     sent = msgspec.convert(body, SendAnswer)
@@ -87,12 +87,12 @@ async def opened(channel: Channel, name: bytes, message: Message) -> OpenedMessa
     try:
         body = await _ask(channel, PeerOperation.OPEN, request)
     except (NotAllowed, NotNegotiated) as exc:
-        text = f"message {message.id} is sealed, and the node opens it for who has the right admin"
-        raise Failure(f"{text}; --sealed prints it as it is", ExitCode.REFUSED) from exc
+        text = f"message {message.id} is encrypted, and decrypting it requires the right admin"
+        raise Failure(f"{text}; --sealed prints it encrypted", ExitCode.REFUSED) from exc
     answer = msgspec.convert(body, OpenAnswer)
     if answer.data is None or answer.sender is None:
-        reason = answer.reason or "the node does not say why"
-        print(f"millpond: message {message.id} was not opened: {reason}", file=sys.stderr)
+        reason = answer.reason or "no reason given"
+        print(f"millpond: message {message.id} was not decrypted: {reason}", file=sys.stderr)
         return None
     sender_name = printable(answer.name or answer.sender)
     return OpenedMessage(answer.uuid.hex(), answer.sender, sender_name, answer.data)

@@ -140,7 +140,7 @@ def test_an_interrupted_benchmark_leaves_no_node_behind(number: signal.Signals):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--rows", "nothing"], 2, "the name of no row"),
+        (["--rows", "nothing"], 2, "names no row"),
         (["--size", "15"], 2, "at least 16 bytes"),
         (["--pipeline", "65536"], 2, "at most 65535"),
         (["--seconds", "0"], 2, "more than 0 seconds"),
@@ -178,8 +178,8 @@ def test_a_load_says_how_durable_its_receipts_are(bench: Bench, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--connect", "tcp://127.0.0.1:1", "--durability", "disk"], "leave --connect out"),
-        (["--data", ".", "--durability", "memory"], "nothing is kept on disk"),
+        (["--connect", "tcp://127.0.0.1:1", "--durability", "disk"], "--connect excludes"),
+        (["--data", ".", "--durability", "memory"], "--durability memory excludes --data"),
     ],
 )
 def test_a_store_that_nobody_has_is_refused(bench: Bench, words: list[str], message: str):

@@ -119,12 +119,12 @@ def test_the_table_has_a_line_a_row(bench: Bench):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--rows", "nothing"], 2, "the name of no row"),
-        (["--size", "15"], 2, "so that a record can be checked"),
+        (["--rows", "nothing"], 2, "names no row"),
+        (["--size", "15"], 2, "bytes"),
         (["--pipeline", "1025"], 2, "at most 1024"),
         (["--seconds", "0"], 2, "more than 0 seconds"),
         (["--connect", "nowhere"], 2, "--connect"),
-        (["--connect", "127.0.0.1:1", "--durability", "disk"], 2, "leave --connect out"),
+        (["--connect", "127.0.0.1:1", "--durability", "disk"], 2, "--connect excludes"),
         (
             ["--connect", "127.0.0.1:1", "--rows", "append-c1-p1-100"],
             1,

@@ -145,13 +145,13 @@ def run(args: argparse.Namespace) -> int:
     if args.what != "p2p":
         return bench_streams.run(args)
     if args.connect is not None and (args.durability or args.data):
-        raise usage_error("--durability and --data are for a node of its own; leave --connect out")
+        raise usage_error("--connect excludes --durability and --data")
     if args.data is not None and args.durability == "memory":
-        raise usage_error("--data: in memory nothing is kept on disk; leave it out")
+        raise usage_error("--durability memory excludes --data")
     if args.size is not None and args.size < SIZE_MIN:
-        raise usage_error(f"--size: a message that can be checked has at least {SIZE_MIN} bytes")
+        raise usage_error(f"--size: at least {SIZE_MIN} bytes")
     if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
-        raise usage_error(f"--pipeline: at most {PIPELINE_MAX}, which is what one LIST can tell")
+        raise usage_error(f"--pipeline: at most {PIPELINE_MAX}")
     chosen = rows(
         args.rows,
         connections=args.connections,
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not chosen:
         names = ", ".join(row.name for row in rows())
-        raise usage_error(f"--rows {args.rows!r} is the name of no row; there are {names}")
+        raise usage_error(f"--rows {args.rows!r} names no row; the rows are {names}")
     raise_descriptor_limit()
     return _measure_all(args, chosen)
 
@@ -169,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
 def _duration(text: str) -> float:
     value = seconds(text)
     if value <= 0:
-        raise argparse.ArgumentTypeError("a row takes more than 0 seconds")
+        raise argparse.ArgumentTypeError("more than 0 seconds are needed")
     return value
 
 
@@ -186,10 +186,10 @@ def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
         _show(result, args.json)
     busy = [each for each in results if isinstance(each, LoadResult) and each.generator > BUSY]
     if busy and not args.json:
-        print("* the generator had no time left: the node may do more", file=sys.stderr)
+        print("* limited by the load generator: the node may be faster", file=sys.stderr)
     bad = [each.row for each in results if not each.ok]
     if bad:
-        raise Failure(f"the node was at fault in {', '.join(bad)}")
+        raise Failure(f"the node failed in {', '.join(bad)}")
     return ExitCode.OK
 
 

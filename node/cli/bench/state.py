@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_line(_line(result))
     if not is_good:
-        raise Failure("values are not what they have to be")
+        raise Failure("values are wrong")
     return ExitCode.OK
 
 

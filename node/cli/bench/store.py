@@ -78,18 +78,16 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure all rows, one after the other."""
     if not SIZE_MIN <= args.size <= SIZE_MAX:
-        raise usage_error(
-            f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a message can be checked"
-        )
+        raise usage_error(f"--size: {SIZE_MIN} to {SIZE_MAX} bytes")
     if not LIVE_EACH <= args.messages <= MESSAGES_MAX:
         raise usage_error(f"--messages: {LIVE_EACH} to {MESSAGES_MAX}")
     if args.seconds <= 0:
-        raise usage_error("--seconds: a row takes more than 0 seconds")
+        raise usage_error("--seconds: more than 0 seconds are needed")
     with folder(args.data) as data:
         results = [_shown(result, args.json) for result in _measured(args, data)]
     bad = [result.row for result in results if not result.ok]
     if bad:
-        raise Failure(f"the store was at fault in {', '.join(bad)}")
+        raise Failure(f"the store failed in {', '.join(bad)}")
     return ExitCode.OK
 
 
@@ -138,6 +136,6 @@ def _shown(result: StoreResult, as_json: bool) -> StoreResult:
     print_line(f"{result.row:14}{result.count:>10,}{result.rate:>10,.0f}/s{times}{syncs:>8}")
     if not result.ok:
         counts = ", ".join(f"{count} {fault}" for fault, count in result.faults.items())
-        text = f"{counts}; first: {result.first_fault}" if counts else "nothing was kept"
+        text = f"{counts}; first: {result.first_fault}" if counts else "nothing was stored"
         print_line(f"  FAULTS {text}")
     return result

@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = rows(args.rows, **shape)
     if not chosen:
         names = ", ".join(row.name for row in rows())
-        raise usage_error(f"--rows {args.rows!r} is the name of no row; there are {names}")
+        raise usage_error(f"--rows {args.rows!r} names no row; the rows are {names}")
     raise_descriptor_limit()
     if not args.json:
         if _durability(args) != "memory":
@@ -167,35 +167,29 @@ def run(args: argparse.Namespace) -> int:
         print_line(HEADER)
     results = [_measure(args, load) for load in chosen]
     if not args.json and any(result.generator > BUSY for result in results):
-        print("* the generator had no time left: the server may do more", file=sys.stderr)
+        print("* limited by the load generator: the server may be faster", file=sys.stderr)
     bad = [result.row for result in results if not result.ok]
     if bad:
-        raise Failure(
-            f"the {'server' if args.connect else 'node'} was at fault in {', '.join(bad)}"
-        )
+        raise Failure(f"the {'server' if args.connect else 'node'} failed in {', '.join(bad)}")
     return ExitCode.OK
 
 
 def _check(args: argparse.Namespace) -> None:
     if args.connect is not None:
         if args.durability or args.data:
-            raise usage_error(
-                "--durability and --data are for servers of its own; leave --connect out"
-            )
+            raise usage_error("--connect excludes --durability and --data")
         try:
             parse_address(args.connect)
         except ValueError as exc:
             raise usage_error(f"--connect: {exc}") from exc
     if args.data is not None and args.durability == "memory":
-        raise usage_error("--data: in memory nothing is kept on disk; leave it out")
+        raise usage_error("--durability memory excludes --data")
     if args.size is not None and not SIZE_MIN <= args.size <= SIZE_MAX:
-        raise usage_error(
-            f"--size: {SIZE_MIN} to {SIZE_MAX} bytes, so that a record can be checked"
-        )
+        raise usage_error(f"--size: {SIZE_MIN} to {SIZE_MAX} bytes")
     if args.pipeline is not None and args.pipeline > PIPELINE_MAX:
         raise usage_error(f"--pipeline: at most {PIPELINE_MAX}")
     if args.seconds <= 0:
-        raise usage_error("--seconds: a row takes more than 0 seconds")
+        raise usage_error("--seconds: more than 0 seconds are needed")
 
 
 def _measure(args: argparse.Namespace, load: StreamLoad) -> StreamResult:
@@ -298,5 +292,5 @@ def _show(result: StreamResult, ours: StreamResult | None, as_json: bool) -> Non
     )
     if not result.ok:
         counts = ", ".join(f"{count} {fault}" for fault, count in result.faults.items())
-        text = f"{counts}; first: {result.first_fault}" if counts else "nothing was answered"
+        text = f"{counts}; first: {result.first_fault}" if counts else "no replies"
         print_line(f"  FAULTS {text}")

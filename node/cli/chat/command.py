@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
     """Talk, or tell what there is."""
     args.timeout = None
     if args.open and not args.web:
-        raise usage_error("--open goes with --web")
+        raise usage_error("--open needs --web")
     if args.web and args.whom is not None:
-        raise usage_error("--web is one page for all peers")
+        raise usage_error("--web takes no peer: it is one page for all")
     if args.web:
         return run_in_loop(args, partial(_give_link, args))
     if args.whom is None:
@@ -133,7 +133,7 @@ async def _list(args: argparse.Namespace) -> int:
         else:
             print_line(describe(chat))
     if not chats and not args.json:
-        print_line("nobody is known yet: millpond peer add NAME --card CARD")
+        print_line("there are no peers yet: millpond peer add NAME --card CARD")
     return ExitCode.OK
 
 
@@ -144,7 +144,7 @@ async def _give_link(args: argparse.Namespace) -> int:
         answer = await channel.peers(WebOperation.LINK, {})
     url = answer.get("url")
     if url is None:
-        raise Failure("the node has no WebSocket listener: start it without --ws off")
+        raise Failure("the node has no WebSocket listener: start it without `--ws off`")
     if args.json:
         print_json({"url": url, "others": answer.get("others", [])})
     else:

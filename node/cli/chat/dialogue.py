@@ -138,7 +138,7 @@ class Dialogue:
             case "/help":
                 await self._screen.show(HELP.splitlines())
             case _:
-                text = f"{clean(command)}: there is no such command, but these:"
+                text = f"{clean(command)}: unknown command; the commands are:"
                 await self._screen.show([text, *HELP.splitlines()])
         return True
 
@@ -184,7 +184,7 @@ class Dialogue:
             if self._view.lost:
                 raise Failure(f"{self._view.lost} of the messages will not be delivered")
             return ExitCode.OK
-        text = "not everything was delivered in time; the node goes on with it"
+        text = "not all messages were delivered in time; the node continues to deliver them"
         raise Failure(text, ExitCode.TIMEOUT)
 
     # What happens in the conversation.

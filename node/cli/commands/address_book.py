@@ -88,7 +88,7 @@ def not_own(folder: Path, public: bytes | None) -> None:
     except NoIdentity:
         return
     if public == own:
-        raise usage_error("that is this node's own key")
+        raise usage_error("this is the key of this node")
 
 
 def opened(folder: Path, *, to_change: bool = False) -> AddressBook:
@@ -186,7 +186,7 @@ def _explained(folder: Path) -> Iterator[None]:
     except KeyChanged as exc:
         raise Failure(changed_text(exc)) from exc
     except PeerRevoked as exc:
-        text = f"{exc}; to take it again: millpond keys trust {quote(exc.peer.name)} --replace"
+        text = f"{exc}; to trust it again: millpond keys trust {quote(exc.peer.name)} --replace"
         raise Failure(text) from exc
     except (UnknownPeer, NoIdentity) as exc:
         raise Failure(str(exc), ExitCode.NOT_FOUND) from exc

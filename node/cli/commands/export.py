@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
                 anyio.run(partial(_export_running, args, sink))
         if not sink.count:
             raise Failure(
-                f"channel {name!r} keeps nothing (for a stream: `millpond stream read --json`)",
+                f"channel {name!r} is empty (for a stream: `millpond stream read --json`)",
                 ExitCode.NOT_FOUND,
             )
     if args.json and args.file is not None:
@@ -208,7 +208,7 @@ def _export_stopped(args: argparse.Namespace, sink: ExportFile) -> None:
                     tries = kept.attempts.get(row.id, 0)
                     sink.add(MessageLine(args.channel, row, tries, kept.mode, *more))
         case Fault.DAMAGED:
-            how = f"`millpond doctor --data {args.data}` tells how to repair it"
+            how = f"`millpond doctor --data {args.data}` shows how to repair it"
             raise Failure(f"channel {name!r} is damaged; {how}")
         case _:
-            raise Failure(f"channel {name!r} cannot be read now")
+            raise Failure(f"channel {name!r} cannot be read at the moment")

@@ -136,7 +136,7 @@ def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
         case [channel, file]:
             pass
         case _:
-            raise usage_error("give a CHANNEL and a FILE at most")
+            raise usage_error("give at most a CHANNEL and a FILE")
     try:
         return None if channel is None else channel_name(channel), file
     except argparse.ArgumentTypeError as exc:
@@ -148,7 +148,7 @@ def _opened(file: str, words: list[str]) -> Iterator[int]:
     if file == "-":
         if sys.stdin.isatty():
             told = "nothing to import" if len(words) != 1 else f"there is no file {words[0]!r}"
-            raise usage_error(f"{told}: give a FILE, or pipe the lines in")
+            raise usage_error(f"{told}: give a FILE, or a pipe on stdin")
         yield STDIN
         return
     try:
@@ -170,7 +170,7 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
             try:
                 line = decode_line(text)
             except BadLine as exc:
-                raise Failure(f"line {number} is no exported message: {exc}") from exc
+                raise Failure(f"line {number} is not an exported message: {exc}") from exc
             yield number, msgspec.structs.replace(line, channel=args.channel or line.channel)
 
 
@@ -373,7 +373,7 @@ class _OfflineBatch:
     def write(self) -> None:
         """Write the messages to the store."""
         if self._changes and self._store.write(self.name, self._changes) is not None:
-            raise Failure(f"not kept: {self._store.reason}; import it again when that is mended")
+            raise Failure(f"not stored: {self._store.reason}; repeat the import later")
         self._summary.imported += self._count
         self._changes, self._count, self._bytes = [], 0, 0
 

@@ -130,11 +130,11 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
 def _show(folder: Path, args: argparse.Namespace) -> None:
     if args.card:
         if args.peer is not None:
-            raise usage_error("a card is signed by its owner: ask the peer for it")
+            raise usage_error("only the owner can make a card: ask the peer for it")
         _show_card(folder, args)
         return
     if args.address or args.relay:
-        raise usage_error("--address and --relay are for --card")
+        raise usage_error("--address and --relay need --card")
     if args.peer is not None:
         peer = found(opened(folder), args.peer)
         show(peer.public, peer, as_json=args.json)

@@ -111,7 +111,7 @@ def _before(args: argparse.Namespace, certificate: Path) -> tuple[str, ...]:
         raise usage_error(f"{certificate} is {what}")
     if not old.is_self_signed and args.signed_by is None:
         raise usage_error(
-            f"{certificate} is signed by {old.issuer}: give its file with --signed-by"
+            f"{certificate} is signed by {old.issuer}; give its file with --signed-by"
         )
     return old.names
 
@@ -148,7 +148,7 @@ def _write(certificate: Path, key: Path, shown: bytes, secret: bytes, renew: boo
                 files.write_new(path, data, path.name + ".new")
         certificate.chmod(0o644)
     except FileExistsError as exc:
-        text = f"{exc.filename2 or exc.filename} is there already; --renew replaces it"
+        text = f"{exc.filename2 or exc.filename} already exists; --renew replaces it"
         raise Failure(text) from exc
     except OSError as exc:
         raise Failure(f"{exc.filename}: {exc.strerror}") from exc
@@ -165,8 +165,8 @@ def _tell(certificate: Path, key: Path, args: argparse.Namespace) -> None:
         paths = {"certificate": str(certificate), "key": str(key)}
         print_json({**paths, "names": shown.names, "not_after": until, "pin": pin})
         return
-    print_line(f"{certificate}: for anybody to see; until {until}, by {shown.issuer}")
-    print_line(f"{key}: for nobody else to see")
+    print_line(f"{certificate}: public; valid until {until}, issued by {shown.issuer}")
+    print_line(f"{key}: secret")
     if shown.names:
         print_line(f"names: {' '.join(shown.names)}")
     print_line(f"pin: {pin}")

@@ -78,7 +78,7 @@ async def _info(args: argparse.Namespace) -> int:
         answer = await _all_pages(channel, args.channel)
     if args.channel is not None and not answer["page"]:
         name = os.fsdecode(args.channel)
-        raise Failure(f"the node has no channel {name!r} at present", ExitCode.NOT_FOUND)
+        raise Failure(f"the node has no channel {name!r} now", ExitCode.NOT_FOUND)
     if args.json:
         print_json(answer)
     else:

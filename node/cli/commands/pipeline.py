@@ -28,5 +28,5 @@ def _commands() -> Any:
     try:
         return import_module("millpond.pipeline.cli")
     except ModuleNotFoundError as error:
-        text = f"{error.name} is not installed; pip install '.[spark]' brings what is needed"
+        text = f"{error.name} is not installed; install it with pip install '.[spark]'"
         raise Failure(text) from None

@@ -85,22 +85,20 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Put, and print what the node kept."""
     if args.to is not None and args.key is not None:
-        raise usage_error(
-            "--key and --to do not go together: a sealed message has a name of its own"
-        )
+        raise usage_error("--key and --to exclude each other: an encrypted message has its own key")
     if args.lines:
         if args.data not in (None, "-"):
-            raise usage_error("--lines reads stdin; leave DATA out")
+            raise usage_error("--lines reads stdin; remove DATA")
         return run_in_loop(args, partial(_send_each if args.to else _put_lines, args))
     if args.data is None and sys.stdin.isatty():
-        raise usage_error("nothing to put: give DATA, or - to type it and end with Ctrl-D")
+        raise usage_error("nothing to put: give DATA, or - to read stdin")
     return run_in_loop(args, partial(_put_one, args))
 
 
 async def _data(argument: str | None) -> bytes:
     data = await _read_all() if argument is None or argument == "-" else os.fsencode(argument)
     if not data:
-        raise usage_error("the message is empty, and a node ignores empty messages")
+        raise usage_error("the message is empty: a node ignores empty messages")
     return data
 
 

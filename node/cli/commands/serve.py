@@ -185,16 +185,16 @@ def run(args: argparse.Namespace) -> int:
     loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
     options = {"use_uvloop": True} if loop == "uvloop" else {}
     if loop != "asyncio" and find_spec(loop) is None:
-        raise usage_error(f"--loop {loop}: {loop} is not installed; leave --loop out")
+        raise usage_error(f"--loop {loop}: {loop} is not installed; remove --loop")
     backend = "trio" if loop == "trio" else "asyncio"
     return anyio.run(_serve, config, args.json, backend=backend, backend_options=options)
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.memory and args.durability not in (None, "memory"):
-        raise usage_error("--memory promises nothing to be kept; leave --durability out")
+        raise usage_error("--memory excludes --durability")
     if args.data is not None and args.durability == "memory":
-        raise usage_error("--durability memory would leave the data folder empty; leave --data out")
+        raise usage_error("--durability memory excludes --data")
 
 
 def _config(args: argparse.Namespace) -> Config:
@@ -220,9 +220,7 @@ def _config(args: argparse.Namespace) -> Config:
         config = replace(config, data=str(data_folder(os.environ)))
     config = replace(config, tls_key=key_of(config.tls_cert, config.tls_key))
     if all(getattr(config, name) == OFF for name in LISTENERS):
-        raise usage_error(
-            "every listener is off, so nobody could reach the node; give --p2p or --ws"
-        )
+        raise usage_error("all listeners are off; give --p2p or --ws")
     return config
 
 
@@ -285,7 +283,7 @@ def _explain(cause: BaseException, node: Node) -> None:
         case ConfigError():
             raise usage_error(str(cause)) from cause
         case OSError(errno=errno.EADDRINUSE):
-            text = f"{address} is taken: another node? Stop it, or choose another with --{name}"
+            text = f"{address} is in use, perhaps by a node; choose another address with --{name}"
             raise Failure(f"{name}: {text}") from cause
         case OSError(errno=errno.EACCES):
             text = f"no permission to listen on {address}; choose a port above 1023 with --{name}"
@@ -313,7 +311,9 @@ def _announce(node: Node, as_json: bool) -> None:
     data = node.config.data
     damaged = len(read_reports(Path(data) / "damaged", OsDisk())) if data else 0
     if damaged:
-        text = f"{damaged} damaged, the rest is served: see `millpond doctor --data {data}`"
+        text = (
+            f"{damaged} partitions are damaged and not served: see `millpond doctor --data {data}`"
+        )
         print(f"millpond serve: {text}", file=sys.stderr)
     if as_json:
         ready: dict[str, Any] = {
@@ -339,7 +339,10 @@ def _announce(node: Node, as_json: bool) -> None:
 
 
 def _exit_at_once(number: int, _frame: object) -> NoReturn:
-    print(f"millpond serve: {signal.Signals(number).name} again: not drained", file=sys.stderr)
+    print(
+        f"millpond serve: {signal.Signals(number).name} again: stopped without draining",
+        file=sys.stderr,
+    )
     os._exit(ExitCode.FAILURE)
 
 

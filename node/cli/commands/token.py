@@ -162,7 +162,7 @@ def _show(args: argparse.Namespace, token: str, token_id: str, line: str | None)
     print_line(token)
     if line is not None:
         print_line(line)
-    print(f"millpond token: its id, to revoke it by: {token_id}", file=sys.stderr)
+    print(f"millpond token: id for `token revoke`: {token_id}", file=sys.stderr)
 
 
 def _tell_changed(path: Path, *, is_new: bool) -> None:
@@ -173,7 +173,7 @@ def _tell_changed(path: Path, *, is_new: bool) -> None:
             file=sys.stderr,
         )
     else:
-        print(f"millpond token: {path} changed; a running node reads it on SIGHUP", file=sys.stderr)
+        print(f"millpond token: {path} changed; send SIGHUP to a running node", file=sys.stderr)
 
 
 def _ls(folder: Path, args: argparse.Namespace) -> None:
@@ -197,7 +197,7 @@ def _row(note: str, words: list[str]) -> dict[str, Any] | None:
     try:
         parsed = parse_line(words, "")
     except BadRule as exc:
-        raise Failure(f"the access file has a line that is not understood: {exc}") from exc
+        raise Failure(f"the access file has an invalid line: {exc}") from exc
     if not isinstance(parsed, Grant):
         about: dict[str, Any] = {"id": parsed.token_id, "rights": [], "patterns": [], "until": None}
         return {**about, "note": note, "revoked": True}
@@ -240,7 +240,7 @@ def _id_to_revoke(args: argparse.Namespace) -> str:
         return found if token.startswith(SIGNED_PREFIX) else digest_of(token)
     token_id: str = args.id.lower().removeprefix(REVOKED_PREFIX)
     if _ID.fullmatch(token_id) is None:
-        raise usage_error(f"{args.id!r} is no id of a token: 12 to 64 digits 0-9 a-f")
+        raise usage_error(f"{args.id!r} is not a token id: 12 to 64 digits 0-9 a-f")
     return token_id
 
 
@@ -270,7 +270,7 @@ def _grant_words(args: argparse.Namespace, until: float | None) -> str:
     for pattern in patterns:
         if pattern.split() != [pattern] or pattern.startswith("#") or not pattern.isprintable():
             raise usage_error(
-                f"{pattern!r} cannot stand in a line: a pattern has no spaces, and no # first"
+                f"{pattern!r} is not a pattern: it cannot have spaces or begin with #"
             )
     if any(each.startswith((STREAM_PREFIX, UNTIL_PREFIX)) for each in args.channel):
         raise usage_error(
@@ -288,11 +288,11 @@ def _end(text: str) -> float:
     try:
         return parse_time(text)
     except BadRule as exc:
-        raise usage_error(f"--expires: {exc}, and no time to live like 30d, 12h") from exc
+        raise usage_error(f"--expires: {exc}, and not a duration such as 30d or 12h") from exc
 
 
 def _text_of(until: float) -> str:
     try:
         return datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError) as exc:
-        raise usage_error("--expires: so far away is no date") from exc
+        raise usage_error("--expires: the date is too far away") from exc

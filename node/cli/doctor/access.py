@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     config, folder = _config(args)
     name = os.fsencode(args.name)
     if not args.stream and not is_channel_name(name):
-        raise usage_error(f"{args.name!r} is no name of a channel")
+        raise usage_error(f"{args.name!r} is not a channel name")
     try:
         access = load_access(
             config.access_file, config.token_file, config.data, is_public=config.insecure_public
@@ -126,7 +126,7 @@ def _peers(folder: Path, *, is_relay: bool) -> TrustedPeers | None:
 
 def _asker(args: argparse.Namespace, book: AddressBook | None) -> Principal:
     if ip_of(args.address) is None:
-        raise usage_error(f"--address: {args.address!r} is no IP address")
+        raise usage_error(f"--address: {args.address!r} is not an IP address")
     kind, _, value = args.who.partition(":")
     token = identity = certificate = None
     match kind:
@@ -149,7 +149,7 @@ def _key(who: str, book: AddressBook | None) -> bytes:
         return public_key_of(who)
     except BadPeerId:
         known = "a peer's name or id, token:FILE, cert:SHA256, anyone"
-        raise Failure(f"nobody is known as {who!r}; want {known}", ExitCode.NOT_FOUND) from None
+        raise Failure(f"{who!r} is not known; expected {known}", ExitCode.NOT_FOUND) from None
 
 
 def _lines(args: argparse.Namespace, asker: Principal, told: Explanation) -> Iterator[str]:

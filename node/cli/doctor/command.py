@@ -123,7 +123,7 @@ def _stream(text: str) -> bytes:
 def _basin_stream(text: str) -> bytes:
     basin, colon, name = os.fsencode(text).partition(b":")
     if not basin or not colon:
-        raise argparse.ArgumentTypeError("say BASIN:STREAM")
+        raise argparse.ArgumentTypeError("expected BASIN:STREAM")
     return basin_cell(basin, name)
 
 
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         return code
     if args.repair is not None:
         if args.data is None:
-            raise usage_error("a repair needs --data: the folder of a node that is stopped")
+            raise usage_error("a repair needs --data, the folder of a stopped node")
         return repair_partition(existing(args.data), args.repair, as_json=args.json)
     worst = ExitCode.OK
     for finding in _findings(args):
@@ -173,7 +173,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
 
 def _usual_folder(config: Config) -> Iterator[Finding]:
     if config.durability is Durability.MEMORY:
-        yield Finding("data folder", "ok", "none: messages are kept in memory")
+        yield Finding("data folder", "ok", "none: messages are in memory")
         return
     folder = Path(config.data) if config.data else data_folder(os.environ)
     try:
@@ -184,7 +184,7 @@ def _usual_folder(config: Config) -> Iterator[Finding]:
     if is_there:
         yield from folder_findings(folder)
     else:
-        yield Finding("data folder", "ok", f"{folder} will be made by `millpond serve`")
+        yield Finding("data folder", "ok", f"{folder} is created by `millpond serve`")
 
 
 def _versions() -> Iterator[Finding]:
@@ -201,7 +201,7 @@ def _versions() -> Iterator[Finding]:
 def _loop() -> Finding:
     version = installed("uvloop")
     if version is None:
-        return Finding("event loop", "warn", "asyncio; `pip install uvloop` makes a node faster")
+        return Finding("event loop", "warn", "asyncio; `pip install uvloop` for a faster node")
     return Finding("event loop", "ok", f"uvloop {version}")
 
 
@@ -210,9 +210,11 @@ def _descriptors() -> Finding:
     if hard == resource.RLIM_INFINITY:
         return Finding("descriptors", "ok", "unlimited")
     if hard < DESCRIPTORS_MIN:
-        text = f"{hard} at most: so few connections; raise the limit (ulimit -Hn, LimitNOFILE=)"
+        text = (
+            f"{hard} at most, which limits connections; raise the limit (ulimit -Hn, LimitNOFILE=)"
+        )
         return Finding("descriptors", "warn", text)
-    return Finding("descriptors", "ok", f"up to {hard}, one for each connection")
+    return Finding("descriptors", "ok", f"up to {hard}, one per connection")
 
 
 def _clock() -> Finding:
@@ -220,10 +222,10 @@ def _clock() -> Finding:
     with tempfile.NamedTemporaryFile() as file:
         apart_s = abs(Path(file.name).stat().st_mtime - time.time())
     if time.gmtime().tm_year < YEAR_MIN:
-        text = f"it is not {time.gmtime().tm_year}: set the clock before message ids are given out"
+        text = f"the year is not {time.gmtime().tm_year}: set the clock before starting a node"
         return Finding("clock", "fail", text)
     if apart_s > CLOCK_S_MAX:
-        text = f"{apart_s:.0f} s away from the file system's; synchronise the clocks"
+        text = f"{apart_s:.0f} s apart from the clock of the file system; synchronize the clocks"
         return Finding("clock", "warn", text)
     return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
@@ -246,7 +248,7 @@ def _access(config: Config) -> Finding:
         return Finding("access control", "fail", str(exc))
     if access.is_controlled:
         return Finding("access control", "ok", " ".join(map(str, access.files)))
-    text = "no access file: everybody on this machine, nobody else but trusted peers"
+    text = "no access file: local clients and trusted peers only"
     return Finding("access control", "ok", text)
 
 
@@ -262,5 +264,5 @@ def _port(name: str, address: str) -> Finding:
         try:
             bound.bind(where)
         except OSError as exc:
-            return Finding(check, "ok", f"{address} is in use ({exc.strerror}): by a node?")
+            return Finding(check, "ok", f"{address} is in use ({exc.strerror}), perhaps by a node")
     return Finding(check, "ok", f"{address} is free")

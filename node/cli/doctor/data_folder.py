@@ -52,13 +52,13 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
             yield Finding("lock", "ok", "no node uses it")
             yield from _stopped(folder)
     except FolderInUse as exc:
-        text = f"{folder} is in use by {exc.holder}; stop it to have the files checked"
+        text = f"{folder} is in use by {exc.holder}; stop it to check the files"
         yield Finding("lock", "ok", text)
         yield from _noted(folder)
     except OSError as exc:
         how = "run this as its owner"
         if exc.errno in NO_ROOM:
-            how = f"make room in {gettempdir()} for copies of the files, or set TMPDIR"
+            how = f"free space in {gettempdir()} for copies of the files, or set TMPDIR"
         text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; {how}"
         yield Finding("data folder", "fail", text)
 
@@ -91,10 +91,10 @@ def _noted(folder: Path) -> Iterator[Finding]:
 def _permissions(folder: Path) -> Finding:
     status = folder.stat()
     if status.st_mode & OTHERS_MAY:
-        text = f"others may enter {folder}; `chmod 700 {shlex.quote(str(folder))}`"
+        text = f"other users can enter {folder}; `chmod 700 {shlex.quote(str(folder))}`"
         return Finding("data folder", "warn", text)
     if status.st_uid != os.geteuid():
-        text = f"{folder} belongs to user {status.st_uid}; the node has to run as that one"
+        text = f"{folder} belongs to user {status.st_uid}; run the node as that user"
         return Finding("data folder", "warn", text)
     return Finding("data folder", "ok", str(folder))
 
@@ -103,7 +103,7 @@ def _space(folder: Path) -> Finding:
     usage = shutil.disk_usage(folder)
     text = f"{usage.free / 2**30:.1f} GiB free of {usage.total / 2**30:.1f}"
     if usage.free < max(FREE_BYTES_MIN, FREE_PART_MIN * usage.total):
-        text += "; a full disk refuses messages: make room, or move the folder"
+        text += "; a node with a full disk refuses messages: free space, or move the folder"
         return Finding("disk space", "warn", text)
     return Finding("disk space", "ok", text)
 
@@ -118,7 +118,7 @@ def _syncs(folder: Path) -> Finding:
     except OSError as exc:
         if exc.errno not in DISK_ERRORS:
             raise
-        return Finding("disk sync", "fail", f"{exc.strerror}: a node cannot keep messages there")
+        return Finding("disk sync", "fail", f"{exc.strerror}: a node cannot store messages there")
     try:
         for number in range(SYNCS):
             file.write(block, number * SYNC_BYTES)
@@ -132,7 +132,7 @@ def _syncs(folder: Path) -> Finding:
     middle_ms, last_ms = times_ms[SYNCS // 2], times_ms[SYNCS * 99 // 100]
     text = f"p50 {middle_ms:.2f} ms, p99 {last_ms:.2f} ms of {SYNCS} syncs"
     if middle_ms > SLOW_SYNC_MS:
-        text += "; slow: each receipt waits so long. Another disk, or --durability os"
+        text += "; slow: each receipt waits that long. Use another disk, or --durability os"
         return Finding("disk sync", "warn", text)
     return Finding("disk sync", "ok", text)
 
@@ -167,7 +167,7 @@ def _journal(found: JournalContents) -> Finding:
     size = sum(found.segments.values())
     text = f"{len(found.segments)} segments, {size / 2**20:.1f} MiB, {len(found.records)} records"
     if found.torn_bytes:
-        text += f"; the last {found.torn_bytes} bytes are torn, and nobody was promised them"
+        text += f"; the last {found.torn_bytes} bytes are torn: they were never acknowledged"
     return Finding("journal", "ok", text)
 
 
@@ -187,19 +187,19 @@ class _Inspection:
         """The catalogue, and what the journal has lost according to it."""
         path, outlines = self._folder / CATALOG, {}
         if not path.exists():
-            yield Finding("catalogue", "ok", "none; the next start makes it")
+            yield Finding("catalogue", "ok", "none; the next start creates it")
         else:
             try:
                 with closing(Catalog(path, self._disk)) as catalogue:
                     wrong = catalogue.verify()
                     outlines = catalogue.partitions()
             except UnknownFormat as exc:
-                yield Finding("catalogue", "fail", f"{exc}; a later version wrote it")
+                yield Finding("catalogue", "fail", f"{exc}; a later version has written it")
                 return
             except (Damaged, sqlite3.Error) as exc:
                 wrong = [str(exc)]
             if wrong:
-                text = f"{wrong[0]}; the next start makes it anew"
+                text = f"{wrong[0]}; the next start rebuilds it"
                 yield Finding("catalogue", "warn", text)
             else:
                 yield Finding("catalogue", "ok", f"{len(outlines)} partitions")
@@ -248,23 +248,21 @@ class _Inspection:
     def _text(self, damage: Damage) -> str:
         what = f"{damage.where}: {damage.text}"
         if damage.name is None:
-            return f"{what}; whose it was cannot be told, look into docs/guides/troubleshooting.md"
+            return f"{what}; its owner is unknown: see docs/guides/troubleshooting.md"
         if staged_part_of(damage.name) is not None:
-            how = "the query that wrote it fails, and started again it writes its batch anew"
+            how = "restart the query that wrote it: it writes the batch again"
             return f"{describe_partition(damage.name)} is not served; {what}; {how}"
         how = repair_command(self._folder, damage.name)
-        return (
-            f"{describe_partition(damage.name)} is not served; {what}; `{how}` keeps what is good"
-        )
+        return f"{describe_partition(damage.name)} is not served; {what}; `{how}` repairs it"
 
 
-CATALOGUES = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens"}
+CATALOGS = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens"}
 
 
 def describe_partition(name: bytes) -> str:
     """A channel or a stream by name, or a catalogue; streams of other basins as `basin:name`."""
-    if name in CATALOGUES:
-        return f"the catalogue of {CATALOGUES[name]}"
+    if name in CATALOGS:
+        return f"the catalog of {CATALOGS[name]}"
     stream, part = qualified_name_of(name), staged_part_of(name)
     if part is not None:
         whose = f"batch {part.batch} of {os.fsdecode(part.writer)!r} for the stream"
@@ -276,15 +274,15 @@ def describe_partition(name: bytes) -> str:
 def partition_name(name: bytes) -> str:
     """The name alone, as its users know it."""
     stream = qualified_name_of(name)
-    if name in CATALOGUES:
-        return CATALOGUES[name]
+    if name in CATALOGS:
+        return CATALOGS[name]
     return os.fsdecode(name if stream is None else stream)
 
 
 def repair_command(folder: Path, name: bytes) -> str:
     """The command that does it."""
     stream = stream_of(name)
-    if name in CATALOGUES:
+    if name in CATALOGS:
         words = [f"--repair-{partition_name(name)}"]
     elif basin_stream_of(name) is not None:
         words = ["--repair-s2-stream", partition_name(name)]

@@ -46,7 +46,7 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
 
 def _round_trip(where: str, ms: float) -> Finding:
     if ms > SLOW_MS:
-        text = f"{where} answers in {ms:.0f} ms: far away, or busy (`millpond info`)"
+        text = f"{where} answers in {ms:.0f} ms: far away or busy (`millpond info`)"
         return Finding("node", "warn", text)
     return Finding("node", "ok", f"{where} answers in {ms:.3f} ms")
 
@@ -66,29 +66,31 @@ async def _asked(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None
 def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
     """How the node's store is, by its own account."""
     if answer is None:
-        yield Finding("store", "warn", "not told: it takes a token with the right `admin`")
+        yield Finding("store", "warn", "unknown: a token with the right `admin` is required")
         return
     store = answer["store"]
     if store is None:
-        yield Finding("store", "ok", "in memory only: a restart forgets every message")
+        yield Finding("store", "ok", "in memory only: a restart loses all messages")
         return
     folder, health, damaged = store["folder"], store["health"], store["counters"]["damaged"]
     if health["is_writable"]:
-        yield Finding("store", "ok", f"{folder} is written, {health['failures']} failures so far")
+        yield Finding("store", "ok", f"{folder} is writable, {health['failures']} failures so far")
     else:
-        text = f"{folder} cannot be written, messages are refused: {health['reason']}; make room or"
-        yield Finding("store", "fail", f"{text} mend the disk, then it goes on without a restart")
+        text = (
+            f"{folder} cannot be written, messages are refused: {health['reason']}; free space or"
+        )
+        yield Finding("store", "fail", f"{text} repair the disk; no restart is needed")
     if damaged:
         how = f"stop the node, then `millpond doctor --data {folder}` says what to do"
         count = "1 channel is" if damaged == 1 else f"{damaged} channels are"
-        yield Finding("damage", "fail", f"{count} not served, the others are; {how}")
+        yield Finding("damage", "fail", f"{count} not served; {how}")
 
 
 def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:
     """What Spark's sinks are about to publish, or left behind."""
     count = 0 if answer is None else answer.get("parts", 0)
     if count:
-        text = "staged and not published yet; what nobody publishes goes a day after its last row"
+        text = "staged and not published; unpublished parts are removed a day after their last row"
         yield Finding("parts", "ok", f"{count} parts of batches are {text}")
 
 

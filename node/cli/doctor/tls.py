@@ -110,14 +110,14 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         raise usage_error(str(exc)) from exc
     yield from file_findings(config)
     if not config.tls_cert and args.url is None:
-        yield Finding("tls files", "ok", "none: no listener of this node speaks TLS (--tls-cert)")
+        yield Finding("tls files", "ok", "none: no listener uses TLS (--tls-cert)")
     if args.url is not None:
         try:
             address = parse_url(args.url)
         except ValueError as exc:
             raise usage_error(str(exc)) from exc
         if not address.secure:
-            raise usage_error(f"{args.url}: nothing to see of TLS there; tls:// or wss://")
+            raise usage_error(f"{args.url}: not a TLS address; give tls:// or wss://")
         yield from _server_findings(args, address)
 
 
@@ -126,7 +126,7 @@ def _about(shown: CertificateInfo) -> Iterator[Finding]:
     if shown.names:
         yield Finding("names", "ok", printable(" ".join(shown.names)))
     else:
-        yield Finding("names", "warn", "none: clients can only trust it by its --pin")
+        yield Finding("names", "warn", "none: clients can trust it only by --pin")
     yield _expiry(shown)
 
 
@@ -136,9 +136,9 @@ def _expiry(shown: CertificateInfo, check: str = "validity") -> Finding:
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(shown.not_after))
     renew = "`millpond keys cert NAME --renew`, then SIGHUP"
     if now < shown.not_before:
-        return Finding(check, "fail", "it is not valid yet: is the clock right?")
+        return Finding(check, "fail", "not valid yet: check the clock")
     if days < 0:
-        return Finding(check, "fail", f"it has expired on {until}: {renew}")
+        return Finding(check, "fail", f"expired on {until}: {renew}")
     if days < WARN_DAYS:
         return Finding(check, "warn", f"{days:.1f} days left, until {until}: {renew}")
     return Finding(check, "ok", f"{days:.0f} days left, until {until}")
@@ -146,10 +146,10 @@ def _expiry(shown: CertificateInfo, check: str = "validity") -> Finding:
 
 def _chain(path: Path, shown: list[CertificateInfo]) -> Finding:
     if not is_chain(path):
-        text = f"{path}: a certificate in it is not signed by the next; order them, own one first"
+        text = f"{path}: a certificate is not signed by the next one; put the own certificate first"
         return Finding("chain", "fail", text)
     if shown[0].is_self_signed:
-        return Finding("chain", "ok", "signed by itself: clients need it (--ca), or its pin")
+        return Finding("chain", "ok", "self-signed: clients need the file (--ca) or its pin")
     above = "with its authority's" if len(shown) > 1 else "alone"
     return Finding("chain", "ok", f"signed by {printable(shown[0].issuer)}, in the file {above}")
 
@@ -200,7 +200,7 @@ def _version(address: Address, seen: Seen) -> Finding:
     alpn = f", {seen.alpn}" if seen.alpn else ""
     text = f"{address}: {seen.version}, {seen.cipher}{alpn}"
     if seen.version != "TLSv1.3":
-        return Finding("server", "fail", f"{text}: clients of Millpond want TLS 1.3")
+        return Finding("server", "fail", f"{text}: Millpond clients require TLS 1.3")
     return Finding("server", "ok", text)
 
 

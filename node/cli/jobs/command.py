@@ -240,7 +240,7 @@ def _done(args: argparse.Namespace, job: int, what: str) -> None:
 
 async def _dead(args: argparse.Namespace, queue: Queue) -> None:
     if args.all == bool(args.ids):
-        raise usage_error("name dead letters by their ids, or say --all")
+        raise usage_error("give the ids of dead letters, or --all")
     change = queue.retry_dead if args.deed == "retry" else queue.purge_dead
     count = await change(None if args.all else args.ids)
     if args.json:

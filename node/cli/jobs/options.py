@@ -77,7 +77,7 @@ def parsed_json(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except UNREADABLE as exc:
         told = "quote a string twice: '\"hello\"'" if data[:1].isalpha() else str(exc)
-        raise usage_error(f"the payload is no JSON ({told})") from exc
+        raise usage_error(f"the payload is not JSON ({told})") from exc
 
 
 def row_fields(row: JobInfo) -> dict[str, Any]:

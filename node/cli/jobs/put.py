@@ -72,13 +72,13 @@ def add_put(actions: Any) -> None:
 def run_put(args: argparse.Namespace) -> int:
     """Put, and print the ids."""
     if args.lines and args.data not in (None, "-"):
-        raise usage_error("--lines reads stdin; leave JSON out")
+        raise usage_error("--lines reads stdin; remove JSON")
     if args.wait and args.unique is not None:
-        raise usage_error("the result of a unique job is for who put it first; leave --wait out")
+        raise usage_error("only the first producer of a unique job gets its result; remove --wait")
     if args.attempts is not None and args.attempts > ATTEMPTS_MAX:
         raise usage_error(f"--attempts: at most {ATTEMPTS_MAX}")
     if args.data is None and not args.lines and sys.stdin.isatty():
-        raise usage_error("nothing to put: give JSON, or - to type it and end with Ctrl-D")
+        raise usage_error("nothing to put: give JSON, or - to read stdin")
     assert args.ttl <= U32_MAX
     return run_in_loop(args, partial(_put, args))
 

@@ -142,11 +142,11 @@ def _found(args: argparse.Namespace) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name is None or not name.startswith(exc.name):
             raise
-        raise usage_error(f"there is no module {name!r} here ({Path.cwd()})") from exc
+        raise usage_error(f"there is no module {name!r} in {Path.cwd()}") from exc
     if not colon:
         tasks = [each for each in vars(module).values() if isinstance(each, Task)]
         if not tasks:
-            raise usage_error(f"module {name!r} has no tasks: name a function, {name}:FUNCTION")
+            raise usage_error(f"module {name!r} has no tasks; give a function as {name}:FUNCTION")
         return list(dict.fromkeys(tasks))
     found = module
     for part in attribute.split("."):

@@ -52,7 +52,7 @@ def as_owner(folder: Path) -> None:
         return
     owner = (lock if lock.exists() else folder).stat().st_uid
     if owner != os.geteuid():
-        how = "run this as that user, else the node could not use what this writes"
+        how = "run this command as that user"
         raise Failure(f"data folder {folder}: its node runs as {_user(owner)}; {how}")
 
 
@@ -70,13 +70,15 @@ def explain_folder(cause: BaseException, folder: Path) -> Failure | None:
         case FolderInUse():
             return Failure(str(cause))
         case UnknownVersion() | UnknownFormat():
-            return Failure(f"{where}: {cause}; it was written by a later version: install that one")
+            return Failure(
+                f"{where}: {cause}; a later version has written it: install that version"
+            )
         case Damaged() | sqlite3.Error():
-            return Failure(f"{where}: {cause}; look at it with `millpond doctor --data {folder}`")
+            return Failure(f"{where}: {cause}; check it with `millpond doctor --data {folder}`")
         case FileExistsError() | NotADirectoryError() if _concerns(cause, folder):
-            return Failure(f"{where}: {cause.filename} is a file, and no folder")
+            return Failure(f"{where}: {cause.filename} is a file, not a folder")
         case PermissionError() if _concerns(cause, folder):
-            return Failure(f"{where}: no permission for {cause.filename}; who owns it?")
+            return Failure(f"{where}: no permission for {cause.filename}; check its owner")
         case OSError() if _concerns(cause, folder) or cause.errno in DISK_ERRORS:
             return Failure(f"{where}: {cause.strerror}")
         case _:

@@ -50,7 +50,9 @@ def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> I
     """
     if not args.identity:
         if args.peer is not None:
-            raise usage_error("--peer needs --identity: a node proves itself only to who does, too")
+            raise usage_error(
+                "--peer needs --identity: a node authenticates only to clients that do"
+            )
         return IdentityOptions()
     from millpond.node.cli.commands.address_book import opened
     from millpond.node.peers.errors import AddressBookError
@@ -80,11 +82,11 @@ def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
             return Failure(changed_text(changed))
         case PeerRevoked(peer=peer):
             again = f"millpond keys trust {shlex.quote(peer.name)} --replace"
-            return Failure(f"{where}: {error}; to take it again: {again}")
+            return Failure(f"{where}: {error}; to trust it again: {again}")
         case _:
             pass
     if isinstance(error, SelfConnection):
-        return Failure(f"{where}: that is the node whose identity this is; leave --identity out")
+        return Failure(f"{where}: the node has this identity itself; remove --identity")
     return Failure(f"{where}: {error}")
 
 
@@ -96,7 +98,7 @@ def _key_of(text: str, book: AddressBook | None) -> bytes:
         return public_key_of(text)
     if book is None:
         raise usage_error(
-            f"--peer: {text!r} is no peer id, and names are in data folders (--identity)"
+            f"--peer: {text!r} is not a peer id; names need an --identity with a data folder"
         )
     peer = book.by_name(text)
     if peer is None:

@@ -63,7 +63,7 @@ def channel_name(text: str) -> bytes:
     length = len(name.removesuffix(DEAD))
     if not 0 < length <= NAME_BYTES_MAX:
         raise argparse.ArgumentTypeError(
-            f"a channel's name has 1 to {NAME_BYTES_MAX} bytes, not {length}"
+            f"a channel name has 1 to {NAME_BYTES_MAX} bytes, not {length}"
         )
     return name
 

@@ -127,13 +127,13 @@ def check_source(args: argparse.Namespace) -> None:
     """Raises Failure for options that do not go together."""
     is_given = bool(args.data) and args.data != ["-"]
     if is_given and (args.file or args.whole or args.jsonl):
-        raise usage_error("give DATA, or the options of an input, but not both")
+        raise usage_error("give DATA or input options, not both")
     if args.timestamps and not args.jsonl:
-        raise usage_error("--timestamps goes with --jsonl")
+        raise usage_error("--timestamps needs --jsonl")
     if args.batch > RECORDS_MAX:
         raise usage_error(f"--batch: an append has {RECORDS_MAX} records at most")
     if not args.data and args.file is None and sys.stdin.isatty():
-        raise usage_error("nothing to append: give DATA, or - to type lines and end with Ctrl-D")
+        raise usage_error("nothing to append: give DATA, or - to read stdin")
 
 
 async def _targets(args: argparse.Namespace, streams: Streams) -> list[Stream]:
@@ -181,7 +181,7 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
     if is_done:
         return ExitCode.OK
     if patience.cancelled_caught:
-        raise Failure(f"not done within {timeout_s:g} s; {appending.told()}", ExitCode.TIMEOUT)
+        raise Failure(f"timeout after {timeout_s:g} s; {appending.told()}", ExitCode.TIMEOUT)
     print(f"millpond: interrupted; {appending.told()}", file=sys.stderr)
     return ExitCode.INTERRUPTED
 
@@ -206,7 +206,7 @@ class _Appender:
         if args.data and args.data != ["-"]:
             records = [NewRecord(os.fsencode(text), args.header) for text in args.data]
             if len(records) > args.batch or sum(map(_size, records)) > size_max:
-                raise Failure("these are too many for one append: give them on stdin")
+                raise Failure("too many records for one append: use stdin")
             await self._append(records)
         elif args.whole:
             data = await _read_all(fd, size_max - _size(NewRecord(b"", args.header)))
@@ -227,7 +227,7 @@ class _Appender:
         """What was done."""
         text = f"{counted_records(self._progress.records)} appended before"
         if is_unknown and self._asked:
-            text += f", and of the next {self._asked} it is not known"
+            text += f", the outcome of the next {self._asked} is unknown"
         return text
 
     async def _append_lines(self, fd: int, size_max: int) -> None:
@@ -329,7 +329,7 @@ def _record(args: argparse.Namespace, line: bytes, number: int) -> NewRecord:
     try:
         record = read_record(line, keep_timestamp=args.timestamps)
     except BadLine as exc:
-        raise Failure(f"line {number} is no record: {exc}") from exc
+        raise Failure(f"line {number} is not a record: {exc}") from exc
     return NewRecord(record.data, [*record.headers, *args.header], record.timestamp)
 
 

@@ -44,7 +44,7 @@ def stream_name(text: str) -> bytes:
     name = os.fsencode(text)
     if not 0 < len(name) <= NAME_BYTES_MAX:
         raise argparse.ArgumentTypeError(
-            f"a stream's name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}"
+            f"a stream name has 1 to {NAME_BYTES_MAX} bytes, not {len(name)}"
         )
     return name
 
@@ -53,7 +53,7 @@ def topic_name(text: str) -> bytes:
     """Letters, digits, `_` and `-`."""
     if _TOPIC.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a topic: 1 to 255 letters, digits, _ and -"
+            f"{text!r} is not a topic name: 1 to 255 letters, digits, _ and -"
         )
     return text.encode("ascii")
 
@@ -98,7 +98,7 @@ def timestamp(text: str) -> Start:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as exc:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: 2025-11-21T10:00:00Z, -10m, or ms since 1970"
+            f"{text!r} is not a time: 2025-11-21T10:00:00Z, -10m, or ms since 1970"
         ) from exc
 
 
@@ -107,7 +107,7 @@ def size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     number = int(found[1]) * 1024 ** _POWERS[found[2].upper()] if found else 0
     if not 0 < number <= 2**62:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: 1000, 64K, 10M, 1G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: 1000, 64K, 10M, 1G")
     return number
 
 
@@ -115,7 +115,7 @@ def content_type(text: str) -> bytes:
     """A media type, perhaps with parameters."""
     found = os.fsencode(text)
     if len(found) > CONTENT_TYPE_BYTES_MAX or not is_content_type(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is no content type like text/plain")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a content type such as text/plain")
     return found
 
 

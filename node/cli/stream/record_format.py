@@ -90,7 +90,7 @@ def _timestamp(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= U64_MAX):
-        raise BadLine("timestamp is no whole number of milliseconds in a string")
+        raise BadLine("timestamp is not a whole number of milliseconds in a string")
     return int(text)
 
 

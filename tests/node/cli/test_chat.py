@@ -77,8 +77,8 @@ def test_what_cannot_be_is_told_in_one_line(pair: Pair) -> None:
     alice, bob = pair
     told = alice.do("chat", "nobody", code=4)
     assert told == "millpond chat: there is no peer 'nobody'; `millpond peer ls` lists them\n"
-    assert "--web is one page" in alice.do("chat", "bob", "--web", code=2)
-    assert "without --ws off" in bob.do("chat", "--web", code=1)
+    assert "--web takes no peer" in alice.do("chat", "bob", "--web", code=2)
+    assert "without `--ws off`" in bob.do("chat", "--web", code=1)
     assert "larger than any" in alice.do("chat", "bob", typed=b"x" * 40_000, code=1)
 
 
@@ -109,7 +109,7 @@ def test_a_dialogue_on_two_terminals(pair: Pair) -> None:
         alices.type("\x15/who\r")
         alices.expect("bob is here")
         alices.type("/nonsense\r")
-        alices.expect("no such command")
+        alices.expect("unknown command")
         alices.type("//slash\r")
         bobs.expect("alice: /slash")
         alices.type("\x04")

@@ -178,7 +178,7 @@ def test_a_piece_of_the_journal_that_nobody_knows_the_owner_of(damaged: Path, do
     at = content.rindex(b"other/journal", 0, content.index(b"message 30012 "))
     segment.write_bytes(content[:at] + b"X" + content[at + 1 :])
     texts = [each["text"] for each in doctor(damaged).of("damage")]
-    assert any("whose it was cannot be told" in text for text in texts)
+    assert any("its owner is unknown" in text for text in texts)
     with serving("--data", str(damaged)) as node:
         assert node.ready["damaged"] == 2
         with connect(node.urls["tcp"], channel="other/journal", window=0) as channel:
@@ -316,7 +316,7 @@ def test_a_node_that_runs_tells_of_its_folder_and_of_damage(
         )
         assert "1 channel is not served" in texts[0] and "'in/journal'" in texts[1]
         assert main(["list", "in/journal", "--connect", node.urls["tcp"]]) == 1
-        assert "channel 'in/journal' cannot be read; `millpond doctor`" in capfd.readouterr().err
+        assert "channel 'in/journal' cannot be read; see `millpond doctor`" in capfd.readouterr().err
 
 
 def test_a_node_that_cannot_write_says_why(tmp_path: Path, capfd):
@@ -325,11 +325,11 @@ def test_a_node_that_cannot_write_says_why(tmp_path: Path, capfd):
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
     with serving("--data", str(tmp_path), preexec_fn=limit) as node:
         assert main(["put", "box", "x", "--connect", node.urls["tcp"]]) == 1
-        assert "`millpond doctor` tells why" in capfd.readouterr().err
+        assert "see `millpond doctor`" in capfd.readouterr().err
         words = ["doctor", "--json", "--connect", node.urls["tcp"]]
         told = Told(main(words), capfd.readouterr().out)
     assert (told.code, told.level("store")) == (1, "fail")
-    assert "File too large; make room" in told.text("store")
+    assert "File too large; free space" in told.text("store")
 
 
 def _doctor_with_files_of(bytes_max: int, folder: Path) -> Told:
@@ -350,7 +350,7 @@ def test_a_full_disk_does_not_keep_the_files_from_being_verified(tmp_path: Path)
 def test_no_room_for_copies_is_no_damage(folder: Path):
     told = _doctor_with_files_of(50_000, folder)
     assert told.code == 1 and not told.of("damage")
-    assert "make room in" in told.of("data folder")[-1]["text"]
+    assert "free space in" in told.of("data folder")[-1]["text"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -382,10 +382,10 @@ def test_doctor_looks_at_the_usual_folder(
     assert "2 files read" in capfd.readouterr().out
     monkeypatch.setenv("MILLPOND_DATA", str(tmp_path / "absent"))
     main(["doctor"])
-    assert "will be made by `millpond serve`" in capfd.readouterr().out
+    assert "is created by `millpond serve`" in capfd.readouterr().out
     monkeypatch.setenv("MILLPOND_DURABILITY", "memory")
     main(["doctor"])
-    assert "kept in memory" in capfd.readouterr().out
+    assert "messages are in memory" in capfd.readouterr().out
 
 
 async def test_info_tells_of_the_store_on_disk(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_a_line_that_is_no_message_is_named(
     file.write_text(_line(9) + text + "\n")
     assert run("import", file, "--data", tmp_path / "data") == 1
     told = capfd.readouterr().err
-    assert "line 2 is no exported message" in told and BAD[text] in told
+    assert "line 2 is not an exported message" in told and BAD[text] in told
     assert "Traceback" not in told
 
 
@@ -289,7 +289,7 @@ def test_a_channel_that_keeps_nothing_exits_4_and_leaves_no_file(
         store.write(b"box", rows(1))
     for where in (("--connect", node.urls["tcp"]), ("--data", folder)):
         assert run("export", "nothing/here", "-o", file, *where) == 4
-        assert "'nothing/here' keeps nothing" in capfd.readouterr().err
+        assert "'nothing/here' is empty" in capfd.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
     assert run("export", "box", "--data", tmp_path / "absent") == 4
     assert not (tmp_path / "absent").exists()
@@ -349,7 +349,7 @@ def test_root_leaves_no_files_where_a_node_runs_as_somebody_else(tmp_path: Path,
     before = sorted(folder.rglob("*"))
     for words in (["export", "box"], ["import", os.devnull], ["doctor", "--repair", "box"]):
         assert run(*words, "--data", folder) == 1
-        assert "run this as that user" in capfd.readouterr().err
+        assert "run this command as that user" in capfd.readouterr().err
     assert sorted(folder.rglob("*")) == before
     assert main(["doctor", "--data", str(folder)]) == 0  # looking changes nothing
 

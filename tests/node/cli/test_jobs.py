@@ -214,7 +214,7 @@ def test_a_worker_that_is_killed_loses_no_job(run: Run, work: Work, name: str) -
         (("work", "json", "--queue", "q"), "has no tasks"),
         (("work", "json:loads"), "needs a queue"),
         (("work", "json:loads", "--queue", "q=0"), "weight"),
-        (("jobs", "put", "q", "hello"), "no JSON"),
+        (("jobs", "put", "q", "hello"), "not JSON"),
         (("jobs", "put", "q!dead", "1"), "`!`"),
         (("jobs", "put", "q", "1", "--due", "soon"), "is no time"),
         (("jobs", "put", "q", "1", "--wait", "--unique", "x"), "--wait"),

@@ -146,7 +146,7 @@ def test_what_is_refused_and_how(alice: Person, bob: Person) -> None:
         (("peer", "add", "bob", "--card", card[:-4]), 2, "card"),
         (("peer", "add", "bob", "--key", bob.id, "--address", "nope"), 2, "scheme"),
         (("peer", "add", "a/b", "--key", bob.id), 2, "name"),
-        (("peer", "add", "me", "--key", alice.id), 2, "own key"),
+        (("peer", "add", "me", "--key", alice.id), 2, "key of this node"),
         (("peer", "add", "bob"), 2, "--key"),
         (("peer", "rm", "bob"), 4, "bob"),
         (("keys", "trust", "bob"), 4, "bob"),

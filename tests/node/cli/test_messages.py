@@ -261,18 +261,18 @@ def test_a_silent_other_end_is_a_timeout(capsys: pytest.CaptureFixture[str]):
 
 def test_names_of_the_nodes_own_are_told(run: Run):
     done = run("put", "jobs!dead", "x")
-    assert done.code == 5 and "do not write to names with `!`" in done.err
+    assert done.code == 5 and "cannot write to names with `!`" in done.err
 
 
 USAGE = {
     "put": "required: CHANNEL",
     "put c ": "empty messages",
-    "put c x --lines": "leave DATA out",
+    "put c x --lines": "remove DATA",
     "put c x --ttl soon": "not a whole number",
     "put c x --ttl 4294967296": "not a whole number",
     "put c x --key -1": "not a whole number",
     "put c x --connect http://127.0.0.1": "scheme must be one of",
-    "put c x --connect tcp://a..b:7400": "no such host",
+    "put c x --connect tcp://a..b:7400": "not a host name",
     "put c x --token-file /nonexistent": "--token-file",
     f"put {251 * 'c'} x": "1 to 250 bytes, not 251",
     "list !dead": "1 to 250 bytes, not 0",

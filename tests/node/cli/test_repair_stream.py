@@ -1,4 +1,4 @@
-"""`millpond doctor` and its repair for streams and the catalogue of topics."""
+"""`millpond doctor` and its repair for streams and the catalog of topics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_doctor_names_the_stream_and_the_command_that_repairs_it(
     assert code == 1
     assert "stream 'orders' is not served; " in out
     assert f"`millpond doctor --data {folder} --repair-stream orders`" in out
-    assert "the catalogue of topics is not served; " in out
+    assert "the catalog of topics is not served; " in out
     assert f"`millpond doctor --data {folder} --repair-topics`" in out
 
 
@@ -85,7 +85,7 @@ def test_the_catalogue_of_topics_is_repaired(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, out = told(capfd, "--data", str(folder), "--repair-topics")
-    assert code == 0 and "repaired    the catalogue of topics" in out
+    assert code == 0 and "repaired    the catalog of topics" in out
     content = partition_of(folder, TOPICS).read_bytes()
     assert b"topic\0kept" in content and b"topic\0lost" not in content
 
@@ -125,4 +125,4 @@ def test_a_damaged_part_of_a_batch_is_told_as_that(
     code, out = told(capfd, "--data", str(tmp_path / "data"))
     assert code == 1
     assert "a part of batch 3 of 'q1' for the stream 'orders' is not served; " in out
-    assert "started again it writes its batch anew" in out and "--repair" not in out
+    assert "it writes the batch again" in out and "--repair" not in out

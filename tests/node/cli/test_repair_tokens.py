@@ -1,4 +1,4 @@
-"""`millpond doctor` and the catalogue of access tokens that S2 clients were issued."""
+"""`millpond doctor` and the catalog of access tokens that S2 clients were issued."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_the_catalogue_of_tokens_is_named_and_repaired(
     flip(partition_of(folder, TOKENS), b"token\0lost")
     assert main(["doctor", "--data", str(folder)]) == 1
     out = capfd.readouterr().out
-    assert "the catalogue of tokens is not served; " in out
+    assert "the catalog of tokens is not served; " in out
     assert f"`millpond doctor --data {folder} --repair-tokens`" in out
     assert main(["doctor", "--data", str(folder), "--repair-tokens"]) == 0
-    assert "repaired    the catalogue of tokens" in capfd.readouterr().out
+    assert "repaired    the catalog of tokens" in capfd.readouterr().out
     content = partition_of(folder, TOKENS).read_bytes()
     assert b"token\0kept" in content
     assert b"token\0lost" not in content

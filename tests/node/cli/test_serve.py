@@ -117,7 +117,7 @@ def test_a_taken_port_is_one_line_and_exit_1():
     assert done.returncode == 1
     assert done.stdout == b""
     [line] = done.stderr.decode().splitlines()
-    assert address in line and "--ws" in line and "taken" in line
+    assert address in line and "--ws" in line and "in use" in line
 
 
 def refused(*words: str, **options: Any) -> str:
@@ -141,7 +141,7 @@ def test_a_folder_in_use_names_the_folder_and_the_process(tmp_path: Path):
 def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path, below: str):
     (tmp_path / "file").write_text("mine")
     line = refused("--data", str(tmp_path / "file") + below)
-    assert f"{tmp_path}/file" in line and "is a file, and no folder" in line
+    assert f"{tmp_path}/file" in line and "is a file, not a folder" in line
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -263,11 +263,11 @@ REFUSED = {
     "--stream logs=age=0": "must be above 0",
     "--http 0.0.0.0:0": "or --insecure-public if this is intended",
     "--memory --data /nonexistent": "not allowed with",
-    "--memory --durability disk": "leave --durability out",
-    "--data /nonexistent --durability memory": "leave --data out",
+    "--memory --durability disk": "--memory excludes --durability",
+    "--data /nonexistent --durability memory": "--durability memory excludes --data",
     "--data /nonexistent --durability tape": "disk, os or memory",
     "--data /nonexistent --channel jobs=queue,durability=tape": "disk, os or memory",
-    "--p2p off --ws off --s3p off --rustlog off --http off": "every listener is off",
+    "--p2p off --ws off --s3p off --rustlog off --http off": "all listeners are off",
     "--p2p nonsense": "not HOST:PORT",
     "--p2p 127.0.0.1:65536": "not HOST:PORT",
     "--p2p 0.0.0.0:0 --ws off": "or --insecure-public if this is intended",

@@ -60,7 +60,7 @@ def test_a_stream_has_a_content_type(run: Run, name: str) -> None:
     assert info["content_type"] == "application/json"
     assert b"content type application/json" in run("stream", "info", name).out
     told = run("stream", "create", f"{name}2", "--content-type", "text/plain\r\nx: y")
-    assert told.code == 2 and "is no content type" in told.err
+    assert told.code == 2 and "is not a content type" in told.err
 
 
 def test_a_read_begins_at_an_id_or_a_time(run: Run, name: str) -> None:

@@ -111,10 +111,10 @@ def test_a_token_ends(run: Run, folder: str, text: str, seconds: int) -> None:
 REFUSED = {
     "--rights get,fly": "unknown right 'fly'",
     "--rights get --expires tomorrow": "no time like",
-    "--rights get --expires 9999-12-31T23:59-12:00": "no date",
+    "--rights get --expires 9999-12-31T23:59-12:00": "too far away",
     "--rights get --channel stream:x": "cannot begin with stream:",
     "--rights get --channel until=x": "cannot begin with",
-    "--rights get --channel #x": "no # first",
+    "--rights get --channel #x": "cannot have spaces or begin with #",
     "--rights get --stream= --channel x": "--stream needs a pattern",
     "--channel x": "--rights",
 }

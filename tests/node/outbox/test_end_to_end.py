@@ -105,7 +105,7 @@ def test_nothing_is_sealed_for_whom_nobody_knows(alice: Person, bob: Person) -> 
         _, error = alice.asks("put", "--to", "carol", "notes", "x", code=ExitCode.NOT_FOUND)
         assert "no trusted peer 'carol'" in error
         _, error = alice.asks("put", "--to", "bob", "notes", "x", code=ExitCode.FAILURE)
-        assert "nothing can be sealed for 'bob'" in error
+        assert "there is no prekey of 'bob' yet" in error
         _, error = alice.asks("put", "--to", "bob", "mail/x", "x", code=ExitCode.REFUSED)
         alice.asks("put", "--to", "bob", "--key", "1", "notes", "x", code=ExitCode.USAGE)
 
