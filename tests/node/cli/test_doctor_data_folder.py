@@ -316,7 +316,9 @@ def test_a_node_that_runs_tells_of_its_folder_and_of_damage(
         )
         assert "1 channel is not served" in texts[0] and "'in/journal'" in texts[1]
         assert main(["list", "in/journal", "--connect", node.urls["tcp"]]) == 1
-        assert "channel 'in/journal' cannot be read; see `millpond doctor`" in capfd.readouterr().err
+        assert (
+            "channel 'in/journal' cannot be read; see `millpond doctor`" in capfd.readouterr().err
+        )
 
 
 def test_a_node_that_cannot_write_says_why(tmp_path: Path, capfd):

@@ -71,7 +71,9 @@ def test_a_trusted_identity_comes_in_where_others_do_not(
         assert alice.asks(node, "list", own_box, *known, scheme=scheme)[0] == ""
         err = ask(node, "list", own_box, code=5, scheme=scheme)[1]
         assert "--identity" in err
-        assert "identity has no rights for" in alice.asks(node, *put, *known, code=5, scheme=scheme)[1]
+        assert (
+            "identity has no rights for" in alice.asks(node, *put, *known, code=5, scheme=scheme)[1]
+        )
         with_token = (*put, *known, "--token-file", str(tokens))
         assert alice.asks(node, *with_token, scheme=scheme)[0].strip().isdigit()
 
