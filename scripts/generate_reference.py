@@ -221,14 +221,17 @@ def configuration() -> str:
         if name in GROUPS:
             parts.append(f"## {GROUPS[name]}\n")
         flag = f", `{flags[name]}`" if name in flags else ""
-        parts[-1] += "\n" + item(f"`{name}` = `{toml(value)}`{flag}: {documented[name]}")
+        text = documented[name]
+        if name in config.MAY_BE_ZERO and not re.search(r"\b0:", text):
+            text += " May be 0."
+        parts[-1] += "\n" + item(f"`{name}` = `{toml(value)}`{flag}: {text}")
     about = (
         "Every setting of a node: a key of the TOML file (`--config FILE` or `MILLPOND_CONFIG`), "
         "a variable `MILLPOND_<SETTING>` in upper case, a field of `millpond.Config` and, where "
         "one is named, a flag of `millpond serve`. Flags win over the environment, the "
         "environment over the file, the file over the defaults. `millpond config show --origin` "
         "prints what applies. Sizes are in bytes, times in seconds. Lists are separated by `;` "
-        "in the environment. A number is positive unless 0 is explained. A counter is a field of "
+        "in the environment. A number is positive unless it may be 0. A counter is a field of "
         "`millpond info --json`; codes are those of [the wire protocol](wire-protocol.md). "
     )
     return page("Configuration", about, parts)
