@@ -23,8 +23,8 @@ from millpond.transports.s3p.commands import AppendRecords, ReadRecords, S3pLimi
 from millpond.transports.s3p.decoder import Decoder
 from tests.bench import peers
 from tests.bench.peers import NatsDriver, RedisDriver
+from tests.node.client.scripted_server import ByteLine, byte_server
 from tests.node.processes import serving
-from tests.node.scripted_bytes import ByteLine, byte_server
 
 FIELDS = set(StreamResult.__struct_fields__)
 

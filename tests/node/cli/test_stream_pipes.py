@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.client.test_streams import free_port
 from tests.node.processes import Serving, command, environment, serving, started
 from tests.node.stream_commands import OFF, Run, bodies, fed, objects
-from tests.node.test_streams import free_port
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio.testing
 
-from tests.node.jobs.place import Place, placed
+from tests.node.jobs.job_setup import JobSetup, job_setup
 
 
 @pytest.fixture
@@ -17,6 +17,6 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def place(anyio_backend: Any) -> AsyncIterator[Place]:
-    async with placed() as found:
+async def setup(anyio_backend: Any) -> AsyncIterator[JobSetup]:
+    async with job_setup() as found:
         yield found

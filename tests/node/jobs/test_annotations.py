@@ -1,4 +1,4 @@
-"""What a handler says it takes: looked at when the worker is made, and kept to for each payload."""
+"""Annotations of payloads: resolved when the worker is made, and applied to each payload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from millpond.node.jobs import Job, Task, Worker, task
-from tests.node.jobs.place import Place, placed
+from tests.node.jobs.job_setup import JobSetup, job_setup
 
 if TYPE_CHECKING:
     from millpond.node.jobs import Job as JobForTheTypeChecker
@@ -52,7 +52,7 @@ def test_an_annotation_that_cannot_be_used_is_an_error_at_the_start(handler: Any
         Worker("tcp://pond:1", handler, queues=["mail"])
 
 
-async def test_annotations_of_later_types_are_looked_at_when_the_worker_is_made() -> None:
+async def test_annotations_of_later_types_are_resolved_when_the_worker_is_made() -> None:
     async def work(payload: Later) -> None:  # type: ignore[name-defined]  # noqa: F821
         del payload
 
@@ -65,7 +65,7 @@ async def test_annotations_of_later_types_are_looked_at_when_the_worker_is_made(
         del globals()["Later"]
 
 
-async def test_only_the_payloads_annotation_counts(place: Place) -> None:
+async def test_only_the_payloads_annotation_counts(setup: JobSetup) -> None:
     """`Job` is often imported for the type checker alone."""
     seen: list[Any] = []
 
@@ -73,27 +73,27 @@ async def test_only_the_payloads_annotation_counts(place: Place) -> None:
         async def __call__(self, tree: Tree, job: JobForTheTypeChecker) -> NoType:  # type: ignore  # noqa: F821
             seen.append((tree, job.attempt))
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         for handler in (Handler(), Handler().__call__):
-            async with place.working(Task(handler, name="t"), "mail"):
+            async with setup.working(Task(handler, name="t"), "mail"):
                 await queue.put({"leaves": 2, "branches": [{"leaves": 1}]}, name="t")
-                await place.until(lambda: seen, 60)
+                await setup.until(lambda: seen, 60)
             assert seen.pop() == (Tree(2, [Tree(1)]), 1)
 
 
-async def test_what_a_type_raises_for_one_payload_is_that_jobs_failure(place: Place) -> None:
+async def test_an_error_of_a_payloads_type_is_that_jobs_failure(setup: JobSetup) -> None:
     seen: list[int] = []
 
     @task(queue="mail", attempts=1)
     async def work(picky: Picky) -> None:
         seen.append(picky.size)
 
-    async with place.queue() as queue, place.working([work]):
+    async with setup.queue() as queue, setup.working([work]):
         await queue.put({"size": -1}, name="work")
         await queue.put({"size": 1}, name="work")
-        await place.until(lambda: len(place.ended) == 2, 60)
-    assert seen == [1] and sorted(place.whats) == ["done", "rejected"]
-    assert "KeyError" in next(each.error for each in place.ended if each.what == "rejected")
+        await setup.until(lambda: len(setup.ended) == 2, 60)
+    assert seen == [1] and sorted(setup.outcomes) == ["done", "rejected"]
+    assert "KeyError" in next(each.error for each in setup.ended if each.what == "rejected")
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -118,7 +118,7 @@ async def test_progress_can_be_told_in_any_thread(anyio_backend: str) -> None:
     def threaded(_payload: Any, job: Job) -> None:
         in_own_thread(job)
 
-    async with placed() as place, place.queue() as queue, place.working([looped, threaded]):
+    async with job_setup() as setup, setup.queue() as queue, setup.working([looped, threaded]):
         for each in (looped, threaded):
             put = await each.put(queue, wait=True)
             with anyio.fail_after(10):

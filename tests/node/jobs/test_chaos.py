@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from millpond.node.jobs import Backoff, Job, task
-from tests.node.jobs.place import Place, placed
+from tests.node.jobs.job_setup import JobSetup, job_setup
 
 WORKERS = ("ann", "ben", "eve")
 JOBS = 40
@@ -19,15 +19,15 @@ JOBS = 40
 class Piece:
     """What happens in one life: `begun` and `done` by job."""
 
-    def __init__(self, place: Place, seed: int) -> None:
-        self.place = place
+    def __init__(self, setup: JobSetup, seed: int) -> None:
+        self.setup = setup
         self.rng = Random(seed)
         self.begun: Counter[int] = Counter()
         self.done: Counter[int] = Counter()
 
     async def spoil(self) -> None:
         """Break something, mend it, and again."""
-        network = self.place.network
+        network = self.setup.network
         while True:
             await anyio.sleep(self.rng.uniform(0.1, 5.0))
             who = self.rng.choice(WORKERS)
@@ -49,8 +49,8 @@ class Piece:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_every_job_is_done_whatever_breaks(seed: int) -> None:
-    async with placed(ack_timeout_s=3.0, attempts_max=60_000) as place:
-        piece = Piece(place, seed)
+    async with job_setup(ack_timeout_s=3.0, attempts_max=60_000) as setup:
+        piece = Piece(setup, seed)
 
         @task(queue="mail", attempts=60_000, backoff=Backoff(0.5, 5.0), lease=4.0)
         async def work(_payload: Any, job: Job) -> None:
@@ -60,22 +60,22 @@ async def test_every_job_is_done_whatever_breaks(seed: int) -> None:
                 raise ConnectionError("by chance")
             piece.done[job.id] += 1
 
-        async with place.queue() as queue:
+        async with setup.queue() as queue:
             ids = {(await queue.put(number)).id for number in range(JOBS)}
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(piece.spoil)
                 async with (
-                    place.working([work], source="ann", concurrency=2, rng=Random(seed)),
-                    place.working([work], source="ben", concurrency=4, rng=Random(seed + 1)),
-                    place.working([work], source="eve", concurrency=1, rng=Random(seed + 2)),
+                    setup.working([work], source="ann", concurrency=2, rng=Random(seed)),
+                    setup.working([work], source="ben", concurrency=4, rng=Random(seed + 1)),
+                    setup.working([work], source="eve", concurrency=1, rng=Random(seed + 2)),
                 ):
-                    await place.until(piece.is_over)
+                    await setup.until(piece.is_over)
                     tasks.cancel_scope.cancel()
             for who in WORKERS:
-                place.network.heal(who, "pond")
-                place.network.unstall(who)
+                setup.network.heal(who, "pond")
+                setup.network.unstall(who)
         assert set(piece.done) == ids == set(piece.begun)
-        assert "cancelled" not in place.whats
-        async with place.working([work], source="last"):
+        assert "cancelled" not in setup.outcomes
+        async with setup.working([work], source="last"):
             await anyio.sleep(600)
-        assert await place.kept() == [] and await place.dead() == []
+        assert await setup.kept() == [] and await setup.dead() == []

@@ -10,8 +10,8 @@ import pytest
 
 from millpond.actors.errors import BufferFull, DataTooLarge
 from millpond.node.jobs import Job, JobFailed, Queue, Worker, task
-from tests.node.jobs.place import Place, placed
-from tests.node.test_identity_client import serving, url_of
+from tests.node.client.test_identity import serving, url_of
+from tests.node.jobs.job_setup import JobSetup, job_setup
 from tests.transports.p2p.identity_packets import ALICE, NODE
 
 MANY = 3000
@@ -19,25 +19,25 @@ MANY = 3000
 
 @pytest.mark.parametrize("more", [{}, {"due": 60.0}, {"unique": "a"}])
 async def test_a_job_that_no_packet_holds_is_refused_and_nothing_else_is_lost(
-    place: Place, more: dict[str, Any]
+    setup: JobSetup, more: dict[str, Any]
 ) -> None:
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         with anyio.fail_after(5), pytest.raises(DataTooLarge):
             await queue.put("x" * 2**20, **more)
         await queue.put("x" * (2**20 - 1000), **more)
         assert queue.channel.counts.connections == 1
 
 
-async def test_more_puts_at_once_than_a_node_answers_wait_for_their_turn(place: Place) -> None:
-    async with place.queue() as queue, anyio.create_task_group() as tasks:
+async def test_more_puts_at_once_than_a_node_answers_wait_for_their_turn(setup: JobSetup) -> None:
+    async with setup.queue() as queue, anyio.create_task_group() as tasks:
         for number in range(MANY):
             tasks.start_soon(lambda number=number: queue.put(number, due=600))
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         assert (await queue.counts()).delayed == MANY
 
 
 async def test_a_full_queue_is_asked_again_for_as_long_as_is_said() -> None:
-    async with placed(channel_messages_max=1) as place, place.queue() as queue:
+    async with job_setup(channel_messages_max=1) as setup, setup.queue() as queue:
         await queue.put("first", ttl=30)
         with pytest.raises(BufferFull):
             await queue.put("second", due=1)
@@ -45,8 +45,8 @@ async def test_a_full_queue_is_asked_again_for_as_long_as_is_said() -> None:
         assert (await queue.counts()).delayed == 1
 
 
-async def test_who_asks_for_a_result_and_goes_away_leaves_nothing_behind(place: Place) -> None:
-    async with place.queue() as queue:
+async def test_a_dropped_handle_leaves_nothing_behind(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
         for number in range(50):
             handle = await queue.put(number, wait=True, ttl=1)
             with pytest.raises(TimeoutError):
@@ -57,8 +57,8 @@ async def test_who_asks_for_a_result_and_goes_away_leaves_nothing_behind(place: 
         assert not queue._pending
 
 
-async def test_who_waits_hears_that_the_time_of_the_job_was_over(place: Place) -> None:
-    async with place.queue() as queue:
+async def test_the_producer_learns_that_a_job_expired(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
         put = await queue.put("x", wait=True, ttl=60)
         later = await queue.put("x", wait=True, due=500, ttl=60)
         before = anyio.current_time()
@@ -70,28 +70,28 @@ async def test_who_waits_hears_that_the_time_of_the_job_was_over(place: Place) -
         assert 560 < anyio.current_time() - before < 640
 
 
-async def test_who_waits_hears_that_the_queue_s_own_attempts_were_used_up() -> None:
-    async with placed(attempts_max=2) as place, place.queue() as queue:
+async def test_the_producer_learns_that_the_attempts_of_the_queue_were_used_up() -> None:
+    async with job_setup(attempts_max=2) as setup, setup.queue() as queue:
 
         @task(queue="mail", attempts=9)
         async def send(_payload: Any) -> None:
             raise ValueError("no")
 
-        async with place.working([send]):
+        async with setup.working([send]):
             put = await queue.put("x", wait=True)
             with pytest.raises(JobFailed) as caught:
                 await put.result(600)
-        assert caught.value.reason == "later" and place.whats == ["failed", "failed"]
+        assert caught.value.reason == "later" and setup.outcomes == ["failed", "failed"]
 
 
-async def test_a_result_that_takes_long_is_a_result(place: Place) -> None:
+async def test_a_result_that_takes_long_is_a_result(setup: JobSetup) -> None:
     """The node is asked meanwhile, and the job is there."""
 
     async def slow(_payload: Any) -> str:
         await anyio.sleep(3000)
         return "done"
 
-    async with place.queue() as queue, place.working(slow, "mail"):
+    async with setup.queue() as queue, setup.working(slow, "mail"):
         put = await queue.put("x", wait=True)
         assert await put.result() == "done"
 
@@ -115,15 +115,15 @@ async def test_producer_and_worker_may_have_one_identity() -> None:
     assert sorted(seen) == [("plain", 1), ("unique", 1)]
 
 
-async def test_a_burst_ends_although_a_job_is_not_for_this_worker(place: Place) -> None:
+async def test_a_burst_ends_although_a_job_is_not_for_this_worker(setup: JobSetup) -> None:
     """It waits for somebody who takes packets of its size; the node is asked seldom meanwhile."""
     asked = 0
 
     async def send(_payload: Any) -> None: ...
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         await queue.put("x")
-        async with place.worker(send, "mail") as worker:
+        async with setup.worker(send, "mail") as worker:
             jobs = worker.subscriptions[0].channel.jobs
 
             async def counted(*words: Any) -> Any:
@@ -135,15 +135,15 @@ async def test_a_burst_ends_although_a_job_is_not_for_this_worker(place: Place) 
             worker.subscriptions[0].channel.jobs = counted  # type: ignore[method-assign, assignment]
             with anyio.fail_after(60):
                 await worker.run(burst=True)
-    assert place.whats == ["done"] and asked < 50
+    assert setup.outcomes == ["done"] and asked < 50
 
 
-async def test_a_burst_survives_a_lost_connection(place: Place) -> None:
+async def test_a_burst_survives_a_lost_connection(setup: JobSetup) -> None:
     async def send(_payload: Any) -> None:
         await anyio.sleep(0.1)
 
-    async with place.queue() as queue:
-        async with place.worker(send, "mail") as worker, anyio.create_task_group() as tasks:
+    async with setup.queue() as queue:
+        async with setup.worker(send, "mail") as worker, anyio.create_task_group() as tasks:
 
             async def run() -> None:
                 await worker.run(burst=True)
@@ -153,26 +153,26 @@ async def test_a_burst_survives_a_lost_connection(place: Place) -> None:
             for number in range(20):
                 await queue.put(number)
                 await anyio.sleep(0.0207)
-                place.network.reset("worker")
+                setup.network.reset("worker")
             with anyio.fail_after(600):
                 await anyio.sleep_forever()
         counts = await queue.counts()
     assert (counts.ready, counts.leased) == (0, 0)
 
 
-async def test_a_worker_that_drains_while_it_asks_for_more_just_ends(place: Place) -> None:
+async def test_a_worker_that_drains_while_it_asks_for_more_just_ends(setup: JobSetup) -> None:
     """With several queues it asks for more as more run; here the node is away, and stays away."""
 
     async def send(_payload: Any) -> None:
         await anyio.sleep(10)
 
-    async with place.queue("a") as queue:
+    async with setup.queue("a") as queue:
         await queue.put("x")
-        async with place.working(send, "a=3", "b", concurrency=4, grace=1.0) as worker:
-            await place.until(lambda: worker.stats.running)
-            place.network.partition("worker", "pond")
-            place.network.reset("worker")
-            await place.until(lambda: place.ended)
+        async with setup.working(send, "a=3", "b", concurrency=4, grace=1.0) as worker:
+            await setup.until(lambda: worker.stats.running)
+            setup.network.partition("worker", "pond")
+            setup.network.reset("worker")
+            await setup.until(lambda: setup.ended)
             worker.subscriptions[0]._wanted += 1
             worker._background.start_soon(worker._widen, worker.subscriptions[0])
-    assert place.whats == ["lost"]
+    assert setup.outcomes == ["lost"]

@@ -22,7 +22,7 @@ from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.node import Node
 from tests.node.processes import ROOT, environment
 
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -52,7 +52,7 @@ async def test_a_function_in_a_thread_keeps_its_lease_and_tells_its_progress(url
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             put = await queue.put([1, 2, 3], wait=True)
-            assert await put.result(PATIENCE_S) == 6
+            assert await put.result(TIMEOUT_S) == 6
             assert [value async for value in put.progress()] == ["begun"]
             worker.drain()
     assert began == [1] and worker.stats.done == 1
@@ -73,14 +73,14 @@ async def test_a_function_in_a_thread_is_told_when_it_is_left_alone(url: str) ->
         async with Worker(url, stubborn, queues=["q"], on_end=ended.append, grace=0.2) as worker:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(worker.run)
-                with anyio.fail_after(PATIENCE_S):
+                with anyio.fail_after(TIMEOUT_S):
                     await began.wait()
                 worker.drain()
     assert [each.what for each in ended] == ["returned"]
-    assert await anyio.to_thread.run_sync(told.wait, PATIENCE_S)
+    assert await anyio.to_thread.run_sync(told.wait, TIMEOUT_S)
 
 
-async def test_a_burst_of_jobs_that_somebody_puts_without_a_loop(url: str) -> None:
+async def test_a_burst_of_jobs_of_a_blocking_producer(url: str) -> None:
     seen: list[Any] = []
 
     async def take(payload: Any) -> str:
@@ -92,7 +92,7 @@ async def test_a_burst_of_jobs_that_somebody_puts_without_a_loop(url: str) -> No
             queue.put("one")
             put = queue.put("two", wait=True)
             assert put.id and not put.existing
-            return str(put.result(PATIENCE_S))
+            return str(put.result(TIMEOUT_S))
 
     async with Worker(url, take, queues=["q"]) as worker, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
@@ -100,7 +100,7 @@ async def test_a_burst_of_jobs_that_somebody_puts_without_a_loop(url: str) -> No
         worker.drain()
     assert sorted(seen) == ["one", "two"]
     async with Worker(url, take, queues=["q"]) as worker:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await worker.run(burst=True)
 
 
@@ -138,7 +138,7 @@ async def test_a_job_that_kills_each_worker_ends_as_a_dead_letter(url: str, tmp_
     async with Queue(url, "q") as queue:
         await queue.put(str(told), name="poison")
         for _ in range(3):
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 env = environment(PYTHONPATH=way)
                 done = await anyio.run_process(words, check=False, cwd=tmp_path, env=env)
             codes.append(done.returncode)

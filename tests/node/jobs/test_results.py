@@ -13,44 +13,44 @@ from millpond.node.jobs import Job, JobCancelled, JobFailed, Reject, Retry, task
 from millpond.node.jobs.history import HistoryEntry, entries_of
 from millpond.node.jobs.payload import channel_of
 from millpond.node.jobs.results import JobUpdate, decode_update, encode_update, mailbox_name
-from tests.node.jobs.place import Place
+from tests.node.jobs.job_setup import JobSetup
 
 
-async def test_a_result_and_its_progress_come_in_order(place: Place) -> None:
+async def test_a_result_and_its_progress_come_in_order(setup: JobSetup) -> None:
     async def add(payload: list[int], job: Job) -> int:
         for number in range(5):
             job.progress(number)
             await anyio.sleep(1)
         return sum(payload)
 
-    async with place.queue() as queue, place.working(add, "mail"):
+    async with setup.queue() as queue, setup.working(add, "mail"):
         put = await queue.put([1, 2, 3], wait=True)
         assert [value async for value in put.progress()] == [0, 1, 2, 3, 4]
         assert await put.result() == 6 and await put.result(0.0) == 6
 
 
-async def test_each_waiter_gets_its_own_result(place: Place) -> None:
+async def test_each_waiter_gets_its_own_result(setup: JobSetup) -> None:
     async def double(payload: int) -> int:
         await anyio.sleep(10 - payload)
         return 2 * payload
 
     async with (
-        place.queue() as one,
-        place.queue(rng=Random(9)) as two,
-        place.working(double, "mail"),
+        setup.queue() as one,
+        setup.queue(rng=Random(9)) as two,
+        setup.working(double, "mail"),
     ):
         puts = [await (one, two)[number % 2].put(number, wait=True) for number in range(8)]
         assert [await put.result() for put in puts] == [2 * number for number in range(8)]
 
 
-async def test_a_dead_letter_is_a_failure_with_reason_and_error(place: Place) -> None:
+async def test_a_dead_letter_is_a_failure_with_reason_and_error(setup: JobSetup) -> None:
     @task(queue="mail", attempts=2)
     async def send(payload: str) -> None:
         if payload == "reject":
             raise Reject("no such user")
         raise ConnectionError("down")
 
-    async with place.queue() as queue, place.working([send]):
+    async with setup.queue() as queue, setup.working([send]):
         rejected = await queue.put("reject", wait=True)
         failed = await queue.put("fail", wait=True)
         with pytest.raises(JobFailed) as caught:
@@ -61,19 +61,19 @@ async def test_a_dead_letter_is_a_failure_with_reason_and_error(place: Place) ->
         assert caught.value.reason == "attempts"
 
 
-async def test_a_result_that_cannot_be_carried_is_a_failure(place: Place) -> None:
+async def test_a_result_that_cannot_be_encoded_is_a_failure(setup: JobSetup) -> None:
     async def send(_payload: Any) -> object:
         return object()
 
-    async with place.queue() as queue, place.working(send, "mail"):
+    async with setup.queue() as queue, setup.working(send, "mail"):
         put = await queue.put(wait=True)
         with pytest.raises(JobFailed, match="cannot be encoded"):
             await put.result()
-        assert place.whats == ["done"]
+        assert setup.outcomes == ["done"]
 
 
-async def test_waiting_ends_with_the_time_and_with_the_queue(place: Place) -> None:
-    async with place.queue() as queue:
+async def test_waiting_ends_with_the_time_and_with_the_queue(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
         put = await queue.put(wait=True)
         with pytest.raises(TimeoutError):
             await put.result(5.0)
@@ -84,31 +84,31 @@ async def test_waiting_ends_with_the_time_and_with_the_queue(place: Place) -> No
         await put.result()
 
 
-async def test_results_wait_for_a_producer_that_is_away_for_a_moment(place: Place) -> None:
+async def test_results_wait_for_a_producer_that_is_away_for_a_moment(setup: JobSetup) -> None:
     async def slow(_payload: Any) -> str:
         await anyio.sleep(5)
         return "done"
 
-    async with place.queue() as queue, place.working(slow, "mail"):
+    async with setup.queue() as queue, setup.working(slow, "mail"):
         put = await queue.put(wait=True)
         await anyio.sleep(4.5)
-        place.network.partition("producer", "pond")
-        place.network.reset("producer")
-        await place.until(lambda: place.ended)
-        place.network.heal("producer", "pond")
+        setup.network.partition("producer", "pond")
+        setup.network.reset("producer")
+        await setup.until(lambda: setup.ended)
+        setup.network.heal("producer", "pond")
         assert await put.result(60) == "done"
 
 
-async def test_history_tells_of_each_attempt_that_did_not_succeed(place: Place) -> None:
+async def test_history_tells_of_each_attempt_that_did_not_succeed(setup: JobSetup) -> None:
     @task(queue="mail", attempts=3)
     async def send(_payload: Any, job: Job) -> None:
         if job.attempt < 3:
             raise Retry(1.0, "not yet")
 
-    async with place.queue() as queue, place.working([send], name="w1", log_done=True):
+    async with setup.queue() as queue, setup.working([send], name="w1", log_done=True):
         put = await queue.put()
         other = await queue.put()
-        await place.until(lambda: place.whats.count("done") == 2)
+        await setup.until(lambda: setup.outcomes.count("done") == 2)
         await anyio.sleep(1)
         found = [each async for each in queue.history(put.id)]
         more = [each async for each in queue.history(other.id)]
@@ -121,13 +121,13 @@ async def test_history_tells_of_each_attempt_that_did_not_succeed(place: Place) 
     assert {each.job for each in more} == {str(other.id)}
 
 
-async def test_there_is_no_history_where_nothing_happened(place: Place) -> None:
-    async with place.queue() as queue:
+async def test_there_is_no_history_where_nothing_happened(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
         put = await queue.put()
         assert [each async for each in entries_of(queue.channel.streams, "mail", put.id)] == []
 
 
-def test_news_are_read_back_and_other_bytes_are_none() -> None:
+def test_updates_are_read_back_and_other_bytes_are_none() -> None:
     news = JobUpdate(7, "result", {"a": [1, b"x", None]})
     assert decode_update(encode_update(news)) == news
     for data in (b"", b"hello", b"\x80", encode_update(news)[:-1], b'{"k": "result"}'):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millpond.node.jobs import Backoff, Job, JobFailed, Reject, Retry, Task, task
-from tests.node.jobs.place import Place, placed
+from tests.node.jobs.job_setup import JobSetup, job_setup
 
 
 class Mail(msgspec.Struct):
@@ -19,50 +19,50 @@ class Mail(msgspec.Struct):
     copies: int = 1
 
 
-async def test_a_job_is_run_once_and_gone(place: Place) -> None:
+async def test_a_job_is_run_once_and_gone(setup: JobSetup) -> None:
     seen: list[tuple[Any, int, str]] = []
 
     async def send(payload: Any, job: Job) -> None:
         seen.append((payload, job.attempt, job.queue))
 
-    async with place.queue() as queue, place.working(send, "mail"):
+    async with setup.queue() as queue, setup.working(send, "mail"):
         put = await queue.put({"to": "alice"})
-        await place.until(lambda: place.ended)
+        await setup.until(lambda: setup.ended)
         assert seen == [({"to": "alice"}, 1, "mail")]
-        assert place.ended[0].job == put.id and place.whats == ["done"]
+        assert setup.ended[0].job == put.id and setup.outcomes == ["done"]
         await anyio.sleep(600)
-        assert await place.kept() == []
+        assert await setup.kept() == []
     assert len(seen) == 1
 
 
-async def test_the_payload_comes_as_the_annotation_says(place: Place) -> None:
+async def test_the_payload_comes_as_the_annotation_says(setup: JobSetup) -> None:
     seen: list[Mail] = []
 
     @task(queue="mail")
     async def send(mail: Mail) -> None:
         seen.append(mail)
 
-    async with place.queue() as queue, place.working([send]):
+    async with setup.queue() as queue, setup.working([send]):
         await send.put(queue, Mail("alice", 2))
         await queue.channel.put(b'{"to": "bob"}')
-        await place.until(lambda: len(place.ended) == 2)
+        await setup.until(lambda: len(setup.ended) == 2)
     assert seen == [Mail("alice", 2), Mail("bob")]
 
 
-async def test_a_payload_that_does_not_fit_is_a_dead_letter_at_once(place: Place) -> None:
+async def test_a_payload_that_does_not_fit_is_a_dead_letter_at_once(setup: JobSetup) -> None:
     @task(queue="mail")
     async def send(mail: Mail) -> None:
         raise AssertionError("never called")
 
-    async with place.queue() as queue, place.working([send]):
+    async with setup.queue() as queue, setup.working([send]):
         await queue.put({"too": "bob"})
-        await place.until(lambda: place.ended)
-        assert place.ended[0].what == "rejected" and "payload" in place.ended[0].error
-        assert len(await place.dead()) == 1
+        await setup.until(lambda: setup.ended)
+        assert setup.ended[0].what == "rejected" and "payload" in setup.ended[0].error
+        assert len(await setup.dead()) == 1
 
 
-async def test_an_error_is_another_attempt_after_a_growing_rest_until_none_is_left(
-    place: Place,
+async def test_an_error_is_retried_after_growing_delays_until_no_attempt_is_left(
+    setup: JobSetup,
 ) -> None:
     at: list[tuple[int, float]] = []
 
@@ -71,21 +71,21 @@ async def test_an_error_is_another_attempt_after_a_growing_rest_until_none_is_le
         at.append((job.attempt, anyio.current_time()))
         raise ConnectionError("no such host")
 
-    async with place.queue() as queue, place.working([send], rng=Random(5)):
+    async with setup.queue() as queue, setup.working([send], rng=Random(5)):
         await queue.put("x")
-        await place.until(lambda: len(place.ended) == 4)
-        assert len(await place.dead()) == 1
+        await setup.until(lambda: len(setup.ended) == 4)
+        assert len(await setup.dead()) == 1
         await anyio.sleep(1000)
     assert [attempt for attempt, _ in at] == [1, 2, 3, 4]
-    assert place.whats == ["failed", "failed", "failed", "rejected"]
-    assert place.ended[-1].error == "attempts: ConnectionError: no such host"
+    assert setup.outcomes == ["failed", "failed", "failed", "rejected"]
+    assert setup.ended[-1].error == "attempts: ConnectionError: no such host"
     rests = [later - earlier for (_, earlier), (_, later) in pairwise(at)]
     for rest, limit in zip(rests, (100.0, 200.0, 300.0), strict=True):
         assert rest < limit + 1
     assert len({round(rest, 3) for rest in rests}) == 3
 
 
-async def test_retry_says_when_and_reject_never(place: Place) -> None:
+async def test_retry_says_when_and_reject_never(setup: JobSetup) -> None:
     at: list[float] = []
 
     @task(queue="mail")
@@ -96,30 +96,30 @@ async def test_retry_says_when_and_reject_never(place: Place) -> None:
         if job.attempt == 1:
             raise Retry(50.0)
 
-    async with place.queue() as queue, place.working([send]):
+    async with setup.queue() as queue, setup.working([send]):
         await queue.put("later")
-        await place.until(lambda: len(place.ended) == 2)
+        await setup.until(lambda: len(setup.ended) == 2)
         assert at[1] - at[0] == pytest.approx(50, abs=1)
         await queue.put("never")
-        await place.until(lambda: len(place.ended) == 3)
-    assert place.whats == ["failed", "done", "rejected"]
-    assert place.ended[-1].error == "no such user"
+        await setup.until(lambda: len(setup.ended) == 3)
+    assert setup.outcomes == ["failed", "done", "rejected"]
+    assert setup.ended[-1].error == "no such user"
 
 
-async def test_a_job_may_have_its_own_number_of_attempts(place: Place) -> None:
+async def test_a_job_may_have_its_own_number_of_attempts(setup: JobSetup) -> None:
     @task(queue="mail", attempts=5)
     async def send(_payload: Any) -> None:
         raise ValueError("no")
 
-    async with place.queue() as queue, place.working([send]):
+    async with setup.queue() as queue, setup.working([send]):
         await queue.put("x", attempts=1)
-        await place.until(lambda: place.ended)
-    assert place.whats == ["rejected"]
+        await setup.until(lambda: setup.ended)
+    assert setup.outcomes == ["rejected"]
 
 
 async def test_a_long_job_keeps_its_lease_and_is_run_once() -> None:
     """The lease is renewed while the handler runs, however short the channel's is."""
-    async with placed(ack_timeout_s=2.0) as place:
+    async with job_setup(ack_timeout_s=2.0) as setup:
         began: list[int] = []
 
         async def send(_payload: Any, job: Job) -> None:
@@ -128,16 +128,18 @@ async def test_a_long_job_keeps_its_lease_and_is_run_once() -> None:
             assert job.lease_left > 10
 
         async with (
-            place.queue() as queue,
-            place.working(send, "mail"),
-            place.working(send, "mail", source="other"),
+            setup.queue() as queue,
+            setup.working(send, "mail"),
+            setup.working(send, "mail", source="other"),
         ):
             await queue.put("x")
-            await place.until(lambda: place.ended)
-        assert began == [1] and place.whats == ["done"]
+            await setup.until(lambda: setup.ended)
+        assert began == [1] and setup.outcomes == ["done"]
 
 
-async def test_a_lost_connection_cancels_the_handler_and_the_job_comes_again(place: Place) -> None:
+async def test_a_lost_connection_cancels_the_handler_and_the_job_comes_again(
+    setup: JobSetup,
+) -> None:
     began: list[int] = []
     cancelled: list[int] = []
 
@@ -149,16 +151,16 @@ async def test_a_lost_connection_cancels_the_handler_and_the_job_comes_again(pla
             cancelled.append(job.attempt)
             raise
 
-    async with place.queue() as queue, place.working(send, "mail"):
+    async with setup.queue() as queue, setup.working(send, "mail"):
         await queue.put("x")
-        await place.until(lambda: began)
-        place.network.reset("worker")
-        await place.until(lambda: "done" in place.whats)
+        await setup.until(lambda: began)
+        setup.network.reset("worker")
+        await setup.until(lambda: "done" in setup.outcomes)
     assert began == [1, 2] and cancelled == [1]
-    assert place.whats == ["lost", "done"]
+    assert setup.outcomes == ["lost", "done"]
 
 
-async def test_a_job_of_one_attempt_is_not_begun_again(place: Place) -> None:
+async def test_a_job_of_one_attempt_is_not_begun_again(setup: JobSetup) -> None:
     """Whether the first attempt got to its end is not known: people decide, not the worker."""
     began: list[int] = []
 
@@ -167,38 +169,38 @@ async def test_a_job_of_one_attempt_is_not_begun_again(place: Place) -> None:
         began.append(job.attempt)
         await anyio.sleep(60)
 
-    async with place.queue() as queue, place.working([charge]):
+    async with setup.queue() as queue, setup.working([charge]):
         put = await queue.put("x", wait=True)
-        await place.until(lambda: began)
-        place.network.reset("worker")
+        await setup.until(lambda: began)
+        setup.network.reset("worker")
         with pytest.raises(JobFailed, match="did not come back"):
             await put.result()
-        assert len(await place.dead()) == 1
-    assert began == [1] and place.whats == ["lost", "rejected"]
+        assert len(await setup.dead()) == 1
+    assert began == [1] and setup.outcomes == ["lost", "rejected"]
 
 
-async def test_a_worker_that_hears_nothing_gives_its_job_up() -> None:
+async def test_a_worker_without_replies_gives_its_job_up() -> None:
     """The node's answers do not come through: the lease ends elsewhere, so it ends here."""
-    async with placed(ack_timeout_s=2.0) as place:
+    async with job_setup(ack_timeout_s=2.0) as setup:
 
         async def send(_payload: Any, job: Job) -> None:
             await anyio.sleep(100 if job.attempt == 1 else 1)
 
-        async with place.queue() as queue, place.working(send, "mail"):
+        async with setup.queue() as queue, setup.working(send, "mail"):
             await queue.put("x")
             await anyio.sleep(5)
-            place.network.stall("worker")
-            await place.until(lambda: place.ended)
-            assert place.whats == ["lost"]
-            place.network.unstall("worker")
-            await place.until(lambda: len(place.ended) == 2)
-    assert place.whats == ["lost", "done"]
+            setup.network.stall("worker")
+            await setup.until(lambda: setup.ended)
+            assert setup.outcomes == ["lost"]
+            setup.network.unstall("worker")
+            await setup.until(lambda: len(setup.ended) == 2)
+    assert setup.outcomes == ["lost", "done"]
 
 
-async def test_what_is_done_after_its_lease_is_not_acknowledged() -> None:
+async def test_a_job_done_after_its_lease_is_not_acknowledged() -> None:
     """A handler that does not let itself be cancelled: somebody else has the job by then."""
-    async with placed(ack_timeout_s=2.0) as place:
-        others = Place(place.node, place.network)
+    async with job_setup(ack_timeout_s=2.0) as setup:
+        others = JobSetup(setup.node, setup.network)
 
         async def deaf(_payload: Any) -> None:
             with anyio.CancelScope(shield=True):
@@ -207,22 +209,22 @@ async def test_what_is_done_after_its_lease_is_not_acknowledged() -> None:
         async def take(_payload: Any) -> None:
             await anyio.sleep(200)
 
-        async with place.queue() as queue:
+        async with setup.queue() as queue:
             await queue.put("x")
-            async with place.working(deaf, "mail"):
+            async with setup.working(deaf, "mail"):
                 await anyio.sleep(5)
-                place.network.partition("worker", "pond")
+                setup.network.partition("worker", "pond")
                 async with others.working(take, "mail", source="other", lease=5):
                     await anyio.sleep(60)
-                    place.network.heal("worker", "pond")
-                    await place.until(lambda: place.ended)
-                    assert len(await place.kept()) == 1
+                    setup.network.heal("worker", "pond")
+                    await setup.until(lambda: setup.ended)
+                    assert len(await setup.kept()) == 1
                     await others.until(lambda: others.ended)
-        assert (place.whats, others.whats) == (["lost"], ["done"])
-        assert await place.kept() == []
+        assert (setup.outcomes, others.outcomes) == (["lost"], ["done"])
+        assert await setup.kept() == []
 
 
-async def test_where_a_handler_held_the_loop_up_the_node_is_asked(place: Place) -> None:
+async def test_after_a_handler_blocked_the_loop_the_node_is_asked(setup: JobSetup) -> None:
     """No renewal could be sent meanwhile; the lease is still there, so the job is done."""
     clock = anyio.current_time
     late_s = 0.0
@@ -231,14 +233,14 @@ async def test_where_a_handler_held_the_loop_up_the_node_is_asked(place: Place) 
         nonlocal late_s
         late_s += 5.0
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         await queue.put("x")
-        async with place.working(compute, "mail", now=lambda: clock() + late_s):
-            await place.until(lambda: place.ended)
-        assert place.whats == ["done"] and await place.kept() == []
+        async with setup.working(compute, "mail", now=lambda: clock() + late_s):
+            await setup.until(lambda: setup.ended)
+        assert setup.outcomes == ["done"] and await setup.kept() == []
 
 
-async def test_no_more_run_at_once_than_there_are_slots(place: Place) -> None:
+async def test_no_more_run_at_once_than_there_are_slots(setup: JobSetup) -> None:
     running = most = 0
 
     async def send(_payload: Any) -> None:
@@ -248,16 +250,16 @@ async def test_no_more_run_at_once_than_there_are_slots(place: Place) -> None:
         await anyio.sleep(1)
         running -= 1
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         for number in range(60):
             await queue.put(number)
-        async with place.working(send, "mail", concurrency=20) as worker:
-            await place.until(lambda: len(place.ended) == 60)
+        async with setup.working(send, "mail", concurrency=20) as worker:
+            await setup.until(lambda: len(setup.ended) == 60)
             assert worker.stats.done == 60 and worker.stats.running == 0
     assert most == 20
 
 
-async def test_tasks_are_found_by_name_and_an_unknown_one_fails_visibly(place: Place) -> None:
+async def test_tasks_are_found_by_name_and_an_unknown_one_fails_visibly(setup: JobSetup) -> None:
     seen: list[str] = []
 
     @task(queue="mail")
@@ -268,42 +270,42 @@ async def test_tasks_are_found_by_name_and_an_unknown_one_fails_visibly(place: P
     async def two() -> None:
         seen.append("two")
 
-    async with place.queue() as queue, place.working([one, two]):
+    async with setup.queue() as queue, setup.working([one, two]):
         await one.put(queue)
         await two.put(queue)
         await queue.put(name="three", attempts=1)
         await queue.put(attempts=1)
-        await place.until(lambda: len(place.ended) == 4)
+        await setup.until(lambda: len(setup.ended) == 4)
     assert sorted(seen) == ["one", "two"]
-    errors = sorted(each.error for each in place.ended if each.what == "rejected")
+    errors = sorted(each.error for each in setup.ended if each.what == "rejected")
     assert "called 'three'" in errors[0] and "without a name" in errors[1]
 
 
-async def test_a_job_in_foreign_bytes_is_a_job(place: Place) -> None:
+async def test_a_job_in_foreign_bytes_is_a_job(setup: JobSetup) -> None:
     seen: list[Any] = []
 
     async def send(payload: Any) -> None:
         seen.append(payload)
 
-    async with place.queue() as queue, place.working(send, "mail", concurrency=1):
+    async with setup.queue() as queue, setup.working(send, "mail", concurrency=1):
         for data in (b'{"to": "alice"}', b"\xff\x00", b"plain"):
             await queue.channel.put(data)
-        await place.until(lambda: len(place.ended) == 3)
+        await setup.until(lambda: len(setup.ended) == 3)
     assert seen == [{"to": "alice"}, b"\xff\x00", b"plain"]
 
 
-async def test_a_burst_ends_when_nothing_is_due(place: Place) -> None:
+async def test_a_burst_ends_when_nothing_is_due(setup: JobSetup) -> None:
     done: list[Any] = []
 
     async def send(payload: Any) -> None:
         await anyio.sleep(5)
         done.append(payload)
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         for number in range(10):
             await queue.put(number)
         with anyio.fail_after(60):
-            async with place.worker(send, "mail", concurrency=3) as worker:
+            async with setup.worker(send, "mail", concurrency=3) as worker:
                 await worker.run(burst=True)
     assert sorted(done) == list(range(10))
 

@@ -20,7 +20,7 @@ from millpond.node.client.events import Connected, Disconnected, Event
 from millpond.node.client.requests.errors import LimitExceeded, NotDone
 from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.s3p.records import RecordId, S3pRecord
-from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
+from tests.node.client.scripted_server import SOON_S, ByteServer, byte_server
 
 CREATE = b"*3\r\n$6\r\nCREATE\r\n$6\r\norders\r\n*0\r\n"
 DELETE = b"*3\r\n$6\r\nDELETE\r\n$6\r\norders\r\n*0\r\n"

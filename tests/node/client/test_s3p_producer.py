@@ -12,7 +12,7 @@ from millpond.node.client.requests.batching import BatchSettings
 from millpond.node.client.requests.errors import NotSent
 from millpond.node.client.s3p.client import S3p, S3pProducer, connect_s3p
 from millpond.node.client.s3p.records import RecordId
-from tests.node.scripted_bytes import SOON_S, ByteServer, byte_server
+from tests.node.client.scripted_server import SOON_S, ByteServer, byte_server
 
 NEVER_MS = 3_600_000.0
 HEAD = b"*4\r\n$6\r\nAPPEND\r\n$6\r\norders\r\n*0\r\n"

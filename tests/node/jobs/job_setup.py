@@ -22,12 +22,12 @@ from millpond.transports.io.interface import Session
 from millpond.transports.io.memory import Network
 
 URL = "tcp://pond:1"
-PATIENCE_S = 7200.0
+TIMEOUT_S = 7200.0
 BEGAN_AT = 1_763_683_200.0
 
 
-class Place:
-    """Where a test happens: `ended` is what became of each attempt, of all workers."""
+class JobSetup:
+    """A node with its network; `ended` has the results of all attempts of all workers."""
 
     def __init__(self, node: Node, network: Network) -> None:
         self.node = node
@@ -64,32 +64,32 @@ class Place:
                 worker.drain()
                 await ran.wait()
 
-    async def until(self, fact: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-        """Wait until something holds."""
-        with anyio.fail_after(patience_s):
-            rest_s = 0.01
+    async def until(self, fact: Callable[[], object], timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until `fact` holds."""
+        with anyio.fail_after(timeout_s):
+            delay_s = 0.01
             while not fact():
-                await anyio.sleep(rest_s)
-                rest_s = min(1.05 * rest_s, 2.0)
+                await anyio.sleep(delay_s)
+                delay_s = min(1.05 * delay_s, 2.0)
 
     @asynccontextmanager
-    async def looking(self, channel: str) -> AsyncIterator[Channel]:
-        """A channel, for somebody who takes nothing."""
-        dialer = self.dialer("looker")
-        async with connect(URL, channel, role="consumer", window=0, dialer=dialer) as looked:
-            yield looked
+    async def observed(self, channel: str) -> AsyncIterator[Channel]:
+        """A channel, of an observer that takes nothing."""
+        dialer = self.dialer("observer")
+        async with connect(URL, channel, role="consumer", window=0, dialer=dialer) as observed:
+            yield observed
 
     async def kept(self, channel: str = "jobs/mail") -> list[bytes]:
-        """What a channel has."""
-        async with self.looking(channel) as looked:
-            return [await looked.get(each) for each in await looked.list()]
+        """The messages of a channel."""
+        async with self.observed(channel) as observed:
+            return [await observed.get(each) for each in await observed.list()]
 
     async def dead(self) -> list[bytes]:
-        """The dead letters of `peer_services`."""
+        """The dead letters of the queue."""
         return await self.kept("jobs/mail!dead")
 
     @property
-    def whats(self) -> list[str]:
+    def outcomes(self) -> list[str]:
         return [each.what for each in self.ended]
 
     def wall(self) -> float:
@@ -97,10 +97,10 @@ class Place:
 
 
 @asynccontextmanager
-async def placed(**settings: Any) -> AsyncIterator[Place]:
+async def job_setup(**settings: Any) -> AsyncIterator[JobSetup]:
     network = Network(Random(1), latency_s=0.001)
     config = Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, **settings)
     clock = Clock(monotonic=anyio.current_time, wall=lambda: BEGAN_AT)
     async with Node(config, rng=Random(1), clock=clock) as node:
         node.listen_in(network, "pond")
-        yield Place(node, network)
+        yield JobSetup(node, network)

@@ -28,7 +28,7 @@ BODIES = st.builds(
 
 
 @given(BODIES)
-def test_what_is_written_is_read_back(body: JobMessage) -> None:
+def test_an_encoded_job_is_decoded(body: JobMessage) -> None:
     assert decode_job(encode_job(body)) == body
 
 
@@ -48,8 +48,8 @@ def test_any_bytes_are_a_job(data: bytes) -> None:
 @given(BODIES, st.data())
 def test_a_damaged_job_is_a_job(body: JobMessage, data: st.DataObject) -> None:
     told = bytearray(encode_job(body))
-    place = data.draw(st.integers(0, len(told) - 1))
-    told[place] = data.draw(st.integers(0, 255))
+    setup = data.draw(st.integers(0, len(told) - 1))
+    told[setup] = data.draw(st.integers(0, 255))
     assert isinstance(decode_job(bytes(told)), JobMessage)
 
 
@@ -70,7 +70,7 @@ def test_foreign_bytes_are_the_payload(data: bytes, payload: Any) -> None:
     assert decode_job(data) == JobMessage(payload)
 
 
-def test_what_cannot_be_carried_is_refused() -> None:
+def test_a_payload_that_cannot_be_encoded_is_refused() -> None:
     with pytest.raises(TypeError):
         encode_job(JobMessage(object()))
     with pytest.raises(ValueError):

@@ -15,7 +15,7 @@ from millpond.actors.errors import KeyReused
 from millpond.actors.messages import U64_MAX, Get, Put
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
-from tests.node.scripted import Peer, keep
+from tests.node.client.scripted_node import Peer, keep
 
 Call = Callable[[Channel], Awaitable[object]]
 WRONG: list[tuple[type[Exception], Callable[[Any], Awaitable[object]]]] = [

@@ -32,7 +32,7 @@ from millpond.node.client.requests.errors import (
 from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
 from millpond.node.client.rustlog.consumer import ConsumerSettings
 from millpond.node.client.rustlog.producer import PartitionOffset
-from tests.node.scripted_bytes import SOON_S, ByteLine, ByteServer, byte_server
+from tests.node.client.scripted_server import SOON_S, ByteLine, ByteServer, byte_server
 
 PONG = b'\x00\x00\x00\x0f{"type":"Pong"}'
 NEVER_MS = 3_600_000.0

@@ -32,7 +32,7 @@ from millpond.node.client.s3p.client import S3p, S3pProducer, connect_s3p
 from millpond.node.client.s3p.records import RecordId
 from millpond.node.config import Config
 from millpond.node.node import Node
-from tests.node.cutting_proxy import CUTS_MAX, cutting_proxy
+from tests.node.client.cutting_proxy import CUTS_MAX, cutting_proxy
 
 SOON_S = 10
 

@@ -57,7 +57,7 @@ from millpond.transports.io import tcp
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import encode_ready
 from millpond.transports.p2p.packets import encode
-from tests.node.scripted import READY, Line, Peer, greet, keep
+from tests.node.client.scripted_node import READY, Line, Peer, greet, keep
 
 SOON_S = 5
 

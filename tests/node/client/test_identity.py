@@ -27,7 +27,7 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import Signer, decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode
 from tests.conformance import packets as wire
-from tests.node.scripted import READY, Line, Peer
+from tests.node.client.scripted_node import READY, Line, Peer
 from tests.transports.p2p.identity_packets import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
 
 CONFIG = Config(

@@ -13,7 +13,7 @@ from millpond.node.client.connect import Dialer
 from millpond.node.jobs import Handle, Job, Queue, Reject, Worker, task
 from millpond.node.jobs.handle import PendingResult
 from millpond.node.jobs.results import JobUpdate
-from tests.node.jobs.place import URL, Place, placed
+from tests.node.jobs.job_setup import URL, JobSetup, job_setup
 
 
 async def deaf(seconds: float) -> None:
@@ -22,10 +22,10 @@ async def deaf(seconds: float) -> None:
         await anyio.sleep(seconds)
 
 
-def slow(place: Place, source: str) -> Dialer:
+def slow(setup: JobSetup, source: str) -> Dialer:
     """The first connection is there at once, others come late: those to mailboxes."""
     dials = 0
-    near = place.dialer(source)
+    near = setup.dialer(source)
 
     async def dial(*arguments: Any) -> None:
         nonlocal dials
@@ -36,7 +36,7 @@ def slow(place: Place, source: str) -> Dialer:
     return dial
 
 
-async def test_nothing_waits_behind_a_slot_that_is_not_given_free(place: Place) -> None:
+async def test_no_job_waits_for_a_blocked_slot(setup: JobSetup) -> None:
     """The slot's lease is over, and the node counts on the slot: others get what is pushed."""
     began: list[tuple[str, Any]] = []
 
@@ -49,18 +49,18 @@ async def test_nothing_waits_behind_a_slot_that_is_not_given_free(place: Place) 
     async def work(payload: Any, job: Job) -> None:
         began.append((f"b{job.attempt}", payload))
 
-    async with place.queue() as queue, place.working([hang], source="a", concurrency=1, grace=0):
+    async with setup.queue() as queue, setup.working([hang], source="a", concurrency=1, grace=0):
         await queue.put("hang", name="t")
-        await place.until(lambda: began)
-        place.network.reset("a")
+        await setup.until(lambda: began)
+        setup.network.reset("a")
         await anyio.sleep(5)
-        async with place.working([work], source="b", concurrency=1):
+        async with setup.working([work], source="b", concurrency=1):
             await queue.put("next", name="t")
-            await place.until(lambda: len(began) == 3, 5.0)
+            await setup.until(lambda: len(began) == 3, 5.0)
         assert began[1:] == [("b2", "hang"), ("b1", "next")]
 
 
-async def test_a_slot_that_gets_free_again_is_used_again(place: Place) -> None:
+async def test_a_slot_that_gets_free_again_is_used_again(setup: JobSetup) -> None:
     began: list[Any] = []
 
     @task(queue="mail", name="t", lease=3.0)
@@ -68,22 +68,22 @@ async def test_a_slot_that_gets_free_again_is_used_again(place: Place) -> None:
         began.append((payload, job.attempt))
         await deaf(100 if began == [("hang", 1)] else 0)
 
-    async with place.queue() as queue, place.working([work], concurrency=1) as worker:
+    async with setup.queue() as queue, setup.working([work], concurrency=1) as worker:
         await queue.put("hang", name="t")
-        await place.until(lambda: began)
-        place.network.reset("worker")
+        await setup.until(lambda: began)
+        setup.network.reset("worker")
         await queue.put("next", name="t")
         await anyio.sleep(50)
         assert len(began) == 1 and not worker.subscriptions[0].waiting
         assert (await queue.counts()).ready == 2
-        await place.until(lambda: len(began) == 3, 60.0)
+        await setup.until(lambda: len(began) == 3, 60.0)
         await queue.put("last", name="t")
-        await place.until(lambda: len(began) == 4, 5.0)
+        await setup.until(lambda: len(began) == 4, 5.0)
     assert sorted(began) == [("hang", 1), ("hang", 2), ("last", 1), ("next", 1)]
-    assert place.whats == ["lost", "done", "done", "done"]
+    assert setup.outcomes == ["lost", "done", "done", "done"]
 
 
-async def test_other_slots_go_on_beside_a_stray(place: Place) -> None:
+async def test_other_slots_go_on_beside_a_blocked_one(setup: JobSetup) -> None:
     done: list[Any] = []
 
     @task(queue="mail", name="t", lease=3.0, attempts=20)
@@ -93,18 +93,18 @@ async def test_other_slots_go_on_beside_a_stray(place: Place) -> None:
         await anyio.sleep(1)
         done.append((payload, job.attempt))
 
-    async with place.queue() as queue, place.working([work], concurrency=2, grace=2000):
+    async with setup.queue() as queue, setup.working([work], concurrency=2, grace=2000):
         await queue.put("hang", name="t")
         await anyio.sleep(1)
-        place.network.reset("worker")
+        setup.network.reset("worker")
         for number in range(20):
             await queue.put(number, name="t")
-        await place.until(lambda: len(done) == 21, 60.0)
+        await setup.until(lambda: len(done) == 21, 60.0)
         assert set(done) == {("hang", 2), *((number, 1) for number in range(20))}
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_thread_without_a_lease_keeps_nobody_waiting(anyio_backend: str) -> None:
+async def test_a_thread_without_a_lease_holds_up_no_drain(anyio_backend: str) -> None:
     end, began = threading.Event(), threading.Event()
     seen: list[Any] = []
 
@@ -118,18 +118,18 @@ async def test_a_thread_without_a_lease_keeps_nobody_waiting(anyio_backend: str)
     async def work(payload: Any) -> None:
         seen.append(payload)
 
-    async with placed() as place:
-        async with place.queue() as queue, place.working([hang], source="a", concurrency=1):
+    async with job_setup() as setup:
+        async with setup.queue() as queue, setup.working([hang], source="a", concurrency=1):
             await queue.put("hang", name="t")
-            await place.until(began.is_set)
-            place.network.reset("a")
+            await setup.until(began.is_set)
+            setup.network.reset("a")
             await anyio.sleep(0.5)
-            async with place.working([work], source="b"):
-                await place.until(lambda: seen == ["hang"], 5.0)
+            async with setup.working([work], source="b"):
+                await setup.until(lambda: seen == ["hang"], 5.0)
             end.set()
 
 
-async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> None:
+async def test_a_drain_ends_although_the_node_is_gone_for_good(setup: JobSetup) -> None:
     """The session is over, and nobody has said so yet, when the handler ends."""
     gone = False
 
@@ -142,7 +142,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> 
         session.close()
         raise Reject("no")
 
-    worker = place.worker([work], grace=1)
+    worker = setup.worker([work], grace=1)
     dialer = worker._connector._options["dialer"]
     assert dialer is not None
 
@@ -152,7 +152,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> 
         await dialer(*arguments)
 
     worker._connector._options["dialer"] = dial
-    async with place.queue() as queue, anyio.create_task_group() as tasks:
+    async with setup.queue() as queue, anyio.create_task_group() as tasks:
         async with worker:
             ran = anyio.Event()
 
@@ -166,12 +166,12 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(place: Place) -> 
             worker.drain()
             with anyio.fail_after(30):
                 await ran.wait()
-    assert place.whats == ["lost"]
+    assert setup.outcomes == ["lost"]
 
 
 @pytest.mark.parametrize(("error", "what"), [(None, "done"), (Reject("no"), "rejected")])
-async def test_the_end_does_not_wait_for_who_waits_for_a_result(
-    place: Place, error: Exception | None, what: str
+async def test_the_end_does_not_wait_for_a_slow_mailbox(
+    setup: JobSetup, error: Exception | None, what: str
 ) -> None:
     """A mailbox that cannot be reached costs 5 s; who says stop has not got them. The result is
     lost, and the job is done all the same."""
@@ -180,23 +180,23 @@ async def test_the_end_does_not_wait_for_who_waits_for_a_result(
         if error is not None:
             raise error
 
-    dialer, ended = slow(place, "worker"), place.ended
+    dialer, ended = slow(setup, "worker"), setup.ended
     worker = Worker(URL, work, queues=["mail"], rng=Random(3), dialer=dialer, on_end=ended.append)
-    async with place.queue() as queue, anyio.create_task_group() as tasks, worker:
+    async with setup.queue() as queue, anyio.create_task_group() as tasks, worker:
         tasks.start_soon(worker.run)
         await queue.put(wait=True)
         await anyio.sleep(1)
         assert worker.stats.running == 1
         worker.stop()
-        await place.until(lambda: ended, 3.0)
+        await setup.until(lambda: ended, 3.0)
         await anyio.sleep(1)
-        assert place.whats == [what] and await place.kept() == []
-        assert len(await place.dead()) == (what == "rejected")
+        assert setup.outcomes == [what] and await setup.kept() == []
+        assert len(await setup.dead()) == (what == "rejected")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("stopped"), Reject("stopped"), None])
 async def test_a_drain_loses_no_job_whose_handler_makes_an_error_of_its_end(
-    place: Place, error: Exception | None
+    setup: JobSetup, error: Exception | None
 ) -> None:
     began: list[int] = []
 
@@ -210,14 +210,14 @@ async def test_a_drain_loses_no_job_whose_handler_makes_an_error_of_its_end(
                 raise
             raise error from None
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         await queue.put(name="t")
-        async with place.working([work], grace=1):
-            await place.until(lambda: began)
-        assert place.whats == ["returned"] and await place.dead() == []
-        async with place.working([work], source="other"):
-            await place.until(lambda: len(place.ended) == 2)
-    assert began == [1, 1] and place.whats == ["returned", "done"]
+        async with setup.working([work], grace=1):
+            await setup.until(lambda: began)
+        assert setup.outcomes == ["returned"] and await setup.dead() == []
+        async with setup.working([work], source="other"):
+            await setup.until(lambda: len(setup.ended) == 2)
+    assert began == [1, 1] and setup.outcomes == ["returned", "done"]
 
 
 async def test_two_readers_of_progress_both_come_to_the_end() -> None:
@@ -240,11 +240,11 @@ async def test_two_readers_of_progress_both_come_to_the_end() -> None:
     assert sorted(seen) == [0, 1, 2] and await handle.result() == 7
 
 
-async def test_a_mailbox_that_is_slow_to_reach_holds_no_cancel_up(place: Place) -> None:
+async def test_a_mailbox_that_is_slow_to_reach_holds_no_cancel_up(setup: JobSetup) -> None:
     """What cannot be told to who waits within 5 s is left out, and nothing stays behind."""
-    async with place.queue() as producer:
+    async with setup.queue() as producer:
         put = await producer.put(wait=True)
-        async with Queue(URL, "mail", rng=Random(4), dialer=slow(place, "c")) as queue:
+        async with Queue(URL, "mail", rng=Random(4), dialer=slow(setup, "c")) as queue:
             before = anyio.current_time()
             await queue.cancel(put.id)
             assert anyio.current_time() - before < 6

@@ -10,7 +10,7 @@ import pytest
 
 from millpond.node.jobs import Job
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
-from tests.node.jobs.place import Place
+from tests.node.jobs.job_setup import JobSetup
 
 
 def test_each_is_chosen_as_often_as_its_weight() -> None:
@@ -18,7 +18,7 @@ def test_each_is_chosen_as_often_as_its_weight() -> None:
     assert Counter(choice.next(["high", "low"]) for _ in range(400)) == {"high": 300, "low": 100}
 
 
-def test_who_had_nothing_does_not_catch_up() -> None:
+def test_a_queue_that_was_empty_does_not_catch_up() -> None:
     choice = WeightedQueues({"high": 3, "low": 1})
     for _ in range(100):
         assert choice.next(["high"]) == "high"
@@ -34,24 +34,24 @@ def test_names_and_weights() -> None:
             parse_queues(wrong)
 
 
-async def test_jobs_are_begun_by_weight(place: Place) -> None:
+async def test_jobs_are_begun_by_weight(setup: JobSetup) -> None:
     order: list[str] = []
 
     async def send(_payload: Any, job: Job) -> None:
         order.append(job.queue)
         await anyio.sleep(1)
 
-    async with place.queue("high") as high, place.queue("low") as low:
+    async with setup.queue("high") as high, setup.queue("low") as low:
         for number in range(60):
             await high.put(number)
             await low.put(number)
-        async with place.working(send, "high=3", "low=1", concurrency=2):
-            await place.until(lambda: len(order) >= 60)
+        async with setup.working(send, "high=3", "low=1", concurrency=2):
+            await setup.until(lambda: len(order) >= 60)
     counted = Counter(order[:60])
     assert 40 <= counted["high"] <= 50 and "low" in order[:8]
 
 
-async def test_a_queue_alone_uses_all_slots_and_one_more_is_known(place: Place) -> None:
+async def test_a_queue_alone_uses_all_slots_and_one_more_is_known(setup: JobSetup) -> None:
     running: set[int] = set()
     most = 0
 
@@ -62,11 +62,11 @@ async def test_a_queue_alone_uses_all_slots_and_one_more_is_known(place: Place) 
         await anyio.sleep(5)
         running.discard(job.id)
 
-    async with place.queue("low") as low:
+    async with setup.queue("low") as low:
         for number in range(40):
             await low.put(number)
-        async with place.working(send, "high=3", "low=1", concurrency=8) as worker:
+        async with setup.working(send, "high=3", "low=1", concurrency=8) as worker:
             await anyio.sleep(12)
-            feed = worker.subscriptions[1]
-            assert feed.queue == "low" and len(feed.waiting) <= 2
+            subscription = worker.subscriptions[1]
+            assert subscription.queue == "low" and len(subscription.waiting) <= 2
     assert most == 8

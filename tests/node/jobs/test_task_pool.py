@@ -12,7 +12,7 @@ import pytest
 
 from millpond.node.jobs import Backoff, task
 from millpond.node.jobs.worker.executor import run_in_context
-from tests.node.jobs.place import Place, placed
+from tests.node.jobs.job_setup import JobSetup, job_setup
 
 ON_BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -59,18 +59,18 @@ async def test_a_handler_that_cancels_its_own_task_and_goes_on_harms_no_other_jo
         if payload == "bad":
             await bad()
 
-    async with placed() as place:
-        async with place.queue() as queue, place.working([work], concurrency=1):
+    async with job_setup() as setup:
+        async with setup.queue() as queue, setup.working([work], concurrency=1):
             await queue.put("bad", wait=wait)
-            await place.until(lambda: len(place.ended) == len(whats), 5.0)
+            await setup.until(lambda: len(setup.ended) == len(whats), 5.0)
             for count in range(1, 4):
                 await queue.put("good")
-                await place.until(lambda count=count: len(place.ended) == len(whats) + count, 5.0)
-    assert place.whats == [*whats, "done", "done", "done"]
+                await setup.until(lambda count=count: len(setup.ended) == len(whats) + count, 5.0)
+    assert setup.outcomes == [*whats, "done", "done", "done"]
 
 
 @ON_BOTH
-async def test_what_a_handler_sets_in_its_context_no_other_job_sees(anyio_backend: str) -> None:
+async def test_a_context_variable_of_a_handler_is_seen_by_no_other_job(anyio_backend: str) -> None:
     seen: list[str] = []
 
     @task()
@@ -82,16 +82,16 @@ async def test_what_a_handler_sets_in_its_context_no_other_job_sees(anyio_backen
         if payload == "red":
             colour.reset(token)
 
-    async with placed() as place:
-        async with place.queue("a") as queue:
+    async with job_setup() as setup:
+        async with setup.queue("a") as queue:
             for each in ("blue", "red", "green", "blue", "white"):
                 await queue.put(each)
-            async with place.working([paint], "a", "b", concurrency=1):
-                await place.until(lambda: len(place.ended) == 5, 5.0)
-    assert seen == ["none"] * 5 and place.whats == ["done"] * 5
+            async with setup.working([paint], "a", "b", concurrency=1):
+                await setup.until(lambda: len(setup.ended) == 5, 5.0)
+    assert seen == ["none"] * 5 and setup.outcomes == ["done"] * 5
 
 
-async def test_jobs_that_wait_run_beside_one_another(place: Place) -> None:
+async def test_jobs_that_wait_run_beside_one_another(setup: JobSetup) -> None:
     here: list[int] = []
     all_here = anyio.Event()
 
@@ -101,11 +101,11 @@ async def test_jobs_that_wait_run_beside_one_another(place: Place) -> None:
             all_here.set()
         await all_here.wait()
 
-    async with place.queue() as queue:
+    async with setup.queue() as queue:
         for number in range(8):
             await queue.put(number)
-        async with place.working(meet, "mail", concurrency=8):
-            await place.until(lambda: len(place.ended) == 8, 10.0)
+        async with setup.working(meet, "mail", concurrency=8):
+            await setup.until(lambda: len(setup.ended) == 8, 10.0)
     assert here == list(range(8))
 
 
@@ -118,17 +118,17 @@ async def test_short_jobs_share_a_few_tasks(anyio_backend: str) -> None:
         kept.append(this_task())  # so that no id is used twice
         tasks.add(id(this_task()))
 
-    async with placed() as place:
-        async with place.queue() as queue:
+    async with job_setup() as setup:
+        async with setup.queue() as queue:
             for _ in range(100):
                 await queue.put()
-            async with place.working(note, "mail", concurrency=10):
-                await place.until(lambda: len(place.ended) == 100, 10.0)
+            async with setup.working(note, "mail", concurrency=10):
+                await setup.until(lambda: len(setup.ended) == 100, 10.0)
     assert len(tasks) <= 11
 
 
 @ON_BOTH
-async def test_what_is_apart_hears_all_that_it_would_hear_otherwise(anyio_backend: str) -> None:
+async def test_a_coroutine_in_a_context_gets_errors_and_cancellation(anyio_backend: str) -> None:
     heard: list[str] = []
 
     async def inner(step: str) -> str:
@@ -154,7 +154,7 @@ async def test_what_is_apart_hears_all_that_it_would_hear_otherwise(anyio_backen
     assert await run_in_context(value()) == 5
 
 
-def test_what_is_apart_is_closed_with_what_is_around() -> None:
+def test_a_coroutine_in_a_context_is_closed_with_the_outer_one() -> None:
     closed: list[bool] = []
 
     async def inner() -> None:

@@ -36,7 +36,7 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
 from millpond.transports.p2p.packets import encode
-from tests.node.scripted import READY, Line, Peer, greet, keep
+from tests.node.client.scripted_node import READY, Line, Peer, greet, keep
 
 URL = "tcp://peer:7400"
 

@@ -13,7 +13,7 @@ import pytest
 
 from millpond.node.jobs import Backoff, JobFailed, Reject, Retry, task
 from millpond.node.jobs.worker.outcome import error_text
-from tests.node.jobs.place import Place, placed
+from tests.node.jobs.job_setup import JobSetup, job_setup
 
 SHORT = Backoff(0.01, 0.02)
 
@@ -90,16 +90,18 @@ async def outcomes(bad: Callable[[], Awaitable[Any]], **options: Any) -> list[tu
         await anyio.sleep(0.3)
         long_ones.append(payload)
 
-    async with placed() as place:
-        async with place.queue() as queue, place.working([work], **options):
+    async with job_setup() as setup:
+        async with setup.queue() as queue, setup.working([work], **options):
             await queue.put("good")
             await queue.put("bad")
-            await place.until(lambda: long_ones, 5.0)
-            await place.until(lambda: len(place.ended) >= 2, 5.0)
-            await place.until(lambda: place.whats.count("failed") != 1 or "rejected" in place.whats)
+            await setup.until(lambda: long_ones, 5.0)
+            await setup.until(lambda: len(setup.ended) >= 2, 5.0)
+            await setup.until(
+                lambda: setup.outcomes.count("failed") != 1 or "rejected" in setup.outcomes
+            )
             await queue.put("after")
-            await place.until(lambda: long_ones == ["good", "after"], 5.0)
-        return [(each.what, each.error) for each in place.ended if each.what != "done"]
+            await setup.until(lambda: long_ones == ["good", "after"], 5.0)
+        return [(each.what, each.error) for each in setup.ended if each.what != "done"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -118,21 +120,21 @@ async def test_a_worker_that_is_cancelled_as_a_whole_ends_and_fails_no_job(
     anyio_backend: str, at_once: bool
 ) -> None:
     """By asyncio's own means: its task alone, or all tasks as at the end of `asyncio.run`."""
-    async with placed() as place, place.queue() as queue:
+    async with job_setup() as setup, setup.queue() as queue:
 
         async def work() -> None:
             await asyncio.sleep(60)
 
-        async with place.worker(work, "mail") as worker:
+        async with setup.worker(work, "mail") as worker:
             before = asyncio.all_tasks()
             running = asyncio.create_task(worker.run())
             await queue.put()
-            await place.until(lambda: worker.stats.running, 5.0)
+            await setup.until(lambda: worker.stats.running, 5.0)
             for each in asyncio.all_tasks() - before if at_once else {running}:
                 each.cancel()
             with pytest.raises(asyncio.CancelledError), anyio.fail_after(5):
                 await running
-            assert not place.ended and worker.stats.running == 0
+            assert not setup.ended and worker.stats.running == 0
 
 
 @pytest.mark.parametrize("history", [True, False])
@@ -168,11 +170,11 @@ async def test_an_argument_that_is_no_time_is_refused_when_it_is_made(
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), "soon", 10**400])
-async def test_a_delay_is_clamped_whoever_set_it(delay: Any) -> None:
+async def test_every_delay_is_clamped(delay: Any) -> None:
     assert [what for what, _ in await outcomes(raising(Odd(delay)))] == ["failed", "rejected"]
 
 
-async def test_a_backoff_of_the_users_own_may_say_anything() -> None:
+async def test_a_users_own_backoff_may_return_anything() -> None:
     class Wild(Backoff, frozen=True):
         def delay_s(self, attempt: int, rng: Random) -> float:
             raise ZeroDivisionError
@@ -183,13 +185,13 @@ async def test_a_backoff_of_the_users_own_may_say_anything() -> None:
             raise ValueError("no")
         await anyio.sleep(60)
 
-    async with placed() as place:
-        async with place.queue() as queue, place.working([work]):
+    async with job_setup() as setup:
+        async with setup.queue() as queue, setup.working([work]):
             await queue.put("good")
             await queue.put("bad")
-            await place.until(lambda: len(place.ended) == 4)
-            assert len(await place.dead()) == 1
-        assert sorted(place.whats) == ["done", "failed", "failed", "rejected"]
+            await setup.until(lambda: len(setup.ended) == 4)
+            assert len(await setup.dead()) == 1
+        assert sorted(setup.outcomes) == ["done", "failed", "failed", "rejected"]
 
 
 @pytest.mark.parametrize(
@@ -204,54 +206,54 @@ async def test_a_backoff_of_the_users_own_may_say_anything() -> None:
     ],
 )
 async def test_a_reason_is_text_whatever_was_given(error: Reject, reason: str) -> None:
-    async with placed() as place:
+    async with job_setup() as setup:
 
         async def work() -> None:
             raise error
 
-        async with place.queue() as queue, place.working(work, "mail"):
+        async with setup.queue() as queue, setup.working(work, "mail"):
             put = await queue.put(wait=True)
             with pytest.raises(JobFailed) as caught:
                 await put.result(60)
             assert caught.value.reason == reason
-            await place.until(lambda: place.ended)
-        assert place.whats == ["rejected"]
+            await setup.until(lambda: setup.ended)
+        assert setup.outcomes == ["rejected"]
 
 
 async def test_an_error_of_the_users_own_needs_no_init() -> None:
     assert [what for what, _ in await outcomes(raising(Later(1)))] == ["failed", "rejected"]
 
 
-async def test_a_result_that_names_itself_is_a_failure(place: Place) -> None:
+async def test_a_result_that_names_itself_is_a_failure(setup: JobSetup) -> None:
     async def work() -> Any:
         ring: list[Any] = []
         ring.append(ring)
         return ring
 
-    async with place.queue() as queue, place.working(work, "mail"):
+    async with setup.queue() as queue, setup.working(work, "mail"):
         put = await queue.put(wait=True)
         with pytest.raises(JobFailed, match="cannot be encoded"):
             await put.result(60)
-        assert place.whats == ["done"]
+        assert setup.outcomes == ["done"]
 
 
-async def test_a_result_too_large_for_a_packet_is_a_failure(place: Place) -> None:
+async def test_a_result_too_large_for_a_packet_is_a_failure(setup: JobSetup) -> None:
     async def work() -> bytes:
         return bytes(2**20 + 1)
 
-    async with place.queue() as queue, place.working(work, "mail"):
+    async with setup.queue() as queue, setup.working(work, "mail"):
         put = await queue.put(wait=True)
         with pytest.raises(JobFailed) as caught:
             await put.result(60)
         assert caught.value.reason == "result" and "cannot be encoded" in caught.value.error
 
 
-async def test_an_error_text_too_large_for_a_packet_is_cut(place: Place) -> None:
+async def test_an_error_text_too_large_for_a_packet_is_cut(setup: JobSetup) -> None:
     @task(queue="mail", attempts=1)
     async def work() -> None:
         raise ValueError("x" * 2**21)
 
-    async with place.queue() as queue, place.working([work]):
+    async with setup.queue() as queue, setup.working([work]):
         put = await queue.put(wait=True)
         with pytest.raises(JobFailed, match="attempts: ValueError: xxx") as caught:
             await put.result(60)
@@ -265,21 +267,21 @@ async def test_on_end_may_raise(caplog: pytest.LogCaptureFixture) -> None:
         calls.append(ended.what)
         raise LookupError("no such metric")
 
-    async with placed() as place:
+    async with job_setup() as setup:
 
         async def work() -> None:
             pass
 
-        async with place.queue() as queue, place.working(work, "mail", on_end=on_end) as worker:
+        async with setup.queue() as queue, setup.working(work, "mail", on_end=on_end) as worker:
             await queue.put()
             await queue.put()
-            await place.until(lambda: len(calls) == 2, 60)
+            await setup.until(lambda: len(calls) == 2, 60)
             assert worker.stats.done == 2 and worker.stats.running == 0
     assert "no such metric" in caplog.text
 
 
-async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
-    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_an_unforeseen_error_is_logged_and_the_job_runs_again(
+    setup: JobSetup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last net: a mistake of ours while one job is settled."""
     from millpond.node.jobs.worker.completion import JobCompletion
@@ -299,14 +301,14 @@ async def test_what_is_unforeseen_is_logged_and_the_job_comes_again(
     async def work() -> None:
         pass
 
-    async with place.queue() as queue, place.working(work, "mail"):
+    async with setup.queue() as queue, setup.working(work, "mail"):
         await queue.put()
-        await place.until(lambda: "done" in place.whats, 60)
-    assert place.whats == ["failed", "done"]
+        await setup.until(lambda: "done" in setup.outcomes, 60)
+    assert setup.outcomes == ["failed", "done"]
     assert "could not be completed" in caplog.text and "a mistake" in caplog.text
 
 
-def test_an_errors_text_can_be_carried() -> None:
+def test_an_errors_text_can_be_encoded() -> None:
     assert error_text(Sad()) == r"Sad: no file caf\udce9"
     assert error_text(Broken()) == "Broken: no text, str() of it raises KeyError"
     assert error_text(ValueError()) == "ValueError"
