@@ -153,8 +153,8 @@ class Channel:
         return is_teed and not self.buffer.rows and not self.keys.rows and not self.subscribers
 
     @property
-    def is_settled(self) -> bool:
-        if self.tee is not None and not self.tee.is_settled:
+    def can_passivate(self) -> bool:
+        if self.tee is not None and not self.tee.can_passivate:
             return False
         if self.jobs is None:
             return not self.delivery.has_delays

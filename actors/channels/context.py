@@ -16,7 +16,7 @@ from millpond.actors.store.interface import Health, Usage
 class DeliveryCounters:
     """Counts of all channels since the start.
 
-    `kept`: messages that were taken in, dead letters among them. `pushes`: handed out to a
+    `kept`: messages that were stored, dead letters among them. `pushes`: messages sent to a
     connection; `redeliveries` are those after a failed attempt. A push ends with one of `acks`, of
     `nacks`, of `timeouts` (no ack came in time) or of `lost` (its connection went), or its message
     goes. `expired` messages reached their deadline; `dead_letters` were given up. `late_acks`: of

@@ -39,7 +39,7 @@ class IdempotencyKeys:
         rows[row.key] = row
         if until < self.expiry_at:
             self.expiry_at = until
-        return _gone(row.key, older) if older is not None else None
+        return _expiry_of(row.key, older) if older is not None else None
 
     def retain_digest(self, row: StoredMessage) -> StoredKey | None:
         """The message of a key leaves: retain its digest for later retries."""
@@ -53,7 +53,7 @@ class IdempotencyKeys:
         """Forget a sixteenth of the retained keys, oldest first. Gives the changes."""
         left = [key for key, row in self.rows.items() if isinstance(row, StoredKey)]
         oldest = left[: 1 + len(left) // 16]
-        return [_gone(key, self.rows.pop(key)) for key in oldest]
+        return [_expiry_of(key, self.rows.pop(key)) for key in oldest]
 
     def forget_oldest(self) -> list[KeyExpired]:
         """Forget a sixteenth of the keys, oldest first. Gives the changes.
@@ -62,26 +62,26 @@ class IdempotencyKeys:
         that was deleted before it.
         """
         oldest = list(islice(self.rows, 1 + len(self.rows) // 16))
-        return [_gone(key, self.rows.pop(key)) for key in oldest]
+        return [_expiry_of(key, self.rows.pop(key)) for key in oldest]
 
     def sweep(self, now: float) -> list[KeyExpired]:
         """Forget the keys whose window is over. Gives the changes."""
         if now < self.expiry_at:
             return []
         over = [key for key, row in self.rows.items() if row.until <= now]
-        gone = [_gone(key, self.rows.pop(key)) for key in over]
+        expired = [_expiry_of(key, self.rows.pop(key)) for key in over]
         earliest = min((row.until for row in self.rows.values()), default=inf)
         gap_s = SWEEP_GAP_S + SWEEP_GAP_S_PER_KEY * len(self.rows)
         self.expiry_at = max(earliest, now + gap_s) if self.rows else inf
-        return gone
+        return expired
 
 
-def _gone(key: int, row: StoredMessage | StoredKey) -> KeyExpired:
+def _expiry_of(key: int, row: StoredMessage | StoredKey) -> KeyExpired:
     return KeyExpired(key, isinstance(row, StoredKey))
 
 
-def is_same(kept: StoredMessage | StoredKey, data: bytes) -> bool:
+def is_same(known: StoredMessage | StoredKey, data: bytes) -> bool:
     """Is `data` that with which the key was first used?"""
-    if isinstance(kept, StoredMessage):
-        return kept.data == data
-    return kept.digest == sha256(data).digest()
+    if isinstance(known, StoredMessage):
+        return known.data == data
+    return known.digest == sha256(data).digest()

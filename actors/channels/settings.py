@@ -41,9 +41,8 @@ class EmptyPolicy(Enum):
 class ChannelSettings(msgspec.Struct, frozen=True):
     """One channel's rules and limits. Times in seconds.
 
-    `subscribers_max`: identities with a number. `dead_letter_expired`: what nobody acked before its
-    deadline
-    goes to the dead-letter channel. `tee` is the stream that its messages are appended to
+    `subscribers_max`: identities with a number. `dead_letter_expired`: expired messages go to the
+    dead-letter channel. `tee` is the stream that its messages are appended to
     (b"": none); `is_kept`: they outlive the node.
     """
 

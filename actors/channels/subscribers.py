@@ -82,7 +82,7 @@ class Subscribers:
     def __init__(
         self,
         name: bytes,
-        roster: SubscriberTable | None,
+        table: SubscriberTable | None,
         buffer: Buffer,
         keys: IdempotencyKeys,
         idle_s: float,
@@ -105,21 +105,21 @@ class Subscribers:
         """Messages that anonymous subscribers had to ack as well, in this run or before it."""
         self.expiry_at = inf
         """No identity expires, or is stored again, before this."""
-        if roster is not None:
-            self._load(roster)
+        if table is not None:
+            self._load(table)
 
-    def _load(self, roster: SubscriberTable) -> None:
-        for number, member in roster.members.items():
-            known = self._known[member.identity] = KnownIdentity(
-                number, member.identity, member.until
+    def _load(self, table: SubscriberTable) -> None:
+        for number, stored in table.members.items():
+            known = self._known[stored.identity] = KnownIdentity(
+                number, stored.identity, stored.until
             )
-            self.expiry_at = min(self.expiry_at, member.until)
-            if member.since is not None:
-                floor = roster.floors.get(number, 0)
-                known.subscription = Subscription(member.since, number, floor)
-                known.subscription.acked |= roster.acked.get(number, set())
+            self.expiry_at = min(self.expiry_at, stored.until)
+            if stored.since is not None:
+                floor = table.floors.get(number, 0)
+                known.subscription = Subscription(stored.since, number, floor)
+                known.subscription.acked |= table.acked.get(number, set())
                 self.subscriptions[number] = known.subscription
-        self.claimed |= roster.acked.get(0, set())
+        self.claimed |= table.acked.get(0, set())
 
     def take_changes(self) -> list[QueueChange]:
         """The changes for the store, once."""
@@ -181,7 +181,7 @@ class Subscribers:
     ) -> KnownIdentity | None:
         """A connection with an identity is attached. Gives the identity, if it has a number.
 
-        `subscribes`: whoever receives in this channel is a subscriber, and so gets one.
+        `subscribes`: receivers of this channel are subscribers, and get a number.
         """
         identity = options.identity
         assert identity is not None
@@ -209,7 +209,7 @@ class Subscribers:
     def _subscribe(self, identity: bytes, now: float) -> KnownIdentity | None:
         """Subscribe an identity to messages from now on, unless it is a subscriber already.
 
-        None: there is no room for another member.
+        None: there is no room for another stored.
         """
         if identity not in self._known and not self.next_number():
             return None

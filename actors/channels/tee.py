@@ -126,7 +126,7 @@ class Tee:
         return tuple(islice(reversed(self._withheld), count))
 
     @property
-    def is_settled(self) -> bool:
+    def can_passivate(self) -> bool:
         """Nothing would be lost by building it anew."""
         is_under_way = self._is_querying or bool(self._in_flight)
         return not self._rows or not (is_under_way or self._withheld)
@@ -146,12 +146,12 @@ class Tee:
 
     def withhold(self, changes: list[Change]) -> list[Change]:
         """Withhold removals of unconfirmed messages. Gives the changes that are left."""
-        kept: list[Change] = []
+        left: list[Change] = []
         for change in changes:
             if type(change) is MessageRemoved and change.id in self._rows:
                 if self._gives_up and not self._in_flight:
                     self._drop(change.id)
-                    kept.append(change)
+                    left.append(change)
                     continue
                 self._withheld[change.id] = [change]
                 self._keys[change.key] = change.id
@@ -160,8 +160,8 @@ class Tee:
                 # The store has to know first that its message is removed.
                 self._withheld[self._keys[change.key]].append(change)
             else:
-                kept.append(change)
-        return kept
+                left.append(change)
+        return left
 
     def append(self, now: float, effects: Effects) -> None:
         """Send what waits, as far as the window allows."""
@@ -280,9 +280,9 @@ class Tee:
     def _release(self, effects: Effects) -> None:
         """Store the removals that need not be withheld any more."""
         for message_id in sorted(each for each in self._withheld if each not in self._rows):
-            gone, *later = self._withheld.pop(message_id)
-            assert isinstance(gone, MessageRemoved), "the removal comes first"
-            effects.changes += (gone, *later)
-            self.withheld_bytes -= gone.size
-            if self._keys.get(gone.key) == message_id:
-                del self._keys[gone.key]
+            removal, *later = self._withheld.pop(message_id)
+            assert isinstance(removal, MessageRemoved), "the removal comes first"
+            effects.changes += (removal, *later)
+            self.withheld_bytes -= removal.size
+            if self._keys.get(removal.key) == message_id:
+                del self._keys[removal.key]

@@ -1,7 +1,7 @@
 """Requests about the jobs of a channel in queue mode, and replies
 (docs/reference/wire-protocol.md, "Jobs").
 
-Times are seconds since 1970, sizes bytes. `number` is the asker's own: an answer carries that of
+Times are seconds since 1970, sizes bytes. `number` is the sender's own: a reply carries that of
 its request. Requests about dead letters go on to the channel that has them, and it answers.
 """
 

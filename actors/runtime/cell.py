@@ -71,7 +71,7 @@ class Behaviour(Protocol):
         """Nothing is stored: without connections the cell can be forgotten."""
 
     @property
-    def is_settled(self) -> bool:
+    def can_passivate(self) -> bool:
         """Without connections, nothing would be lost by building it anew from the store."""
 
     @property

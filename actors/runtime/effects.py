@@ -182,19 +182,19 @@ class EffectQueue:
 
     # Refusals.
 
-    def refuse(self, batch: Batch, code: Code, told: set[RequestKey] | None = None) -> None:
+    def refuse(self, batch: Batch, code: Code, answered: set[RequestKey] | None = None) -> None:
         """Answer every message of the batch that is answered at all, so that no client hangs."""
         port = batch.port
         if port is None:
             for owner, message in zip(batch.ports or (), batch.messages, strict=False):
-                self.refuse(Batch(owner, [message]), code, told)
+                self.refuse(Batch(owner, [message]), code, answered)
             for message in batch.messages:
                 if (bounced := message.bounced(code)) is not None:
                     self._forward(bounced[0], Batch(None, [bounced[1]]))
             return
         requests = [each for each in batch.messages if each.is_answered]
-        if told is not None:
-            told.update(
+        if answered is not None:
+            answered.update(
                 (port, each.number) for each in requests if isinstance(each, DeferredRequest)
             )
         self.enter()
@@ -209,10 +209,10 @@ class EffectQueue:
         behaviour: Behaviour | None,
         undone: Undone,
         code: Code,
-        told: set[RequestKey],
+        answered: set[RequestKey],
     ) -> None:
         """Refuse the requests of batches that are undone, those that a reply of theirs was for,
-        and those that the behaviour has not answered: each one once, and none of `told`."""
+        and those that the behaviour has not answered: each one once, and none of `answered`."""
         refusals: list[tuple[Port, int, Reply]] = []
         for _, effects in undone:
             for port, reply in effects.replies if effects is not None else ():
@@ -224,15 +224,15 @@ class EffectQueue:
         batches = [batch for batch, _ in undone if batch is not None]
         self.enter()
         try:
-            for_each(lambda batch: self.refuse(batch, code, told), batches)
-            for_each(partial(self._refuse_once, told), refusals)
+            for_each(lambda batch: self.refuse(batch, code, answered), batches)
+            for_each(partial(self._refuse_once, answered), refusals)
         finally:
             self.leave()
 
-    def _refuse_once(self, told: set[RequestKey], refusal: tuple[Port, int, Reply]) -> None:
+    def _refuse_once(self, answered: set[RequestKey], refusal: tuple[Port, int, Reply]) -> None:
         port, number, reply = refusal
-        if (port, number) not in told:
-            told.add((port, number))
+        if (port, number) not in answered:
+            answered.add((port, number))
             self._send(port, reply)
 
 

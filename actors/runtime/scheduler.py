@@ -1,11 +1,11 @@
 """The scheduler of a node's cells: inline while that is possible, in bounded turns otherwise.
 
 A batch runs in its sender's turn if its cell is idle, and waits in the cell's mailbox if the cell
-is busy, rests after a crash, or had its share. Mailboxes are bounded in bytes: `submit` says when
-to stop reading, `on_capacity` when to go on. One heap holds every deadline.
+is busy, paused after a crash, or had its share. Mailboxes are bounded in bytes: `submit` tells the
+sender when to stop reading, `on_capacity` when to go on. One heap has every deadline.
 
-The mail survives a crash of the behaviour; the batch in hand is not run again, its sender hears
-"outcome unknown". A cell that keeps crashing is quarantined, and the others never notice.
+The mailbox survives a crash of the behaviour; the batch in hand is not run again, and its sender
+gets OUTCOME_UNKNOWN. A cell that keeps crashing is quarantined, without effect on the others.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Scheduler:
         return cell.behaviour if cell is not None else None
 
     @property
-    def is_settled(self) -> bool:
+    def is_idle(self) -> bool:
         """No mailbox waits and no deadline has passed."""
         return not self._queue and self.timers.next_at > self._now()
 
@@ -291,11 +291,11 @@ class Scheduler:
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
         """Build the behaviour; None while its stored state is being loaded."""
         cell.refusal = None  # its quarantine is over, even if its deadline did not come yet
-        kept = self._load(cell.name)
-        if not isinstance(kept, Deferred):
-            return self._build(cell, kept)
+        snapshot = self._load(cell.name)
+        if not isinstance(snapshot, Deferred):
+            return self._build(cell, snapshot)
         cell.resumes_at = inf
-        kept.when_done(partial(self._loaded, cell))
+        snapshot.when_done(partial(self._loaded, cell))
         if cell.behaviour is None and batch is not None:
             self._return(cell, batch)
         return cell.behaviour  # it may have been there at once
@@ -307,17 +307,17 @@ class Scheduler:
         else:
             cell.enqueue(batch, first=True)
 
-    def _loaded(self, cell: Cell, kept: CellSnapshot | Fault) -> None:
+    def _loaded(self, cell: Cell, snapshot: CellSnapshot | Fault) -> None:
         now = self._now()
-        if isinstance(kept, Fault):
-            log.error("cell not loaded: name=%r fault=%s", cell.name, kept.name)
-            is_passing = kept is Fault.UNREADABLE
+        if isinstance(snapshot, Fault):
+            log.error("cell not loaded: name=%r fault=%s", cell.name, snapshot.name)
+            is_passing = snapshot is Fault.UNREADABLE
             pause_s = LOAD_RETRY_S if is_passing else self._settings.restarts.quarantine_s
             self._quarantine(cell, Code.STORAGE_FAILED, pause_s, now)
             return
         cell.resumes_at = 0.0
         try:
-            self._build(cell, kept)
+            self._build(cell, snapshot)
         except Exception:
             self._crashed(cell, None, now)
             return
@@ -326,13 +326,13 @@ class Scheduler:
         if not cell.is_busy:
             self._run(cell, None, now)
 
-    def _build(self, cell: Cell, kept: CellSnapshot) -> Behaviour:
+    def _build(self, cell: Cell, snapshot: CellSnapshot) -> Behaviour:
         attachments = dict(cell.attachments or {})
         for batch in cell.mailbox or ():
             if batch.port is not None and any(isinstance(each, Attach) for each in batch.messages):
                 # It is still to be attached, and pushed nothing before.
                 attachments.pop(batch.port, None)
-        behaviour = cell.revive(self._spawn(cell.name, kept, attachments))
+        behaviour = cell.revive(self._spawn(cell.name, snapshot, attachments))
         if self._is_draining:
             # Before anything makes it push; by itself this has no effects.
             behaviour.handle(Batch(None, [Drain()]), self._now())
@@ -367,7 +367,7 @@ class Scheduler:
             cell.behaviour = None  # an outdated deadline may still refer to the cell
         elif now < idle_at:
             self.timers.arm(cell, idle_at)
-        elif behaviour.is_settled:
+        elif behaviour.can_passivate:
             self.counters.passivations += 1
             cell.behaviour = None
             cell.restarts = None
@@ -396,7 +396,7 @@ class Scheduler:
             self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
 
     def _quarantine(self, cell: Cell, code: Code, pause_s: float, now: float) -> None:
-        """Refuse everything for a while; the others never notice."""
+        """Refuse everything for a while, without effect on other cells."""
         cell.refusal = code
         cell.resumes_at = now + pause_s
         self.timers.arm(cell, cell.resumes_at)

@@ -1,6 +1,6 @@
 """The cell of a stream's state: created by the first query, it reads the stream and follows it.
 
-It keeps nothing in the store: the stream is what its state is made of, after a crash and after a
+It writes nothing to the store: its state is made from the stream, after a crash and after a
 restart as well; records up to a checkpoint need not be read again (`Checkpointing`). It reads like
 any client, through a port of its own, so it shows nothing before that is as durable as the stream
 promises.
@@ -160,7 +160,7 @@ class StateCell:
         return self._is_over and not self._waiting
 
     @property
-    def is_settled(self) -> bool:
+    def can_passivate(self) -> bool:
         return self.is_empty
 
     @property

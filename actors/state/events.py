@@ -1,7 +1,7 @@
 """Events of the State Protocol as JSON: a change of one value, or a control event.
 
 `headers.control` makes an event a control event, also beside `headers.operation` (C.1.1); without
-either it is none, and is told as `InvalidRecord` with the reason, never raised: a reader has to
+either it is none, and becomes an `InvalidRecord` with the reason, no exception: a reader has to
 survive
 whatever stands in a stream.
 """
@@ -41,8 +41,8 @@ class InvalidReason(Enum):
 
     NOT_JSON = "not JSON"
     NO_EVENT = "neither a change nor a control event"
-    UNKNOWN_OPERATION = "an operation that nobody knows"
-    UNKNOWN_CONTROL = "a control event that nobody knows"
+    UNKNOWN_OPERATION = "an unknown operation"
+    UNKNOWN_CONTROL = "an unknown control event"
     NO_NAME = "type or key is missing or is no string"
     NO_VALUE = "an insert or update without a value"
     UNKNOWN_TYPE = "a type that the definition does not have"
@@ -166,8 +166,10 @@ def _decode_slowly(data: bytes, *, is_raw: bool) -> Read[Any]:
     parts: Any = _parts.decode(data) if is_raw else None
     value = parts.value if is_raw else content.get("value", UNSET)
     old_value = parts.old_value if is_raw else content.get("old_value", UNSET)
-    told = ChangeHeaders(found, _text_header(headers, "timestamp"), _text_header(headers, "txid"))
-    return _checked(ChangeEvent(kind, key, told, value, old_value))
+    change_headers = ChangeHeaders(
+        found, _text_header(headers, "timestamp"), _text_header(headers, "txid")
+    )
+    return _checked(ChangeEvent(kind, key, change_headers, value, old_value))
 
 
 def _control(headers: dict[str, Any]) -> ControlEvent | InvalidRecord:

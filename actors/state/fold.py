@@ -212,28 +212,28 @@ class Fold:
         tells it from a later one of its name; `witness` tells its last record from another one."""
         counts = {name: getattr(self.stats, name) for name in _COUNTS}
         state = {kind: dict(self.state.get_type(kind)) for kind in self.state.types}
-        kept = _Checkpoint(FORMAT, born, self.position, state=state, witness=witness, **counts)
-        return msgspec.json.encode(kept)
+        stored = _Checkpoint(FORMAT, born, self.position, state=state, witness=witness, **counts)
+        return msgspec.json.encode(stored)
 
     def restore(self, data: bytes, born: int = 0) -> str:
         """Go on from a checkpoint; gives its witness. Values that do not fit the definition any
         more are rejected as if they came now. Raises BadCheckpoint, and what `take` raises."""
         try:
-            kept = _checkpoints.decode(data)
+            stored = _checkpoints.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise BadCheckpoint(str(exc)) from exc
-        if kept.format != FORMAT or kept.born != born:
+        if stored.format != FORMAT or stored.born != born:
             raise BadCheckpoint("this is no checkpoint of this stream")
         state = MaterializedState()
-        stats = EventStats(**{name: getattr(kept, name) for name in _COUNTS})
+        stats = EventStats(**{name: getattr(stored, name) for name in _COUNTS})
         self.stats = stats
-        for kind, values in kept.state.items():
+        for kind, values in stored.state.items():
             for key, value in values.items():
                 event = ChangeEvent(kind, key, _SETS, value)
                 why = self._definition.judge(event) if self._definition is not None else None
                 if why is None:
                     state.put(kind, key, value)
                 else:
-                    self._reject(kept.position - 1, why, b"")
-        self.state, self.position = state, kept.position
-        return kept.witness
+                    self._reject(stored.position - 1, why, b"")
+        self.state, self.position = state, stored.position
+        return stored.witness

@@ -13,7 +13,7 @@ from millpond.actors.state.events import ChangeEvent, Operation
 class MaterializedState:
     """Values by type and key. A type exists while it has a key.
 
-    What a value is does not matter here: it is kept as it came in its event.
+    Values are stored as they come in events, whatever they are.
     """
 
     __slots__ = ("_types",)

@@ -1,6 +1,6 @@
 """Requests to state cells, and replies. Values are JSON, as they were written.
 
-An answer shows everything that was in the stream, and kept, when it was asked for.
+A reply shows every record that was stored in the stream when the request came.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class CheckpointLoaded(StreamRequest, frozen=True, gc=False):
 
 
 class StateLimits(msgspec.Struct, frozen=True):
-    """A state takes `bytes_max`, all of a node `node_bytes_max`; one that would take more is given
-    up, and refused for `retry_s`. What nobody asked for in `idle_s` is given up as well. Whoever
-    asks waits `wait_s` at most, `waiting_max` of them at a time. All that is written down takes
-    `disk_bytes_max` (0: nothing is); each state after `save_every` records at least."""
+    """Limits of states. One takes `bytes_max`, all of a node `node_bytes_max`; a larger one is
+    given up, and refused for `retry_s` seconds. A state without queries for `idle_s` is given up as well.
+    A query waits `wait_s` at most, and `waiting_max` of them do. All checkpoints together take
+    `disk_bytes_max` (0: none are written), each after `save_every` records at least."""
 
     bytes_max: int = 64 * 2**20
     node_bytes_max: int = 256 * 2**20

@@ -102,7 +102,7 @@ class Stream:
         return self._metadata.created is None and self._reader.is_idle
 
     @property
-    def is_settled(self) -> bool:
+    def can_passivate(self) -> bool:
         return self._reader.is_idle and not self._expiry.is_scanning
 
     @property

@@ -61,7 +61,7 @@ class CatalogCell:
         return self._catalog.is_empty
 
     @property
-    def is_settled(self) -> bool:
+    def can_passivate(self) -> bool:
         return True
 
     @property

@@ -108,7 +108,7 @@ class ChannelHarness:
             due = self.scheduler.timers.next_at
             if due <= end:
                 self.now = max(self.now, due)
-            elif self.scheduler.is_settled:
+            elif self.scheduler.is_idle:
                 break
             self.scheduler.turn(self.now)
         else:

@@ -52,7 +52,7 @@ class Echo:
         return not self.kept
 
     @property
-    def is_settled(self) -> bool:
+    def can_passivate(self) -> bool:
         return True
 
     def handle(self, batch: Batch, now: float) -> Effects:

@@ -24,7 +24,7 @@ def test_an_idle_cell_runs_in_its_sender_s_turn_and_flushes_once() -> None:
     runtime, port = RuntimeHarness(), RecordingPort(1)
     assert runtime.submit(A, port, *gets(0, 3))
     assert port.take() == [GetAck(each, b"") for each in range(3)]
-    assert port.flushes == 1 and runtime.scheduler.is_settled
+    assert port.flushes == 1 and runtime.scheduler.is_idle
 
 
 def test_a_change_is_kept_before_its_reply_is_sent() -> None:
@@ -48,7 +48,7 @@ def test_mail_for_a_busy_cell_waits_for_the_next_turn_in_order() -> None:
     runtime.submit(A, port, Get(1))
     runtime.submit(A, port, Get(4))  # behind what waits already
     assert runtime.ids(A) == [1]
-    assert not runtime.scheduler.is_settled
+    assert not runtime.scheduler.is_idle
     runtime.pass_time(0)
     assert runtime.ids(A) == [1, 2, 3, 4]
 

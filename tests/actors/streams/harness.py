@@ -183,7 +183,7 @@ class StreamHarness:
             due = self.scheduler.timers.next_at
             if due <= end:
                 self.clock.now = max(self.now, due)
-            elif self.scheduler.is_settled:
+            elif self.scheduler.is_idle:
                 break
             self.scheduler.turn(self.now)
         else:
