@@ -103,8 +103,8 @@ class CheckpointLoaded(StreamRequest, frozen=True, gc=False):
 
 class StateLimits(msgspec.Struct, frozen=True):
     """Limits of states. One takes `bytes_max`, all of a node `node_bytes_max`; a larger one is
-    given up, and refused for `retry_s` seconds. A state without queries for `idle_s` is given up as well.
-    A query waits `wait_s` at most, and `waiting_max` of them do. All checkpoints together take
+    given up, and refused for `retry_s` seconds. A state without queries for `idle_s` is given up as
+    well. A query waits `wait_s` at most, and `waiting_max` of them do. All checkpoints together take
     `disk_bytes_max` (0: none are written), each after `save_every` records at least."""
 
     bytes_max: int = 64 * 2**20
