@@ -102,10 +102,11 @@ class CheckpointLoaded(StreamRequest, frozen=True, gc=False):
 
 
 class StateLimits(msgspec.Struct, frozen=True):
-    """Limits of states. One takes `bytes_max`, all of a node `node_bytes_max`; a larger one is
-    given up, and refused for `retry_s` seconds. A state without queries for `idle_s` is given up as
-    well. A query waits `wait_s` at most, and `waiting_max` of them do. All checkpoints together take
-    `disk_bytes_max` (0: none are written), each after `save_every` records at least."""
+    """Limits of states. A state has `bytes_max` bytes at most, all of a node `node_bytes_max`; a
+    larger one is given up, and refused for `retry_s` seconds. A state without queries for
+    `idle_s` is given up as well. A query waits `wait_s` at most, and `waiting_max` of them do.
+    All checkpoints have `disk_bytes_max` bytes (0: none are written), each is written after
+    `save_every` records at least."""
 
     bytes_max: int = 64 * 2**20
     node_bytes_max: int = 256 * 2**20
