@@ -1,1 +1,1 @@
-"""Streams of Millpond nodes in Spark, and back."""
+"""The pipeline: streams of Millpond nodes as sources and sinks of Spark, and tables of state."""

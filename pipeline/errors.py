@@ -1,4 +1,4 @@
-"""What goes wrong in the pipeline, as one line: a stable code, what happened, and what to do."""
+"""The errors of the pipeline, each as one line: a stable code, the cause, and a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LINE = re.compile(r"millpond\[(\w+)\]: (.*)")
 
 
 class PipelineError(Exception):
-    """It cannot go on. Its text survives Spark's wrapping, which keeps nothing but text."""
+    """An error of the pipeline. Its text survives Spark's wrapping, which keeps only text."""
 
     def __init__(self, code: str, text: str, hint: str = "") -> None:
         line = f"millpond[{code}]: {text}" + (f" ({hint})" if hint else "")
@@ -22,12 +22,12 @@ class PipelineError(Exception):
 
     @property
     def code(self) -> str:
-        """What programs tell it by."""
+        """The stable code, for programs."""
         return self._parts[0]
 
 
 class BadOption(PipelineError):
-    """An option of the source or the sink cannot be."""
+    """An option of the source or the sink is unknown or has a wrong value."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__("bad_option", text, hint)
@@ -37,10 +37,10 @@ class BadOption(PipelineError):
 
 
 class DataLost(PipelineError):
-    """Records that were to be read are not there any more."""
+    """Records were trimmed before they were read."""
 
     def __init__(self, text: str) -> None:
-        hint = "the option failOnDataLoss=false goes on with what there is"
+        hint = "the option failOnDataLoss=false skips lost records"
         super().__init__("data_lost", text, hint)
 
     def __reduce__(self) -> tuple[type[PipelineError], tuple[str, str, str]]:
@@ -48,17 +48,17 @@ class DataLost(PipelineError):
 
 
 def last_line(text: str) -> str | None:
-    """The line of a PipelineError in whatever Spark made of it; the last one counts."""
+    """The last line of a PipelineError in an error text of Spark."""
     found: Sequence[re.Match[str]] = list(_LINE.finditer(text))
     return found[-1].group(0).rstrip() if found else None
 
 
 def found_in(text: str) -> PipelineError:
-    """The PipelineError in whatever Spark made of it, or one with what was thrown last."""
+    """The PipelineError in an error text of Spark, or one with the last exception in it."""
     line = last_line(text)
-    told = None if line is None else _LINE.fullmatch(line)
-    if told is not None:
-        return PipelineError(told[1], told[2])
+    parts = None if line is None else _LINE.fullmatch(line)
+    if parts is not None:
+        return PipelineError(parts[1], parts[2])
     thrown = _THROWN.findall(text.partition("JVM stacktrace:")[0])
-    why = thrown[-1] if thrown else text.strip().partition("\n")[0]
-    return PipelineError("spark_failed", why, "--log-level error tells more")
+    cause = thrown[-1] if thrown else text.strip().partition("\n")[0]
+    return PipelineError("spark_failed", cause, "--log-level error shows more")

@@ -1,7 +1,7 @@
-"""The options of the source and the sink: named as Spark's Kafka source names them, checked once.
+"""The options of the source and the sink, named like those of Spark's Kafka source.
 
-Spark hands them over in lower case. One that nobody knows is refused: a typing error would read
-everything, or nothing.
+Spark passes names in lower case. An unknown option is refused: with a typing error a query would
+read everything, or nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPart
 ADDRESS = "http://127.0.0.1:7404"
 BASIN = "millpond"
 NODE_STRIDE = 1000
-"""The node at place i of `address` has the partitions from i * 1000 on: no topic has more."""
+"""Node i of `address` has the partitions from i * 1000 on: no topic has more."""
 
 _CONNECTION = (
     "address", "basin", "timeoutMs", "token", "tokenFile", "tlsCa", "tlsCert", "tlsKey",
@@ -32,13 +32,13 @@ _SOURCE = (
     "includeHeaders", "fetchRows", "fetchBytes", "pushdown",
 )  # fmt: skip
 _SINK = ("topic", "writerId", "batchId", "checkpointLocation", "queryName")
-"""The last two are Spark's own, which it hands on."""
+"""The last two are options of Spark, which passes them on."""
 _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Where the nodes are, and how they are spoken to. Goes to the executors as it is."""
+    """The nodes and the connection options. Executors get this object."""
 
     addresses: tuple[str, ...] = (ADDRESS,)
     basin: str = BASIN
@@ -51,7 +51,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which streams: exactly one of the three."""
+    """The streams of a query, by exactly one of the three fields."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -60,9 +60,10 @@ class Subscription:
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """Where a query begins or ends: for all partitions, or for some of them one by one.
+    """The begin or the end of a query, for all partitions or for each.
 
-    `offset` and `offsets` are sequences, EARLIEST or LATEST; times are in milliseconds and win.
+    `offset` and `offsets` are sequences, EARLIEST or LATEST. Times are in milliseconds, and take
+    precedence.
     """
 
     offset: int
@@ -70,12 +71,12 @@ class OffsetBound:
     time_ms: int | None = None
     times: Offsets = field(default_factory=dict)
     is_strict: bool = False
-    """A time behind the last record is an error; else it means the tail."""
+    """A time behind the last record is an error; default it means the tail."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All of them."""
+    """All options of the source."""
 
     nodes: Nodes
     subscription: Subscription
@@ -94,7 +95,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """All of them."""
+    """All options of the sink."""
 
     nodes: Nodes
     topic: str | None = None
@@ -104,29 +105,29 @@ class SinkOptions:
 
 def source_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """The source's options. Raises BadOption."""
-    take = _Taken(given, (*_CONNECTION, *_SOURCE))
-    start = _edge(take, "starting", LATEST if is_streaming else EARLIEST)
+    reader = _OptionReader(given, (*_CONNECTION, *_SOURCE))
+    start = _bound(reader, "starting", LATEST if is_streaming else EARLIEST)
     if start.offset == LATEST and not is_streaming:
         raise BadOption("startingOffsets: a batch query cannot begin at latest")
-    end = _edge(take, "ending", LATEST)
+    end = _bound(reader, "ending", LATEST)
     if end.offset == EARLIEST or EARLIEST in end.offsets.values():
         raise BadOption("endingOffsets: a query cannot end at earliest")
-    if is_streaming and any(name.startswith("ending") for name in take.given):
+    if is_streaming and any(name.startswith("ending") for name in reader.given):
         raise BadOption("ending...: a streaming query has no end")
     found = SourceOptions(
-        nodes=_nodes(take),
-        subscription=_subscription(take),
+        nodes=_nodes(reader),
+        subscription=_subscription(reader),
         start=start,
         end=end,
-        fail_on_data_loss=take.truth("failOnDataLoss", True),
-        rows_max=take.number("maxOffsetsPerTrigger"),
-        rows_min=take.number("minOffsetsPerTrigger"),
-        delay_max_ms=_duration_ms(take.text("maxTriggerDelay") or "15m"),
-        partitions_min=take.number("minPartitions"),
-        with_headers=take.truth("includeHeaders", False),
-        fetch_rows=take.number("fetchRows") or 10_000,
-        fetch_bytes=take.number("fetchBytes") or 8 * 2**20,
-        pushes_down=take.truth("pushdown", False),
+        fail_on_data_loss=reader.truth("failOnDataLoss", True),
+        rows_max=reader.number("maxOffsetsPerTrigger"),
+        rows_min=reader.number("minOffsetsPerTrigger"),
+        delay_max_ms=_duration_ms(reader.text("maxTriggerDelay") or "15m"),
+        partitions_min=reader.number("minPartitions"),
+        with_headers=reader.truth("includeHeaders", False),
+        fetch_rows=reader.number("fetchRows") or 10_000,
+        fetch_bytes=reader.number("fetchBytes") or 8 * 2**20,
+        pushes_down=reader.truth("pushdown", False),
     )
     if found.rows_min and found.rows_max and found.rows_min > found.rows_max:
         raise BadOption("minOffsetsPerTrigger: above maxOffsetsPerTrigger")
@@ -135,23 +136,23 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOpt
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The sink's options. Raises BadOption."""
-    take = _Taken(given, (*_CONNECTION, *_SINK))
-    nodes = _nodes(take)
+    reader = _OptionReader(given, (*_CONNECTION, *_SINK))
+    nodes = _nodes(reader)
     if len(nodes.addresses) > 1:
         raise BadOption("address: a sink writes to one node")
-    writer = take.text("writerId")
+    writer = reader.text("writerId")
     if writer is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", writer) is None:
         raise BadOption("writerId: 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
-    batch = take.text("batchId")
+    batch = reader.text("batchId")
     if batch is not None and writer is None:
-        raise BadOption("batchId: whose batch?", "with writerId")
+        raise BadOption("batchId: needs writerId")
     if batch is not None and not (batch.isascii() and batch.isdigit() and int(batch) < 2**63):
         raise BadOption(f"batchId: a number, not {batch!r}")
-    return SinkOptions(nodes, take.text("topic"), writer, None if batch is None else int(batch))
+    return SinkOptions(nodes, reader.text("topic"), writer, None if batch is None else int(batch))
 
 
-class _Taken:
-    """Options by their names, whatever the case."""
+class _OptionReader:
+    """A reader of options by their names in any case."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self.given = {name.lower(): value for name, value in given.items()}
@@ -159,9 +160,7 @@ class _Taken:
         for name in self.given:
             if name not in names:
                 near = get_close_matches(name, names, 1)
-                raise BadOption(
-                    f"there is no option {name!r}", f"{names[near[0]]}?" if near else ""
-                )
+                raise BadOption(f"unknown option {name!r}", f"{names[near[0]]}?" if near else "")
 
     def text(self, name: str) -> str | None:
         value = self.given.get(name.lower())
@@ -177,30 +176,30 @@ class _Taken:
             raise BadOption(f"{name}: a number of at least 1, not {value!r}")
         return int(value)
 
-    def truth(self, name: str, otherwise: bool) -> bool:
+    def truth(self, name: str, default: bool) -> bool:
         value = self.text(name)
-        found = {None: otherwise, "true": True, "false": False}.get(value and value.lower())
+        found = {None: default, "true": True, "false": False}.get(value and value.lower())
         if found is None:
             raise BadOption(f"{name}: true or false, not {value!r}")
         return found
 
 
-def _nodes(take: _Taken) -> Nodes:
-    addresses = tuple(map(_address, (take.text("address") or ADDRESS).split(",")))
-    token, token_file = take.text("token"), take.text("tokenFile")
+def _nodes(reader: _OptionReader) -> Nodes:
+    addresses = tuple(map(_address, (reader.text("address") or ADDRESS).split(",")))
+    token, token_file = reader.text("token"), reader.text("tokenFile")
     if token_file is not None:
         try:
             token = Path(token_file).read_text("utf-8").split()[0]
         except (OSError, UnicodeDecodeError, IndexError):
-            raise BadOption(f"tokenFile: there is no token in {token_file}") from None
+            raise BadOption(f"tokenFile: no token in {token_file}") from None
     return Nodes(
         addresses,
-        take.text("basin") or BASIN,
-        take.number("timeoutMs") or 60_000,
+        reader.text("basin") or BASIN,
+        reader.number("timeoutMs") or 60_000,
         token,
-        take.text("tlsCa"),
-        take.text("tlsCert"),
-        take.text("tlsKey"),
+        reader.text("tlsCa"),
+        reader.text("tlsCert"),
+        reader.text("tlsKey"),
     )
 
 
@@ -213,11 +212,11 @@ def _address(text: str) -> str:
     return address
 
 
-def _subscription(take: _Taken) -> Subscription:
-    given = [each for each in ("subscribe", "subscribePattern", "assign") if take.text(each)]
+def _subscription(reader: _OptionReader) -> Subscription:
+    given = [each for each in ("subscribe", "subscribePattern", "assign") if reader.text(each)]
     if len(given) != 1:
         raise BadOption("exactly one of subscribe, subscribePattern and assign is needed")
-    text = take.text(given[0]) or ""
+    text = reader.text(given[0]) or ""
     if given[0] == "subscribe":
         names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
         if not names:
@@ -238,33 +237,33 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         rows = {topic: {str(each): 0 for each in numbers} for topic, numbers in found.items()}
     except (ValueError, RecursionError, AttributeError, TypeError):
         raise BadOption("assign: not such JSON", 'such as {"orders":[0,1]}') from None
-    places = tuple(sorted(flat(rows, "assign")))
-    if not places:
+    partitions = tuple(sorted(flat(rows, "assign")))
+    if not partitions:
         raise BadOption("assign: no partition is named")
-    return places
+    return partitions
 
 
-def _edge(take: _Taken, side: str, otherwise: int) -> OffsetBound:
-    strategy = (take.text("startingOffsetsByTimestampStrategy") or "error").lower()
+def _bound(reader: _OptionReader, side: str, default: int) -> OffsetBound:
+    strategy = (reader.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
         raise BadOption(f"startingOffsetsByTimestampStrategy: error or latest, not {strategy!r}")
     is_strict = strategy == "error" and side == "starting"
-    time = take.text(f"{side}Timestamp")
+    time = reader.text(f"{side}Timestamp")
     if time is not None:
         if not (time.isascii() and time.isdigit()):
             raise BadOption(f"{side}Timestamp: milliseconds since 1970, not {time!r}")
-        return OffsetBound(otherwise, time_ms=int(time), is_strict=is_strict)
-    by_time = take.text(f"{side}OffsetsByTimestamp")
+        return OffsetBound(default, time_ms=int(time), is_strict=is_strict)
+    by_time = reader.text(f"{side}OffsetsByTimestamp")
     if by_time is not None:
         times = decode(by_time, f"{side}OffsetsByTimestamp")
-        return OffsetBound(otherwise, times=times, is_strict=is_strict)
-    text = take.text(f"{side}Offsets")
+        return OffsetBound(default, times=times, is_strict=is_strict)
+    text = reader.text(f"{side}Offsets")
     if text is None:
-        return OffsetBound(otherwise)
+        return OffsetBound(default)
     word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if word is not None:
         return OffsetBound(word)
-    return OffsetBound(otherwise, offsets=decode(text, f"{side}Offsets", EARLIEST))
+    return OffsetBound(default, offsets=decode(text, f"{side}Offsets", EARLIEST))
 
 
 def _duration_ms(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Found by Spark itself, so that `spark.read.format("millpond")` needs no registration."""
+"""The entry point for Spark, which finds it by its name: `spark.read.format("millpond")` works."""
 
 from millpond.pipeline.spark.source import MillpondSource as DefaultSource
 

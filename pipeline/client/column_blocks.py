@@ -37,7 +37,7 @@ def decode_blocks(data: bytes) -> Iterator[Columns]:
 
 
 def _decode(data: bytes, at: int) -> tuple[Columns, int]:
-    """A block, and where it ends."""
+    """A block and its end."""
     count, flags, first, timestamp, size, _ = _HEAD.unpack_from(data, at)
     at += _HEAD.size
     if not count:

@@ -27,12 +27,12 @@ class Columns(NamedTuple):
     headers: list[Headers] | None = None
 
     def part(self, kept: slice) -> Columns:
-        """Some of them."""
+        """A slice of the records."""
         headers = None if self.headers is None else self.headers[kept]
         return Columns(self.sequences[kept], self.timestamps[kept], self.bodies[kept], headers)
 
     def chosen(self, kept: list[int]) -> Columns:
-        """Those at these places."""
+        """The records at these indices."""
         headers = None if self.headers is None else [self.headers[i] for i in kept]
         places = np.array(kept, np.int64)
         bodies = self.bodies.take(pa.array(places))

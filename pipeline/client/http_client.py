@@ -1,6 +1,6 @@
-"""A small blocking client of one node's HTTP listener; no event loop, for Spark's workers.
+"""A blocking client of one node's HTTP listener, without an event loop, for Spark's workers.
 
-Whatever passes is tried again with growing pauses, until nothing came for `timeout_ms`.
+Temporary failures are retried with growing delays, until no answer has come for `timeout_ms`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from millpond.pipeline.client.s2_codec import TERMINAL, next_frame
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.options import Nodes
 
-PAUSE_S, PAUSE_S_MAX = 0.05, 2.0
+DELAY_S, DELAY_S_MAX = 0.05, 2.0
 ANSWER_BYTES_MAX = 16 * 2**20
 QUIET_S_MAX = 30.0
-"""A node that sends nothing for so long in the middle of an answer counts as lost."""
-_LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
-_DECIDED = ("ALERT", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-"""What TLS fails by the next time as well."""
+"""A node that is silent for so long in the middle of an answer counts as unreachable."""
+_RETRIED_STATUSES = frozenset((408, 425, 429, 500, 502, 503, 504))
+_FINAL_TLS_ERRORS = ("ALERT", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""TLS errors that another attempt would have, too."""
 _COLUMNS = "s2s/columns"
 _S2S = {"content-type": "s2s/proto", "accept": _COLUMNS}
 
@@ -35,58 +35,61 @@ T = TypeVar("T")
 
 
 class NodeUnreachable(Exception):
-    """No answer for now: it is worth another try."""
+    """A temporary failure: the request can be retried."""
 
 
 class NoSuchStream(PipelineError):
     """The node has no stream of this name."""
 
     def __init__(self, stream: str, address: str) -> None:
-        super().__init__("no_stream", f"there is no stream {stream!r} at {address}")
+        super().__init__("no_stream", f"no stream {stream!r} at {address}")
 
     def __reduce__(self) -> tuple[type[PipelineError], tuple[str, str, str]]:
         return PipelineError, self._parts
 
 
 class NodeClient:
-    """One node; one connection, made when it is needed. Not for several threads at once."""
+    """A client of one node over one connection, which is made on first use. Not thread-safe."""
 
     def __init__(self, nodes: Nodes, index: int) -> None:
         self.address = nodes.addresses[index]
         self._nodes = nodes
-        self._line: HTTPConnection | None = None
+        self._connection: HTTPConnection | None = None
 
     def close(self) -> None:
-        """It can be used again."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        """Close the connection; the next request makes a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    # What is asked of streams.
+    # Requests on streams.
 
     def names(self, prefix: str = "") -> list[str]:
-        """All streams whose names begin so."""
+        """The names of all streams with a prefix."""
         found: list[str] = []
         last, has_more = "", True
         while has_more:
             query = {"prefix": prefix, "start_after": last, "limit": 1000}
-            page = self.ask_json("GET", f"/v1/streams?{urlencode(query)}")
+            page = self.request_json("GET", f"/v1/streams?{urlencode(query)}")
             found += [each["name"] for each in page["streams"] if not each.get("deleted_at")]
             has_more = page["has_more"] and bool(page["streams"])
             last = page["streams"][-1]["name"] if has_more else ""
         return found
 
     def tail(self, stream: str) -> int:
-        """The sequence behind the last record. Raises NoSuchStream."""
-        found = self.ask_json("GET", f"{_path(stream)}/tail", stream=stream)
+        """The sequence after the last record. Raises NoSuchStream."""
+        found = self.request_json("GET", f"{_path(stream)}/tail", stream=stream)
         return int(found["tail"]["seq_num"])
 
     def first(self, stream: str, query: Mapping[str, int]) -> int | None:
-        """The sequence of the first record of a read; None: there is none from there on."""
-        asked = urlencode({**query, "count": 1})
-        status, body = self._patiently(
+        """The sequence of the first record of a read; None: no record from there on."""
+        query_text = urlencode({**query, "count": 1})
+        status, body = self._retried(
             partial(
-                self._ask, "GET", f"{_path(stream)}?{asked}", {"accept": "application/protobuf"}
+                self._request,
+                "GET",
+                f"{_path(stream)}?{query_text}",
+                {"accept": "application/protobuf"},
             )
         )
         if status == 416:
@@ -96,33 +99,33 @@ class NodeClient:
         return int(found[0]) if len(found) else None
 
     def earliest(self, stream: str) -> int:
-        """The sequence of the first record there is, or the tail."""
+        """The sequence of the first record, or the tail of an empty stream."""
         found = self.first(stream, {"seq_num": 0})
         return self.tail(stream) if found is None else found
 
     def at_time(self, stream: str, time_ms: int) -> int | None:
-        """The sequence of the first record of that time or later; None: there is none."""
+        """The sequence of the first record of that time or later; None: no such record."""
         return self.first(stream, {"timestamp": time_ms})
 
     def read(self, stream: str, start: int, end: int) -> Iterator[Columns]:
-        """Records from `start` to before `end`, as far as there are any; over lost connections."""
+        """Records from `start` to before `end`, across lost connections, up to the tail."""
         give_up_at = time.monotonic() + self._limit_s
-        pause = PAUSE_S
+        delay = DELAY_S
         while start < end:
             try:
                 for columns in self._session(stream, start, end - start):
                     start = int(columns.sequences[-1]) + 1
-                    give_up_at, pause = time.monotonic() + self._limit_s, PAUSE_S
+                    give_up_at, delay = time.monotonic() + self._limit_s, DELAY_S
                     yield columns
                     if start >= end:
                         return
                 return
             except NodeUnreachable as error:
-                pause = self._rest(pause, give_up_at, error)
+                delay = self._wait(delay, give_up_at, error)
 
     def _session(self, stream: str, start: int, count: int) -> Iterator[Columns]:
-        asked = urlencode({"seq_num": start, "count": count, "clamp": "true"})
-        response = self._send("GET", f"{_path(stream)}?{asked}", _S2S, None)
+        query_text = urlencode({"seq_num": start, "count": count, "clamp": "true"})
+        response = self._send("GET", f"{_path(stream)}?{query_text}", _S2S, None)
         if response.status != 200:
             body = self._whole(response)
             if response.status == 416:
@@ -146,15 +149,17 @@ class NodeClient:
         try:
             return next_frame(response.read)
         except (OSError, HTTPException, EOFError) as error:
-            raise self._lost(error) from None
+            raise self._unreachable(error) from None
 
     # One request.
 
-    def ask_json(self, method: str, path: str, body: bytes | None = None, stream: str = "") -> Any:
-        """What a request is answered with, tried again where that helps. Raises PipelineError."""
-        return json.loads(self.ask_bytes(method, path, body, stream=stream) or b"null")
+    def request_json(
+        self, method: str, path: str, body: bytes | None = None, stream: str = ""
+    ) -> Any:
+        """The answer to a request as JSON, with retries. Raises PipelineError."""
+        return json.loads(self.request_bytes(method, path, body, stream=stream) or b"null")
 
-    def ask_bytes(
+    def request_bytes(
         self,
         method: str,
         path: str,
@@ -163,76 +168,79 @@ class NodeClient:
         media: str = "application/json",
         stream: str = "",
     ) -> bytes:
-        """The same as bytes."""
+        """The answer to a request as bytes, with retries. Raises PipelineError."""
         headers = {} if body is None else {"content-type": media}
 
-        def ask() -> bytes:
-            status, answer = self._ask(method, path, headers, body)
+        def attempt() -> bytes:
+            status, answer = self._request(method, path, headers, body)
             self.check(status, answer, stream)
             return answer
 
-        return self._patiently(ask)
+        return self._retried(attempt)
 
     def check(self, status: int, body: bytes, stream: str) -> None:
-        """Raises Lost and PipelineError for what is no success."""
+        """Raise NodeUnreachable or PipelineError for a status that is no success."""
         if status < 300:
             return
-        code, text = _told(body)
+        code, text = _error_of(body)
         if code == "stream_not_found":
             raise NoSuchStream(stream, self.address)
-        if status in _LATER:
+        if status in _RETRIED_STATUSES:
             raise NodeUnreachable(f"{code}: {text}")
-        hint = "the options token and tokenFile" if status in (401, 403) else ""
+        hint = "see the options token and tokenFile" if status in (401, 403) else ""
         raise PipelineError(code, f"{self.address} answered {status}: {text}", hint)
 
-    def _ask(
+    def _request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> tuple[int, bytes]:
         response = self._send(method, path, headers, body)
         answer = self._whole(response)
-        if response.status in _LATER:
-            code, text = _told(answer)
+        if response.status in _RETRIED_STATUSES:
+            code, text = _error_of(answer)
             raise NodeUnreachable(f"{code}: {text}")
         return response.status, answer
 
     def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> HTTPResponse:
-        if self._line is None:
-            self._line = self._dial()
-        line = self._line
-        told = {"s2-basin": self._nodes.basin, **headers}
+        if self._connection is None:
+            self._connection = self._dial()
+        connection = self._connection
+        sent = {"s2-basin": self._nodes.basin, **headers}
         if self._nodes.token is not None:
-            told["authorization"] = f"Bearer {self._nodes.token}"
+            sent["authorization"] = f"Bearer {self._nodes.token}"
         try:
-            line.request(method, path, body, told)
-            return line.getresponse()
+            connection.request(method, path, body, sent)
+            return connection.getresponse()
         except ssl.SSLCertVerificationError as error:
             self.close()
             text = f"{self.address}: {error.verify_message}"
-            raise PipelineError("tls_refused", text, "the option tlsCa") from None
+            raise PipelineError("tls_refused", text, "see the option tlsCa") from None
         except ssl.SSLError as error:
-            if not any(each in (error.reason or "") for each in _DECIDED):
-                raise self._lost(error) from None
+            if not any(each in (error.reason or "") for each in _FINAL_TLS_ERRORS):
+                raise self._unreachable(error) from None
             self.close()
-            text, hint = f"{self.address}: {error.reason}", "the options tlsCert, tlsKey; https?"
+            text, hint = (
+                f"{self.address}: {error.reason}",
+                "see the options tlsCert and tlsKey; is it https?",
+            )
             raise PipelineError("tls_refused", text.lower().replace("_", " "), hint) from None
         except (OSError, HTTPException) as error:
-            raise self._lost(error) from None
+            raise self._unreachable(error) from None
 
     def _whole(self, response: HTTPResponse) -> bytes:
-        """A body, in full: `read` of a known length raises where it is cut short."""
+        """A whole body: `read` of a known length raises if it is cut short."""
         is_sized = response.length is not None and response.length <= ANSWER_BYTES_MAX
         try:
             body = response.read() if is_sized else response.read(ANSWER_BYTES_MAX)
             if response.isclosed() or not response.read(1):
                 return body
         except (OSError, HTTPException) as error:
-            raise self._lost(error) from None
+            raise self._unreachable(error) from None
         self.close()
-        raise PipelineError("bad_answer", f"{self.address}: an answer without end")
+        raise PipelineError("bad_answer", f"{self.address}: the answer has no end")
 
-    def _lost(self, error: Exception) -> NodeUnreachable:
+    def _unreachable(self, error: Exception) -> NodeUnreachable:
         self.close()
         return NodeUnreachable(str(error) or type(error).__name__)
 
@@ -252,30 +260,30 @@ class NodeClient:
             )
         return HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout)
 
-    # Trying again.
+    # Retries.
 
     @property
     def _limit_s(self) -> float:
         return self._nodes.timeout_ms / 1000
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _retried(self, attempt: Callable[[], T]) -> T:
         give_up_at = time.monotonic() + self._limit_s
-        pause = PAUSE_S
+        delay = DELAY_S
         while True:
             try:
-                return ask()
+                return attempt()
             except NodeUnreachable as error:
-                pause = self._rest(pause, give_up_at, error)
+                delay = self._wait(delay, give_up_at, error)
 
-    def _rest(self, pause: float, give_up_at: float, error: NodeUnreachable) -> float:
-        """Wait a little; gives the next pause. Raises PipelineError where it is too late."""
-        if time.monotonic() + pause > give_up_at:
+    def _wait(self, delay: float, give_up_at: float, error: NodeUnreachable) -> float:
+        """Wait before a retry; returns the next delay. Raises PipelineError after the limit."""
+        if time.monotonic() + delay > give_up_at:
             text = f"{self.address} did not answer for {self._limit_s:g} s: {error}"
             raise PipelineError(
-                "node_away", text, "the option timeoutMs; a restart goes on"
+                "node_away", text, "see the option timeoutMs; a restart continues"
             ) from None
-        time.sleep(pause * uniform(0.5, 1.0))
-        return min(2 * pause, PAUSE_S_MAX)
+        time.sleep(delay * uniform(0.5, 1.0))
+        return min(2 * delay, DELAY_S_MAX)
 
 
 def _decode_frame(body: bytes) -> Iterator[Columns]:
@@ -288,8 +296,8 @@ def _path(stream: str) -> str:
     return f"/v1/streams/{quote(stream, safe='')}/records"
 
 
-def _told(body: bytes) -> tuple[str, str]:
-    """The code and the text of a refusal."""
+def _error_of(body: bytes) -> tuple[str, str]:
+    """The code and the text of an error answer."""
     try:
         found = json.loads(body)
         return str(found["code"]), str(found["message"])

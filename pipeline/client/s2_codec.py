@@ -90,18 +90,21 @@ def encode_records(records: list[tuple[bytes, Headers, int | None]]) -> bytes:
     """A body, headers and milliseconds each, as an append has them."""
     batch = _NEW()
     for body, headers, timestamp in records:
-        added = batch.records.add(body=body)
+        with_sample = batch.records.add(body=body)
         if timestamp is not None:
-            added.timestamp = timestamp
+            with_sample.timestamp = timestamp
         for name, value in headers:
-            added.headers.add(name=name, value=value)
+            with_sample.headers.add(name=name, value=value)
     encoded: bytes = batch.SerializeToString()
     return encoded
 
 
 def next_frame(read: Callable[[int], bytes]) -> tuple[int, bytes] | None:
-    """The flag and the body of a session's next frame; None: it is over. `read` gives fewer bytes
-    than asked for at the end only. Raises PipelineError, and EOFError for half a frame."""
+    """The flag and the body of a session's next frame; None at the end.
+
+    `read` returns fewer bytes than requested only at the end. Raises PipelineError, and EOFError
+    for half a frame.
+    """
     head = read(HEAD_BYTES)
     if not head:
         return None

@@ -1,1 +1,1 @@
-"""What `millpond pipeline` does, command by command."""
+"""The commands of `millpond pipeline`."""

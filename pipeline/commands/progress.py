@@ -1,4 +1,4 @@
-"""What a job tells while it runs: a bar where a person looks, a line for each batch elsewhere."""
+"""The progress of a job: a bar on a terminal, otherwise a line for each batch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from millpond.pipeline.state.report import Sample
 
 
 class Progress(Protocol):
-    """Is told of each batch; a live one of what is left, too."""
+    """A display of batches; a live one also shows how many records are left."""
 
     is_live: bool
 
     def batch(self, sample: Sample) -> None:
-        """A batch is done."""
+        """Show a finished batch."""
 
     def left(self, done: int, left: int) -> None:
-        """So many records were read in this run, and so many are left."""
+        """Show how many records this run has read, and how many are left."""
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """End the display."""
 
 
 class Lines:
-    """A line for each batch."""
+    """A line on stderr for each batch."""
 
     is_live = False
 
@@ -33,18 +33,20 @@ class Lines:
         self._as_json = as_json
 
     def batch(self, sample: Sample) -> None:
-        text = json.dumps({"event": "batch", **vars(sample)}) if self._as_json else told(sample)
+        text = (
+            json.dumps({"event": "batch", **vars(sample)}) if self._as_json else batch_line(sample)
+        )
         print(text, file=sys.stderr, flush=True)
 
     def left(self, done: int, left: int) -> None:
-        """Lines are for batches."""
+        """Lines do not show this."""
 
     def close(self) -> None:
         """Lines stay."""
 
 
 class Bar:
-    """A bar that grows towards what there is to read."""
+    """A bar that grows with the records read."""
 
     is_live = True
 
@@ -78,8 +80,8 @@ class Bar:
         self._bars.stop()
 
 
-def told(sample: Sample) -> str:
-    """A batch in words."""
+def batch_line(sample: Sample) -> str:
+    """A batch as a line of text."""
     return (
         f"batch {sample.batch}: {sample.records} records in {sample.seconds:.1f} s, "
         f"{sample.rejected} rejected, {sample.lag} left"
@@ -87,5 +89,5 @@ def told(sample: Sample) -> str:
 
 
 def progress(*, as_json: bool) -> Progress:
-    """What suits where standard error goes."""
+    """A bar on a terminal, lines elsewhere."""
     return Bar() if sys.stderr.isatty() and not as_json else Lines(as_json=as_json)

@@ -1,4 +1,4 @@
-"""`millpond pipeline run`: a job, and what it tells while it runs."""
+"""`millpond pipeline run`: a job with its progress and report."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from millpond.pipeline.commands.progress import Progress, progress
 from millpond.pipeline.errors import BadOption, found_in
-from millpond.pipeline.spark.session import build_session, failures_told
+from millpond.pipeline.spark.session import build_session, spark_errors
 from millpond.pipeline.state.formats import table_in
 from millpond.pipeline.state.job import BatchReport, JobOptions, run_job, source_of
 from millpond.pipeline.state.progress import QueryProgress
-from millpond.pipeline.state.report import Sample, added, report_page
+from millpond.pipeline.state.report import Sample, report_page, with_sample
 from millpond.pipeline.state.schemas import load_schemas
 from millpond.pipeline.state.table import write_whole
 
-_OWN_WORDS = {
+_CLI_OPTIONS = {
     "token and tokenFile": "--token-file",
     "failOnDataLoss=false": "--skip-lost",
     "timeoutMs": "--timeout",
@@ -29,37 +29,37 @@ _OWN_WORDS = {
     "tlsCert": "--cert",
     "tlsKey": "--cert-key",
 }
-LOOK_S = 0.2
+POLL_S = 0.2
 REPORT_S = 10.0
 
 
 def run_pipeline(args: argparse.Namespace) -> None:
-    """Run a job until it is through, or stopped. Raises PipelineError."""
+    """Run a job to its end, or until it is stopped. Raises PipelineError."""
     options = options_of(args)
     table = table_in(options.table, options.format)
-    with table.lock(), closing(QueryProgress(source_of(options), options.checkpoint)) as course:
-        course.begin()
+    with table.lock(), closing(QueryProgress(source_of(options), options.checkpoint)) as query:
+        query.begin()
         conf = dict(_setting(each) for each in args.conf)
-        with closing(progress(as_json=args.json)) as telling:
+        with closing(progress(as_json=args.json)) as display:
             session = build_session(
                 "millpond pipeline", args.master, conf, log_level=args.log_level
             )
-            with failures_told():
+            with spark_errors():
                 try:
-                    _follow(session, options, _Seen(course, telling), args)
+                    _watch(session, options, _BatchLog(query, display), args)
                 finally:
                     session.stop()
 
 
-def own_words(text: str) -> str:
-    """An error that names options of the source, with the words of the command line for them."""
-    for name, word in _OWN_WORDS.items():
+def with_cli_options(text: str) -> str:
+    """An error text with command-line options in place of options of the source."""
+    for name, word in _CLI_OPTIONS.items():
         text = text.replace(name, word)
     return text
 
 
 def options_of(args: argparse.Namespace) -> JobOptions:
-    """What a command line asks for. Raises BadOption."""
+    """The options of a job from the command line. Raises BadOption."""
     for name in ("keep", "buckets", "max_per_batch", "every"):
         value = getattr(args, name)
         least = 0.1 if name == "every" else 1
@@ -99,54 +99,54 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _follow(session: Any, options: JobOptions, seen: _Seen, args: argparse.Namespace) -> None:
-    """See the query to its end. Raises PipelineError."""
-    query = run_job(session, options, seen.came.put)
+def _watch(session: Any, options: JobOptions, batches: _BatchLog, args: argparse.Namespace) -> None:
+    """Run the query to its end. Raises PipelineError."""
+    query = run_job(session, options, batches.reports.put)
     stopped = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stopped.set())
     reported_at = time.monotonic()
     try:
-        while query.isActive and not stopped.wait(LOOK_S):
-            seen.look()
+        while query.isActive and not stopped.wait(POLL_S):
+            batches.update()
             if time.monotonic() > reported_at + REPORT_S:
-                _report(args, seen)
+                _report(args, batches)
                 reported_at = time.monotonic()
         query.stop()
-        seen.look()
+        batches.update()
     finally:
-        _report(args, seen)
+        _report(args, batches)
     error = query.exception()
     if error is not None and not stopped.is_set():
         raise found_in(str(error))
 
 
-def _report(args: argparse.Namespace, seen: _Seen) -> None:
+def _report(args: argparse.Namespace, batches: _BatchLog) -> None:
     if args.report is not None:
-        page = report_page(f"state of {args.subscribe}", seen.samples)
+        page = report_page(f"state of {args.subscribe}", batches.samples)
         write_whole(args.report, page.encode())
 
 
-class _Seen:
-    """What became known of a job, told as it becomes known; batches come from another thread."""
+class _BatchLog:
+    """The finished batches of a job, displayed as they come from another thread."""
 
-    def __init__(self, course: QueryProgress, telling: Progress) -> None:
-        self.came: SimpleQueue[BatchReport] = SimpleQueue()
+    def __init__(self, query: QueryProgress, display: Progress) -> None:
+        self.reports: SimpleQueue[BatchReport] = SimpleQueue()
         self.samples: list[Sample] = []
-        self._telling = telling
-        self._course = course
+        self._display = display
+        self._query = query
         self._began = time.monotonic()
-        self._last = course.last()
+        self._last = query.last()
 
-    def look(self) -> None:
-        """Tell of what came since the last time."""
-        while not self.came.empty():
-            done = self.came.get()
+    def update(self) -> None:
+        """Display the batches that are new."""
+        while not self.reports.empty():
+            done = self.reports.get()
             self._last = done.batch
-            records, left = self._course.records(done.batch), self._course.left(done.batch)
+            records, left = self._query.records(done.batch), self._query.left(done.batch)
             at = time.monotonic() - self._began
             sample = Sample(done.batch, records, done.seconds, left, done.rejected, at)
-            self.samples = added(self.samples, sample)
-            self._telling.batch(sample)
-        if self._telling.is_live:
-            self._telling.left(self._course.done(self._last), self._course.left(self._last))
+            self.samples = with_sample(self.samples, sample)
+            self._display.batch(sample)
+        if self._display.is_live:
+            self._display.left(self._query.done(self._last), self._query.left(self._last))

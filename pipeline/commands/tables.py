@@ -1,4 +1,4 @@
-"""`millpond pipeline show|query|compact|vacuum`: what is in a table, and how it lies there."""
+"""`millpond pipeline show|query|compact|vacuum`: commands on a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.spark.session import build_session, failures_told
+from millpond.pipeline.spark.session import build_session, spark_errors
 from millpond.pipeline.state.formats import existing
 from millpond.pipeline.state.summary import StateTable
 
@@ -17,7 +17,7 @@ _NAMES = ("topic", "partition", "type", "key", "offset")
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print a table, or the beginning of it. Raises PipelineError."""
+    """Print the first entities of a table. Raises PipelineError."""
     table, summary = existing(args.table)
     rows, lines = 0, []
     for piece in table.buckets():
@@ -36,22 +36,22 @@ def show(args: argparse.Namespace) -> None:
 
 def _line(row: dict[str, Any], *, as_json: bool) -> str:
     if as_json:
-        told = {name: row[name] for name in _NAMES}
-        return json.dumps({**told, "value": json.loads(row["value"])})
+        fields = {name: row[name] for name in _NAMES}
+        return json.dumps({**fields, "value": json.loads(row["value"])})
     value = row["value"].decode("utf-8", "replace")
     return "\t".join(_printable(each) for each in (row["type"], row["key"], value))
 
 
 def _printable(text: str) -> str:
-    """Whatever a producer sent: a line stays a line, and nothing else happens to a terminal."""
+    """A text without control characters: a line stays a line, and a terminal is safe."""
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
 
 
 def query(args: argparse.Namespace) -> None:
-    """Answer SQL. Raises PipelineError."""
+    """Run a SQL query on a table. Raises PipelineError."""
     table, _ = existing(args.table)
     session = build_session("millpond pipeline query")
-    with failures_told():
+    with spark_errors():
         try:
             _answer(session, table, args.sql)
         finally:
@@ -72,16 +72,16 @@ def _answer(session: Any, table: StateTable, sql: str) -> None:
 
 
 def compact(args: argparse.Namespace) -> None:
-    """Make few files of many. Raises PipelineError."""
+    """Merge the files of a table. Raises PipelineError."""
     table, _ = existing(args.table)
     with table.lock():
-        print(f"{table.compact()} files are merged into others")
+        print(f"{table.compact()} files were merged into others")
 
 
 def vacuum(args: argparse.Namespace) -> None:
-    """Remove old versions. Raises PipelineError."""
+    """Remove old versions of a table. Raises PipelineError."""
     if args.keep < 1:
-        raise PipelineError("bad_option", "--keep: at least 1, the version that counts")
+        raise PipelineError("bad_option", "--keep: at least 1, the current version")
     table, _ = existing(args.table)
     with table.lock():
-        print(f"{table.vacuum(args.keep)} files are removed")
+        print(f"{table.vacuum(args.keep)} files were removed")

@@ -1,1 +1,1 @@
-"""Jobs to begin one's own from (docs/guides/spark.md)."""
+"""Example jobs (docs/guides/spark.md)."""

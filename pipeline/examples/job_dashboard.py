@@ -1,4 +1,4 @@
-"""A table for a dashboard of job queues: what happened in each queue, minute by minute.
+"""A table for a dashboard of job queues: the events of each queue by minute.
 
 Reads the history of queues (the streams `jobs/...` of a node; workers write what is done with
 `--log-done`). After each batch the table is one Parquet file, replaced in one step, so whoever
@@ -59,7 +59,7 @@ def start(spark: Any, args: argparse.Namespace) -> Any:
 
 
 def main(words: Words = None) -> int:
-    """Run it."""
+    """Run the example."""
     options = parser(__doc__)
     options.add_argument("--table", required=True, metavar="FILE", help="such as jobs.parquet")
     return perform(start, options.parse_args(words))

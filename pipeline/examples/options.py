@@ -1,4 +1,4 @@
-"""What the examples have in common: their options, and to the end with what they started."""
+"""The options of the examples, and the run of their query to its end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.options import ADDRESS
-from millpond.pipeline.spark.session import LOCAL, build_session, failures_told
+from millpond.pipeline.spark.session import LOCAL, build_session, spark_errors
 
 Start = Callable[[Any, argparse.Namespace], Any]
 
 
 def parser(what: str | None) -> argparse.ArgumentParser:
-    """The options that every example has."""
+    """A parser with the options of every example."""
     made = argparse.ArgumentParser(description=what)
     made.add_argument("--connect", default=ADDRESS, metavar="URL", help="the node (%(default)s)")
     what = "how far it got"
@@ -27,14 +27,14 @@ def parser(what: str | None) -> argparse.ArgumentParser:
 
 
 def trigger(args: argparse.Namespace) -> dict[str, Any]:
-    """When the next batch begins."""
+    """The trigger of the query."""
     if args.every is None:
         return {"availableNow": True}
     return {"processingTime": f"{round(args.every * 1000)} milliseconds"}
 
 
 def perform(start: Start, args: argparse.Namespace) -> int:
-    """Run a query to its end; gives the exit code. What stops it is one line on stderr."""
+    """Run a query to its end; returns the exit code. An error is one line on stderr."""
     try:
         return _perform(start, args)
     except PipelineError as error:
@@ -44,10 +44,10 @@ def perform(start: Start, args: argparse.Namespace) -> int:
 
 def _perform(start: Start, args: argparse.Namespace) -> int:
     session = build_session("millpond example", args.master)
-    with failures_told():
+    with spark_errors():
         start(session, args).awaitTermination()
     return 0
 
 
 Words = Sequence[str] | None
-"""Of a command line; None: of this process."""
+"""Arguments of a command line; None: those of this process."""

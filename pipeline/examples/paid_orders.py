@@ -1,4 +1,4 @@
-"""Joins two streams: orders with the payments that come within the hour.
+"""A join of two streams: orders with their payments within an hour.
 
 Both are JSON with a field `order`. What belongs together becomes one record of a third stream,
 once, whoever is killed meanwhile. Times are those of the records; what is later than an hour finds
@@ -47,7 +47,7 @@ def start(spark: Any, args: argparse.Namespace) -> Any:
 
 
 def main(words: Words = None) -> int:
-    """Run it."""
+    """Run the example."""
     options = parser(__doc__)
     options.add_argument("--orders", default="orders", metavar="STREAM", help="(%(default)s)")
     options.add_argument("--payments", default="payments", metavar="STREAM", help="(%(default)s)")

@@ -1,4 +1,4 @@
-"""Counts the words of chats, and tells each new count as a change of state.
+"""A count of words in chats, written as changes of state.
 
 Reads conversations (the streams `chat/...` of a node) and streams that archive a channel of texts.
 Every batch appends the words whose count it changed to a stream, once, as events of the State
@@ -55,7 +55,7 @@ def start(spark: Any, args: argparse.Namespace) -> Any:
 
 
 def main(words: Words = None) -> int:
-    """Run it."""
+    """Run the example."""
     options = parser(__doc__)
     options.add_argument("--streams", default="chat/.*", metavar="REGEX", help="(%(default)s)")
     options.add_argument("--into", required=True, metavar="STREAM", help="for the counts")

@@ -1,1 +1,1 @@
-"""Spark."""
+"""The Spark source and sink `millpond`: planning, reading and writing of streams."""

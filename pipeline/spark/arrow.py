@@ -14,10 +14,10 @@ from millpond.pipeline.client.columns import Columns, Numbers
 from millpond.pipeline.client.s2_codec import Headers
 
 KEY = b"key"
-"""The header that is the column `key`: records of a stream have none."""
+"""The header that holds the column `key`, because records of a stream have no key."""
 MS_MAX = (2**63 - 1) // 1000
 ALONE_BYTES = 2**19
-"""Records of so many bytes that came as one buffer are a batch by themselves, and not copied."""
+"""A buffer of records from this size on is a batch by itself, and is not copied."""
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -42,7 +42,7 @@ def arrow_schema(*, with_headers: bool) -> pa.Schema:
 
 @dataclass
 class ArrowBuilder:
-    """Records of one partition on their way into a batch."""
+    """A builder of Arrow batches from the records of one partition."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ class ArrowBuilder:
     size: int = 0
 
     def add(self, columns: Columns) -> None:
-        """Take records in."""
+        """Add records."""
         self.sequences.append(columns.sequences)
         self.timestamps.append(columns.timestamps)
         self.bodies.append(columns.bodies)
@@ -68,7 +68,7 @@ class ArrowBuilder:
         self.count += count
 
     def batch(self) -> pa.RecordBatch:
-        """The batch, to begin anew behind it."""
+        """The batch of the with_sample records; the builder is empty after it."""
         count = self.count
         ms = np.minimum(np.concatenate(self.timestamps), np.uint64(MS_MAX))
         us = ms.astype(np.int64) * 1000
@@ -108,14 +108,14 @@ class ArrowBuilder:
 
 @lru_cache(maxsize=64)
 def _repeated(value: str | int, kind: Any, count: int) -> pa.Array:
-    """The same in each row; most batches of a task have as many rows as the one before."""
+    """A column of one value; most batches have as many rows as the one before."""
     return pa.repeat(pa.scalar(value, kind), count)
 
 
 def batches(
     gathered: ArrowBuilder, found: Iterable[Columns], rows: int, size: int
 ) -> Iterator[pa.RecordBatch]:
-    """Columns joined to batches of up to `rows` records, or about `size` bytes of them."""
+    """Batches of up to `rows` records, or of about `size` bytes."""
     for columns in found:
         is_alone = columns.bodies.nbytes >= ALONE_BYTES
         if gathered.count and (is_alone or gathered.count + len(columns.sequences) > rows):

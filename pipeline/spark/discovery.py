@@ -1,7 +1,7 @@
-"""Which partitions a subscription has now, on which nodes, and how far they reach.
+"""The discovery of partitions: the streams of a subscription, their nodes and tails.
 
 A topic is the stream of its name, which is partition 0, or the streams `name/0`, `name/1` and so
-on. What stands at place i of the addresses has its partitions from 1000 * i on.
+on. Node i of the addresses has the partitions from 1000 * i on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPart
 
 NAMES_AGE_S = 2.0
 TAILS_AGE_S = 0.1
-"""Spark asks a hundred times a second where nothing else holds it back."""
+"""Spark asks up to a hundred times a second."""
 
 
 @dataclass(frozen=True)
 class StreamLocation:
-    """Where a partition is: the node's place among the addresses, and the stream."""
+    """The location of a partition: the number of the node, and the stream."""
 
     node: int
     stream: str
@@ -33,90 +33,90 @@ StreamLocations = dict[TopicPartition, StreamLocation]
 
 
 class Discovery:
-    """Asks the nodes; what it was told is good for a moment."""
+    """Discovery with a short-lived cache of the nodes' answers."""
 
     def __init__(
         self, nodes: Nodes, subscription: Subscription, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._subscription = subscription
-        self._wires = [NodeClient(nodes, index) for index in range(len(nodes.addresses))]
+        self._clients = [NodeClient(nodes, index) for index in range(len(nodes.addresses))]
         self._now = now
-        self._places: tuple[float, StreamLocations] | None = None
+        self._locations: tuple[float, StreamLocations] | None = None
         self._tails: tuple[float, Offsets] | None = None
 
     def close(self) -> None:
-        """Let go of all connections."""
-        for wire in self._wires:
-            wire.close()
+        """Close all connections."""
+        for client in self._clients:
+            client.close()
 
-    def places(self) -> StreamLocations:
-        """Every partition there is. Raises PipelineError."""
-        if self._places is not None and self._now() < self._places[0] + NAMES_AGE_S:
-            return self._places[1]
+    def locations(self) -> StreamLocations:
+        """The locations of all partitions. Raises PipelineError."""
+        if self._locations is not None and self._now() < self._locations[0] + NAMES_AGE_S:
+            return self._locations[1]
         found: StreamLocations = {}
-        for index, wire in enumerate(self._wires):
-            for each, stream in _sorted_out(self._subscription, wire.names):
-                placed = TopicPartition(each.topic, each.partition + NODE_STRIDE * index)
-                found[placed] = StreamLocation(index, stream)
+        for index, client in enumerate(self._clients):
+            for each, stream in _partitions_of(self._subscription, client.names):
+                numbered = TopicPartition(each.topic, each.partition + NODE_STRIDE * index)
+                found[numbered] = StreamLocation(index, stream)
         assigned = self._subscription.assigned
         if assigned:
-            found = {each: place for each, place in found.items() if each in assigned}
-        self._places = (self._now(), found)
+            found = {each: location for each, location in found.items() if each in assigned}
+        self._locations = (self._now(), found)
         return found
 
     def check_complete(self) -> None:
-        """Raises PipelineError where something that was asked for by name is not there."""
-        found, asked = self.places(), self._subscription
+        """Raise PipelineError if a stream that was named does not exist."""
+        found, subscription = self.locations(), self._subscription
         topics = {each.topic for each in found}
-        missing = [each for each in asked.topics if each not in topics]
+        missing = [each for each in subscription.topics if each not in topics]
         missing += [
-            f"{each.topic} {each.partition}" for each in asked.assigned if each not in found
+            f"{each.topic} {each.partition}" for each in subscription.assigned if each not in found
         ]
         if missing:
-            where = ", ".join(wire.address for wire in self._wires)
-            text = f"there is no stream {', '.join(missing)} at {where}"
-            raise PipelineError("no_stream", text, "create it, or mend the name")
+            where = ", ".join(client.address for client in self._clients)
+            text = f"no stream {', '.join(missing)} at {where}"
+            raise PipelineError("no_stream", text, "create it, or correct the name")
 
     def tails(self) -> Offsets:
-        """How far every partition reaches; what was deleted meanwhile is not among them."""
+        """The tails of all partitions, without streams that were deleted meanwhile."""
         if self._tails is not None and self._now() < self._tails[0] + TAILS_AGE_S:
             return self._tails[1]
         found: Offsets = {}
-        for each, place in self.places().items():
+        for each, location in self.locations().items():
             try:
-                found[each] = self._wires[place.node].tail(place.stream)
+                found[each] = self._clients[location.node].tail(location.stream)
             except NoSuchStream:
-                self._places = None
+                self._locations = None
         self._tails = (self._now(), found)
         return found
 
     def earliest(self, each: TopicPartition) -> int:
-        """The first record that is left, or the tail."""
-        place = self.places()[each]
-        return self._wires[place.node].earliest(place.stream)
+        """The sequence of the first record, or the tail."""
+        location = self.locations()[each]
+        return self._clients[location.node].earliest(location.stream)
 
-    def at_edge(self, edge: OffsetBound) -> Offsets:
-        """Where a query begins or ends. Raises PipelineError."""
+    def at_bound(self, bound: OffsetBound) -> Offsets:
+        """The offsets of a bound. Raises PipelineError."""
         tails = self.tails()
-        named = edge.offsets or edge.times
+        named = bound.offsets or bound.times
         if named and named.keys() != tails.keys():
             odd = sorted(named.keys() ^ tails.keys())[0]
-            text = f"offsets are to be given for exactly the partitions there are: {odd.topic!r}"
+            text = f"offsets are needed for exactly the existing partitions: {odd.topic!r}"
             raise BadOption(f"{text} {odd.partition}")
-        return {each: self._at_edge(edge, each, tail) for each, tail in tails.items()}
+        return {each: self._at_bound(bound, each, tail) for each, tail in tails.items()}
 
-    def _at_edge(self, edge: OffsetBound, each: TopicPartition, tail: int) -> int:
-        time_ms = edge.times.get(each) if edge.time_ms is None else edge.time_ms
+    def _at_bound(self, bound: OffsetBound, each: TopicPartition, tail: int) -> int:
+        time_ms = bound.times.get(each) if bound.time_ms is None else bound.time_ms
         if time_ms is not None:
-            place = self.places()[each]
-            found = self._wires[place.node].at_time(place.stream, time_ms)
-            if found is None and edge.is_strict:
+            location = self.locations()[each]
+            found = self._clients[location.node].at_time(location.stream, time_ms)
+            if found is None and bound.is_strict:
                 text = f"{each.topic!r} {each.partition} has no record of {time_ms} ms or later"
                 raise PipelineError(
                     "no_such_time", text, "startingOffsetsByTimestampStrategy=latest"
                 )
             return tail if found is None else found
-        offset = edge.offsets.get(each, edge.offset)
+        offset = bound.offsets.get(each, bound.offset)
         match offset:
             case _ if offset == LATEST:
                 return tail
@@ -135,12 +135,14 @@ Names = Callable[[str], list[str]]
 _PARTITION = re.compile(r"(.+)/(0|[1-9]\d{0,2})", re.DOTALL)
 
 
-def _sorted_out(asked: Subscription, names: Names) -> Iterator[tuple[TopicPartition, str]]:
-    """The streams of a node that a subscription means."""
-    if asked.pattern is not None:
-        yield from _matching(re.compile(asked.pattern), names(""))
+def _partitions_of(
+    subscription: Subscription, names: Names
+) -> Iterator[tuple[TopicPartition, str]]:
+    """The partitions of a subscription on one node, with their streams."""
+    if subscription.pattern is not None:
+        yield from _matching(re.compile(subscription.pattern), names(""))
         return
-    for topic in asked.topics or dict.fromkeys(each.topic for each in asked.assigned):
+    for topic in subscription.topics or dict.fromkeys(each.topic for each in subscription.assigned):
         found = names(topic)
         if topic in found:
             yield TopicPartition(topic, 0), topic
@@ -152,8 +154,11 @@ def _sorted_out(asked: Subscription, names: Names) -> Iterator[tuple[TopicPartit
 
 
 def _matching(pattern: re.Pattern[str], names: list[str]) -> Iterator[tuple[TopicPartition, str]]:
-    """What the pattern names as a whole is a topic of its own; else its topic may be meant. So
-    what a stream is called does not hang on which others there are."""
+    """The partitions whose stream or topic a pattern matches.
+
+    A stream that matches as a whole is a topic by itself, so that its name does not depend on other
+    streams.
+    """
     for name in names:
         if pattern.fullmatch(name):
             yield TopicPartition(name, 0), name

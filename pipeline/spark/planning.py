@@ -1,4 +1,4 @@
-"""Which ranges of which streams a query reads: what a batch has, what a trigger takes."""
+"""The plan of a query: the ranges of streams that a batch or a trigger reads."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """What one task reads: the records of a stream from `start` to before `end`.
+    """The range of one task: the records of a stream from `start` to before `end`.
 
-    `is_fresh`: it begins where the stream begins, wherever that is by now; that may be behind it.
+    `is_fresh`: it starts at the first record of the stream, which trimming may have moved.
     """
 
     nodes: Nodes
-    place: StreamLocation
+    location: StreamLocation
     topic: str
     partition: int
     start: int
@@ -37,7 +37,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What filters leave of a batch; None: all."""
+    """The bounds of a batch by pushed-down filters; None: all."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -45,7 +45,7 @@ class Bounds:
     offset_end: int | None = None
 
     def narrowed(self, other: Bounds) -> Bounds:
-        """What both leave."""
+        """The bounds within both."""
         ends = [each for each in (self.offset_end, other.offset_end) if each is not None]
         return Bounds(
             _both(self.topics, other.topics),
@@ -55,7 +55,7 @@ class Bounds:
         )
 
     def allows(self, each: TopicPartition) -> bool:
-        """May the partition have rows?"""
+        """Whether the partition can have rows."""
         return (self.topics is None or each.topic in self.topics) and (
             self.partitions is None or each.partition in self.partitions
         )
@@ -71,12 +71,12 @@ def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] 
 
 
 def batch_ranges(options: SourceOptions, bounds: Bounds = EVERYTHING) -> list[Range]:
-    """What a batch query reads. Raises PipelineError."""
+    """The ranges of a batch query. Raises PipelineError."""
     discovery = Discovery(options.nodes, options.subscription)
     try:
         discovery.check_complete()
-        start, end = discovery.at_edge(options.start), discovery.at_edge(options.end)
-        places = discovery.places()
+        start, end = discovery.at_bound(options.start), discovery.at_bound(options.end)
+        locations = discovery.locations()
     finally:
         discovery.close()
     ranges = []
@@ -84,14 +84,14 @@ def batch_ranges(options: SourceOptions, bounds: Bounds = EVERYTHING) -> list[Ra
         first = max(start[each], bounds.offset_min)
         behind = end[each] if bounds.offset_end is None else min(end[each], bounds.offset_end)
         if first < behind and bounds.allows(each):
-            ranges.append(_range(options, each, places[each], first, behind))
+            ranges.append(_range(options, each, locations[each], first, behind))
     return split(ranges, options.partitions_min)
 
 
 def _range(
     options: SourceOptions,
     each: TopicPartition,
-    place: StreamLocation,
+    location: StreamLocation,
     start: int,
     end: int,
     *,
@@ -99,7 +99,7 @@ def _range(
 ) -> Range:
     return Range(
         options.nodes,
-        place,
+        location,
         each.topic,
         each.partition,
         start,
@@ -113,7 +113,7 @@ def _range(
 
 
 def split(ranges: list[Range], count_min: int | None) -> list[Range]:
-    """At least about so many ranges: long ones are cut, the longer the more often."""
+    """About `count_min` ranges at least: long ones are cut into more pieces."""
     total = sum(each.end - each.start for each in ranges)
     if not count_min or len(ranges) >= count_min or not total:
         return ranges
@@ -127,7 +127,7 @@ def split(ranges: list[Range], count_min: int | None) -> list[Range]:
 
 
 class StreamPlan:
-    """What each trigger of a streaming query takes. It lives as long as the query runs."""
+    """The plan of a streaming query, trigger by trigger, for as long as it runs."""
 
     def __init__(
         self,
@@ -139,27 +139,27 @@ class StreamPlan:
         self._discovery = discovery or Discovery(options.nodes, options.subscription)
         self._now = now
         self._target: Offsets | None = None
-        self._took_at = now()
+        self._planned_at = now()
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._discovery.close()
 
     def initial(self) -> Offsets:
-        """Where a new query begins."""
+        """The begin of a new query."""
         self._discovery.check_complete()
-        return self._discovery.at_edge(self._options.start)
+        return self._discovery.at_bound(self._options.start)
 
     def prepare_available_now(self) -> None:
-        """What there is now is what this run reads."""
+        """Let this run read up to the present tails."""
         self._target = dict(self._discovery.tails())
 
     def reached(self) -> Offsets:
-        """The tails, for who wants to know the lag."""
+        """The tails, from which Spark computes the lag."""
         return self._discovery.tails() if self._target is None else self._target
 
     def latest(self, start: Offsets, rows_max: int | None) -> Offsets:
-        """How far the next batch goes; `start`: there is none. `rows_max` None: no limit."""
+        """The end of the next batch, or `start` if there is none. `rows_max` None: no limit."""
         tails = self.reached()
         if self._options.fail_on_data_loss:
             _check_kept(start, self._discovery.tails())
@@ -168,25 +168,25 @@ class StreamPlan:
         begin = {**start, **{each: self._discovery.earliest(each) for each in new}}
         if self._waits_for_more(lag(begin, end)):
             return start
-        self._took_at = self._now()
+        self._planned_at = self._now()
         return end if rows_max is None else limited(begin, end, rows_max)
 
     def _waits_for_more(self, rows: int) -> bool:
         rows_min = self._options.rows_min
         if rows_min is None or self._target is not None or rows >= rows_min:
             return False
-        return self._now() < self._took_at + self._options.delay_max_ms / 1000
+        return self._now() < self._planned_at + self._options.delay_max_ms / 1000
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """What a batch reads. It is the same whenever it is asked."""
-        places, options, found = self._discovery.places(), self._options, []
+        """The ranges of a batch, the same with each call."""
+        locations, options, found = self._discovery.locations(), self._options, []
         for each, behind in sorted(end.items()):
             first, is_fresh = start.get(each, 0), each not in start
-            if behind < first:  # the stream was made anew, and that may be
+            if behind < first:  # the stream was deleted and created again
                 first, is_fresh = 0, True
             if first < behind:
-                place = places.get(each) or _gone(each)
-                found.append(_range(options, each, place, first, behind, is_fresh=is_fresh))
+                location = locations.get(each) or _gone(each)
+                found.append(_range(options, each, location, first, behind, is_fresh=is_fresh))
         return split(found, options.partitions_min)
 
 
@@ -198,4 +198,6 @@ def _check_kept(start: Offsets, tails: Offsets) -> None:
 
 
 def _gone(each: TopicPartition) -> StreamLocation:
-    raise PipelineError("no_stream", f"{each.topic!r} {each.partition} is gone, and was to be read")
+    raise PipelineError(
+        "no_stream", f"{each.topic!r} {each.partition} was deleted before it was read"
+    )

@@ -1,4 +1,4 @@
-"""What a task does: read a range of a stream, and see that nothing of it is missing."""
+"""The task of a read: it reads a range of a stream, and checks that no record is missing."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from millpond.pipeline.spark.planning import Range
 log = logging.getLogger(__name__)
 
 
-def read_range(asked: Range) -> Iterator[pa.RecordBatch]:
+def read_range(range_: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range. Raises PipelineError."""
-    wire = NodeClient(asked.nodes, asked.place.node)
-    gathered = ArrowBuilder(asked.topic, asked.partition, asked.with_headers)
+    client = NodeClient(range_.nodes, range_.location.node)
+    builder = ArrowBuilder(range_.topic, range_.partition, range_.with_headers)
     try:
-        yield from batches(gathered, _checked(wire, asked), asked.fetch_rows, asked.fetch_bytes)
+        yield from batches(builder, _checked(client, range_), range_.fetch_rows, range_.fetch_bytes)
     finally:
-        wire.close()
+        client.close()
 
 
-def _checked(wire: NodeClient, asked: Range) -> Iterator[Columns]:
-    expected = asked.start
-    is_gap_fine = asked.is_fresh
+def _checked(client: NodeClient, range_: Range) -> Iterator[Columns]:
+    expected = range_.start
+    is_gap_fine = range_.is_fresh
     try:
-        for columns in wire.read(asked.place.stream, asked.start, asked.end):
-            columns = _before(columns, asked.end)
+        for columns in client.read(range_.location.stream, range_.start, range_.end):
+            columns = _before(columns, range_.end)
             for first, behind in _gaps(expected, columns.sequences):
                 if not is_gap_fine:
-                    _judge(wire, asked, first, behind)
+                    _check_missing(client, range_, first, behind)
                 is_gap_fine = False
             if len(columns.sequences):
                 expected, is_gap_fine = int(columns.sequences[-1]) + 1, False
                 yield without_commands(columns)
     except NoSuchStream:
-        _lost(asked, expected, asked.end)
+        _lost(range_, expected, range_.end)
         return
-    if expected < asked.end and not is_gap_fine:
-        _judge(wire, asked, expected, asked.end)
+    if expected < range_.end and not is_gap_fine:
+        _check_missing(client, range_, expected, range_.end)
 
 
 def _before(columns: Columns, end: int) -> Columns:
-    """Without what lies behind the range: what a node skips, it does not count."""
+    """The columns up to the end of the range: a node does not count what it skips."""
     if columns.sequences[-1] < end:
         return columns
     return columns.part(slice(0, int(np.searchsorted(columns.sequences, end))))
@@ -63,29 +63,29 @@ def _gaps(expected: int, sequences: Numbers) -> Iterator[tuple[int, int]]:
         expected = sequence + 1
 
 
-def _judge(wire: NodeClient, asked: Range, first: int, behind: int) -> None:
-    """Records are missing: they were trimmed, or are too large for the wire, which is no loss."""
+def _check_missing(client: NodeClient, range_: Range, first: int, behind: int) -> None:
+    """Check missing records: they were trimmed, or are too large to be sent, which is no loss."""
     try:
-        if wire.earliest(asked.place.stream) <= first < wire.tail(asked.place.stream):
-            log.warning("records too large to be read: %s", _told(asked, first, behind))
+        if client.earliest(range_.location.stream) <= first < client.tail(range_.location.stream):
+            log.warning("records too large to be read: %s", _description(range_, first, behind))
             return
     except NoSuchStream:
         pass
-    _lost(asked, first, behind)
+    _lost(range_, first, behind)
 
 
-def _lost(asked: Range, first: int, behind: int) -> None:
-    if asked.is_strict:
-        raise DataLost(f"{_told(asked, first, behind)} were trimmed before they were read")
-    log.warning("records lost: %s", _told(asked, first, behind))
+def _lost(range_: Range, first: int, behind: int) -> None:
+    if range_.is_strict:
+        raise DataLost(f"{_description(range_, first, behind)} were trimmed before they were read")
+    log.warning("records lost: %s", _description(range_, first, behind))
 
 
-def _told(asked: Range, first: int, behind: int) -> str:
-    return f"records {first} to {behind - 1} of {asked.topic!r} {asked.partition}"
+def _description(range_: Range, first: int, behind: int) -> str:
+    return f"records {first} to {behind - 1} of {range_.topic!r} {range_.partition}"
 
 
 def without_commands(columns: Columns) -> Columns:
-    """Fences and trim points are for the node; they have one header, and that has no name."""
+    """The records without fences and trim commands, whose only header has no name."""
     rows = columns.headers
     if rows is None or not any(row and not row[0][0] for row in rows):
         return columns

@@ -1,4 +1,4 @@
-"""A Spark session that starts anywhere and keeps quiet."""
+"""The Spark session of the pipeline, with little configuration and a quiet log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[2,3]"
-"""Two tasks at once; a task that fails is tried three times, which plain `local[2]` does not do."""
+"""Two tasks at once, and three attempts of a task, which plain `local[2]` does not have."""
 
 _CONF = {
     "spark.ui.enabled": "false",
@@ -32,7 +32,7 @@ _CONF = {
 }
 _JAVA = "spark.driver.extraJavaOptions"
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark's own: they write a page about a query that fails, which the exception says as well."""
+"""Loggers of PySpark that repeat the exception of a failed query."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -43,10 +43,9 @@ def build_session(
     *,
     log_level: str = "off",
 ) -> SparkSession:
-    """A session, or the one there is. Raises PipelineError: no_spark, no_java, no_session.
+    """A new session, or the existing one. Raises PipelineError: no_spark, no_java, no_session.
 
-    Executors on other machines are sent the pipeline. `log_level`: what of Spark's log is told on
-    stderr.
+    Executors on other machines get the pipeline. `log_level`: level of Spark's log on stderr.
     """
     try:
         from py4j.protocol import Py4JJavaError
@@ -58,18 +57,18 @@ def build_session(
     prepare_environment(master)
     silence(log_level == "off")
     builder = SparkSession.builder.appName(app).master(master)
-    told = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
-    told[_JAVA] = f"{_java_options(log_level)} {told.get(_JAVA, '')}".strip()
-    for name, value in told.items():
+    settings = {**_CONF, **(_LOOPBACK if is_local(master) else {}), **(conf or {})}
+    settings[_JAVA] = f"{_java_options(log_level)} {settings.get(_JAVA, '')}".strip()
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
     except (PySparkException, Py4JJavaError) as error:
-        asked = "" if is_local(master) else f"is the master {master} there? "
-        hint = f"{asked}--log-level warn tells more"
+        question = "" if is_local(master) else f"is the master {master} running? "
+        hint = f"{question}--log-level warn shows more"
         raise PipelineError("no_session", f"Spark did not start: {_cause(error)}", hint) from None
     if not is_local(master):
-        with _cache_told():
+        with _cache_errors():
             file = cached(cache_dir(os.environ))
         session.sparkContext.addPyFile(str(file))
     _register(session)
@@ -77,15 +76,15 @@ def build_session(
 
 
 def _register(session: SparkSession) -> None:
-    """The short name `millpond`, also where Spark does not find `pyspark_millpond` by itself."""
+    """The short name `millpond`, also if Spark does not find `pyspark_millpond` by itself."""
     from millpond.pipeline.spark.source import MillpondSource  # needs pyarrow
 
     session.dataSource.register(MillpondSource)
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
-    """Raises PipelineError for what Spark fails by in the block, and where its Java is gone."""
+def spark_errors() -> Iterator[None]:
+    """Raise PipelineError for errors of Spark in the block, also when its Java has ended."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -96,15 +95,15 @@ def failures_told() -> Iterator[None]:
     except Py4JJavaError as error:
         text = str(error)
         raise found_in(text if last_line(text) else _cause(error)) from None
-    except (Py4JError, ConnectionError) as error:  # py4j lets the latter through
+    except (Py4JError, ConnectionError) as error:  # py4j raises the latter, too
         text = f"Spark's Java is gone: {str(error).partition(chr(10))[0]}"
-        raise PipelineError("spark_failed", text, "started again it goes on") from None
+        raise PipelineError("spark_failed", text, "a restart continues") from None
 
 
 def prepare_environment(master: str) -> None:
-    """What Spark's start script reads: Java, Python, where to listen."""
+    """Set the environment of Spark's start script: Java, Python, and the address to listen on."""
     environ = os.environ
-    with _cache_told():
+    with _cache_errors():
         environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
@@ -112,27 +111,27 @@ def prepare_environment(master: str) -> None:
 
 
 def is_local(master: str) -> bool:
-    """Does everything run on this machine, in one process?"""
+    """The master is one process on this machine."""
     return master.partition("[")[0] == "local"
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Where what can be made again is kept."""
+    """The cache folder."""
     root = environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "millpond"
 
 
 @contextmanager
-def _cache_told() -> Iterator[None]:
+def _cache_errors() -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-        hint = "XDG_CACHE_HOME names a folder that can be written"
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+        hint = "set XDG_CACHE_HOME to a writable folder"
         raise PipelineError("no_session", f"Spark did not start: {error}", hint) from None
 
 
 def silence(is_silent: bool) -> None:
-    """What Python's side of Spark logs on stderr; failures are told by whoever asked for it."""
+    """Switch the log of Spark's Python side on stderr; errors reach the caller as exceptions."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:
@@ -144,7 +143,7 @@ def silence(is_silent: bool) -> None:
 
 
 def _is_no_page_of_py4j(record: logging.LogRecord) -> bool:
-    """It writes some to the root logger: that its Java is gone, or that there was a Ctrl-C."""
+    """A filter for records of py4j in the root logger, about an ended Java or a Ctrl-C."""
     return record.module != "java_gateway"
 
 
@@ -154,7 +153,7 @@ def _java_options(log_level: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Of a Java exception what its first cause says; what Python says of it are pages."""
+    """The text of a Java exception's first cause, in one line."""
     thrown = getattr(error, "java_exception", None)
     while thrown is not None and thrown.getCause() is not None:
         thrown = thrown.getCause()

@@ -1,4 +1,4 @@
-"""`df.write.format("millpond")` and `writeStream`: Spark's side of the sink, and no more."""
+"""The sink of Spark: `df.write.format("millpond")` and `writeStream`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What a task left in the node."""
+    """The parts that a task has staged in the node."""
 
     staged: list[Staged]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a frame, all of it or nothing in each stream. The writer travels to the tasks, and
-    with it its name: the one that was given, or one of its own. Where the number of a batch is
-    given as well, there are more to come of this writer."""
+    """A writer of a frame: all of it or nothing in each stream.
+
+    Its id, given or random, travels to the tasks. With a batch number, more batches of this writer
+    follow.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -53,7 +55,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query once: the query's id and the batch's number name it."""
+    """A writer of each batch of a query once, named by the query's id and the batch's number."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -63,7 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context and context.getLocalProperty(QUERY_ID)
         batch = context and context.getLocalProperty(BATCH_ID)
         if not query or not batch:
-            raise PipelineError("no_query", "Spark does not say which query and batch this is")
+            raise PipelineError("no_query", "Spark gives no query and batch")
         return StagedRows(Stager(self._options, query, int(batch)).stage(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -79,14 +81,14 @@ def _publish(
     outcomes = publish(options, _staged(messages), once=once)
     for stream, outcome in outcomes.items():
         if outcome == "duplicate":
-            log.warning("written before, and not again: stream=%s", stream)
+            log.warning("batch was already written: stream=%s", stream)
 
 
 def _abandon(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     try:
         abandon(options, _staged(messages))
     except PipelineError as error:
-        log.warning("parts left behind, for a day: %s", error)
+        log.warning("staged parts remain for a day: %s", error)
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

@@ -1,4 +1,4 @@
-"""`spark.read.format("millpond")` and `readStream`: Spark's side of the source, and no more."""
+"""The source of Spark: `spark.read.format("millpond")` and `readStream`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from millpond.pipeline.spark.write_task import check_columns
 
 
 def spark_schema(*, with_headers: bool) -> t.StructType:
-    """The columns of Spark's Kafka source. Built by hand: workers have no JVM to parse text."""
+    """The columns of Spark's Kafka source, built by hand: workers have no JVM to parse text."""
     fields = [
         t.StructField("key", t.BinaryType()),
         t.StructField("value", t.BinaryType()),
@@ -60,13 +60,13 @@ def spark_schema(*, with_headers: bool) -> t.StructType:
 
 @dataclass
 class RangePartition(InputPartition):
-    """A range as Spark hands it to a task."""
+    """A range as the partition of a task."""
 
     range: Range
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Of an empty list Spark makes a partition of its own, with nothing in it."""
+    """The records of a partition; Spark makes an empty one of an empty list."""
     return read_range(partition.range) if isinstance(partition, RangePartition) else iter(())
 
 
@@ -102,13 +102,13 @@ class MillpondSource(DataSource):
             hint = 'outputMode("append"); or "update", by foreachBatch with writerId and batchId'
             raise BadOption("outputMode: a stream is appended to", hint)
         if options.writer is not None:
-            text = "writerId: the checkpoint of a streaming query says who writes"
+            text = "writerId: the checkpoint of a streaming query identifies the writer"
             raise BadOption(text)
         return StreamWriter(options)
 
 
 class BatchReader(DataSourceReader):
-    """Reads what there is once."""
+    """The reader of a batch query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -122,8 +122,7 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """The same, less what filters leave out. Spark refuses it where its own option is off, so the
-    reader without this is the usual one."""
+    """The reader of a batch query with filter push-down, which Spark refuses unless enabled."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
@@ -134,11 +133,11 @@ class PushdownReader(BatchReader):
                 self._bounds = self._bounds.narrowed(bounds)
 
 
-def bounds_of(asked: Filter) -> Bounds | None:
-    """What a filter leaves; None: Spark has to filter for itself."""
-    column = getattr(asked, "attribute", ())
-    value = getattr(asked, "value", None)
-    match column, asked:
+def bounds_of(filter_: Filter) -> Bounds | None:
+    """The bounds of a filter; None if Spark has to filter by itself."""
+    column = getattr(filter_, "attribute", ())
+    value = getattr(filter_, "value", None)
+    match column, filter_:
         case ("topic",), EqualTo() if isinstance(value, str):
             return Bounds(topics=frozenset((value,)))
         case ("topic",), In():
@@ -148,13 +147,13 @@ def bounds_of(asked: Filter) -> Bounds | None:
         case ("partition",), In():
             return Bounds(partitions=frozenset(value or ()))
         case ("offset",), _ if isinstance(value, int):
-            return _of_offset(asked, value)
+            return _of_offset(filter_, value)
         case _:
             return None
 
 
-def _of_offset(asked: Filter, value: int) -> Bounds | None:
-    match asked:
+def _of_offset(filter_: Filter, value: int) -> Bounds | None:
+    match filter_:
         case EqualTo():
             return Bounds(offset_min=value, offset_end=value + 1)
         case GreaterThan():
@@ -170,8 +169,7 @@ def _of_offset(asked: Filter, value: int) -> Bounds | None:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans a streaming query in one long-lived process; `read` runs in others, and has no more
-    than its partition."""
+    """The reader of a streaming query: one long process plans, others `read` their partition."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -179,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _plan(self) -> StreamPlan:
-        """Made where it is used: sockets do not travel."""
+        """The plan, made on first use, because sockets cannot be sent to other processes."""
         if self._kept is None:
             self._kept = StreamPlan(self._options)
         return self._kept
@@ -208,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """It comes late, or never: nothing hangs on it."""
+        """Do nothing: Spark calls this late or never."""
 
     def stop(self) -> None:
-        """It does not always come; sockets go with the process."""
+        """Do nothing: sockets are closed with the process."""

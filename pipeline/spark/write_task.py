@@ -1,6 +1,6 @@
-"""What a task of a write does: stage its rows in the node; and what its driver does: publish them.
+"""The task of a write, which stages rows in the node, and its driver, which publishes them.
 
-Nothing here knows Spark: rows come as Arrow batches.
+Rows come as Arrow batches; this module does not use Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millpond.pipeline.spark.arrow import KEY
 
 ROWS_MAX = 1000
 METERED_MAX = 2**20
-"""Of one request; so S2 meters them: 8 bytes a record, 2 a header, and what is in them."""
+"""Metered bytes of one request, as S2 counts: 8 a record, 2 a header, and their content."""
 COLUMNS = ("key", "value", "headers", "topic", "partition")
 
 Row = tuple[bytes, Headers, int | None]
@@ -31,7 +31,7 @@ Row = tuple[bytes, Headers, int | None]
 
 @dataclass(frozen=True)
 class Staged:
-    """A part of a batch that a task left in the node."""
+    """A part of a batch that a task has staged in the node."""
 
     stream: str
     writer: str
@@ -42,7 +42,7 @@ class Staged:
 
 @dataclass
 class _Part:
-    """Rows of one stream on their way into a part."""
+    """The rows of one stream to be staged as a part."""
 
     stream: str
     id: str = field(default_factory=lambda: uuid4().hex)
@@ -52,10 +52,10 @@ class _Part:
 
 
 class Stager:
-    """Stages the rows of one task, as (writer, batch)."""
+    """A stager of the rows of one task, as (writer, batch)."""
 
     def __init__(self, options: SinkOptions, writer: str, batch: int) -> None:
-        self._wire = NodeClient(options.nodes, 0)
+        self._client = NodeClient(options.nodes, 0)
         self._topic = options.topic
         self._writer = writer
         self._batch = batch
@@ -63,14 +63,14 @@ class Stager:
         self._names: dict[tuple[str, int | None], str] = {}
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
-        """Send everything; what it came to. Raises PipelineError."""
+        """Stage all rows; the staged parts. Raises PipelineError."""
         try:
             for batch in batches:
                 self._take(batch)
             for part in self._parts.values():
                 self._flush(part)
         finally:
-            self._wire.close()
+            self._client.close()
         return [
             Staged(each.stream, self._writer, self._batch, each.id, each.staged)
             for each in self._parts.values()
@@ -93,15 +93,15 @@ class Stager:
 
     def _stream(self, topic: str, partition: int | None) -> str:
         """The stream of a topic, or of one of its partitions."""
-        names = self._wire.names(topic)
+        names = self._client.names(topic)
         if topic in names and not partition:
             return topic
         if partition is not None and topic not in names:
             return f"{topic}/{partition}"
         if partition is None and any(name.startswith(f"{topic}/") for name in names):
-            raise BadOption(f"{topic!r} has partitions", "a column `partition` says which")
+            raise BadOption(f"{topic!r} has partitions", "add a column `partition`")
         name = f"{topic}/{partition}" if partition else topic
-        text = f"there is no stream {name!r} at {self._wire.address}"
+        text = f"no stream {name!r} at {self._client.address}"
         raise PipelineError("no_stream", text, "create it first")
 
     def _flush(self, part: _Part) -> None:
@@ -109,52 +109,52 @@ class Stager:
             path = path_of(part.stream, self._writer, self._batch, part.id)
             path = f"{path}?at={part.staged}"
             body, media = encode_records(part.rows), "application/protobuf"
-            self._wire.ask_bytes("POST", path, body, media=media, stream=part.stream)
+            self._client.request_bytes("POST", path, body, media=media, stream=part.stream)
             part.staged += len(part.rows)
             part.rows, part.size = [], 0
 
 
 def publish(options: SinkOptions, staged: Sequence[Staged], *, once: bool) -> dict[str, str]:
-    """Publish what all tasks of a batch staged; what became of it in each stream."""
+    """Publish the staged parts of a batch; the outcome in each stream."""
     found: dict[str, str] = {}
-    wire = NodeClient(options.nodes, 0)
+    client = NodeClient(options.nodes, 0)
     try:
         for stream, parts in _by_stream(staged).items():
             plan = {"parts": [{"id": each.part, "rows": each.rows} for each in parts], "once": once}
             path = path_of(stream, parts[0].writer, parts[0].batch)
-            answer = wire.ask_json("POST", path, json.dumps(plan).encode(), stream)
+            answer = client.request_json("POST", path, json.dumps(plan).encode(), stream)
             found[stream] = answer["outcome"]
     finally:
-        wire.close()
+        client.close()
     return found
 
 
 def abandon(options: SinkOptions, staged: Sequence[Staged]) -> None:
-    """Drop parts that nobody will publish. Raises PipelineError; they go by themselves anyway."""
-    wire = NodeClient(options.nodes, 0)
+    """Drop parts that will not be published; otherwise they expire. Raises PipelineError."""
+    client = NodeClient(options.nodes, 0)
     try:
         for each in staged:
             path = path_of(each.stream, each.writer, each.batch, each.part)
-            wire.ask_bytes("DELETE", path, stream=each.stream)
+            client.request_bytes("DELETE", path, stream=each.stream)
     finally:
-        wire.close()
+        client.close()
 
 
 def path_of(stream: str, writer: str, batch: int, part: str = "") -> str:
-    """Where a batch, or a part of it, is spoken of."""
+    """The path of a batch, or of a part of it."""
     tail = f"/{part}" if part else ""
     return f"/millpond/v1/transactions/{quote(stream, safe='')}/{quote(writer)}/{batch}{tail}"
 
 
 def check_columns(names: Sequence[str], topic: str | None) -> None:
-    """Raises BadOption for a frame that cannot be written."""
+    """Raise BadOption for a frame that cannot be written."""
     odd = [name for name in names if name not in COLUMNS]
     if odd:
         raise BadOption(f"a stream has no column {odd[0]!r}", f"there are {', '.join(COLUMNS)}")
     if "value" not in names:
         raise BadOption("a column `value` is needed")
     if topic is None and "topic" not in names:
-        raise BadOption("into which stream?", "the option topic, or a column `topic`")
+        raise BadOption("no topic", "set the option topic, or add a column `topic`")
 
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, int | None, Row]]:
@@ -190,7 +190,7 @@ def _headers(key: bytes | None, pairs: Any) -> Headers:
 
 
 def metered(row: Row) -> int:
-    """What S2 counts a record for."""
+    """The metered bytes of a record, as S2 counts them."""
     body, headers, _ = row
     return 8 + len(body) + sum(2 + len(name) + len(value) for name, value in headers)
 

@@ -1,4 +1,4 @@
-"""One bucket of a table: files, the newer before the older ones, merged when they are many."""
+"""A bucket of a table: its files, which are merged when there are many."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ FILES_MAX = 8
 COLUMNS = (*IDENTITY, "value", "offset", "timestamp")
 STORED = pa.schema([ROWS.field(name) for name in COLUMNS])
 Floors = Mapping[tuple[str, int], int]
-"""What stands in a partition before this offset does not count: there was a reset."""
+"""Offsets of the last resets by partition: earlier rows do not count."""
 
 
 def add_changes(
     folder: Path, bucket: int, files: Sequence[str], changes: pa.Table, floors: Floors
 ) -> tuple[list[str], int]:
-    """The files of a bucket with these changes, oldest first, and how many rows the new one has.
+    """Add changes to a bucket; its files, oldest first, and the number of rows in the new one.
 
-    Changes are in the order of their offsets. Deletions stay as rows without a value until files
-    are merged into one.
+    Changes are sorted by offset. Deletions stay as rows without a value until files are merged.
     """
     new = latest(changes.select(COLUMNS).cast(STORED))
     is_merge = len(files) + 1 >= FILES_MAX
@@ -38,7 +37,7 @@ def add_changes(
 
 
 def merge_files(folder: Path, bucket: int, files: Sequence[str], floors: Floors) -> list[str]:
-    """One file of all that a bucket has."""
+    """Merge the files of a bucket into one."""
     return [_written(folder, bucket, read_bucket(folder, files, floors))]
 
 
@@ -56,7 +55,7 @@ def read_bucket(folder: Path, files: Sequence[str], floors: Floors) -> pa.Table:
 
 
 def read_all(folder: Path, files: Sequence[str]) -> list[pa.Table]:
-    """The files as they are. Raises PipelineError."""
+    """The rows of each file. Raises PipelineError."""
     return [_read(folder / "data" / name) for name in files]
 
 
@@ -64,20 +63,20 @@ def _read(file: Path) -> pa.Table:
     try:
         return pq.read_table(file, schema=STORED)
     except FileNotFoundError:
-        hint = "if a job removed it meanwhile: again, and its option --keep leaves more versions"
-        raise PipelineError("bad_table", f"{file} is not there", hint) from None
+        hint = "a job may have removed it: retry, and use its option --keep to keep more versions"
+        raise PipelineError("bad_table", f"{file} is missing", hint) from None
     except (OSError, pa.ArrowException) as error:
         raise PipelineError("bad_table", f"{file} cannot be read: {error}") from None
 
 
 def alive(table: pa.Table, floors: Floors) -> pa.Table:
-    """Without what was deleted, and what stands before a reset."""
+    """The rows without deleted ones and those before a reset."""
     kept: Any = pc.is_valid(table.column("value"))
     return table.filter(pc.and_(kept, pc.invert(is_before(table, floors))))
 
 
 def is_before(table: pa.Table, floors: Floors) -> Any:
-    """For each row: does it stand before a reset of its partition?"""
+    """For each row, whether it is before a reset of its partition."""
     found: Any = pa.repeat(False, table.num_rows)
     for (topic, partition), floor in floors.items():
         is_here = pc.and_(
@@ -88,9 +87,9 @@ def is_before(table: pa.Table, floors: Floors) -> Any:
 
 
 def floors_of(resets: pa.Table) -> dict[tuple[str, int], int]:
-    """The last one of each partition."""
+    """The offset of the last reset of each partition."""
     floors: dict[tuple[str, int], int] = {}
     for reset in resets.select(("topic", "partition", "offset")).to_pylist():
-        place = (reset["topic"], reset["partition"])
-        floors[place] = max(floors.get(place, 0), reset["offset"])
+        key = (reset["topic"], reset["partition"])
+        floors[key] = max(floors.get(key, 0), reset["offset"])
     return floors

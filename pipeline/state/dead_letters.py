@@ -1,5 +1,8 @@
-"""Records that are no events: lines of JSON in a folder, a file for each batch, replaced if the
-batch runs again. A folder is one query's, for others number their batches as well."""
+"""Dead letters of a job: rejected records as lines of JSON, in a file for each batch.
+
+A batch that runs again replaces its file. A folder belongs to one query, because other queries have
+the same batch numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,24 @@ OWNER = "_query-"
 
 
 def claim(folder: Path, query: str) -> None:
-    """The folder is this query's. Raises PipelineError where it is another's."""
+    """Mark the folder as this query's. Raises PipelineError if it is another's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(each.name != f"{OWNER}{query}" for each in folder.glob(f"{OWNER}*")):
             text = f"{folder} has the dead letters of another query, with another checkpoint"
-            raise PipelineError("other_query", text, "give a new folder")
+            raise PipelineError("other_query", text, "use a new folder")
         (folder / f"{OWNER}{query}").touch()
     except OSError as error:
         raise PipelineError("bad_option", f"dead letters {folder}: {error.strerror}") from None
 
 
 def stage_dead_letters(folder: Path, rows: pa.Table) -> str:
-    """Write rejected records where nobody looks yet; the file's name."""
+    """Write rejected records to a hidden file; its name."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{STAGED}{uuid4().hex}"
     with (folder / name).open("w", encoding="utf-8") as file:
         for row in rows.to_pylist():
-            letter = {
+            dead_letter = {
                 "topic": row["topic"],
                 "partition": row["partition"],
                 "offset": row["offset"],
@@ -45,14 +48,14 @@ def stage_dead_letters(folder: Path, rows: pa.Table) -> str:
                 "reason": row["reason"],
                 "value_base64": base64.b64encode(row["value"] or b"").decode(),
             }
-            file.write(json.dumps(letter, sort_keys=True) + "\n")
+            file.write(json.dumps(dead_letter, sort_keys=True) + "\n")
         file.flush()
         os.fsync(file.fileno())
     return name
 
 
 def commit_dead_letters(folder: Path, batch: int, names: Sequence[str]) -> None:
-    """The batch's file, of what its tasks wrote; what attempts before it left is removed."""
+    """Make a staged file the batch's file, and remove those of earlier attempts."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"batch-{batch:08}.jsonl"
     if names:

@@ -1,7 +1,7 @@
-"""A table of state as a Delta table, by the package `deltalake`.
+"""A table of state as a Delta table, written by the package `deltalake`.
 
-A batch is one commit, a MERGE, with a transaction of the format: the query and the batch. So a
-batch that Spark runs again is told from the next one by the table itself.
+A batch is one commit, a MERGE, with a Delta transaction of the query and the batch number. So the
+table itself recognizes a batch that Spark runs again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LOG = "_delta_log"
-TIDY_EVERY = 50
+MAINTAIN_EVERY = 50
 VERSIONS_KEPT = 50
 _SAME = " AND ".join(f"new.`{name}` = old.`{name}`" for name in IDENTITY)
 
 
 class DeltaState:
-    """In a folder, which need not be there."""
+    """A Delta table of state in a folder, which may not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def lock(self) -> AbstractContextManager[None]:
-        """One job writes at a time. Raises PipelineError."""
+        """Lock the table for one job. Raises PipelineError."""
         return locked(self.folder)
 
     def summary(self) -> Summary | None:
-        """What there is; None: nothing was ever written. Raises PipelineError."""
+        """The summary; None before the first write. Raises PipelineError."""
         table = self._open()
         if table is None:
             return None
@@ -56,12 +56,12 @@ class DeltaState:
                     yield pa.Table.from_batches([batch]).select(COLUMNS).cast(STORED)
 
     def read(self) -> pa.Table:
-        """All of it, in memory."""
+        """All entities, in memory."""
         found = list(self.buckets())
         return pa.concat_tables(found) if found else STORED.empty_table()
 
     def is_due(self, query: str, batch: int) -> bool:
-        """Was this batch not added before? Raises PipelineError."""
+        """The batch has not been with_sample yet. Raises PipelineError."""
         table = self._open()
         if table is None:
             if batch:
@@ -71,14 +71,18 @@ class DeltaState:
             raise foreign(self.folder)
         return batch > _last(table, query)
 
-    def add(self, query: str, batch: int, rows: pa.Table, letters: Path | None) -> tuple[int, int]:
-        """Make one commit of what a batch was reduced to; how many changes and how many rejected
-        records that were. What it put aside is there before."""
+    def add(
+        self, query: str, batch: int, rows: pa.Table, dead_letters: Path | None
+    ) -> tuple[int, int]:
+        """Commit the reduced rows of a batch; the numbers of changes and of rejected records.
+
+        Dead dead_letters are stored before the commit.
+        """
         rows = rows.sort_by("offset")
         rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))
-        if letters is not None:
-            names = [stage_dead_letters(letters, rejects)] if rejects.num_rows else []
-            commit_dead_letters(letters, batch, names)
+        if dead_letters is not None:
+            names = [stage_dead_letters(dead_letters, rejects)] if rejects.num_rows else []
+            commit_dead_letters(dead_letters, batch, names)
         floors = floors_of(rows.filter(pc.equal(rows.column("bucket"), RESETS)))
         changes = rows.filter(pc.greater_equal(rows.column("bucket"), 0))
         changes = latest(changes.select(COLUMNS).cast(STORED))
@@ -86,16 +90,16 @@ class DeltaState:
         if changes.num_rows or floors:
             self._merge(query, batch, changes, floors)
         elif self._open() is None:
-            self._make(query)
+            self._create(query)
         return changes.num_rows, rejects.num_rows
 
     def compact(self) -> int:
-        """Make few files of many; how many there were."""
+        """Merge files; the number of merged files."""
         table = self._open()
         return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
 
     def vacuum(self, kept: int = VERSIONS_KEPT) -> int:
-        """Remove files that only versions before the last ones have; how many. Lock it before."""
+        """Remove files of old versions; their number. The caller holds the lock."""
         table = self._open()
         if table is None:
             return 0
@@ -111,7 +115,7 @@ class DeltaState:
         from deltalake.exceptions import DeltaError
 
         try:
-            table = self._open() or self._make(query)
+            table = self._open() or self._create(query)
             done = CommitProperties(app_transactions=[Transaction(query, batch)])
             merging = (
                 table.merge(changes, _SAME, "new", "old", commit_properties=done)
@@ -124,11 +128,11 @@ class DeltaState:
             merging.execute()
         except DeltaError as error:
             raise PipelineError("bad_table", f"{self.folder}: {error}") from None
-        if batch % TIDY_EVERY == TIDY_EVERY - 1:
+        if batch % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
             self.compact()
             self.vacuum()
 
-    def _make(self, query: str) -> DeltaTable:
+    def _create(self, query: str) -> DeltaTable:
         from deltalake import DeltaTable
 
         return DeltaTable.create(self.folder, STORED, description=query)
@@ -145,11 +149,11 @@ class DeltaState:
         try:
             return DeltaTable(self.folder)
         except DeltaError as error:
-            raise PipelineError("bad_table", f"{self.folder} is no table: {error}") from None
+            raise PipelineError("bad_table", f"{self.folder} is not a table: {error}") from None
 
 
 def _query(table: Any) -> str:
-    """Which query has made it."""
+    """The query that created the table."""
     return str(table.metadata().description)
 
 

@@ -1,5 +1,4 @@
-"""One record of a State Protocol stream: a change, a reset, a word that changes nothing, or none
-of these, with a reason."""
+"""A parser of State Protocol events: a record is a change, a control event, or rejected."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ import msgspec
 from millpond.pipeline.state.schemas import Check
 
 SETS = frozenset(("insert", "update", "upsert"))
-"""`upsert` is in no text of the protocol, and real producers send it."""
-QUIET = frozenset(("up-to-date", "snapshot-start", "snapshot-end"))
+"""`upsert` is not in the protocol, but real producers send it."""
+IGNORED_CONTROLS = frozenset(("up-to-date", "snapshot-start", "snapshot-end"))
 
 
 class Change(NamedTuple):
-    """The new value of an entity, as JSON; None: it is deleted."""
+    """The new value of an entity as JSON; None deletes it."""
 
     type: str
     key: str
@@ -24,13 +23,13 @@ class Change(NamedTuple):
 
 
 class Control(NamedTuple):
-    """`reset`: nothing before it counts any more. Others change no state."""
+    """A control event: `reset` clears earlier state, others change nothing."""
 
     name: str
 
 
 class Rejected(NamedTuple):
-    """It is no event, or none that the schemas allow."""
+    """A record that is no event, or that its schema does not allow."""
 
     reason: str
 
@@ -52,14 +51,14 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def read_event(body: bytes | None, checks: Mapping[str, Check]) -> Change | Control | Rejected:
-    """What a record says. A control event is one whatever else it has."""
+    """The event of a record. A record with a control is a control event."""
     try:
         event = _decode(body or b"")
     except (msgspec.DecodeError, RecursionError) as error:
         return Rejected(f"no event: {error}")
     headers = event.headers
     if headers.control is not None:
-        if headers.control == "reset" or headers.control in QUIET:
+        if headers.control == "reset" or headers.control in IGNORED_CONTROLS:
             return Control(headers.control)
         return Rejected("unknown control")
     if headers.operation is None:
@@ -77,7 +76,7 @@ def read_event(body: bytes | None, checks: Mapping[str, Check]) -> Change | Cont
 
 
 def _checked(change: Change, check: Check | None) -> Change | Rejected:
-    """Inside of the value nothing was looked at yet but its brackets."""
+    """Parse and check the value of a change, of which only the brackets were checked before."""
     try:
         value = _decode_any(change.value or b"")
     except (msgspec.DecodeError, RecursionError) as error:

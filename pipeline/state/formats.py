@@ -1,4 +1,4 @@
-"""Which format a table has: what its folder shows, else what is asked for."""
+"""The format of a table: that of its folder, or the requested one for a new table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from millpond.pipeline.state.table import POINTER, Table
 FORMATS = ("parquet", "delta")
 
 
-def table_in(folder: Path, asked: str | None = None) -> Table | DeltaState:
-    """The table of a folder, which need not be there. Raises PipelineError."""
+def table_in(folder: Path, requested: str | None = None) -> Table | DeltaState:
+    """The table of a folder, which may not exist yet. Raises PipelineError."""
     has = {"parquet": (folder / POINTER).exists(), "delta": (folder / LOG).exists()}
     found = next((name for name in FORMATS if has[name]), None)
-    if asked is not None and found not in (None, asked):
-        raise PipelineError("bad_table", f"{folder} is a table in {found}, not in {asked}")
-    return DeltaState(folder) if (found or asked) == "delta" else Table(folder)
+    if requested is not None and found not in (None, requested):
+        raise PipelineError("bad_table", f"{folder} is a table in {found}, not in {requested}")
+    return DeltaState(folder) if (found or requested) == "delta" else Table(folder)
 
 
 def existing(folder: Path) -> tuple[StateTable, Summary]:
-    """A table that is there. Raises PipelineError."""
+    """An existing table and its summary. Raises PipelineError."""
     table = table_in(folder)
     summary = table.summary()
     if summary is None:
-        raise PipelineError("no_table", f"there is no table in {folder}")
+        raise PipelineError("no_table", f"no table in {folder}")
     return table, summary

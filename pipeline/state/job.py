@@ -1,7 +1,7 @@
-"""The job: reads streams, keeps a table of their state, and puts aside what is no event.
+"""The job of `millpond pipeline run`: a table of the state of streams, and dead letters.
 
-A batch of the query becomes a version of the table. Whatever is killed when, Spark runs the last
-batch again with the same records, and a version that has it already is not made twice.
+A batch of the query becomes a version of the table. After a kill, Spark runs the last batch again
+with the same records; a batch that the table has is not with_sample twice.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ PER_TRIGGER = 1_000_000
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a job reads and where it writes. `source`: options of the source. `format`: of a new
-    table; `kept`: so many versions of one in Parquet."""
+    """The options of a job.
+
+    `source`: options of the source. `format`: of a new table. `kept`: Parquet versions to keep.
+    """
 
     source: dict[str, str]
     table: Path
@@ -59,7 +61,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """A batch, as progress tells it: `rows` are what there was to change in the table."""
+    """A finished batch; `rows` are its changes of the table."""
 
     batch: int
     rows: int
@@ -73,9 +75,9 @@ def run_job(
     on_batch: Callable[[BatchReport], None] = lambda done: None,
     records: DataFrame | None = None,
 ) -> Any:
-    """Start; what it gives is Spark's query. Hold the table's lock until that has ended.
+    """Start the job; returns Spark's query. The caller holds the table's lock until its end.
 
-    `records`: a stream with the columns of the source, in its place.
+    `records`: a streaming frame with the columns of the source, instead of the source.
     """
     frame = records
     if frame is None:
@@ -92,13 +94,13 @@ def run_job(
 
 
 def source_of(options: JobOptions) -> dict[str, str]:
-    """The options of the source that a job reads from."""
+    """The options of the job's source."""
     usual = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(PER_TRIGGER)}
     return usual | options.source
 
 
 class BatchWriter:
-    """Applies the batches of a query to the table."""
+    """A writer that applies the batches of a query to the table."""
 
     def __init__(self, options: JobOptions, on_batch: Callable[[BatchReport], None]) -> None:
         self._options = options
@@ -107,10 +109,10 @@ class BatchWriter:
         self._query: str | None = None
 
     def apply(self, frame: DataFrame, batch: int) -> None:
-        """Add a batch to the table, unless it is there."""
+        """Add a batch to the table, unless the table has it."""
         began = time.monotonic()
         query = self._query or self._begin()
-        self._keep_plan(batch)
+        self._sync_plan(batch)
         match self._table:
             case Table() as table:
                 done = _add_to_buckets(table, frame, query, batch, self._options)
@@ -122,16 +124,19 @@ class BatchWriter:
             self._on_batch(BatchReport(batch, *done, time.monotonic() - began))
 
     def _begin(self) -> str:
-        """The query; what it puts aside goes where no other's does. Raises PipelineError."""
+        """The query's id; it owns the folder of dead letters. Raises PipelineError."""
         query = query_id(self._options.checkpoint)
         if self._options.dead_letters is not None:
             claim(self._options.dead_letters, query)
         self._query = query
         return query
 
-    def _keep_plan(self, batch: int) -> None:
-        """What a batch reads has to be on the disk before the table has it: were it lost with the
-        power, Spark would make a longer batch of this number, and that would be passed over."""
+    def _sync_plan(self, batch: int) -> None:
+        """Sync the plan of a batch to the disk before the table has the batch.
+
+        If a power failure lost it, Spark would plan a longer batch of this number, which would be
+        skipped.
+        """
         plans = self._options.checkpoint / "offsets"
         sync(plans / str(batch))
         sync(plans)
@@ -151,7 +156,7 @@ def _add_to_buckets(
 def _add_to_delta(
     table: DeltaState, frame: DataFrame, query: str, batch: int, options: JobOptions
 ) -> tuple[int, int] | None:
-    """What a batch is reduced to comes together here: one commit is made by one process."""
+    """Collect the reduced rows of a batch: one process makes the commit."""
     if not table.is_due(query, batch):
         return None
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -162,7 +167,7 @@ def _add_to_delta(
 
 
 def due(table: Table, query: str, batch: int, buckets: int = BUCKETS) -> Version | None:
-    """The version that a batch is added to; None: it was added before. Raises PipelineError."""
+    """The version before a batch; None if the table has the batch. Raises PipelineError."""
     before = table.current() or Version(query=query, buckets=buckets)
     if before.query != query:
         raise foreign(table.folder)
@@ -176,26 +181,26 @@ def finish(
     before: Version,
     batch: int,
     written: pa.Table,
-    letters: Path | None,
+    dead_letters: Path | None,
     kept: int = VERSIONS_KEPT,
 ) -> Version:
-    """The version with a batch counts from now on; what it put aside is there before."""
+    """Commit the version with a batch, after its dead letters."""
     after = _next(before, batch, written)
-    if letters is not None:
-        commit_dead_letters(letters, batch, _names(written, REJECTS))
+    if dead_letters is not None:
+        commit_dead_letters(dead_letters, batch, _names(written, REJECTS))
     table.commit(after)
     table.vacuum(kept)
     return after
 
 
 def query_id(checkpoint: Path) -> str:
-    """Which query it is that has this checkpoint."""
+    """The id of the query that has this checkpoint."""
     found: str = json.loads((checkpoint / "metadata").read_text("utf-8"))["id"]
     return found
 
 
 def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
-    """Run a batch: records reduced where they are read, then each bucket written by one task."""
+    """Run a batch: reduce records where they are read, then write each bucket in one task."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     parse = partial(reduce_batches, buckets=before.buckets, schemas=options.schemas)
@@ -223,7 +228,7 @@ def add_to_buckets(
     files: dict[int, list[str]],
     floors: Floors,
 ) -> Iterator[pa.RecordBatch]:
-    """Write what a task got of a batch, bucket by bucket; tells what it wrote."""
+    """Write a task's rows of a batch, bucket by bucket; yields what it wrote."""
     found = pa.Table.from_batches(batches, ROWS).sort_by(
         [("bucket", "ascending"), ("offset", "ascending")]
     )
@@ -239,11 +244,11 @@ def add_to_buckets(
             if letters is not None:
                 names = [stage_dead_letters(Path(letters), part)]
         elif bucket == RESETS:
-            resets = [(*place, floor) for place, floor in floors_of(part).items()]
+            resets = [(*partition, floor) for partition, floor in floors_of(part).items()]
         else:
             names, _ = add_changes(Path(folder), bucket, files.get(bucket, []), part, floors)
-        told = [[bucket], [rows], [json.dumps(names)], [json.dumps(resets)]]
-        yield pa.RecordBatch.from_pydict(dict(zip(WRITTEN.names, told, strict=True)), WRITTEN)
+        columns = [[bucket], [rows], [json.dumps(names)], [json.dumps(resets)]]
+        yield pa.RecordBatch.from_pydict(dict(zip(WRITTEN.names, columns, strict=True)), WRITTEN)
 
 
 def _next(before: Version, batch: int, written: pa.Table) -> Version:
@@ -255,8 +260,8 @@ def _next(before: Version, batch: int, written: pa.Table) -> Version:
                 rejected += row["rows"]
             case bucket if bucket == RESETS:
                 for topic, partition, offset in json.loads(row["resets"]):
-                    place = (topic, partition)
-                    floors[place] = max(floors.get(place, 0), offset)
+                    key = (topic, partition)
+                    floors[key] = max(floors.get(key, 0), offset)
             case bucket:
                 files[bucket] = json.loads(row["files"])
                 events += row["rows"]

@@ -14,7 +14,7 @@ COLOUR = "#2563eb"
 
 
 class Bar(NamedTuple):
-    """A value that held from one moment to another."""
+    """A value over a span of time."""
 
     begin: float
     end: float
@@ -22,7 +22,7 @@ class Bar(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """How values become places."""
+    """The scale of a picture."""
 
     x_max: float
     y_max: float
@@ -35,7 +35,7 @@ class _Frame(NamedTuple):
 
 
 def bars(values: Sequence[Bar], what: str) -> str:
-    """Each value as wide as it lasted."""
+    """A bar chart, with each bar as wide as its span of time."""
     frame = _frame([each.end for each in values], [each.value for each in values])
     drawn = "".join(
         f'<rect x="{frame.x(each.begin):.1f}" y="{frame.y(each.value):.1f}" '
@@ -47,7 +47,7 @@ def bars(values: Sequence[Bar], what: str) -> str:
 
 
 def steps(values: Sequence[tuple[float, float]], what: str) -> str:
-    """Each value until the next one, a dot where it was seen."""
+    """A step chart, with a dot at each sample."""
     frame = _frame([at for at, _ in values], [value for _, value in values])
     places = [(frame.x(at), frame.y(value)) for at, value in values]
     line = " ".join(
@@ -64,7 +64,7 @@ def _frame(times: Sequence[float], values: Sequence[float]) -> _Frame:
 
 
 def _step(values: Sequence[float]) -> float:
-    """A round number, and TICKS of it have room for all values."""
+    """A round number for the distance of ticks."""
     least = max(0.0, *values, 0.0) / TICKS or 1.0
     size = 10.0 ** floor(log10(least))
     return next(size * each for each in (1, 2, 2.5, 5, 10) if size * each >= least * 0.9999)

@@ -1,7 +1,6 @@
-"""Batches of records reduced to what counts of them, bucket by bucket.
+"""The reduction of record batches: the last change of each entity, resets, and rejected records.
 
-In what order batches are reduced makes no difference: of each entity the last change is taken, and
-resets are told by where they were.
+The order of batches makes no difference: changes and resets keep their offsets.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from millpond.pipeline.state.events import Change, Control, Rejected, read_event
 from millpond.pipeline.state.schemas import compiled
 
 REJECTS, RESETS = -1, -2
-"""Buckets of what is no change."""
+"""Buckets of rows that are no changes."""
 
 ROWS = pa.schema(
     [
@@ -38,7 +37,7 @@ _Row = tuple[int, str, str, bytes | None, int, Any, str | None]
 def reduce_batches(
     batches: Iterable[pa.RecordBatch], buckets: int, schemas: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """What counts of records with the columns of the source."""
+    """The reduced rows of records with the columns of the source."""
     checks = {name: compiled(schema, name) for name, schema in schemas.items()}
     for batch in batches:
         if batch.num_rows:
@@ -46,7 +45,7 @@ def reduce_batches(
 
 
 def bucket_of(type_: str, key: str, buckets: int) -> int:
-    """The same for an entity, always and everywhere."""
+    """The bucket of an entity, the same in every process."""
     return crc32(f"{type_}\0{key}".encode("utf-8", "surrogatepass")) % buckets
 
 
@@ -63,10 +62,10 @@ def _reduce(batch: pa.RecordBatch, buckets: int, checks: Mapping[str, Any]) -> p
             case Change(type=type_, key=key, value=value):
                 bucket = bucket_of(type_, key, buckets)
                 row = (bucket, type_, key, value, offset, time, None)
-                place = (topic, partition, type_, key)
-                before = last.get(place)
+                entity = (topic, partition, type_, key)
+                before = last.get(entity)
                 if before is None or before[4] < offset:
-                    last[place] = row
+                    last[entity] = row
             case Control(name="reset"):
                 others.append((topic, partition, (RESETS, "", "", None, offset, time, None)))
             case Rejected(reason=reason):
@@ -91,7 +90,7 @@ def _batch_of(rows: list[tuple[str, int, _Row]]) -> pa.RecordBatch:
 
 
 def latest(table: pa.Table) -> pa.Table:
-    """Of each entity the row that stands last."""
+    """The last row of each entity."""
     if table.num_rows < 2:
         return table
     index = pa.array(range(table.num_rows), pa.int64())

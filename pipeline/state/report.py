@@ -1,4 +1,4 @@
-"""What a job did, as a page of HTML with pictures that need nothing else."""
+"""The report of a job: a self-contained page of HTML with pictures."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#555}
 
 @dataclass(frozen=True)
 class Sample:
-    """A batch: so many records in so many seconds, done `at` seconds after the beginning, and how
-    many were left then."""
+    """A batch of the report; `lag`: records left at its end; `at`: its end in seconds."""
 
     batch: int
     records: int
@@ -39,12 +38,12 @@ class Sample:
 
     @property
     def began(self) -> float:
-        """When, in seconds after the beginning."""
+        """The begin of the batch in seconds after the start."""
         return max(0.0, self.at - self.seconds)
 
 
-def added(samples: Sequence[Sample], new: Sample) -> list[Sample]:
-    """The samples with a new one; neighbours become one where there are too many."""
+def with_sample(samples: Sequence[Sample], new: Sample) -> list[Sample]:
+    """The samples with a new one; neighbours are joined when there are too many."""
     found = [*samples, new]
     if len(found) <= SAMPLES_MAX:
         return found
@@ -62,7 +61,7 @@ def _both(one: Sample, other: Sample) -> Sample:
 
 
 def report_page(title: str, samples: Sequence[Sample]) -> str:
-    """The page."""
+    """The report as HTML."""
     throughput = bars(
         [Bar(each.began, each.at, each.per_s) for each in samples], "records a second"
     )

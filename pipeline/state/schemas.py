@@ -19,7 +19,7 @@ import msgspec
 from millpond.pipeline.errors import BadOption
 
 Check = Callable[[Any], str | None]
-"""What is wrong with a value; None: nothing."""
+"""A check of a value: the reason why it is wrong, or None."""
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 ERRORS_MAX = 100
@@ -41,7 +41,7 @@ def load_schemas(file: Path) -> dict[str, Any]:
 
 
 def compiled(schema: Any, where: str = "schema") -> Check:
-    """A schema as a check. Raises BadOption where it is none."""
+    """A schema as a check. Raises BadOption for an invalid schema."""
     from referencing.jsonschema import UnknownDialect
 
     if not isinstance(schema, dict | bool):
@@ -74,7 +74,7 @@ def _check_of(validator: Any) -> Check:
 
 
 def _looked_through(schema: Any, draft: str, where: str) -> Any:
-    """A validator, once each reference was seen to lead to a schema."""
+    """A validator, after a check that each reference leads to a schema."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import extend, validator_for
     from referencing import Registry
@@ -112,19 +112,19 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
 
 
 def _own_checks(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the package is slow, or wrong."""
+    """Our own checks, where the package is slow or wrong."""
     own: dict[str, Any] = {"uniqueItems": _unique, "multipleOf": _multiple}
     own |= {name: _of_few(known[name]) for name in _SLOW if name in known}
     return {name: check for name, check in own.items() if name in known}
 
 
 def _weight(error: Any) -> Any:
-    """What is wrong with the whole says more than what is with a part; of equals the first does."""
+    """The order of errors: those of the whole value before those of its parts."""
     return -len(error.path), error.validator not in ("anyOf", "oneOf")
 
 
 def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
-    """In linear time: the package compares objects each with each."""
+    """Unique items in linear time: the package compares each object with each other."""
     from jsonschema.exceptions import ValidationError
 
     if wanted and isinstance(value, list) and len(set(map(_canonical, value))) < len(value):
@@ -132,7 +132,7 @@ def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[An
 
 
 def _canonical(value: Any) -> Hashable:
-    """The same for equal JSON values, and only for them: true is not 1 there, but 1.0 is."""
+    """A key that only equal JSON values share: true differs from 1, and 1.0 does not."""
     match value:
         case list():
             return tuple(map(_canonical, value))
@@ -143,7 +143,7 @@ def _canonical(value: Any) -> Hashable:
 
 
 def _multiple(validator: Any, of: Any, value: Any, schema: Any) -> Iterator[Any]:
-    """As they are written: 19.99 is a multiple of 0.01, which the package denies."""
+    """Multiples in decimal: 19.99 is a multiple of 0.01, which the package denies."""
     from jsonschema.exceptions import ValidationError
 
     if validator.is_type(value, "number") and Fraction(repr(value)) % Fraction(repr(of)):
@@ -151,7 +151,7 @@ def _multiple(validator: Any, of: Any, value: Any, schema: Any) -> Iterator[Any]
 
 
 def _of_few(check: Any) -> Any:
-    """The package compares each member with each."""
+    """An enumeration of few members, because the package compares each with each other."""
     from jsonschema.exceptions import ValidationError
 
     def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:

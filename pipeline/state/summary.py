@@ -1,4 +1,4 @@
-"""What a table is, whatever its format: what commands need to know of it."""
+"""The interface of tables in any format, for commands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Summary:
-    """A table's format, its version, and the last batch in it. `rejected`: since the beginning,
-    where that is known."""
+    """The format, version and last batch of a table. `rejected`: rejected records, if known."""
 
     format: str
     version: int
@@ -23,24 +22,24 @@ class Summary:
 
 
 class StateTable(Protocol):
-    """A table in a folder."""
+    """A table of state in a folder."""
 
     folder: Path
 
     def lock(self) -> AbstractContextManager[None]:
-        """One job writes at a time. Raises PipelineError."""
+        """Lock the table for one job. Raises PipelineError."""
 
     def summary(self) -> Summary | None:
-        """What there is; None: nothing was ever written. Raises PipelineError."""
+        """The summary; None before the first write. Raises PipelineError."""
 
     def buckets(self) -> Iterator[pa.Table]:
         """The entities, piece by piece."""
 
     def read(self) -> pa.Table:
-        """All of it, in memory."""
+        """All entities, in memory."""
 
     def compact(self) -> int:
-        """Make few files of many; how many there were. Lock it before."""
+        """Merge files; the number of merged files. The caller holds the lock."""
 
     def vacuum(self, kept: int) -> int:
-        """Remove what only old versions have; how many files. Lock it before."""
+        """Remove files of old versions; their number. The caller holds the lock."""

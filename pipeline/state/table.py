@@ -3,10 +3,10 @@
     _current                 the name of a version
     _versions/00000012.json  query, batch, buckets, files of each bucket, resets
     data/0003-....parquet    changes of a bucket
-    _lock                    held by the one who writes
+    _lock                    held by the writer
 
-A version is there with all its files before the pointer names it, and the pointer is replaced in
-one step: a reader sees a whole version, whoever is killed when.
+A version and its files are complete before the pointer names it, and the pointer is replaced in one
+step: a reader sees a whole version, also after a kill.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSIONS_KEPT = 2
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """A partition, and the offset of its last reset."""
+    """The offset of the last reset in a partition."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A state of the table. `query` wrote it, and `batch` was its last; `rejected` counts all."""
+    """A version of the table, written by `query` after `batch`; `rejected` counts all batches."""
 
     number: int = 0
     query: str = ""
@@ -51,28 +51,28 @@ class Version(msgspec.Struct, frozen=True):
 
     @property
     def floors(self) -> Floors:
-        """Where what counts begins, by partition."""
+        """The offsets of the last resets by partition."""
         return {(each.topic, each.partition): each.offset for each in self.resets}
 
 
 class Table:
-    """In a folder, which need not be there."""
+    """A Parquet table of state in a folder, which may not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def current(self) -> Version | None:
-        """The version that counts; None: nothing was ever written. Raises PipelineError."""
+        """The current version; None before the first write. Raises PipelineError."""
         if not (self.folder / POINTER).exists():
             return None
         try:
             name = (self.folder / POINTER).read_text("utf-8").strip()
             return _decode((self.folder / "_versions" / name).read_bytes())
         except (OSError, ValueError) as error:
-            raise PipelineError("bad_table", f"{self.folder} is no table: {error}") from None
+            raise PipelineError("bad_table", f"{self.folder} is not a table: {error}") from None
 
     def summary(self) -> Summary | None:
-        """What there is; None: nothing was ever written. Raises PipelineError."""
+        """The summary; None before the first write. Raises PipelineError."""
         found = self.current()
         if found is None:
             return None
@@ -85,12 +85,12 @@ class Table:
             yield read_bucket(self.folder, version.files[bucket], version.floors)
 
     def read(self) -> pa.Table:
-        """All of it, in memory."""
+        """All entities, in memory."""
         found = list(self.buckets())
         return pa.concat_tables(found) if found else STORED.empty_table()
 
     def prepare(self) -> None:
-        """Folders for who is about to write."""
+        """Create the folders of the table."""
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         (self.folder / "_versions").mkdir(exist_ok=True)
 
@@ -102,7 +102,7 @@ class Table:
             yield
 
     def commit(self, version: Version) -> None:
-        """This version counts from now on, and is on the disk."""
+        """Make this version the current one, on the disk."""
         for files in version.files.values():
             for name in files[-1:]:
                 sync(self.folder / "data" / name)
@@ -112,7 +112,7 @@ class Table:
         write_whole(self.folder / POINTER, name.encode())
 
     def compact(self) -> int:
-        """Make one file of each bucket's; how many there were too many. Lock it before."""
+        """Merge the files of each bucket; the number of files less. The caller holds the lock."""
         before = self.current()
         if before is None:
             return 0
@@ -128,7 +128,7 @@ class Table:
         return many
 
     def vacuum(self, kept: int = VERSIONS_KEPT) -> int:
-        """Remove old versions, and files that no kept one has; how many files. Lock it before."""
+        """Remove old versions and their files; the number of files. The caller holds the lock."""
         versions = sorted((self.folder / "_versions").glob("*.json"))
         current = self.current()
         number = -1 if current is None else current.number
@@ -150,7 +150,7 @@ class Table:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One job writes into a folder at a time. Raises PipelineError."""
+    """Lock a folder for one job. Raises PipelineError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "_lock").open("w")
@@ -161,28 +161,28 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             text = f"another job writes to {folder}"
-            raise PipelineError("table_in_use", text, "let it end first") from None
+            raise PipelineError("table_in_use", text, "wait for its end") from None
         yield
 
 
 def foreign(folder: Path) -> PipelineError:
-    """Why a query may not add to a table."""
+    """The error of a query whose table belongs to another query."""
     text = f"{folder} was written by another query, with another checkpoint"
-    return PipelineError("other_query", text, "give its checkpoint, or a new folder")
+    return PipelineError("other_query", text, "use its checkpoint, or a new folder")
 
 
 def behind(folder: Path, last: int, batch: int) -> PipelineError:
-    """Why a query may not go on with a table that lacks batches of it."""
+    """The error of a query whose table lacks some of its batches."""
     has = "nothing" if last < 0 else f"batch {last} as its last"
-    text = f"the checkpoint goes on with batch {batch}, and the table {folder} has {has}"
-    return PipelineError("table_behind", text, "give its table, or a new checkpoint as well")
+    text = f"the checkpoint continues with batch {batch}, but the table {folder} has {has}"
+    return PipelineError("table_behind", text, "use its table, or also a new checkpoint")
 
 
 _decode = msgspec.json.Decoder(Version).decode
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Replace a file by one that is on the disk, in one step."""
+    """Replace a file in one step by one that is on the disk."""
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     with fresh.open("wb") as file:
         file.write(data)
@@ -193,7 +193,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file, or what a folder names, is on the disk."""
+    """Sync a file, or the names of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

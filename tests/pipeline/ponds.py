@@ -85,11 +85,11 @@ class Pond:
     def make(self, *streams: str) -> None:
         with self.wire() as wire:
             for each in streams:
-                wire.ask_bytes("PUT", f"/v1/streams/{quote(each, safe='')}", b"{}")
+                wire.request_bytes("PUT", f"/v1/streams/{quote(each, safe='')}", b"{}")
 
     def delete(self, stream: str) -> None:
         with self.wire() as wire:
-            wire.ask_bytes("DELETE", f"/v1/streams/{quote(stream, safe='')}")
+            wire.request_bytes("DELETE", f"/v1/streams/{quote(stream, safe='')}")
 
     def fill(self, stream: str, bodies: list[bytes], headers: Headers | None = None) -> None:
         """Append, 1000 records at a time."""
@@ -97,7 +97,7 @@ class Pond:
         with self.wire() as wire:
             for first in range(0, len(bodies), 1000):
                 rows = [(each, headers or [], None) for each in bodies[first : first + 1000]]
-                wire.ask_bytes("POST", path, encode_records(rows), media="application/protobuf")
+                wire.request_bytes("POST", path, encode_records(rows), media="application/protobuf")
 
     def trim(self, stream: str, below: int) -> None:
         """By a command record, which is a record of the stream as well."""

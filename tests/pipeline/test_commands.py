@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 from millpond.pipeline.cli import add_commands, main
-from millpond.pipeline.commands.run import options_of, own_words
+from millpond.pipeline.commands.run import options_of, with_cli_options
 from millpond.pipeline.errors import DataLost
 from millpond.pipeline.options import source_options
 from millpond.pipeline.spark import java_home as javahome
@@ -58,11 +58,11 @@ def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -
     (tmp_path / "file").touch()
     (tmp_path / "schemas.json").write_text('{"n": 3}')
     cases = {
-        ("--subscribe", "nothing"): "[no_stream]: there is no stream nothing at http://",
+        ("--subscribe", "nothing"): "[no_stream]: no stream nothing at http://",
         ("--connect", nobody()): "[node_away]: http://",
         ("--connect", "ftp://x"): "[bad_option]: address: 'ftp://x' (such as http://",
         ("--subscribe", " ,"): "[bad_option]: subscribe: no stream is named",
-        ("--token-file", "/nowhere"): "[bad_option]: --token-file: there is no token in /nowhere",
+        ("--token-file", "/nowhere"): "[bad_option]: --token-file: no token in /nowhere",
         ("--conf", "memory"): "[bad_option]: --conf 'memory' (such as spark.",
         ("--keep", "0"): "[bad_option]: --keep: at least 1",
         ("--max-per-batch", "0"): "[bad_option]: --max-per-batch: at least 1",
@@ -80,12 +80,12 @@ def test_what_is_wrong_is_one_line(told: Told, job: list[str], tmp_path: Path) -
 
 def test_hints_are_words_of_the_command_line(told: Told, job: list[str]) -> None:
     _, _, err = told(*job, "--connect", nobody())
-    assert err.endswith("(the option --timeout; a restart goes on)\n")
+    assert err.endswith("(see the option --timeout; a restart continues)\n")
     for words in (("--timeout", "nan"), ("--every", "inf"), ("--log-level", "loud")):
         with pytest.raises(SystemExit):
             told(*job, *words)
-    assert own_words(str(DataLost("a"))).endswith(
-        "(the option --skip-lost goes on with what there is)"
+    assert with_cli_options(str(DataLost("a"))).endswith(
+        "(the option --skip-lost skips lost records)"
     )
     asked = argparse.ArgumentParser()
     add_commands(asked)
@@ -99,7 +99,7 @@ def test_a_table_that_is_written_is_told_of(told: Told, job: list[str], tmp_path
         _, _, err = told(*job)
     assert (
         err
-        == f"millpond[table_in_use]: another job writes to {tmp_path / 't'} (let it end first)\n"
+        == f"millpond[table_in_use]: another job writes to {tmp_path / 't'} (wait for its end)\n"
     )
 
 
@@ -123,7 +123,7 @@ def test_a_cache_that_cannot_be_written_is_told(
     code, _, err = told(*job)
     assert code == 1 and err.count("\n") == 1
     assert err.startswith("millpond[no_session]: Spark did not start: [Errno 20] Not a directory")
-    assert err.endswith("(XDG_CACHE_HOME names a folder that can be written)\n")
+    assert err.endswith("(set XDG_CACHE_HOME to a writable folder)\n")
 
 
 def fill(folder: Path, batches: int) -> Table:
@@ -147,9 +147,9 @@ def test_a_table_is_shown_compacted_and_vacuumed(told: Told, tmp_path: Path) -> 
     _, out, _ = told("show", folder, "--json")
     before = [json.loads(line) for line in out.splitlines()]
     assert {each["key"]: each["value"] for each in before} == {f"k{i}": 4 for i in range(8)}
-    assert told("compact", folder)[1] == "8 files are merged into others\n"
-    assert told("compact", folder)[1] == "0 files are merged into others\n"
-    assert told("vacuum", folder, "--keep", "1")[1] == "10 files are removed\n"
+    assert told("compact", folder)[1] == "8 files were merged into others\n"
+    assert told("compact", folder)[1] == "0 files were merged into others\n"
+    assert told("vacuum", folder, "--keep", "1")[1] == "10 files were removed\n"
     assert len(list((tmp_path / "table" / "data").iterdir())) == 2
     _, out, err = told("show", folder, "--json")
     assert [json.loads(line) for line in out.splitlines()] == before
@@ -169,7 +169,7 @@ def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
     for words in (["show"], ["compact"], ["vacuum", "--keep", "2"], ["query"]):
         sql = ["SELECT 1"] if words == ["query"] else []
         code, _, err = told(words[0], str(tmp_path), *words[1:], *sql)
-        assert code == 4 and err == f"millpond[no_table]: there is no table in {tmp_path}\n"
+        assert code == 4 and err == f"millpond[no_table]: no table in {tmp_path}\n"
     code, _, err = told("vacuum", str(tmp_path), "--keep", "0")
     assert code == 1 and "at least 1" in err
 
@@ -180,9 +180,9 @@ def test_a_table_that_is_damaged_is_told_of(told: Told, tmp_path: Path) -> None:
     version = table.folder / "_versions" / "00000001.json"
     for damage, expected in (
         (lambda: data[0].write_bytes(b"junk"), f"{data[0]} cannot be read: "),
-        (data[0].unlink, f"{data[0]} is not there (if a job removed it meanwhile"),
-        (lambda: version.write_bytes(b"\xff"), f"{table.folder} is no table: "),
-        (version.unlink, f"{table.folder} is no table: "),
+        (data[0].unlink, f"{data[0]} is missing (if a job removed it meanwhile"),
+        (lambda: version.write_bytes(b"\xff"), f"{table.folder} is not a table: "),
+        (version.unlink, f"{table.folder} is not a table: "),
     ):
         damage()
         code, _, err = told("show", str(table.folder))

@@ -113,7 +113,7 @@ def test_an_error_is_found_in_whatever_is_around_it() -> None:
 def test_of_what_is_not_ours_the_cause_is_told() -> None:
     text = "[FAILED] Query\nTraceback (most recent call last):\n  x\nValueError: odd\n\n"
     told = str(found_in(f"{text}JVM stacktrace:\njava.lang.Exception: no"))
-    assert told == "millpond[spark_failed]: ValueError: odd (--log-level error tells more)"
+    assert told == "millpond[spark_failed]: ValueError: odd (--log-level error shows more)"
     assert "no master" in str(found_in("no master\nat x"))
 
 

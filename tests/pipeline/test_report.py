@@ -8,7 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-from millpond.pipeline.state.report import SAMPLES_MAX, Sample, added, report_page
+from millpond.pipeline.state.report import SAMPLES_MAX, Sample, report_page, with_sample
 from tests.pipeline.ponds import ROOT
 
 BAR = """
@@ -45,7 +45,7 @@ def test_a_report_has_its_pictures_with_it() -> None:
 def test_a_report_of_days_stays_small() -> None:
     samples: list[Sample] = []
     for batch in range(5000):
-        samples = added(samples, Sample(batch, 10, 1.0, 5000 - batch, 1, float(batch)))
+        samples = with_sample(samples, Sample(batch, 10, 1.0, 5000 - batch, 1, float(batch)))
         assert len(samples) <= SAMPLES_MAX
     assert sum(each.records for each in samples) == 50_000
     assert samples[-1] == Sample(4999, 10, 1.0, 1, 1, 4999.0)

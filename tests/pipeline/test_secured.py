@@ -96,13 +96,13 @@ def test_what_a_token_does_not_show_is_not_there(secured: Secured) -> None:
 def test_without_a_token_or_with_a_wrong_one_nobody_gets_in(secured: Secured) -> None:
     without = {name: text for name, text in secured.given.items() if name != "tokenFile"}
     for given in (without, without | {"token": "bm9uZQ"}):
-        with pytest.raises(PipelineError, match=r"answered 40[13]: .*\(the options token"):
+        with pytest.raises(PipelineError, match=r"answered 40[13]: .*\(see the options token"):
             read(given)
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(secured: Secured) -> None:
     given = {name: text for name, text in secured.given.items() if name != "tlsCa"}
-    with pytest.raises(PipelineError, match=r"tls_refused.*self-signed.*\(the option tlsCa\)"):
+    with pytest.raises(PipelineError, match=r"tls_refused.*self-signed.*\(see the option tlsCa\)"):
         read(given)
 
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.spark.session import failures_told, silence
+from millpond.pipeline.spark.session import silence, spark_errors
 
 
 class Thrown:
@@ -53,7 +53,7 @@ PAGES = "An error occurred while calling o68.start.\n: java.lang.X: a\n\tat b\n"
     ],
 )
 def test_what_spark_fails_by_is_one_line(error: Exception, told: str) -> None:
-    with pytest.raises(PipelineError) as found, failures_told():
+    with pytest.raises(PipelineError) as found, spark_errors():
         raise error
     assert str(found.value).startswith(f"millpond{told}") and "\n" not in str(found.value)
 
