@@ -90,9 +90,9 @@ def _target(context: DurableContext) -> Target:
     context.require_allowed_origin()
     segments = context.request.segments[len(PREFIX) :]
     if not segments or segments[0] == RESERVED:
-        raise DurableError(404, "not_found", "there is nothing at this path")
+        raise DurableError(404, "not_found", "nothing exists at this path")
     if context.request.method not in _OPERATIONS:
         allow = ((b"allow", head_and_delete.METHODS),)
-        text = f"there is no {context.request.method[:20]} of streams"
+        text = f"streams do not support {context.request.method[:20]}"
         raise DurableError(405, "bad_method", text, allow)
     return target_of(b"/".join(segments))

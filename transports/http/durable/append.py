@@ -55,7 +55,7 @@ def direct_append(context: DurableContext, target: Target, body: bytes) -> Direc
             raise bad_request("content-type: an append needs one")
         bodies = [body] if not w.is_json(content_type) else bodies_of(body, content_type)
     if not bodies and (body or not closes):
-        raise bad_request("there is nothing to append")
+        raise bad_request("the append is empty")
     append = d.DurableAppend(0, bodies, content_type, order, producer, closes)
     return DirectRequest(target.cell, append, len(body), partial(_response, context, append))
 

@@ -44,7 +44,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 def target_of(name: bytes) -> Target:
     """A stream, whether it is there or not. Raises DurableError."""
     if not 0 < len(name) <= w.NAME_BYTES_MAX:
-        raise bad_request(f"a stream has a name of 1 to {w.NAME_BYTES_MAX} bytes")
+        raise bad_request(f"a stream's name has 1 to {w.NAME_BYTES_MAX} bytes")
     return Target(name, stream_cell(name))
 
 
@@ -87,9 +87,9 @@ class DurableContext(RequestContext[HttpNodeServices]):
         if self.rights_in(target.name) & rights:
             return
         if self.is_known:
-            raise DurableError(403, "permission_denied", "not allowed in this stream")
+            raise DurableError(403, "permission_denied", "permission denied for this stream")
         challenge = ((b"www-authenticate", b"Bearer"),)
-        raise DurableError(401, "authn", "no access token that this node knows", challenge)
+        raise DurableError(401, "authn", "unknown or missing access token", challenge)
 
     def location(self, target: Target) -> bytes:
         """The stream's URL, under the name by which this client knows the node."""
@@ -103,7 +103,7 @@ class DurableContext(RequestContext[HttpNodeServices]):
         return Response(status, (*headers, *self.common_headers), body)
 
     async def describe(self, cells: CellClient, target: Target) -> m.StreamDescription | None:
-        """The stream's description; None: there is no such stream. Raises DurableError."""
+        """The stream's description; None: the stream does not exist. Raises DurableError."""
         found = await cells.request(target.cell, m.Describe)
         match found:
             case m.StreamDescription():

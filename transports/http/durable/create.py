@@ -114,9 +114,9 @@ def _source(path: bytes) -> Target:
     try:
         segments = tuple(percent_decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
     except BadPath:
-        raise bad_request("Stream-Forked-From: the path cannot be read") from None
+        raise bad_request("Stream-Forked-From: the path cannot be decoded") from None
     if segments[: len(PREFIX)] != PREFIX:
-        raise bad_request("Stream-Forked-From: a path like /v1/stream/NAME")
+        raise bad_request("Stream-Forked-From: expected a path like /v1/stream/NAME")
     return target_of(b"/".join(segments[len(PREFIX) :]))
 
 
@@ -153,6 +153,4 @@ async def _behind(
             sub -= is_message(message)
             if not sub:
                 return sequence + 1, []
-    raise bad_request(
-        "Stream-Fork-Sub-Offset: there is not so much in the append behind the offset"
-    )
+    raise bad_request("Stream-Fork-Sub-Offset: beyond the append at the offset")

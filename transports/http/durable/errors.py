@@ -35,18 +35,18 @@ def bad_request(text: str) -> DurableError:
 
 
 def stream_not_found() -> DurableError:
-    """404: there is no such stream."""
-    return DurableError(404, "stream_not_found", "there is no such stream")
+    """404: the stream does not exist."""
+    return DurableError(404, "stream_not_found", "the stream does not exist")
 
 
 def stream_deleted() -> DurableError:
     """410: the stream was deleted, and forks of it are there."""
-    return DurableError(410, "stream_deleted", "the stream is deleted; its forks are there")
+    return DurableError(410, "stream_deleted", "the stream is deleted; forks of it remain")
 
 
 def offset_gone() -> DurableError:
     """410: what is asked for is not kept any more."""
-    return DurableError(410, "offset_gone", "what is at this offset is not kept any more")
+    return DurableError(410, "offset_gone", "the records at this offset are not kept any more")
 
 
 def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
@@ -75,10 +75,12 @@ def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
                 (w.PRODUCER_EXPECTED, b"%d" % reply.expected),
                 (w.PRODUCER_RECEIVED, b"%d" % received),
             )
-            return DurableError(409, "sequence_gap", "appends of the producer are missing", headers)
+            return DurableError(
+                409, "sequence_gap", "earlier appends of the producer are missing", headers
+            )
         case RefusalReason.CONFLICT:
             return DurableError(
-                409, "stream_exists", "there is a stream of this name, and not like this"
+                409, "stream_exists", "the stream exists with another configuration"
             )
         case RefusalReason.SOURCE_BURIED:
             return DurableError(409, "stream_deleted", "the source is deleted")
@@ -96,18 +98,20 @@ def error_of(reply: StreamFailed | Failed) -> DurableError:
         case Code.TRIMMED:
             return offset_gone()
         case Code.NOT_ALLOWED | Code.PART_OF_TOPIC:
-            return DurableError(403, "permission_denied", "not allowed")
+            return DurableError(403, "permission_denied", "permission denied")
         case Code.BUFFER_FULL:
             return DurableError(507, "full", "the stream or the node is full; nothing was stored")
         case Code.DATA_TOO_LARGE:
-            return DurableError(413, "too_large", "larger than is taken")
+            return DurableError(413, "too_large", "the body or a record is too large")
         case Code.SLOW_DOWN:
             return DurableError(429, "rate_limited", "too many requests")
         case Code.STORAGE_FAILED:
-            return DurableError(503, "storage", "the store could not keep it; nothing was stored")
+            return DurableError(503, "storage", "the write to disk failed; nothing was stored")
         case Code.OUTCOME_UNKNOWN:
-            return DurableError(500, "outcome_unknown", "it may or may not have been done")
+            return DurableError(
+                500, "outcome_unknown", "the request may or may not have been carried out"
+            )
         case Code.QUARANTINED | Code.IDS_EXHAUSTED | Code.NON_MONOTONIC_ID:
-            return DurableError(503, "unavailable", "the stream takes nothing for now")
+            return DurableError(503, "unavailable", "the stream accepts no appends now")
         case _:
-            return bad_request(f"the node answered {reply.code.name.lower()}")
+            return bad_request(f"the node failed: {reply.code.name.lower()}")

@@ -27,7 +27,7 @@ def messages_of(body: bytes) -> list[bytes]:
             return [bytes(each) for each in _array(text)]
         return [bytes(_value(text))]
     except RecursionError:
-        raise NotJson("it is nested too deeply") from None
+        raise NotJson("too deeply nested") from None
     except msgspec.DecodeError as error:
         if b"\\u" not in text:
             raise NotJson(str(error)) from None
@@ -49,7 +49,7 @@ def _slowly(text: bytes) -> list[bytes]:
     try:
         value, end = scan(scanned)
         if end != len(scanned):
-            raise NotJson(f"there is more behind the value (byte {end})")
+            raise NotJson(f"extra data after the value (byte {end})")
         if not isinstance(value, list):
             return [text]
         return list(_elements(scanned, scan))
@@ -75,7 +75,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def is_message(body: bytes) -> bool:

@@ -45,13 +45,13 @@ def read_query(request: Request) -> ReadQuery:
     offsets = [value for name, value in request.query if name == "offset"]
     values = dict(request.query)
     if len(offsets) > 1:
-        raise bad_request("offset: one is enough")
+        raise bad_request("offset: given more than once")
     try:
         live = Live(values.get("live", ""))
     except ValueError:
-        raise bad_request("live: long-poll or sse") from None
+        raise bad_request("live: expected long-poll or sse") from None
     if live is not Live.NO and not offsets:
-        raise bad_request("offset: a live read has to say where it begins")
+        raise bad_request("offset: required for a live read")
     return ReadQuery(_start(offsets[0]) if offsets else None, live, values.get("cursor"))
 
 
@@ -62,7 +62,7 @@ def _start(offset: str) -> Start:
         return "now"
     sequence = sequence_of(offset)
     if sequence is None:
-        raise bad_request("offset: -1, now, or one that was told")
+        raise bad_request("offset: expected -1, now, or an offset from a response")
     return sequence
 
 
@@ -85,7 +85,7 @@ def lifetime(request: Request) -> Lifetime | None:
 
 def _decimal(value: bytes, name: str) -> int:
     if not _DECIMAL.fullmatch(value) or len(value) > 16 or int(value) > w.NUMBER_MAX:
-        raise bad_request(f"{name}: a whole number")
+        raise bad_request(f"{name}: expected a whole number")
     return int(value)
 
 
@@ -98,7 +98,7 @@ def _time_ms(value: bytes) -> int:
             return int(moment.timestamp()) * 1000 + int(((fraction or "") + "000")[:3])
     except (ValueError, OverflowError):
         pass
-    raise bad_request("Stream-Expires-At: a time of RFC 3339, with its zone")
+    raise bad_request("Stream-Expires-At: expected a time of RFC 3339 with a time zone")
 
 
 def stream_seq(request: Request) -> bytes | None:
@@ -124,7 +124,7 @@ def producer(request: Request) -> Producer | None:
 
 def _number(value: bytes, name: str) -> int:
     if not _DIGITS.fullmatch(value) or len(value) > 32 or int(value) > w.NUMBER_MAX:
-        raise bad_request(f"{name}: a number up to {w.NUMBER_MAX}")
+        raise bad_request(f"{name}: expected a number up to {w.NUMBER_MAX}")
     return int(value)
 
 
@@ -143,14 +143,14 @@ def fork(request: Request) -> ForkHeaders | None:
     )
     if path is None or not path.strip():
         if offset is not None or sub is not None:
-            raise bad_request("Stream-Fork-Offset means nothing without Stream-Forked-From")
+            raise bad_request("Stream-Fork-Offset requires Stream-Forked-From")
         return None
     at = None
     if offset is not None:
         at = sequence_of(offset.decode("latin-1"))
         if at is None:
-            raise bad_request("Stream-Fork-Offset: one that was told")
+            raise bad_request("Stream-Fork-Offset: expected an offset from a response")
     behind = 0 if sub is None else _decimal(sub, "Stream-Fork-Sub-Offset")
     if behind and at is None:
-        raise bad_request("Stream-Fork-Sub-Offset means nothing without Stream-Fork-Offset")
+        raise bad_request("Stream-Fork-Sub-Offset requires Stream-Fork-Offset")
     return ForkHeaders(path.strip(), at, behind)

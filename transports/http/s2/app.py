@@ -184,7 +184,7 @@ async def _route_account(context: S2Context, segments: tuple[bytes, ...]) -> Res
         case (b"locations", b"default"):
             return await _of(_DEFAULT, context)(context)
         case _:
-            raise CodedError(ErrorCode.BAD_PATH, "S2 has nothing at this path")
+            raise CodedError(ErrorCode.BAD_PATH, "S2 has no such path")
 
 
 def _of(operations: Mapping[str, T], context: S2Context) -> T:

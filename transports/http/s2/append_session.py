@@ -257,7 +257,9 @@ class _Session:
         while self._is_submitting:  # what is appended is acked
             await self._wait()
         self._add(
-            CodedError(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
+            CodedError(
+                ErrorCode.SERVER_DRAINING, "the node is stopping; retry later or at another node"
+            )
         )
 
     # Out.

@@ -172,7 +172,7 @@ def check_authorization(permit: Authorization) -> None:
     """Raises CodedError (422) for what the node cannot hold a token to, or what no name can be."""
     scope = permit.info.scope
     if _O.ISSUE_ACCESS_TOKEN in permit.operations:
-        raise invalid("scope: tokens do not issue tokens here; keepers of the node do")
+        raise invalid("scope: tokens cannot issue tokens; clients with the right admin can")
     names = (
         ("basins", scope.basins, BASIN_BYTES_MAX),
         ("streams", scope.streams, STREAM_BYTES_MAX),
@@ -185,7 +185,7 @@ def check_authorization(permit: Authorization) -> None:
     for operations, given in (*takes, (OF_BASINS, scope.basins)):
         needy = permit.operations & operations
         if needy == permit.operations and not _names_any(given):
-            raise invalid("scope: it permits nothing, as it has no names for what it permits")
+            raise invalid("scope: it permits nothing, as it has no names for its operations")
 
 
 def rights_in_other_apis(permit: Authorization) -> Rights:

@@ -109,4 +109,4 @@ def failure(reply: CellReply, target: Target) -> S2Error:
 def stream_not_found(target: Target) -> CodedError:
     """404, with the name."""
     shown = target.shown.decode("utf-8", "replace")
-    return CodedError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {shown!r}")
+    return CodedError(ErrorCode.STREAM_NOT_FOUND, f"the stream {shown!r} does not exist")

@@ -88,7 +88,7 @@ async def post_basin(context: S2Context) -> Response:
     is_new = await _make(context, name, notes)
     row = context.require_basin(name)
     if not is_new and (not key or decode_basin_metadata(row.metadata).creation != key):
-        text = f"there is a basin {asked.basin!r}"
+        text = f"the basin {asked.basin!r} exists already"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_basin(_info(name, row))
     return Response(201, (_JSON, provisioned(is_new, is_new)), body)
@@ -97,7 +97,7 @@ async def post_basin(context: S2Context) -> Response:
 def check_location(name: str | None) -> None:
     """Check a location; there is one here. Raises CodedError (422)."""
     if name not in (None, LOCATION):
-        raise CodedError(ErrorCode.INVALID, f"location: {LOCATION!r} is the only one")
+        raise CodedError(ErrorCode.INVALID, f"location: {LOCATION!r} is the only location")
 
 
 def check_cipher(config: BasinConfig) -> None:
@@ -106,7 +106,7 @@ def check_cipher(config: BasinConfig) -> None:
     Raises CodedError (501).
     """
     if config.stream_cipher is not None:
-        text = "stream_cipher: this node does not encrypt records; clients may, before they send"
+        text = "stream_cipher: this node does not encrypt records; clients can, before they send"
         raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
 
 
@@ -128,7 +128,9 @@ async def put_basin(context: S2Context, name: bytes) -> Response:
         if not is_changed or await _configure(context, name, before, config):
             break
     else:
-        raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the basin comes and goes; repeat")
+        raise CodedError(
+            ErrorCode.TRANSACTION_CONFLICT, "the basin was created and deleted concurrently; retry"
+        )
     body = info_form.encode_basin(_info(name, context.require_basin(name)))
     status = 201 if is_new else 200
     return Response(status, (_JSON, provisioned(is_new, is_changed)), body)
@@ -212,5 +214,5 @@ async def put_default(context: S2Context) -> Response:
     context.require(Operation.SET_DEFAULT_LOCATION)
     name = decode_json(_decode_location, await context.body(LOCATION_BYTES_MAX))
     if name != LOCATION:
-        raise invalid(f"location: {LOCATION!r} is the only one")
+        raise invalid(f"location: {LOCATION!r} is the only location")
     return json_response(200, _LOCATION_INFO)

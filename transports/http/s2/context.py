@@ -84,7 +84,7 @@ class S2Context(RequestContext[S2NodeServices]):
         if named is None:
             named = self._basin_of_host()
         if named is None:
-            raise bad_header("s2-basin: which basin is this about?")
+            raise bad_header("s2-basin: the request names no basin")
         check_basin(named, ErrorCode.BAD_HEADER)
         return named.encode()
 
@@ -131,7 +131,7 @@ class S2Context(RequestContext[S2NodeServices]):
             if self.services.basins.is_removed(name):
                 text = f"the basin {shown} is being deleted"
                 raise CodedError(ErrorCode.BASIN_DELETION_PENDING, text)
-            raise CodedError(ErrorCode.BASIN_NOT_FOUND, f"there is no basin {shown}")
+            raise CodedError(ErrorCode.BASIN_NOT_FOUND, f"the basin {shown} does not exist")
         return found
 
     # What it may do.
@@ -190,7 +190,7 @@ class S2Context(RequestContext[S2NodeServices]):
         if self.is_known:
             text = "the access token does not permit this"
             return CodedError(ErrorCode.PERMISSION_DENIED, text)
-        return CodedError(ErrorCode.AUTHN, "no access token that this node knows")
+        return CodedError(ErrorCode.AUTHN, "unknown or missing access token")
 
     def sees_basin(self, name: bytes) -> bool:
         """True if the client may learn that this basin exists. The node's own is no secret."""

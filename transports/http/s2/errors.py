@@ -113,7 +113,7 @@ class NoSuchMethod(CodedError):
     """405: the path has other methods."""
 
     def __init__(self, method: str, methods: Sequence[str]) -> None:
-        super().__init__(ErrorCode.BAD_PATH, f"S2 has no {method[:20]} of this path")
+        super().__init__(ErrorCode.BAD_PATH, f"this path does not support {method[:20]}")
         self.status = 405
         self.headers.append((b"allow", ", ".join(sorted(methods)).encode()))
 
@@ -180,9 +180,9 @@ def coded_error(code: Code, delay_ms: int | None = None) -> CodedError:
 def _meaning(code: Code) -> tuple[ErrorCode, str]:
     match code:
         case Code.UNKNOWN_STREAM | Code.NOT_FOUND:
-            return ErrorCode.STREAM_NOT_FOUND, "there is no such stream"
+            return ErrorCode.STREAM_NOT_FOUND, "the stream does not exist"
         case Code.STREAM_EXISTS:
-            return ErrorCode.RESOURCE_ALREADY_EXISTS, "there is a stream of this name"
+            return ErrorCode.RESOURCE_ALREADY_EXISTS, "the stream exists already"
         case Code.NOT_ALLOWED | Code.WRONG_ROLE:
             return ErrorCode.PERMISSION_DENIED, "the access token does not permit this"
         case Code.PART_OF_TOPIC:
@@ -192,17 +192,17 @@ def _meaning(code: Code) -> tuple[ErrorCode, str]:
         case Code.SLOW_DOWN:
             return ErrorCode.RATE_LIMITED, "too many requests"
         case Code.IDS_EXHAUSTED | Code.QUARANTINED:
-            return ErrorCode.UNAVAILABLE, "the stream takes nothing for now; nothing was done"
+            return ErrorCode.UNAVAILABLE, "the stream accepts no requests now; nothing was done"
         case Code.STORAGE_FAILED:
-            return ErrorCode.STORAGE, "the store could not keep it; nothing was stored"
+            return ErrorCode.STORAGE, "the write to disk failed; nothing was stored"
         case Code.OUTCOME_UNKNOWN:
             return ErrorCode.OTHER, "the request may or may not have been carried out"
         case Code.NOT_NEGOTIATED:
             return ErrorCode.NOT_IMPLEMENTED, "the node does not do this"
         case Code.DATA_TOO_LARGE | Code.TOO_LARGE_FOR_PEER | Code.EMPTY_DATA:
-            return ErrorCode.INVALID, "a record has a size that the node does not take"
+            return ErrorCode.INVALID, "a record is empty or too large"
         case Code.MALFORMED | Code.NON_MONOTONIC_ID | Code.BAD_RANGE | Code.TRIMMED:
-            return ErrorCode.INVALID, "the request asks for what cannot be"
+            return ErrorCode.INVALID, "the request cannot be satisfied"
         case Code.CLOSED:
             return ErrorCode.INVALID, "the stream is closed"
         case Code.FENCED | Code.SEQUENCE_MISMATCH:
@@ -217,6 +217,6 @@ def _meaning(code: Code) -> tuple[ErrorCode, str]:
             | Code.NOT_A_QUEUE
             | Code.STATE_TOO_LARGE
         ):
-            return ErrorCode.OTHER, f"the node answered {code.name.lower()}"
+            return ErrorCode.OTHER, f"the node failed: {code.name.lower()}"
         case _:
             assert_never(code)

@@ -58,16 +58,16 @@ def read_metric_query(
     """
     given = unique(pairs)
     if "set" not in given:
-        raise CodedError(ErrorCode.BAD_QUERY, "set: which metrics?")
+        raise CodedError(ErrorCode.BAD_QUERY, "set: required")
     start, end = (_seconds(given, name) for name in ("start", "end"))
     if start is not None and end is not None and start > end:
-        raise invalid("start: it is behind the end")
+        raise invalid("start: later than the end")
     if given.get("interval") not in (None, *INTERVALS):
-        raise CodedError(ErrorCode.BAD_QUERY, f"interval: one of {', '.join(INTERVALS)}")
+        raise CodedError(ErrorCode.BAD_QUERY, f"interval: expected one of {', '.join(INTERVALS)}")
     found = next((each for each in sets if each.value == given["set"]), None)
     if found is None:
         known = ", ".join(str(each.value) for each in sets)
-        raise invalid(f"set: here it is one of {known}")
+        raise invalid(f"set: expected one of {known}")
     return found, Period(int(now), start, end)
 
 
@@ -76,7 +76,7 @@ def _seconds(given: dict[str, str], name: str) -> int | None:
     if text is None:
         return None
     if _SECONDS.fullmatch(text) is None:
-        raise CodedError(ErrorCode.BAD_QUERY, f"{name}: seconds since 1970")
+        raise CodedError(ErrorCode.BAD_QUERY, f"{name}: expected seconds since 1970")
     return int(text)
 
 
@@ -173,7 +173,9 @@ async def stream_metrics(context: S2Context, target: Target) -> Response:
 async def _basin_bytes(context: S2Context, basin: bytes) -> int:
     names = context.services.basins.streams(basin).names(b"", b"", STREAMS_MAX + 1)
     if len(names) > STREAMS_MAX:
-        raise invalid(f"storage: of a basin with more than {STREAMS_MAX} streams ask each one")
+        raise invalid(
+            f"storage: not summed up for more than {STREAMS_MAX} streams; query each stream"
+        )
     size = 0
     with context.cell_client() as cells:
         for name in names:

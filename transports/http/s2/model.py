@@ -130,7 +130,7 @@ def too_many_headers() -> CodedError:
 def _check_command(pairs: Headers, body: bytes) -> None:
     """A header has no name: then it is the only one, and the record is a command."""
     if len(pairs) > 1:
-        raise invalid("a header without a name stands alone")
+        raise invalid("a header without a name must be the only one")
     match pairs[0][1]:
         case b"fence":
             if len(body) > FENCE_BYTES_MAX or not is_text(body):
@@ -139,7 +139,7 @@ def _check_command(pairs: Headers, body: bytes) -> None:
             if len(body) != 8:
                 raise invalid("a trim point has 8 bytes")
         case verb:
-            raise invalid(f"there is no command {verb[:20]!r}")
+            raise invalid(f"unknown command {verb[:20]!r}")
 
 
 def is_text(data: bytes) -> bool:
@@ -154,7 +154,7 @@ def is_text(data: bytes) -> bool:
 def check_u64(value: int | None, name: str, code: ErrorCode) -> None:
     """Raises CodedError with `code` unless it is None, or an unsigned number of 64 bits."""
     if value is not None and not 0 <= value <= U64_MAX:
-        raise CodedError(code, f"{name}: 0 to 2^64 - 1")
+        raise CodedError(code, f"{name}: expected 0 to 2^64 - 1")
 
 
 def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:

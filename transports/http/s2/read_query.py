@@ -111,7 +111,7 @@ def read_query(pairs: Sequence[tuple[str, str]]) -> ReadQuery:
         _number(given, "wait"),
     )
     if origin is Origin.TIMESTAMP and query.until is not None and query.at >= query.until:
-        raise invalid("until: above the timestamp that the read begins at")
+        raise invalid("until: must be above the timestamp at which the read begins")
     return query
 
 
@@ -121,7 +121,7 @@ def unique(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     if len(given) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _bad_query(f"{twice[:40]}: more than once")
+        raise _bad_query(f"{twice[:40]}: given more than once")
     return given
 
 
@@ -130,14 +130,14 @@ def _number(given: dict[str, str], name: str) -> int | None:
     if text is None:
         return None
     if _NUMBER.fullmatch(text) is None or (number := int(text)) > U64_MAX:
-        raise _bad_query(f"{name}: a number, 0 to 2^64 - 1")
+        raise _bad_query(f"{name}: expected a number, 0 to 2^64 - 1")
     return number
 
 
 def _truth(given: dict[str, str], name: str) -> bool:
     found = _TRUTHS.get(given.get(name, "false"))
     if found is None:
-        raise _bad_query(f"{name}: 'true' or 'false'")
+        raise _bad_query(f"{name}: expected 'true' or 'false'")
     return found
 
 

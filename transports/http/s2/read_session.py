@@ -246,7 +246,9 @@ class _Session:
         is_draining = self._context.request.active.is_draining
         await self._context.writer.write(self._encoder.heartbeat(tail, is_last=is_draining))
         if is_draining:
-            raise CodedError(ErrorCode.SERVER_DRAINING, "the node stops; go on elsewhere, or later")
+            raise CodedError(
+                ErrorCode.SERVER_DRAINING, "the node is stopping; retry later or at another node"
+            )
 
     def _pause_s(self) -> float:
         return (

@@ -84,7 +84,7 @@ def _page(
     try:
         return listed(names, bytes, limit, partial(_rights_in, context, basin))
     except NotAllowed:
-        text = f"none of the first {LISTED_MAX} streams may be told of; ask with a prefix"
+        text = f"none of the first {LISTED_MAX} streams may be listed; use a prefix"
         raise CodedError(ErrorCode.PERMISSION_DENIED, text) from None
 
 
@@ -112,7 +112,7 @@ async def post_stream(context: S2Context) -> Response:
         is_new = await make(cells, target, settings)
         found = await describe(context, cells, target)
     if not is_new and (not key or stream_metadata(found.settings).creation != key):
-        text = f"there is a stream {asked.stream!r}"
+        text = f"the stream {asked.stream!r} exists already"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_stream(_info(target, found))
     return Response(201, (_JSON, provisioned(is_new, is_new)), body)
@@ -150,7 +150,10 @@ async def put_stream(context: S2Context, target: Target) -> Response:
                 is_new, is_changed = False, changed
                 break
         else:
-            raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the stream comes and goes; repeat")
+            raise CodedError(
+                ErrorCode.TRANSACTION_CONFLICT,
+                "the stream was created and deleted concurrently; retry",
+            )
         found = await describe(context, cells, target)
     body = info_form.encode_stream(_info(target, found))
     status = 201 if is_new else 200
@@ -212,7 +215,7 @@ async def patch_stream(context: S2Context, target: Target) -> Response:
                 break
         else:
             raise CodedError(
-                ErrorCode.TRANSACTION_CONFLICT, "others reconfigure the stream; repeat"
+                ErrorCode.TRANSACTION_CONFLICT, "the stream was reconfigured concurrently; retry"
             )
     return Response(200, (_JSON,), encode_stream_config(config))
 

@@ -56,7 +56,7 @@ async def issue_token(context: S2Context) -> Response:
     authorization = authorization_of(info)
     check_authorization(authorization)
     if info.expires_ms is not None and info.expires_ms <= context.services.now() * 1000:
-        raise invalid("expires_at: that is over")
+        raise invalid("expires_at: this time is in the past")
     token = context.services.tokens.make()
     digest, notes = sha256(token.encode()).digest(), encode_stored_token(authorization.info)
     with context.cell_client() as cells:
@@ -67,7 +67,7 @@ async def issue_token(context: S2Context) -> Response:
         case m.Done():
             return Response(201, (_JSON, _NO_STORE), encode_issued(token))
         case m.StreamFailed(code=Code.STREAM_EXISTS):
-            text = f"there is an access token {info.id!r}"
+            text = f"the access token {info.id!r} exists already"
             raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
         case m.StreamFailed(code=Code.BUFFER_FULL):
             raise CodedError(ErrorCode.QUOTA_EXHAUSTED, "there are too many access tokens")
@@ -89,7 +89,7 @@ async def revoke_token(context: S2Context, token_id: bytes) -> Response:
             return Response(204)
         case m.StreamFailed(code=Code.UNKNOWN_STREAM):
             shown = token_id.decode("utf-8", "replace")
-            text = f"there is no access token {shown!r}"
+            text = f"the access token {shown!r} does not exist"
             raise CodedError(ErrorCode.ACCESS_TOKEN_NOT_FOUND, text)
         case m.StreamFailed() | Failed():
             raise error_of(reply)

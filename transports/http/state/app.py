@@ -109,7 +109,7 @@ async def _get_value(context: StateContext, kind: str, key: str) -> Response:
         )
     assert isinstance(reply, s.Value)
     if reply.value is None:
-        raise StateError(404, "not_found", "there is no value at this type and key")
+        raise StateError(404, "not_found", "no value exists for this type and key")
     return form.response(form.one_value(reply))
 
 
@@ -121,4 +121,4 @@ def _text(part: bytes) -> str:
     try:
         return part.decode()
     except UnicodeDecodeError:
-        raise StateError(400, "bad_path", "types and keys are UTF-8") from None
+        raise StateError(400, "bad_path", "types and keys must be UTF-8") from None

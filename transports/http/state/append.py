@@ -24,7 +24,7 @@ async def append(context: StateContext) -> Response:
     context.require(Rights.PUT)
     kind = (context.request.header(b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != CONTENT:
-        raise StateError(415, "content_type", "events are application/json")
+        raise StateError(415, "content_type", "content-type: expected application/json")
     match = _match(context)
     bodies = _events(await context.request.body(BODY_BYTES_MAX))
     with context.cell_client() as cells:

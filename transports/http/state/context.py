@@ -36,7 +36,7 @@ class StateContext(RequestContext[HttpNodeServices]):
             return
         if self.is_known:
             raise StateError(403, "permission_denied", "the token does not permit this")
-        raise StateError(401, "unauthorized", "no token that this node knows")
+        raise StateError(401, "unauthorized", "unknown or missing access token")
 
     def require_allowed_origin(self, origins: frozenset[str]) -> None:
         """Refuse a write by a page of another origin. Raises StateError (403)."""
@@ -49,7 +49,7 @@ class StateContext(RequestContext[HttpNodeServices]):
         """A number in the query. Raises StateError (400)."""
         is_number = text.isascii() and text.isdigit() and len(text) <= 20
         if not is_number or not least <= int(text) <= most:
-            raise StateError(400, "bad_query", f"{name} is a number from {least} to {most}")
+            raise StateError(400, "bad_query", f"{name}: expected a number from {least} to {most}")
         return int(text)
 
     async def ask_state(self, cells: CellClient, make: Make, *fields: object) -> CellReply:

@@ -23,8 +23,8 @@ _STATUSES = {
 }
 _WORDS = {
     Code.BUFFER_FULL: "the stream or the node is full; retry later",
-    Code.SLOW_DOWN: "the node still reads the stream; retry later",
-    Code.QUARANTINED: "the stream failed too often and is set aside",
+    Code.SLOW_DOWN: "the node is still reading the stream; retry later",
+    Code.QUARANTINED: "the stream is quarantined after repeated failures",
 }
 RETRY_S = b"1"
 

@@ -167,7 +167,7 @@ class _Session:
         found = await self._context.ask_stream(self._cells, m.Describe)
         assert isinstance(found, m.StreamDescription)
         if found.incarnation != self._incarnation:
-            raise StateError(404, "unknown_stream", "the stream was deleted, and made anew")
+            raise StateError(404, "unknown_stream", "the stream was deleted and created again")
 
 
 def _error(code: str, text: str) -> bytes:

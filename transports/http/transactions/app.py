@@ -65,7 +65,9 @@ async def _route(services: TransactionNodeServices, context: S2Context) -> Respo
             names = _name(writer, "writer"), _number(batch), _name(part, "part")
             return await _part(services, context, target, StagedPart(target.cell, *names))
         case _:
-            raise CodedError(ErrorCode.BAD_PATH, "stream, writer, batch, and perhaps part")
+            raise CodedError(
+                ErrorCode.BAD_PATH, "expected a path of stream, writer, batch and an optional part"
+            )
 
 
 def _target(context: S2Context, stream: bytes) -> Target:
@@ -122,7 +124,7 @@ def _name(data: bytes, what: str) -> bytes:
 
 def _number(data: bytes) -> int:
     if not (data.isdigit() and len(data) < 20 and int(data) <= BATCH_MAX):
-        raise invalid("batch: a number, 0 to 2^63 - 1")
+        raise invalid("batch: expected a number, 0 to 2^63 - 1")
     return int(data)
 
 

@@ -167,7 +167,7 @@ class Publisher:
         author = await self.author()
         if author.batch > batch or (author.batch == batch and author.is_done):
             raise _Overtaken  # whoever was faster has dropped the part
-        raise conflict(f"rows of the part {each.id} are gone")
+        raise conflict(f"rows of the part {each.id} are missing")
 
     async def _check_whole(self, batch: int, plan: Plan) -> int:
         """The bytes of a batch. Raises CodedError unless all of its parts are complete."""
@@ -175,7 +175,7 @@ class Publisher:
         for each in plan.parts:
             reply = await self._cells.request(self._cell(batch, each), m.Describe)
             if not isinstance(reply, m.StreamDescription) or reply.info.trim_point:
-                raise conflict(f"the part {each.id} is not there")
+                raise conflict(f"the part {each.id} does not exist")
             if reply.info.tail != each.rows:
                 raise conflict(f"the part {each.id} has {reply.info.tail} rows, not {each.rows}")
             size += reply.info.bytes_kept

@@ -35,7 +35,7 @@ async def stage(
     given = protobuf_form.decode_input(await context.body(BODY_BYTES_MAX))
     size = check_append(given)
     if any(not name for pairs in given.headers or () for name, _ in pairs):
-        raise invalid("a command record is no row of a batch")
+        raise invalid("a batch cannot contain command records")
     cell = staged_cell(part)
     with context.cell_client() as cells:
         if at == 0:
@@ -53,7 +53,7 @@ async def stage(
         case m.StreamFailed(code=Code.SEQUENCE_MISMATCH, tail=tail):
             raise conflict(f"the part has {tail} rows, not {at}")
         case m.StreamFailed(code=Code.UNKNOWN_STREAM):
-            raise conflict("the part is gone: it was dropped, published, or is a day old")
+            raise conflict("the part does not exist: it was dropped, published, or expired")
         case _:
             raise _failure(reply)
 
@@ -100,5 +100,7 @@ def _failure(reply: object) -> S2Error:
 def _at(context: S2Context) -> int:
     text = unique(context.request.query).get("at", "")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise CodedError(ErrorCode.BAD_QUERY, "at: how many rows the part has already")
+        raise CodedError(
+            ErrorCode.BAD_QUERY, "at: expected the number of rows that the part has already"
+        )
     return int(text)

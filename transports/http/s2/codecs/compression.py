@@ -154,7 +154,7 @@ def read_body(data: bytes, content_encoding: str | None, size_max: int) -> bytes
     name = (content_encoding or "identity").strip().lower()
     how = _BY_NAME.get(name)
     if how is None:
-        raise bad_header(f"content-encoding: zstd and gzip are known, not {name[:40]!r}")
+        raise bad_header(f"content-encoding: zstd and gzip are supported, not {name[:40]!r}")
     try:
         return decompress(data, how, size_max)
     except NotCompressed as error:

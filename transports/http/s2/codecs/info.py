@@ -63,7 +63,7 @@ def read_list_query(pairs: Sequence[tuple[str, str]]) -> ListQuery:
     limit = LIST_MAX
     if text is not None:
         if _LIMIT.fullmatch(text) is None:
-            raise CodedError(ErrorCode.BAD_QUERY, "limit: a number")
+            raise CodedError(ErrorCode.BAD_QUERY, "limit: expected a number")
         limit = int(text) if 1 <= int(text) <= LIST_MAX else LIST_MAX
     return ListQuery(given.get("prefix", ""), given.get("start_after", ""), limit)
 
@@ -120,7 +120,7 @@ def time_text(ms: int) -> str:
 
 def read_time(text: str, name: str) -> int:
     """RFC 3339 as milliseconds since the epoch. Raises CodedError (bad_json)."""
-    wrong = bad_json(f"{name}: a time as RFC 3339, such as 2030-01-31T12:00:00Z")
+    wrong = bad_json(f"{name}: expected a time of RFC 3339, such as 2030-01-31T12:00:00Z")
     if _TIME.fullmatch(text) is None:
         raise wrong
     try:

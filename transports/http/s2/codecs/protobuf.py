@@ -41,7 +41,7 @@ def decode_input(data: bytes, code: ErrorCode = ErrorCode.BAD_PROTO) -> AppendIn
     try:
         found = s2_pb2.AppendInput.FromString(data)
     except DecodeError as error:
-        raise CodedError(code, f"the body is no AppendInput: {error}") from None
+        raise CodedError(code, f"the body is not an AppendInput: {error}") from None
     records = found.records
     if len(records) > RECORDS_MAX:
         raise too_many_records()

@@ -102,7 +102,7 @@ class Decoder:
             flag = buffer[at + HEAD_BYTES]
             compression = _COMPRESSIONS.get(flag & _COMPRESSION_BITS)
             if compression is None:
-                self.error = BadFrame("frame with a compression that there is not")
+                self.error = BadFrame("the frame has an unknown compression")
                 break
             with memoryview(buffer) as view:
                 body = bytes(view[at + HEAD_BYTES + 1 : after])

@@ -35,7 +35,9 @@ def read_id(value: str) -> EventId:
     found = _ID.fullmatch(value)
     numbers = [int(each) for each in found.groups()] if found else []
     if not numbers or max(numbers) > U64_MAX:
-        raise bad_header("last-event-id: a sequence, a count and a size, with commas between")
+        raise bad_header(
+            "last-event-id: expected a sequence, a count and a size, separated by commas"
+        )
     return EventId(*numbers)
 
 
