@@ -109,7 +109,7 @@ class Upgradable:
         return opcode, body
 
 
-class Line:
+class RecordedConnection:
     """One connection and its wire, driven as the transports drive them."""
 
     def __init__(
@@ -178,19 +178,21 @@ class Rig:
             clock=Clock(monotonic=lambda: self._elapsed_s, wall=lambda: START_S),
         )
 
-    def connect(self, host: str = "127.0.0.1") -> Line:
+    def connect(self, host: str = "127.0.0.1") -> RecordedConnection:
         """A TCP connection on which nothing was said."""
         session = self.node.new_session("p2p")
         assert isinstance(session, P2PConnection)
-        return Line(self, session, RecordedWire(host))
+        return RecordedConnection(self, session, RecordedWire(host))
 
-    def connect_websocket(self, host: str = "127.0.0.1") -> Line:
+    def connect_websocket(self, host: str = "127.0.0.1") -> RecordedConnection:
         """A connection whose upgrade is still to come."""
         session = self.node.new_session("ws")
         assert isinstance(session, P2PConnection)
-        return Line(self, session, RecordedWire(host), Upgradable())
+        return RecordedConnection(self, session, RecordedWire(host), Upgradable())
 
-    def greeted(self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any) -> Line:
+    def logged_in(
+        self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any
+    ) -> RecordedConnection:
         """A connection past its READY."""
         line = self.connect()
         (ready,) = line.ask(p.hello(channel, tags, **how))

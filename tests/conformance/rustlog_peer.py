@@ -159,7 +159,7 @@ class RustlogPeer:
         assert self._rest == b""
 
 
-class Mill:
+class RustlogServer:
     """A running node that serves RustLog and S3P."""
 
     def __init__(self, node: Node) -> None:
@@ -187,20 +187,20 @@ class Mill:
 
 
 @asynccontextmanager
-async def milling(
+async def rustlog_server(
     data: Path | None = None,
     *,
     now: Callable[[], float] | None = None,
     disk: Disk | None = None,
     **settings: Any,
-) -> AsyncIterator[Mill]:
+) -> AsyncIterator[RustlogServer]:
     """Run a node: in memory, unless it has a folder; by its own clock, unless it is told one."""
     ports = {"p2p": OFF, "ws": OFF, "s3p": "127.0.0.1:0", "rustlog": "127.0.0.1:0", "http": OFF}
     config = Config(data=str(data or ""), **(ports | settings))
     clock = Clock(monotonic=now, wall=now) if now is not None else None
     async with Node(config, rng=Random(7), clock=clock, disk=disk) as node:
-        mill = Mill(node)
+        server = RustlogServer(node)
         try:
-            yield mill
+            yield server
         finally:
-            await mill.aclose()
+            await server.aclose()

@@ -234,7 +234,7 @@ def after(at: Id) -> str:
     return f"{ms}-{seq + 1}" if seq < U64_MAX else f"{ms + 1}-0"
 
 
-class Mill:
+class S3pServer:
     """A running node that serves S3P."""
 
     def __init__(self, node: Node) -> None:
@@ -275,20 +275,20 @@ class Mill:
 
 
 @asynccontextmanager
-async def milling(
+async def s3p_server(
     data: Path | None = None,
     *,
     now: Callable[[], float] | None = None,
     disk: Disk | None = None,
     **settings: Any,
-) -> AsyncIterator[Mill]:
+) -> AsyncIterator[S3pServer]:
     """Run a node: in memory, unless it has a folder; by its own clock, unless it is told one."""
     ports = {"p2p": OFF, "ws": OFF, "s3p": "127.0.0.1:0", "rustlog": OFF, "http": OFF}
     config = Config(data=str(data or ""), **(ports | settings))
     clock = Clock(monotonic=now, wall=now) if now is not None else None
     async with Node(config, rng=Random(7), clock=clock, disk=disk) as node:
-        mill = Mill(node)
+        server = S3pServer(node)
         try:
-            yield mill
+            yield server
         finally:
-            await mill.aclose()
+            await server.aclose()

@@ -39,18 +39,18 @@ class Outcome:
             self.is_complete.set()
 
 
-async def _connected(mill: Served, name: str, tags: p.Tags) -> Peer:
-    peer = await mill.dial(b"chat/1", source=name)
+async def _connected(server: Served, name: str, tags: p.Tags) -> Peer:
+    peer = await server.dial(b"chat/1", source=name)
     await peer.send(p.hello(b"chat/1", tags))
     p.read_ready(await peer.packet())
     return peer
 
 
-async def _produce(mill: Served, outcome: Outcome, tags: p.Tags) -> None:
+async def _produce(server: Served, outcome: Outcome, tags: p.Tags) -> None:
     """PUT every message until its ack is there, again with the same key after every loss."""
     while len(outcome.promised) < MESSAGES:
         try:
-            peer = await _connected(mill, "producer", PRODUCING | tags)
+            peer = await _connected(server, "producer", PRODUCING | tags)
             for key in range(MESSAGES):
                 if key not in outcome.promised:
                     outcome.promise(key, await peer.put(key, b"%d" % key, ttl=86_400))
@@ -60,12 +60,12 @@ async def _produce(mill: Served, outcome: Outcome, tags: p.Tags) -> None:
 
 
 async def _consume(
-    mill: Served, outcome: Outcome, number: int, is_careless: Callable[[], bool]
+    server: Served, outcome: Outcome, number: int, is_careless: Callable[[], bool]
 ) -> None:
     """Take what is pushed and ack it, unless that is forgotten."""
     while True:
         try:
-            peer = await _connected(mill, f"consumer-{number}", CONSUMING)
+            peer = await _connected(server, f"consumer-{number}", CONSUMING)
             while True:
                 packet = await peer.packet(within_s=60)
                 if packet == p.PING:
@@ -79,7 +79,7 @@ async def _consume(
             await anyio.sleep(0.1)
 
 
-async def _trouble(mill: Served, rng: Random) -> None:
+async def _trouble(server: Served, rng: Random) -> None:
     """Resets, partitions and stalls, one after the other."""
     names = ["producer", "consumer-1", "consumer-2"]
     while True:
@@ -87,15 +87,15 @@ async def _trouble(mill: Served, rng: Random) -> None:
         name = rng.choice(names)
         match rng.randrange(3):
             case 0:
-                mill.network.reset(name)
+                server.network.reset(name)
             case 1:
-                mill.network.partition(name, "node")
+                server.network.partition(name, "node")
                 await anyio.sleep(rng.choice([0.5, 15]))
-                mill.network.heal(name, "node")
+                server.network.heal(name, "node")
             case _:
-                mill.network.stall(name)
+                server.network.stall(name)
                 await anyio.sleep(rng.choice([0.5, 15]))
-                mill.network.unstall(name)
+                server.network.unstall(name)
 
 
 @virtual_time
@@ -105,16 +105,16 @@ async def test_p2p_15_what_was_acknowledged_is_delivered_over_any_network(
     serve: Serve, seed: int, mode: bytes
 ) -> None:
     rng = Random(seed)
-    async with serve(seed=seed, attempts_max=1000) as mill:
-        mill.network.latency_s = 0.01
-        mill.network.split = True
+    async with serve(seed=seed, attempts_max=1000) as server:
+        server.network.latency_s = 0.01
+        server.network.split = True
         outcome = Outcome()
         with anyio.fail_after(7200):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_trouble, mill, rng)
-                tasks.start_soon(_produce, mill, outcome, {p.MODE: mode})
+                tasks.start_soon(_trouble, server, rng)
+                tasks.start_soon(_produce, server, outcome, {p.MODE: mode})
                 for number in (1, 2):
-                    tasks.start_soon(_consume, mill, outcome, number, lambda: rng.random() < 0.2)
+                    tasks.start_soon(_consume, server, outcome, number, lambda: rng.random() < 0.2)
                 await outcome.is_complete.wait()
                 tasks.cancel_scope.cancel()
         assert len(set(outcome.promised.values())) == MESSAGES

@@ -15,10 +15,10 @@ from tests.conformance.rustlog_peer import (
     RustlogPeer,
     bodies_of,
     fetch,
-    milling,
     offsets_of,
     over_sockets,
     produce,
+    rustlog_server,
 )
 
 pytestmark = over_sockets
@@ -32,8 +32,8 @@ async def described(peer: RustlogPeer, topic: str) -> list[tuple[int, int]]:
 
 
 async def test_what_s3p_appends_rustlog_fetches_with_offset_and_time() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        writer, reader = await server.s3p(), await server.rustlog()
         assert await writer.ask(s3p.create(b"orders")) == s3p.OK
         before_ms = int(time.time() * 1000) - 1
         for body in (b"a", b"b"):
@@ -51,8 +51,8 @@ async def test_what_s3p_appends_rustlog_fetches_with_offset_and_time() -> None:
 
 
 async def test_what_rustlog_produces_s3p_reads_with_its_ids() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.rustlog(), await mill.s3p()
+    async with rustlog_server() as server:
+        writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")
         await reader.refused(s3p.create(b"orders"), s3p.EXISTS)
         assert await reader.records() == []
@@ -67,8 +67,8 @@ async def test_what_rustlog_produces_s3p_reads_with_its_ids() -> None:
 
 
 async def test_offsets_and_ids_go_on_whoever_writes() -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await other.create("orders")
         far = 2**62
         assert await one.append(b"0", ID=far) == (far, 0)
@@ -81,8 +81,8 @@ async def test_offsets_and_ids_go_on_whoever_writes() -> None:
 
 
 async def test_a_reader_that_waits_through_s3p_hears_of_what_rustlog_produces() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.rustlog(), await mill.s3p()
+    async with rustlog_server() as server:
+        writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")
         await reader.send(s3p.read(BLOCK=5000))
         await anyio.sleep(0.02)
@@ -91,8 +91,8 @@ async def test_a_reader_that_waits_through_s3p_hears_of_what_rustlog_produces() 
 
 
 async def test_what_s3p_cannot_spell_is_skipped_there_and_shown_here() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.rustlog(), await mill.s3p()
+    async with rustlog_server() as server:
+        writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")
         await writer.ask(produce("orders", b"", b"a", b"", b"b", b""))
         found = await reader.records(COUNT=2)
@@ -107,8 +107,8 @@ async def test_what_s3p_cannot_spell_is_skipped_there_and_shown_here() -> None:
 
 
 async def test_records_of_any_size_come_through() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.rustlog(), await mill.s3p()
+    async with rustlog_server() as server:
+        writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")
         bodies = [b"small", b"x" * MIB, b"y" * RECORD_MAX, b"last"]
         for body in bodies:
@@ -123,8 +123,8 @@ async def test_records_of_any_size_come_through() -> None:
 
 
 async def test_a_trim_through_s3p_moves_the_start_of_the_log() -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await one.ask(s3p.create())
         await one.append(b"a", b"b", b"c", ID=7)
         assert await one.ask(s3p.trim(MIN_ID="7-1")) == s3p.OK
@@ -135,8 +135,8 @@ async def test_a_trim_through_s3p_moves_the_start_of_the_log() -> None:
 
 
 async def test_deleting_through_s3p_takes_topic_and_commits_with_it() -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await other.create("orders")
         await other.ask(produce("orders", b"a", b"b"))
         assert await other.commit("g", "orders", 2)
@@ -151,8 +151,8 @@ async def test_deleting_through_s3p_takes_topic_and_commits_with_it() -> None:
 
 
 async def test_partitions_of_a_larger_topic_are_streams_of_their_own() -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await other.create("orders", 3)
         assert await one.records(b"orders/0") == []
         await one.refused(s3p.read(b"orders"), s3p.UNKNOWN)
@@ -171,8 +171,8 @@ async def test_partitions_of_a_larger_topic_are_streams_of_their_own() -> None:
 
 
 async def test_a_partition_of_a_larger_topic_cannot_be_deleted_alone() -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await other.create("orders", 2)
         await one.append(b"kept", name=b"orders/1")
         await one.send(s3p.delete(b"orders/1"))
@@ -181,8 +181,8 @@ async def test_a_partition_of_a_larger_topic_cannot_be_deleted_alone() -> None:
 
 
 async def test_a_topic_needs_the_names_of_all_its_partitions() -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await one.ask(s3p.create(b"orders/1"))
         await one.ask(s3p.create(b"plain"))
         for topic, count in (("orders", 2), ("plain", 1), ("plain", 2)):
@@ -196,8 +196,8 @@ async def test_a_topic_needs_the_names_of_all_its_partitions() -> None:
 
 @pytest.mark.parametrize("name", [b"a/b", b"a b", "\u00e9".encode(), b"\0x", b"\xff", b"a" * 256])
 async def test_a_name_that_rustlog_cannot_spell_is_not_seen_there(name: bytes) -> None:
-    async with milling() as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server() as server:
+        one, other = await server.s3p(), await server.rustlog()
         await one.ask(s3p.create(name))
         await one.append(b"x", name=name)
         assert (await other.ask({"type": "ListTopics"}))["topics"] == []
@@ -207,8 +207,8 @@ async def test_a_name_that_rustlog_cannot_spell_is_not_seen_there(name: bytes) -
 
 
 async def test_retention_is_the_same_for_both() -> None:
-    async with milling(streams=(StreamRule("orders", bytes=8192),)) as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server(streams=(StreamRule("orders", bytes=8192),)) as server:
+        one, other = await server.s3p(), await server.rustlog()
         await other.create("orders")
         for number in range(40):
             await other.ask(produce("orders", b"%02d" % number + bytes(500)))
@@ -220,8 +220,8 @@ async def test_retention_is_the_same_for_both() -> None:
 
 
 async def test_both_views_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        one, other = await server.s3p(), await server.rustlog()
         await other.create("orders")
         await other.create("many", 2)
         await one.append(b"a", b"b", ID=5)
@@ -230,8 +230,8 @@ async def test_both_views_are_the_same_after_a_restart(tmp_path: Path) -> None:
         await one.append(b"m", name=b"many/1")
         assert await other.commit("g", "orders", 3)
         before = await one.all(), await other.ask(fetch("orders", 1))
-    async with milling(tmp_path) as mill:
-        one, other = await mill.s3p(), await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        one, other = await server.s3p(), await server.rustlog()
         assert (await one.all(), await other.ask(fetch("orders", 1))) == before
         assert [body for _, body in before[0]] == [b"b", b"c"]
         assert offsets_of(before[1]) == [1, 2, 3]
@@ -245,17 +245,17 @@ async def test_both_views_are_the_same_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_writers_of_both_protocols_lose_nothing_and_share_one_order() -> None:
-    async with milling() as mill:
-        reader = await mill.rustlog()
+    async with rustlog_server() as server:
+        reader = await server.rustlog()
         await reader.create("orders")
 
         async def through_s3p(number: int) -> None:
-            client = await mill.s3p()
+            client = await server.s3p()
             for each in range(20):
                 await client.append(b"s%d %d" % (number, each))
 
         async def through_rustlog(number: int) -> None:
-            peer = await mill.rustlog()
+            peer = await server.rustlog()
             for each in range(20):
                 await peer.ask(produce("orders", b"r%d %d" % (number, each)))
 
@@ -266,7 +266,7 @@ async def test_writers_of_both_protocols_lose_nothing_and_share_one_order() -> N
         answer = await reader.ask(fetch("orders"))
         bodies = bodies_of(answer)
         assert offsets_of(answer) == list(range(200)) and len(set(bodies)) == 200
-        assert [body for _, body in await (await mill.s3p()).all()] == bodies
+        assert [body for _, body in await (await server.s3p()).all()] == bodies
         for writer in {body.split()[0] for body in bodies}:
             mine = [int(body.split()[1]) for body in bodies if body.split()[0] == writer]
             assert mine == list(range(20))

@@ -15,8 +15,8 @@ WORKED_ID = 0x1BA3CA3A0FC05007
 
 @pytest.mark.parametrize("wiring", ["memory", "tcp-uvloop", "tcp-trio"])
 async def test_p2p_01_a_packet_is_a_type_and_a_body_behind_a_length(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         await peer.pipe.send(bytes.fromhex("00000001 00"))
         assert await peer.pipe.receive() == bytes.fromhex("00000001 01")
         await peer.pipe.send(bytes.fromhex("0000000b 06 00000001 0000003c 6869"))
@@ -27,9 +27,9 @@ async def test_p2p_01_a_packet_is_a_type_and_a_body_behind_a_length(serve: Serve
 
 @virtual_time
 async def test_p2p_01_the_worked_bytes_of_3i(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.dial()
-        other = await mill.hello(b"chat/1")
+    async with serve() as server:
+        peer = await server.dial()
+        other = await server.hello(b"chat/1")
 
         async def dialogue(said: str, *answers: str) -> None:
             await peer.pipe.send(bytes.fromhex(said))
@@ -68,16 +68,16 @@ async def test_p2p_01_the_worked_bytes_of_3i(serve: Serve) -> None:
 async def test_p2p_02_types_between_standard_and_nack_mean_nothing_by_themselves(
     serve: Serve,
 ) -> None:
-    async with serve() as mill:
-        for peer in (await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.bare(), await server.hello()):
             await peer.send(*(bytes((kind,)) + bytes(8) for kind in range(0x83, 0xFF)))
             await peer.quiet()
             assert (await peer.ask(p.get(1)))[0] == 0xFF
 
 
 async def test_p2p_03_the_ack_of_a_request_is_the_next_odd_type(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         message_id = await peer.put(1, b"x")
         for request in (p.PING, p.get(message_id), p.put(2, b"y"), p.list_()):
             assert request[0] % 2 == 0
@@ -85,15 +85,15 @@ async def test_p2p_03_the_ack_of_a_request_is_the_next_odd_type(serve: Serve) ->
 
 
 async def test_p2p_04_a_simple_ping_gets_a_simple_pong(serve: Serve) -> None:
-    async with serve() as mill:
-        for peer in (await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.bare(), await server.hello()):
             await peer.send(b"\x00")
             await peer.expect(b"\x01")
 
 
 async def test_p2p_05_a_pong_mirrors_the_timestamp_of_a_ping(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         for stamp in (0, 1, START_MS, p.U64_MAX):
             answer = await peer.ask(b"\x00" + p.u64(stamp))
             assert answer == b"\x01" or (len(answer) == 25 and answer[:9] == b"\x01" + p.u64(stamp))
@@ -101,22 +101,22 @@ async def test_p2p_05_a_pong_mirrors_the_timestamp_of_a_ping(serve: Serve) -> No
 
 @virtual_time
 async def test_p2p_05_the_node_pings_too(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         await peer.expect(p.PING, within_s=21)
 
 
 async def test_p2p_06_put_is_acked_with_key_honoured_ttl_and_id(serve: Serve) -> None:
-    async with serve() as mill:
-        for peer in (await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.bare(), await server.hello()):
             answer = await peer.ask(bytes.fromhex("06 00000001 0000003c 6869"))
             assert answer[:9] == bytes.fromhex("07 00000001 0000003c") and len(answer) == 17
             assert await peer.ids() == [int.from_bytes(answer[9:], "big")]
 
 
 async def test_p2p_07_a_retried_put_is_stored_once_and_answered_alike(serve: Serve) -> None:
-    async with serve() as mill:
-        peer, reader = await mill.bare(), await mill.bare()
+    async with serve() as server:
+        peer, reader = await server.bare(), await server.bare()
         first = await peer.ask(p.put(7, b"once"))
         for _ in range(3):
             assert await peer.ask(p.put(7, b"once")) == first
@@ -127,23 +127,23 @@ async def test_p2p_07_a_retried_put_is_stored_once_and_answered_alike(serve: Ser
 
 
 async def test_p2p_08_ids_are_ascending_snowflakes(serve: Serve) -> None:
-    async with serve() as mill:
-        one, two = await mill.hello(b"a"), await mill.hello(b"b")
+    async with serve() as server:
+        one, two = await server.hello(b"a"), await server.hello(b"b")
         ids = [await peer.put(key, b"x") for key in range(20) for peer in (one, two)]
         assert ids == sorted(set(ids)) and 0 < ids[0] and ids[-1] < 2**63
 
 
 async def test_p2p_09_a_message_is_pushed_to_the_other_connections(serve: Serve) -> None:
-    async with serve() as mill:
-        producer, consumer = await mill.bare(), await mill.bare()
+    async with serve() as server:
+        producer, consumer = await server.bare(), await server.bare()
         message_id = await producer.put(1, b"\x00any\xffbytes")
         await consumer.expect(p.msg(message_id, b"\x00any\xffbytes"))
         await producer.quiet()
 
 
 async def test_p2p_10_an_ack_deletes_the_message(serve: Serve) -> None:
-    async with serve() as mill:
-        producer, consumer = await mill.bare(), await mill.bare()
+    async with serve() as server:
+        producer, consumer = await server.bare(), await server.bare()
         kept, acked = await producer.put(1, b"kept"), await producer.put(2, b"acked")
         await consumer.expect(p.msg(kept, b"kept"), p.msg(acked, b"acked"))
         await consumer.send(p.ack(acked))
@@ -153,8 +153,8 @@ async def test_p2p_10_an_ack_deletes_the_message(serve: Serve) -> None:
 
 
 async def test_p2p_11_get_gives_the_data_and_deletes_nothing(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         message_id = await peer.put(1, b"data")
         for _ in range(3):
             assert await peer.ask(p.get(message_id)) == p.get_ack(message_id, b"data")
@@ -163,8 +163,8 @@ async def test_p2p_11_get_gives_the_data_and_deletes_nothing(serve: Serve) -> No
 
 
 async def test_p2p_12_get_of_nothing_is_refused_and_the_connection_stays(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         assert (await peer.ask(p.get(42))).hex() == "ff0402000000000000002a"
         for message_id in (0, 1, 2**63, p.U64_MAX):
             assert await peer.ask(p.get(message_id)) == p.not_found(message_id)
@@ -172,8 +172,8 @@ async def test_p2p_12_get_of_nothing_is_refused_and_the_connection_stays(serve: 
 
 
 async def test_p2p_13_list_gives_ids_or_a_bare_type(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         everything = bytes.fromhex("08 0000 0000000000000000 ffffffffffffffff")
         assert await peer.ask(everything) == b"\x09"
         ids = [await peer.put(key, b"x") for key in range(3)]
@@ -182,23 +182,23 @@ async def test_p2p_13_list_gives_ids_or_a_bare_type(serve: Serve) -> None:
 
 @virtual_time
 async def test_p2p_14_a_message_lives_until_its_ttl_and_no_longer(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.hello(tags={p.KEEP_ALIVE: p.u32(300_000)})
+    async with serve() as server:
+        peer = await server.hello(tags={p.KEEP_ALIVE: p.u32(300_000)})
         message_id = await peer.put(1, b"x", ttl=60)
         await anyio.sleep(59.9)
         assert await peer.ids() == [message_id]
         await anyio.sleep(0.2)
         assert await peer.ids() == []
         assert await peer.ask(p.get(message_id)) == p.not_found(message_id)
-        late = await mill.hello()
+        late = await server.hello()
         await late.quiet()
 
 
 @virtual_time
 async def test_p2p_15_what_is_not_acked_is_pushed_again(serve: Serve) -> None:
-    async with serve() as mill:
-        mill.network.latency_s = 0.001
-        producer, consumer = await mill.bare(), await mill.bare()
+    async with serve() as server:
+        server.network.latency_s = 0.001
+        producer, consumer = await server.bare(), await server.bare()
         message_id = await producer.put(1, b"again", ttl=3600)
         for _ in range(4):
             await _hear(consumer, p.msg(message_id, b"again"), within_s=200)
@@ -216,8 +216,8 @@ async def _hear(peer: Peer, wanted: bytes, within_s: float) -> None:
 
 
 async def test_p2p_16_failures_are_nacks_with_a_correlation(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         await peer.put(5, b"one")
         assert await peer.ask(p.put(5, b"two")) == p.nack(6, 0x22, p.u32(5))
         assert await peer.ask(p.get(9)) == p.nack(4, 0x02, p.u64(9))
@@ -228,16 +228,16 @@ async def test_p2p_16_failures_are_nacks_with_a_correlation(serve: Serve) -> Non
 async def test_p2p_17_goodbye_and_abort_close_the_connection(
     serve: Serve, last_words: bytes
 ) -> None:
-    async with serve() as mill:
-        for peer in (await mill.dial(), await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.dial(), await server.bare(), await server.hello()):
             await peer.send(last_words)
             await peer.ends_with()
 
 
 async def test_p2p_17_what_came_before_a_goodbye_counts(serve: Serve) -> None:
-    async with serve() as mill:
-        reader = await mill.hello(tags={p.ROLE: p.CONSUMER})
-        leaving = await mill.hello()
+    async with serve() as server:
+        reader = await server.hello(tags={p.ROLE: p.CONSUMER})
+        leaving = await server.hello()
         first = await leaving.put(1, b"first")
         await reader.expect(p.msg(first, b"first"))
         await leaving.send(p.ack(first), p.put(2, b"second"), p.GOODBYE)
@@ -247,8 +247,8 @@ async def test_p2p_17_what_came_before_a_goodbye_counts(serve: Serve) -> None:
 
 
 async def test_p2p_18_no_other_nack_or_packet_closes(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.hello()
+    async with serve() as server:
+        peer = await server.hello()
         codes = (0x01, 0x02, 0x30, 0xF0, 0xFE)
         await peer.send(*(p.nack(0xFF, code) for code in codes))
         await peer.send(*(p.nack(kind, code) for kind in range(255) for code in (0, *codes, 0xFF)))
@@ -256,8 +256,8 @@ async def test_p2p_18_no_other_nack_or_packet_closes(serve: Serve) -> None:
 
 
 async def test_p2p_19_unknown_types_are_dropped_in_silence(serve: Serve) -> None:
-    async with serve() as mill:
-        for peer in (await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.bare(), await server.hello()):
             for size in (0, 1, 7, 300):
                 await peer.send(*(bytes((kind,)) + bytes(size) for kind in range(10, 0x80)))
                 await peer.send(*(bytes((kind,)) + bytes(size) for kind in range(0x84, 0xFF)))
@@ -265,8 +265,8 @@ async def test_p2p_19_unknown_types_are_dropped_in_silence(serve: Serve) -> None
 
 
 async def test_p2p_20_a_put_without_data_is_ignored(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         await peer.send(p.put(1, b""))
         await peer.quiet()
         assert await peer.ids() == []
@@ -288,16 +288,16 @@ _OF_ANOTHER_LENGTH = [
 
 @pytest.mark.parametrize(("packet", "correlation"), _OF_ANOTHER_LENGTH)
 async def test_p2p_21_layouts_are_strict(serve: Serve, packet: bytes, correlation: bytes) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         await peer.put(9, b"stored before")
         assert await peer.ask(packet) == p.nack(packet[0], 0xF0, correlation)
         await peer.quiet()
 
 
 async def test_p2p_22_channels_never_see_each_other(serve: Serve) -> None:
-    async with serve() as mill:
-        one, two = await mill.hello(b"one"), await mill.hello(b"two")
+    async with serve() as server:
+        one, two = await server.hello(b"one"), await server.hello(b"two")
         message_id = await one.put(1, b"for one")
         assert await two.ids() == []
         assert await two.ask(p.get(message_id)) == p.not_found(message_id)
@@ -307,8 +307,8 @@ async def test_p2p_22_channels_never_see_each_other(serve: Serve) -> None:
 
 
 async def test_p2p_23_a_connection_has_one_channel(serve: Serve) -> None:
-    async with serve() as mill:
-        peer, elsewhere = await mill.hello(b"one"), await mill.hello(b"two")
+    async with serve() as server:
+        peer, elsewhere = await server.hello(b"one"), await server.hello(b"two")
         await peer.send(p.hello(b"two"))
         await peer.expect(p.MALFORMED_HELLO)
         message_id = await peer.put(1, b"x")
@@ -316,32 +316,32 @@ async def test_p2p_23_a_connection_has_one_channel(serve: Serve) -> None:
 
 
 async def test_p2p_26_a_handshake_settles_the_version(serve: Serve) -> None:
-    async with serve() as mill:
+    async with serve() as server:
         for versions in ((1, 1), (0, 1), (1, 255)):
-            await mill.hello(versions=versions)
+            await server.hello(versions=versions)
         for versions in ((2, 2), (2, 255), (0, 0)):
-            peer = await mill.greet(b"chat/1", versions=versions)
+            peer = await server.greet(b"chat/1", versions=versions)
             await peer.ends_with(b"\xff\x80\x01", p.ABORT)
 
 
 async def test_p2p_26_other_types_work_once_they_were_negotiated(serve: Serve) -> None:
-    async with serve() as mill:
-        silent, heard = await mill.hello(), await mill.hello(tags={p.EXTENSIONS: b"\x86\x87"})
+    async with serve() as server:
+        silent, heard = await server.hello(), await server.hello(tags={p.EXTENSIONS: b"\x86\x87"})
         await silent.send(p.touch(1, 1000))
         await silent.quiet()
         assert await heard.ask(p.touch(1, 1000)) == p.nack(0x86, 0x28, p.u64(1))
 
 
 async def test_p2p_27_channels_come_into_being_on_demand(serve: Serve) -> None:
-    async with serve() as mill:
+    async with serve() as server:
         for name in (b"a", bytes(range(0x22, 0x100)), "K\u00e4se/\u2603".encode(), b"\x01", b"%2F"):
-            first = await mill.hello(name)
+            first = await server.hello(name)
             message_id = await first.put(1, name)
-            assert await (await mill.hello(name)).packet() == p.msg(message_id, name)
+            assert await (await server.hello(name)).packet() == p.msg(message_id, name)
 
 
 async def test_p2p_29_a_diagnosis_precedes_the_abort_of_a_handshake(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.greet(b"chat/1", versions=(9, 9))
+    async with serve() as server:
+        peer = await server.greet(b"chat/1", versions=(9, 9))
         diagnosis, end = await peer.rest()
         assert diagnosis[:2] == b"\xff\x80" and end == p.ABORT

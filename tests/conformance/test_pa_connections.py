@@ -19,29 +19,29 @@ ONE = {p.WINDOW: p.u16(1)}
 
 @virtual_time
 async def test_pa_19_a_silent_bare_client_is_pushed_to_after_250_ms(serve: Serve) -> None:
-    async with serve() as mill:
-        message_id = await (await mill.bare()).put(1, b"x")
-        silent = await mill.bare(push_starts=False)
+    async with serve() as server:
+        message_id = await (await server.bare()).put(1, b"x")
+        silent = await server.bare(push_starts=False)
         await silent.silent_for(0.24)
         await silent.expect(p.msg(message_id, b"x"), within_s=0.02)
 
 
 async def test_pa_19_pushes_start_with_the_first_packet_or_the_handshake(serve: Serve) -> None:
-    async with serve() as mill:
-        message_id = await (await mill.bare()).put(1, b"x")
+    async with serve() as server:
+        message_id = await (await server.bare()).put(1, b"x")
         for said in (p.PING, p.list_(), p.ack(42)):
-            peer = await mill.bare(push_starts=False)
+            peer = await server.bare(push_starts=False)
             await peer.send(said)
             got = await peer.packets(2 if said != p.ack(42) else 1)
             assert p.msg(message_id, b"x") in got
-        greeted = await mill.hello(b"lobby")
+        greeted = await server.hello(b"lobby")
         await greeted.expect(p.msg(message_id, b"x"))
 
 
 async def test_pa_20_pair_hands_to_all_and_the_first_ack_ends_it(serve: Serve) -> None:
-    async with serve() as mill:
-        producer = await mill.hello(tags=PRODUCING)
-        one, two = await mill.hello(tags=CONSUMING), await mill.hello(tags=CONSUMING)
+    async with serve() as server:
+        producer = await server.hello(tags=PRODUCING)
+        one, two = await server.hello(tags=CONSUMING), await server.hello(tags=CONSUMING)
         message_id = await producer.put(1, b"x")
         await one.expect(p.msg(message_id, b"x"))
         await two.expect(p.msg(message_id, b"x"))
@@ -50,9 +50,9 @@ async def test_pa_20_pair_hands_to_all_and_the_first_ack_ends_it(serve: Serve) -
 
 
 async def test_pa_20_fanout_keeps_until_all_have_acked(serve: Serve) -> None:
-    async with serve() as mill:
-        producer = await mill.hello(tags=PRODUCING | {p.MODE: p.FANOUT})
-        one, two = await mill.hello(tags=CONSUMING), await mill.hello(tags=CONSUMING)
+    async with serve() as server:
+        producer = await server.hello(tags=PRODUCING | {p.MODE: p.FANOUT})
+        one, two = await server.hello(tags=CONSUMING), await server.hello(tags=CONSUMING)
         message_id = await producer.put(1, b"x")
         for reader in (one, two):
             await reader.expect(p.msg(message_id, b"x"))
@@ -60,14 +60,14 @@ async def test_pa_20_fanout_keeps_until_all_have_acked(serve: Serve) -> None:
             assert await two.ids() == [message_id]
             await reader.send(p.ack(message_id))
             assert await reader.ids() == []
-        late = await mill.hello(flags=0)
+        late = await server.hello(flags=0)
         assert await late.ids() == []
 
 
 async def test_pa_20_queue_hands_each_to_one(serve: Serve) -> None:
-    async with serve() as mill:
-        producer = await mill.hello(tags=PRODUCING | {p.MODE: p.QUEUE})
-        workers = [await mill.hello(tags=CONSUMING | {p.WINDOW: p.u16(8)}) for _ in range(3)]
+    async with serve() as server:
+        producer = await server.hello(tags=PRODUCING | {p.MODE: p.QUEUE})
+        workers = [await server.hello(tags=CONSUMING | {p.WINDOW: p.u16(8)}) for _ in range(3)]
         ids = [await producer.put(key, b"job") for key in range(9)]
         got = [await worker.packets(3) for worker in workers]
         for worker in workers:
@@ -78,9 +78,9 @@ async def test_pa_20_queue_hands_each_to_one(serve: Serve) -> None:
 
 @virtual_time
 async def test_pa_21_what_expires_in_flight_is_gone_at_its_deadline(serve: Serve) -> None:
-    async with serve() as mill:
-        producer = await mill.hello(tags=PATIENT | PRODUCING)
-        reader = await mill.hello(tags=PATIENT | CONSUMING | ONE)
+    async with serve() as server:
+        producer = await server.hello(tags=PATIENT | PRODUCING)
+        reader = await server.hello(tags=PATIENT | CONSUMING | ONE)
         first = await producer.put(1, b"a", ttl=10)
         second = await producer.put(2, b"b", ttl=1000)
         await reader.expect(p.msg(first, b"a"))
@@ -107,8 +107,8 @@ _MALFORMED = [
 async def test_pa_23_a_malformed_packet_is_refused_ten_within_a_minute_close(
     serve: Serve, packet: bytes, answer: bytes
 ) -> None:
-    async with serve() as mill:
-        bystander, peer = await mill.hello(), await mill.hello()
+    async with serve() as server:
+        bystander, peer = await server.hello(), await server.hello()
         for _ in range(9):
             await peer.send(packet)
             await peer.expect(answer)
@@ -120,8 +120,8 @@ async def test_pa_23_a_malformed_packet_is_refused_ten_within_a_minute_close(
 
 @virtual_time
 async def test_pa_23_nine_a_minute_are_borne(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.hello(tags=PATIENT)
+    async with serve() as server:
+        peer = await server.hello(tags=PATIENT)
         for _ in range(5):
             await peer.send(*[b"\x04"] * 9)
             await peer.expect(*[b"\xff\x04\xf0"] * 9)
@@ -133,31 +133,31 @@ async def test_pa_23_nine_a_minute_are_borne(serve: Serve) -> None:
     "packet", [b"\x01\x00", b"\x03", b"\x03" + bytes(7), b"\x05", b"\x07ab", b"\x09a", b"\xff\x06"]
 )
 async def test_pa_23_malformed_acks_and_nacks_are_dropped(serve: Serve, packet: bytes) -> None:
-    async with serve() as mill:
-        peer = await mill.hello()
+    async with serve() as server:
+        peer = await server.hello()
         await peer.send(*[packet] * 30)
         await peer.quiet()
 
 
 async def test_pa_24_an_empty_packet_ends_the_connection(serve: Serve) -> None:
-    async with serve() as mill:
-        for peer in (await mill.dial(bare=True), await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.dial(bare=True), await server.bare(), await server.hello()):
             await peer.send(p.PING, b"", p.PING)
             await peer.ends_with(p.PONG, p.ABORT)
-            if mill.is_websocket:
+            if server.is_websocket:
                 assert peer.close_code == 1002
 
 
 async def test_pa_25_nack_ff_with_other_codes_is_no_end(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.hello()
+    async with serve() as server:
+        peer = await server.hello()
         await peer.send(*(p.nack(0xFF, code) for code in range(1, 255)))
         await peer.quiet()
 
 
 async def test_pa_26_acks_of_what_was_never_asked_are_dropped(serve: Serve) -> None:
-    async with serve() as mill:
-        for peer in (await mill.bare(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.bare(), await server.hello()):
             message_id = await peer.put(1, b"x")
             await peer.send(
                 p.PONG,
@@ -171,8 +171,8 @@ async def test_pa_26_acks_of_what_was_never_asked_are_dropped(serve: Serve) -> N
 
 
 async def test_pa_27_answers_to_one_type_come_in_order(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.hello()
+    async with serve() as server:
+        peer = await server.hello()
         ids = [await peer.put(key, b"x") for key in range(20)]
         await peer.send(*(p.list_(count) for count in range(1, 21)))
         await peer.expect(*(p.list_ack(*ids[:count]) for count in range(1, 21)))
@@ -185,11 +185,11 @@ async def test_pa_27_answers_to_one_type_come_in_order(serve: Serve) -> None:
 async def test_pa_28_silence_earns_two_pings_and_a_goodbye(
     serve: Serve, keep_alive_s: int | None
 ) -> None:
-    async with serve() as mill:
+    async with serve() as server:
         if keep_alive_s is None:
-            peer = await mill.bare()
+            peer = await server.bare()
         else:
-            peer = await mill.hello(tags={p.KEEP_ALIVE: p.u32(1000 * keep_alive_s)})
+            peer = await server.hello(tags={p.KEEP_ALIVE: p.u32(1000 * keep_alive_s)})
         for packet, share in ((p.PING, 1.0), (p.PING, 1.5), (p.GOODBYE, 2.0)):
             await peer.expect(packet, within_s=400)
             silence_s = (keep_alive_s or 20) * share
@@ -200,9 +200,9 @@ async def test_pa_28_silence_earns_two_pings_and_a_goodbye(
 @virtual_time
 @pytest.mark.parametrize("sign", [p.PONG, p.PING, p.ack(1), b"\x55", b"\xfe"])
 async def test_pa_28_any_packet_is_a_sign_of_life(serve: Serve, sign: bytes) -> None:
-    async with serve() as mill:
-        mill.network.latency_s = 0.001
-        peer = await mill.hello()
+    async with serve() as server:
+        server.network.latency_s = 0.001
+        peer = await server.hello()
         for _ in range(30):
             await anyio.sleep(19)
             await peer.send(sign)
@@ -213,9 +213,9 @@ async def test_pa_28_any_packet_is_a_sign_of_life(serve: Serve, sign: bytes) -> 
 
 @virtual_time
 async def test_pa_28_an_answered_ping_keeps_the_connection(serve: Serve) -> None:
-    async with serve() as mill:
-        mill.network.latency_s = 0.001
-        peer = await mill.hello()
+    async with serve() as server:
+        server.network.latency_s = 0.001
+        peer = await server.hello()
         for _ in range(20):
             await peer.expect(p.PING, within_s=21)
             await peer.send(p.PONG)
@@ -225,8 +225,8 @@ async def test_pa_28_an_answered_ping_keeps_the_connection(serve: Serve) -> None
 @virtual_time
 async def test_pa_28_a_ping_answered_in_the_same_moment_keeps_the_connection(serve: Serve) -> None:
     """uvloop's clock counts milliseconds, and loopback is quicker than that."""
-    async with serve() as mill:
-        peer = await mill.hello()
+    async with serve() as server:
+        peer = await server.hello()
         for _ in range(4):
             await peer.expect(p.PING, within_s=21)
             await peer.send(p.PONG)
@@ -234,16 +234,16 @@ async def test_pa_28_a_ping_answered_in_the_same_moment_keeps_the_connection(ser
 
 @pytest.mark.parametrize("size", [1, 7, 9, 16, 24, 300])
 async def test_pa_29_a_ping_of_another_length_is_malformed(serve: Serve, size: int) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         assert await peer.ask(bytes(1 + size)) == b"\xff\x00\xf0"
         await peer.quiet()
 
 
 @virtual_time
 async def test_pa_30_ids_tell_the_nodes_time_whatever_the_client_says(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.bare()
+    async with serve() as server:
+        peer = await server.bare()
         for stamp in (0, p.U64_MAX):
             answer = await peer.ask(b"\x00" + p.u64(stamp))
             assert answer == b"\x01" + p.u64(stamp) + 2 * p.u64(int(START_S * 1000))
@@ -252,8 +252,8 @@ async def test_pa_30_ids_tell_the_nodes_time_whatever_the_client_says(serve: Ser
 
 @virtual_time
 async def test_pa_31_ids_are_41_bits_of_time_10_of_node_12_of_sequence(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.hello(tags=PATIENT)
+    async with serve() as server:
+        peer = await server.hello(tags=PATIENT)
         ids = []
         for start in range(0, 5000, 500):
             await peer.send(*(p.put(key, b"x") for key in range(start, start + 500)))
@@ -268,8 +268,8 @@ async def test_pa_31_ids_are_41_bits_of_time_10_of_node_12_of_sequence(serve: Se
 
 
 async def test_pa_34_what_is_too_large_for_a_message_is_refused(serve: Serve) -> None:
-    async with serve(packet_bytes_max=4096) as mill:
-        peer, reader = await mill.hello(), await mill.hello(tags=CONSUMING)
+    async with serve(packet_bytes_max=4096) as server:
+        peer, reader = await server.hello(), await server.hello(tags=CONSUMING)
         for size in (4033, 4087):
             assert await peer.ask(p.put(1, bytes(size))) == p.nack(6, 0x24, p.u32(1))
         message_id = await peer.put(1, bytes(4032))
@@ -278,11 +278,11 @@ async def test_pa_34_what_is_too_large_for_a_message_is_refused(serve: Serve) ->
 
 
 async def test_pa_34_what_is_too_large_for_a_packet_ends_the_connection(serve: Serve) -> None:
-    async with serve(packet_bytes_max=4096) as mill:
-        for peer in (await mill.dial(bare=True), await mill.bare(), await mill.hello()):
+    async with serve(packet_bytes_max=4096) as server:
+        for peer in (await server.dial(bare=True), await server.bare(), await server.hello()):
             await peer.send(bytes(4097))
             await peer.ends_with(p.ABORT)
-            if mill.is_websocket:
+            if server.is_websocket:
                 assert peer.close_code == 1009
 
 
@@ -298,8 +298,8 @@ async def test_pa_34_what_is_too_large_for_a_packet_ends_the_connection(serve: S
 async def test_pa_35_a_full_buffer_refuses_and_loses_nothing(
     serve: Serve, limit: dict[str, int]
 ) -> None:
-    async with serve(**limit) as mill:
-        peer = await mill.hello()
+    async with serve(**limit) as server:
+        peer = await server.hello()
         ids = [await peer.put(key, bytes(1000)) for key in range(3)]
         for _ in range(2):
             assert (await peer.ask(p.put(9, b"x" * 1000)))[:7] == p.nack(6, 0x26, p.u32(9))
@@ -310,14 +310,14 @@ async def test_pa_35_a_full_buffer_refuses_and_loses_nothing(
 
 @virtual_time
 async def test_pa_36_a_node_that_stops_says_goodbye_and_takes_acks_for_5_s(serve: Serve) -> None:
-    async with serve() as mill:
-        producer, reader = await mill.hello(tags=PATIENT), await mill.hello(tags=PATIENT)
-        silent, waiting = await mill.bare(), await mill.dial()
+    async with serve() as server:
+        producer, reader = await server.hello(tags=PATIENT), await server.hello(tags=PATIENT)
+        silent, waiting = await server.bare(), await server.dial()
         ids = [await producer.put(key, b"x") for key in range(2)]
         await reader.expect(*(p.msg(each, b"x") for each in ids))
         async with anyio.create_task_group() as tasks:
             start = anyio.current_time()
-            tasks.start_soon(mill.node.drain)
+            tasks.start_soon(server.node.drain)
             for peer in (producer, reader, silent, waiting):
                 await peer.expect(p.GOODBYE)
             await reader.send(p.ack(ids[0]))
@@ -330,17 +330,17 @@ async def test_pa_36_a_node_that_stops_says_goodbye_and_takes_acks_for_5_s(serve
 
 @virtual_time
 async def test_pa_36_a_stopping_node_is_gone_once_all_have_left(serve: Serve) -> None:
-    async with serve() as mill:
-        peers = [await mill.hello() for _ in range(20)]
+    async with serve() as server:
+        peers = [await server.hello() for _ in range(20)]
         start = anyio.current_time()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(mill.node.drain)
+            tasks.start_soon(server.node.drain)
             for peer in peers:
                 await peer.expect(p.GOODBYE)
                 await peer.send(p.GOODBYE)
         assert anyio.current_time() - start < 1
         with pytest.raises(OSError):
-            await mill.dial()
+            await server.dial()
 
 
 @virtual_time
@@ -357,8 +357,8 @@ async def test_pa_36_a_stopping_node_is_gone_once_all_have_left(serve: Serve) ->
 async def test_pa_37_a_message_that_is_given_back_comes_again(
     serve: Serve, nack: bytes, after_s: float
 ) -> None:
-    async with serve() as mill:
-        producer, reader = await mill.hello(tags=PRODUCING), await mill.hello(tags=CONSUMING)
+    async with serve() as server:
+        producer, reader = await server.hello(tags=PRODUCING), await server.hello(tags=CONSUMING)
         message_id = await producer.put(1, b"x")
         await reader.expect(p.msg(message_id, b"x"))
         start = anyio.current_time()
@@ -369,8 +369,8 @@ async def test_pa_37_a_message_that_is_given_back_comes_again(
 
 
 async def test_pa_37_a_rejected_message_is_gone(serve: Serve) -> None:
-    async with serve() as mill:
-        producer, reader = await mill.hello(tags=PRODUCING), await mill.hello(tags=CONSUMING)
+    async with serve() as server:
+        producer, reader = await server.hello(tags=PRODUCING), await server.hello(tags=CONSUMING)
         message_id = await producer.put(1, b"x")
         await reader.expect(p.msg(message_id, b"x"))
         await reader.send(p.nack(2, 0x31, p.u64(42)), p.nack(6, 0x31, p.u32(1)))
@@ -383,11 +383,11 @@ async def test_pa_37_a_rejected_message_is_gone(serve: Serve) -> None:
 async def test_pa_38_what_a_lost_connection_held_is_ready_at_once(
     serve: Serve, mode: bytes
 ) -> None:
-    async with serve() as mill:
-        producer = await mill.hello(tags=PRODUCING | {p.MODE: mode})
-        lost = await mill.hello(tags=CONSUMING)
+    async with serve() as server:
+        producer = await server.hello(tags=PRODUCING | {p.MODE: mode})
+        lost = await server.hello(tags=CONSUMING)
         message_id = await producer.put(1, b"x")
         await lost.expect(p.msg(message_id, b"x"))
         await lost.aclose()
-        heir = await mill.hello(tags=CONSUMING)
+        heir = await server.hello(tags=CONSUMING)
         await heir.expect(p.msg(message_id, b"x"))

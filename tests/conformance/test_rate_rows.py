@@ -13,8 +13,8 @@ from tests.conformance.served import Serve, Served, virtual_time
 async def test_p2p_24_above_the_rate_a_request_is_refused_with_the_time_to_wait(
     serve: Serve,
 ) -> None:
-    async with serve(requests_per_s_max=2) as mill:
-        peer = await mill.hello(b"chat/1")
+    async with serve(requests_per_s_max=2) as server:
+        peer = await server.hello(b"chat/1")
         await peer.put(1, b"x")
         await peer.put(2, b"x")
         assert await peer.ask(p.put(3, b"x")) == p.nack(6, 0xA0, p.u32(3) + p.u32(500))
@@ -24,8 +24,8 @@ async def test_p2p_24_above_the_rate_a_request_is_refused_with_the_time_to_wait(
 
 @virtual_time
 async def test_p2p_25_persistent_abuse_of_the_rate_ends_the_connection(serve: Serve) -> None:
-    async with serve(requests_per_s_max=1, rate_refusals_max=3) as mill:
-        peer, other = await mill.hello(b"chat/1"), await mill.hello(b"chat/2")
+    async with serve(requests_per_s_max=1, rate_refusals_max=3) as server:
+        peer, other = await server.hello(b"chat/1"), await server.hello(b"chat/2")
         await peer.put(1, b"x")
         await peer.send(*(p.put(key, b"x") for key in (2, 3, 4, 5)))
         refusals = [p.nack(6, 0xA0, p.u32(key) + p.u32(1000)) for key in (2, 3, 4)]
@@ -36,9 +36,9 @@ async def test_p2p_25_persistent_abuse_of_the_rate_ends_the_connection(serve: Se
 @virtual_time
 async def test_p2p_24_connections_from_one_address_share_a_rate(serve: Serve) -> None:
     """Those of this machine do not: they are all of its programs."""
-    async with serve(requests_per_s_per_peer_max=2, insecure_public=True) as mill:
-        first, second = await _from(mill, "192.0.2.7"), await _from(mill, "192.0.2.7")
-        other, here = await _from(mill, "192.0.2.8"), await _from(mill, "127.0.0.1")
+    async with serve(requests_per_s_per_peer_max=2, insecure_public=True) as server:
+        first, second = await _from(server, "192.0.2.7"), await _from(server, "192.0.2.7")
+        other, here = await _from(server, "192.0.2.8"), await _from(server, "127.0.0.1")
         await first.put(1, b"x")
         await second.put(2, b"x")
         assert await first.ask(p.put(3, b"x")) == p.nack(6, 0xA0, p.u32(3) + p.u32(500))
@@ -48,11 +48,11 @@ async def test_p2p_24_connections_from_one_address_share_a_rate(serve: Serve) ->
             await here.put(key, b"x")
         await anyio.sleep(0.5)
         await second.put(4, b"x")
-        assert mill.node.services.counters.reasons == {"too fast": 2}
+        assert server.node.services.counters.reasons == {"too fast": 2}
 
 
-async def _from(mill: Served, address: str) -> Peer:
-    peer = await mill.dial(source=address)
+async def _from(server: Served, address: str) -> Peer:
+    peer = await server.dial(source=address)
     await peer.send(p.hello(b"chat/1", {p.ROLE: p.PRODUCER}))
     p.read_ready(await peer.packet())
     return peer

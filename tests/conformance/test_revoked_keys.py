@@ -32,9 +32,9 @@ def access_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def book_of(mill: Served) -> AddressBook:
-    mill.node.services.signer = NODE
-    peers = mill.node._access.peers
+def book_of(server: Served) -> AddressBook:
+    server.node.services.signer = NODE
+    peers = server.node._access.peers
     assert isinstance(peers, TrustedPeers)
     return peers.book
 
@@ -43,9 +43,9 @@ def alice(trust: Trust = Trust.TRUSTED) -> Known:
     return Known("alice", ALICE.public, trust, (), (), 0.0)
 
 
-async def asked(mill: Served) -> tuple[Peer, bytes]:
+async def asked(server: Served) -> tuple[Peer, bytes]:
     """A connection that has only to prove that it is Alice's, and the proof."""
-    peer = await mill.dial(CHANNEL)
+    peer = await server.dial(CHANNEL)
     first = hello(ALICE, CHANNEL)
     return peer, auth(first, await peer.ask(first), ALICE)
 
@@ -54,13 +54,13 @@ async def asked(mill: Served) -> tuple[Peer, bytes]:
 async def test_pa_39_unknown_pinned_and_revoked_keys_are_refused_alike(
     serve: Serve, access_file: str
 ) -> None:
-    async with serve(access_file=access_file) as mill:
-        book = book_of(mill)
+    async with serve(access_file=access_file) as server:
+        book = book_of(server)
         delays = []
         for trust in (None, Trust.PINNED, Trust.REVOKED):
             if trust is not None:
                 book.add(alice(trust))
-            peer, proof = await asked(mill)
+            peer, proof = await asked(server)
             start = anyio.current_time()
             await peer.send(proof)
             await peer.expect(p.AUTHENTICATION_FAILED, p.ABORT)
@@ -70,7 +70,7 @@ async def test_pa_39_unknown_pinned_and_revoked_keys_are_refused_alike(
                 book.remove("alice")
         assert delays == [0.2, 0.2, 0.2]
         book.add(alice())
-        peer, proof = await asked(mill)
+        peer, proof = await asked(server)
         p.read_ready(await peer.ask(proof))
 
 
@@ -78,10 +78,10 @@ async def test_pa_39_unknown_pinned_and_revoked_keys_are_refused_alike(
 async def test_a_key_that_is_revoked_between_challenge_and_proof_stays_outside(
     serve: Serve,
 ) -> None:
-    async with serve() as mill:
-        book = book_of(mill)
+    async with serve() as server:
+        book = book_of(server)
         book.add(alice())
-        peer, proof = await asked(mill)
+        peer, proof = await asked(server)
         book.revoke("alice")
         await peer.send(proof)
         await peer.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)
@@ -93,10 +93,10 @@ async def test_a_key_that_a_command_revokes_loses_the_connection_it_has(
 ) -> None:
     """The node hears of it by the file, also when it changes the book itself just then."""
     data = tmp_path / "data"
-    async with serve(data=str(data)) as mill:
-        book = book_of(mill)
+    async with serve(data=str(data)) as server:
+        book = book_of(server)
         book.add(alice())
-        peer, proof = await asked(mill)
+        peer, proof = await asked(server)
         p.read_ready(await peer.ask(proof))
         AddressBook(data / BOOK_FILE).revoke("alice")
         book.add(Known("bob", BOB.public, Trust.TRUSTED, (), (), 0.0))
@@ -110,17 +110,17 @@ async def test_a_signed_token_opens_its_own_channels_at_its_own_node(
     serve: Serve, access_file: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    async with serve(access_file=access_file, data=str(data)) as mill:
+    async with serve(access_file=access_file, data=str(data)) as server:
         own = load_identity(data / FILE_NAME)
         right, _ = new_signed(own, Rights.PUT, ["chat/*"], None, bytes)
         elsewhere = type(own).from_seed(bytes(32))
         foreign, _ = new_signed(elsewhere, Rights.PUT, ["chat/*"], None, bytes)
-        await mill.hello(CHANNEL, {p.TOKEN: right.encode()})
+        await server.hello(CHANNEL, {p.TOKEN: right.encode()})
         for channel, token in (
             (b"chat", right),
             (b"talk/1", right),
             (CHANNEL, foreign),
             (CHANNEL, right[:-1]),
         ):
-            peer = await mill.greet(channel, {p.TOKEN: token.encode()})
+            peer = await server.greet(channel, {p.TOKEN: token.encode()})
             await peer.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)

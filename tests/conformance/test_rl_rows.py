@@ -22,10 +22,10 @@ from tests.conformance.rustlog_peer import (
     fetch,
     frame_of,
     framed,
-    milling,
     offsets_of,
     over_sockets,
     produce,
+    rustlog_server,
 )
 
 pytestmark = over_sockets
@@ -38,15 +38,15 @@ PONG = {"type": "Pong"}
 
 
 async def test_rl_01_a_frame_is_a_length_and_a_payload() -> None:
-    async with milling() as mill:
-        pipe = await mill.dial()
+    async with rustlog_server() as server:
+        pipe = await server.dial()
         await pipe.send(bytes.fromhex("0000000f") + b'{"type":"Ping"}')
         assert await pipe.receive() == bytes.fromhex("0000000f") + b'{"type":"Pong"}'
 
 
 async def test_rl_01_any_split_of_the_bytes_is_the_same() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         wire = frame_of(**produce("t", b"a", b"b")) + frame_of(**fetch("t")) + frame_of(**PING)
         for size in (1, 2, 3, 5, 64):
@@ -59,16 +59,16 @@ async def test_rl_01_any_split_of_the_bytes_is_the_same() -> None:
 
 @pytest.mark.parametrize("length", ["00000000", "00a00001", "7fffffff", "ffffffff"])
 async def test_rl_02_a_bad_length_closes_from_its_four_bytes(length: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.send(PING, bytes.fromhex(length))
         assert await peer.read() == PONG
         await peer.ends(400 if length == "00000000" else 413)
 
 
 async def test_rl_03_a_frame_of_ten_mebibytes_is_served() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         payload = b'{"type":"Ping","x":"' + b"x" * (FRAME_MAX - 22) + b'"}'
         assert len(payload) == FRAME_MAX
         assert await peer.ask(framed(payload)) == PONG
@@ -81,8 +81,8 @@ async def test_rl_03_a_frame_of_ten_mebibytes_is_served() -> None:
 
 @pytest.mark.parametrize("payload", ["{}", '{"type":7}', "[]", '"Ping"', "null", '{"Type":"Ping"}'])
 async def test_rl_04_a_request_is_an_object_with_a_type(payload: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.refused(framed(payload), 400)
 
 
@@ -90,8 +90,8 @@ async def test_rl_04_a_request_is_an_object_with_a_type(payload: str) -> None:
     "payload", [b'{"type":"\xff"}', b'{"type":"Ping","x":"\xc3\x28"}', b"\x80"]
 )
 async def test_rl_05_what_is_not_utf_8_closes(payload: bytes) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.send(PING, framed(payload), PING)
         assert await peer.read() == PONG
         await peer.ends(400)
@@ -102,16 +102,16 @@ async def test_rl_05_what_is_not_utf_8_closes(payload: bytes) -> None:
     ["{", '{"type":"Ping"', '{"type":"Ping"}}', "x", '{"type":"Ping","x":NaN}', "[" * 9999],
 )
 async def test_rl_06_what_is_not_json_closes(payload: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.send(PING, framed(payload), PING)
         assert await peer.read() == PONG
         await peer.ends(400)
 
 
 async def test_rl_07_an_unknown_type_is_refused() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         for name in ("Delete", "ping", "Pong", "ProduceResponse", ""):
             await peer.refused({"type": name}, 400)
 
@@ -156,8 +156,8 @@ RIGHT: dict[str, Fields] = {
 
 @pytest.mark.parametrize("kind", WRONG)
 async def test_rl_08_missing_and_invalid_fields_are_refused(kind: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         right = {"type": kind} | RIGHT[kind]
         for field, values in WRONG[kind].items():
@@ -170,8 +170,8 @@ async def test_rl_08_missing_and_invalid_fields_are_refused(kind: str) -> None:
 
 
 async def test_rl_09_errors_of_business_leave_the_connection_open() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         for request, code in (
             (produce("nothing", b"x"), 404),
@@ -185,8 +185,8 @@ async def test_rl_09_errors_of_business_leave_the_connection_open() -> None:
 
 
 async def test_rl_10_fields_that_nobody_knows_are_ignored() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         later = {"acks": "all", "headers": [{"key": "k"}], "\u00e9": None, "x": {"y": [1.5]}}
         assert await peer.ask(PING | later) == PONG
         await peer.create("t")
@@ -195,8 +195,8 @@ async def test_rl_10_fields_that_nobody_knows_are_ignored() -> None:
 
 
 async def test_rl_11_requests_are_answered_in_their_order() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("a")
         await peer.create("b", 3)
         requests: list[Fields] = []
@@ -221,8 +221,8 @@ async def test_rl_11_requests_are_answered_in_their_order() -> None:
 
 async def test_rl_11_answers_keep_their_order_behind_a_slow_disk(tmp_path: Path) -> None:
     disk = GatedDisk()
-    async with milling(tmp_path, disk=disk) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path, disk=disk) as server:
+        peer = await server.rustlog()
         await peer.create("slow", 2)
         await peer.create("idle", 2)
         requests: list[Fields] = [
@@ -262,8 +262,8 @@ async def test_rl_11_answers_keep_their_order_behind_a_slow_disk(tmp_path: Path)
 
 
 async def test_rl_11_a_request_behind_the_making_of_its_topic_finds_it() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         for count in (1, 3):
             topic = f"t{count}"
             made, produced, listed = await peer.all(
@@ -278,8 +278,8 @@ async def test_rl_11_a_request_behind_the_making_of_its_topic_finds_it() -> None
 
 
 async def test_rl_12_a_response_is_named_after_its_request() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for kind, fields in RIGHT.items():
             assert (await peer.ask({"type": kind} | fields))["type"] == kind + "Response"
@@ -290,8 +290,8 @@ async def test_rl_12_a_response_is_named_after_its_request() -> None:
 
 
 async def test_rl_13_produce_gives_consecutive_offsets_for_each_partition() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         for partition in (0, 1):
             offset = 0
@@ -306,8 +306,8 @@ async def test_rl_13_produce_gives_consecutive_offsets_for_each_partition() -> N
 
 
 async def test_rl_14_what_is_not_there_is_told_with_what_is() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         for topic in ("logs", "metrics", "events"):
             await peer.create(topic, 2)
         error = await peer.refused(produce("nonexistent", b"x"), 404)
@@ -318,8 +318,8 @@ async def test_rl_14_what_is_not_there_is_told_with_what_is() -> None:
 
 
 async def test_rl_14_names_that_no_topic_has_are_not_there() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         for name in ("", "t/0", "\u00e9", "a" * 300, "t\n", "\0topics"):
             await peer.refused(produce(name, b"x"), 404)
@@ -327,8 +327,8 @@ async def test_rl_14_names_that_no_topic_has_are_not_there() -> None:
 
 
 async def test_rl_15_more_than_a_thousand_records_are_refused_and_not_kept() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.refused(produce("t", *[b"x"] * 1001), 400)
         assert await peer.partition("t") == (0, 0)
@@ -336,8 +336,8 @@ async def test_rl_15_more_than_a_thousand_records_are_refused_and_not_kept() -> 
 
 
 async def test_rl_16_a_record_that_is_too_large_is_refused_and_not_kept() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         error = await peer.refused(produce("t", b"x", bytes(RECORD_MAX + 1)), 413)
         assert error["details"] == {"index": 1, "size": RECORD_MAX + 1, "size_max": RECORD_MAX}
@@ -346,16 +346,16 @@ async def test_rl_16_a_record_that_is_too_large_is_refused_and_not_kept() -> Non
 
 @pytest.mark.parametrize("bad", ["A", "AA=", "AAA", "A A=", "AA==\n", "-_-_", "\u00e9AA="])
 async def test_rl_17_bad_base64_is_refused_and_nothing_of_its_batch_kept(bad: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.refused(produce("t", b"good") | {"records": ["AAAA", bad, "AAAA"]}, 400)
         assert await peer.partition("t") == (0, 0)
 
 
 async def test_rl_18_bytes_come_back_as_they_were() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         bodies = [b"", bytes(range(256)), b"\0", b"\xff" * 3, "\u20ac".encode(), b'{"a":"\\"}']
         bodies += [bytes([each]) * each for each in range(40)]
@@ -364,8 +364,8 @@ async def test_rl_18_bytes_come_back_as_they_were() -> None:
 
 
 async def test_rl_19_rl_20_fetch_gives_records_from_an_offset_on() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("user-events")
         before_us = int(time.time() * 1e6) - 1000
         for number in range(5):
@@ -383,8 +383,8 @@ async def test_rl_19_rl_20_fetch_gives_records_from_an_offset_on() -> None:
 
 
 async def test_rl_21_at_the_end_there_is_nothing() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         nothing = {"type": "FetchResponse", "records": [], "next_offset": 0}
         assert await peer.ask(fetch("t", partition=1)) == nothing
@@ -393,8 +393,8 @@ async def test_rl_21_at_the_end_there_is_nothing() -> None:
 
 
 async def test_rl_22_below_the_start_of_the_log_is_out_of_range() -> None:
-    async with milling(streams=SMALL) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(streams=SMALL) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for _ in range(20):
             await peer.ask(produce("t", bytes(1000)))
@@ -410,8 +410,8 @@ async def test_rl_22_below_the_start_of_the_log_is_out_of_range() -> None:
 
 
 async def test_rl_23_beyond_the_end_there_is_nothing() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", b"x"))
         for offset in (2, 5000, 2**53, 2**64 - 1):
@@ -420,8 +420,8 @@ async def test_rl_23_beyond_the_end_there_is_nothing() -> None:
 
 
 async def test_rl_24_max_bytes_may_be_passed_by_one_record() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for size in (10, 20, 30, 40, 50):
             await peer.ask(produce("t", bytes(size)))
@@ -435,8 +435,8 @@ async def test_rl_24_max_bytes_may_be_passed_by_one_record() -> None:
 
 
 async def test_rl_25_the_group_changes_nothing_and_nothing_is_committed() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", b"a", b"b", b"c"))
         assert await peer.commit("g", "t", 2)
@@ -447,8 +447,8 @@ async def test_rl_25_the_group_changes_nothing_and_nothing_is_committed() -> Non
 
 
 async def test_rl_26_commits_succeed_where_there_is_a_partition() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         assert await peer.commit("analytics-pipeline", "t", 150, partition=1)
         assert not await peer.commit("analytics-pipeline", "t", 150, partition=2)
@@ -456,8 +456,8 @@ async def test_rl_26_commits_succeed_where_there_is_a_partition() -> None:
 
 
 async def test_rl_27_what_was_committed_is_told() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         assert await peer.committed("g", "t") is None
         for offset in (0, 7, 2**53 + 1, 2**64 - 1):
@@ -468,24 +468,24 @@ async def test_rl_27_what_was_committed_is_told() -> None:
 
 
 async def test_rl_28_commits_stand_apart_and_overwrite_and_are_everybodys(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         await peer.create("a")
         await peer.create("b", 2)
         places = [("g", "a", 0), ("h", "a", 0), ("g", "b", 0), ("g", "b", 1)]
         for number, (group, topic, partition) in enumerate(places):
             assert await peer.commit(group, topic, 100 + number, partition)
         assert await peer.commit("g", "a", 5)
-        other = await mill.rustlog()
+        other = await server.rustlog()
         assert [await other.committed(*place) for place in places] == [5, 101, 102, 103]
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         assert [await peer.committed(*place) for place in places] == [5, 101, 102, 103]
 
 
 async def test_rl_29_topics_are_made_within_their_limits() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         for name in ("a", "Z-9_", "-", "_" * 255, "0"):
             await peer.create(name)
         await peer.create("few", 2)
@@ -497,8 +497,8 @@ async def test_rl_29_topics_are_made_within_their_limits() -> None:
 
 
 async def test_rl_30_topics_are_listed() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         assert await peer.ask({"type": "ListTopics"}) == {
             "type": "ListTopicsResponse",
             "topics": [],
@@ -512,8 +512,8 @@ async def test_rl_30_topics_are_listed() -> None:
 
 
 async def test_rl_31_rl_32_topics_are_described() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 3)
         await peer.ask(produce("t", b"a", b"b", partition=1))
         answer = await peer.ask({"type": "DescribeTopic", "topic": "t"})
@@ -531,21 +531,21 @@ async def test_rl_31_rl_32_topics_are_described() -> None:
 
 
 async def test_rl_31_a_topic_of_a_thousand_partitions_is_described_at_once() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("many", 1000)
         for partition in (3, 999):
             await peer.ask(produce("many", b"x", partition=partition))
-        cells = len(mill.node.scheduler.cells)
+        cells = len(server.node.scheduler.cells)
         rows = (await peer.ask({"type": "DescribeTopic", "topic": "many"}))["partitions"]
         assert [each["partition"] for each in rows] == list(range(1000))
         assert [each["partition"] for each in rows if each["high_watermark"]] == [3, 999]
-        assert len(mill.node.scheduler.cells) == cells
+        assert len(server.node.scheduler.cells) == cells
 
 
 async def test_rl_33_a_partition_is_described() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         await peer.ask(produce("t", b"a", b"b", partition=1))
         row = {"log_start_offset": 0, "segment_count": 1}
@@ -563,22 +563,22 @@ async def test_rl_33_a_partition_is_described() -> None:
 
 
 async def test_rl_34_metrics_are_told() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         answer = await peer.ask({"type": "MetricsFetch"})
         assert answer["type"] == "MetricsFetchResponse"
         assert answer["metrics"]["active_connections"] == 1
 
 
 async def test_rl_35_ping_is_answered_by_pong() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         assert await peer.all([PING] * 100) == [PONG] * 100
 
 
 async def test_rl_36_errors_have_their_codes_and_details() -> None:
-    async with milling(streams=SMALL) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(streams=SMALL) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for _ in range(10):
             await peer.ask(produce("t", bytes(1000)))
@@ -594,11 +594,11 @@ async def test_rl_36_errors_have_their_codes_and_details() -> None:
 
 @pytest.mark.parametrize("violation", [bytes(4), b"\xff" * 4, framed("{"), framed(b"\xff")])
 async def test_rl_37_a_violation_leaves_the_others_alone(violation: bytes) -> None:
-    async with milling() as mill:
-        good, idle = await mill.rustlog(), await mill.rustlog()
+    async with rustlog_server() as server:
+        good, idle = await server.rustlog(), await server.rustlog()
         await good.create("t")
         for number in range(5):
-            bad = await mill.rustlog()
+            bad = await server.rustlog()
             await bad.send(produce("t", b"before"), violation, produce("t", b"after"))
             assert (await bad.read())["base_offset"] == number * 2
             with pytest.raises(Ended):
@@ -611,8 +611,8 @@ async def test_rl_37_a_violation_leaves_the_others_alone(violation: bytes) -> No
 
 async def test_rl_13_fifty_writers_share_the_offsets_without_gap(tmp_path: Path) -> None:
     writers, batches = 50, 10
-    async with milling(tmp_path) as mill:
-        first = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        first = await server.rustlog()
         await first.create("t")
         given: list[int] = []
 
@@ -623,7 +623,7 @@ async def test_rl_13_fifty_writers_share_the_offsets_without_gap(tmp_path: Path)
 
         async with anyio.create_task_group() as tasks:
             for name in range(writers):
-                tasks.start_soon(write, await mill.rustlog(), name)
+                tasks.start_soon(write, await server.rustlog(), name)
         assert sorted(given) == list(range(0, writers * batches * 3, 3))
         fetched = await first.ask(fetch("t", max_bytes=10**7))
         assert offsets_of(fetched) == list(range(writers * batches * 3))

@@ -21,10 +21,10 @@ from tests.conformance.rustlog_peer import (
     fetch,
     frame_of,
     framed,
-    milling,
     offsets_of,
     over_sockets,
     produce,
+    rustlog_server,
 )
 
 pytestmark = over_sockets
@@ -36,20 +36,20 @@ CREATE = {"type": "CreateTopic", "topic": "t", "partition_count": 1}
 
 async def test_rla_01_the_example_frame_with_its_wrong_length_closes() -> None:
     payload = b'{"type":"Produce","topic":"logs","partition":0,"records":["SGVsbG8gV29ybGQ="]}'
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("logs")
         await peer.send(bytes.fromhex("0000004a") + payload)
         await peer.ends(400)
-        right = await mill.rustlog()
+        right = await server.rustlog()
         assert (await right.ask(bytes.fromhex("0000004e") + payload))["base_offset"] == 0
         assert bodies_of(await right.ask(fetch("logs"))) == [b"Hello World"]
 
 
 async def test_rla_02_making_a_topic_again_does_not_succeed() -> None:
     no = {"type": "CreateTopicResponse", "success": False, "partitions_created": 0}
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.create("u", 2)
         for count in (1, 2, 3):
@@ -59,8 +59,8 @@ async def test_rla_02_making_a_topic_again_does_not_succeed() -> None:
 
 
 async def test_rla_03_beyond_the_watermark_is_empty_below_the_start_is_not() -> None:
-    async with milling(streams=(StreamRule("*", bytes=4096),)) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(streams=(StreamRule("*", bytes=4096),)) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for _ in range(10):
             await peer.ask(produce("t", bytes(1000)))
@@ -73,8 +73,8 @@ async def test_rla_03_beyond_the_watermark_is_empty_below_the_start_is_not() -> 
 
 
 async def test_rla_04_a_partition_that_is_not_there_is_405() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 3)
         for partition in (3, 999, 2**32 - 1):
             await peer.refused(produce("t", b"x", partition=partition), 405)
@@ -82,8 +82,8 @@ async def test_rla_04_a_partition_that_is_not_there_is_405() -> None:
 
 
 async def test_rla_05_the_largest_record_can_be_fetched_and_a_larger_one_is_refused() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         body = bytes(range(256)) * (RECORD_MAX // 256)
         assert len(body) == RECORD_MAX
@@ -95,8 +95,8 @@ async def test_rla_05_the_largest_record_can_be_fetched_and_a_larger_one_is_refu
 
 
 async def test_rla_06_a_response_stops_at_the_limit_of_a_frame() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         bodies = [bytes([each]) * 1_000_000 for each in range(20)]
         for at in range(0, 20, 5):
@@ -115,8 +115,8 @@ async def test_rla_06_a_response_stops_at_the_limit_of_a_frame() -> None:
 
 
 async def test_rla_07_max_bytes_counts_payload_and_the_first_record_always_comes() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         assert (await peer.ask(fetch("t", max_bytes=0)))["records"] == []
         await peer.ask(produce("t", *[bytes(100)] * 10))
@@ -126,8 +126,8 @@ async def test_rla_07_max_bytes_counts_payload_and_the_first_record_always_comes
 
 
 async def test_rla_08_group_and_max_bytes_may_be_missing_and_nothing_else() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", *[bytes(100_000)] * 15))
         bare = fetch("t")
@@ -138,8 +138,8 @@ async def test_rla_08_group_and_max_bytes_may_be_missing_and_nothing_else() -> N
 
 
 async def test_rla_09_the_group_of_a_fetch_moves_nothing() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", b"a", b"b"))
         for _ in range(2):
@@ -148,16 +148,16 @@ async def test_rla_09_the_group_of_a_fetch_moves_nothing() -> None:
 
 
 async def test_rla_10_malformed_json_is_told_and_closes() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.send(b"".join([frame_of(**PING), framed('{"type":'), frame_of(**PING) * 100]))
         assert await peer.read() == PONG
         await peer.ends(400)
 
 
 async def test_rla_11_a_frame_too_large_is_told_before_its_bytes_come() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.send((FRAME_MAX + 1).to_bytes(4, "big"))
         error = await peer.read()
         assert (error["code"], error["message"]) == (413, "frame too large")
@@ -168,29 +168,29 @@ async def test_rla_11_a_frame_too_large_is_told_before_its_bytes_come() -> None:
 
 @pytest.mark.parametrize("payload", ["[]", "[[1]]", "7", "-1.5e3", "true", "null", '"Ping"', '""'])
 async def test_rla_12_what_is_not_an_object_is_refused(payload: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.refused(framed(payload), 400)
 
 
 @pytest.mark.parametrize("payload", ["{}", '{"type":1}', '{"type":null}', '{"type":["Ping"]}'])
 async def test_rla_13_a_type_that_is_missing_or_no_string_is_refused(payload: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.refused(framed(payload), 400)
 
 
 @pytest.mark.parametrize("name", ["ping", "PING", " Ping", "Ping ", "Pong", "Error", "x" * 10_000])
 async def test_rla_14_types_are_exactly_as_written(name: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         error = await peer.refused({"type": name}, 400)
         assert len(error["message"]) < 200
 
 
 async def test_rla_15_a_duplicate_key_is_refused() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.create("u")
         for payload in (
@@ -208,15 +208,15 @@ async def test_rla_15_a_duplicate_key_is_refused() -> None:
     "value", ["NaN", "Infinity", "-Infinity", "[" * 50_000 + "]" * 50_000, '{"a":' * 50_000]
 )
 async def test_rla_16_what_json_does_not_have_closes(value: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.send(framed('{"type":"Ping","x":' + value + "}"))
         await peer.ends(400)
 
 
 async def test_rla_16_huge_numbers_are_refused_or_ignored() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         digits = "9" * 100_000
         assert await peer.ask(framed('{"type":"Ping","x":' + digits + "}")) == PONG
@@ -227,8 +227,8 @@ async def test_rla_16_huge_numbers_are_refused_or_ignored() -> None:
 
 @pytest.mark.parametrize("value", ["true", "false", "1.0", "0.0", "1e0", '"3"', "null", "[0]"])
 async def test_rla_17_an_integer_is_nothing_else(value: str) -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for field in ("partition", "offset", "max_bytes"):
             fields = {"partition": "0", "offset": "0", "max_bytes": "1"} | {field: value}
@@ -237,8 +237,8 @@ async def test_rla_17_an_integer_is_nothing_else(value: str) -> None:
 
 
 async def test_rla_18_numbers_of_64_bits_are_exact() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for offset in (2**53 + 1, 2**63, 2**64 - 1):
             assert (await peer.ask(fetch("t", offset)))["next_offset"] == offset
@@ -248,8 +248,8 @@ async def test_rla_18_numbers_of_64_bits_are_exact() -> None:
 
 
 async def test_rla_19_base64_is_of_the_standard_alphabet_and_padded() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for bad in (
             "_-==",
@@ -269,8 +269,8 @@ async def test_rla_19_base64_is_of_the_standard_alphabet_and_padded() -> None:
 
 
 async def test_rla_20_a_batch_is_kept_as_a_whole_or_not_at_all() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         good = b64(b"x") * 500
         for bad in (["!"], [7], good * 2):
@@ -280,8 +280,8 @@ async def test_rla_20_a_batch_is_kept_as_a_whole_or_not_at_all() -> None:
 
 
 async def test_rla_21_an_empty_batch_is_refused_an_empty_record_is_not() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.refused(produce("t"), 400)
         assert (await peer.ask(produce("t", b"")))["record_count"] == 1
@@ -289,16 +289,16 @@ async def test_rla_21_an_empty_batch_is_refused_an_empty_record_is_not() -> None
 
 
 async def test_rla_22_too_many_records_are_400() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.refused(produce("t", *[b""] * 1001), 400)
         await peer.refused(produce("t", *[b""] * 100_000), 400)
 
 
 async def test_rla_23_names_of_topics_are_of_ascii() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         for name in (
             "\u00e9",
             "\u0661",
@@ -317,8 +317,8 @@ async def test_rla_23_names_of_topics_are_of_ascii() -> None:
 
 
 async def test_rla_24_a_partition_is_described_like_the_row_of_its_topic() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         await peer.ask(produce("t", b"x", b"y", partition=1))
         rows = (await peer.ask({"type": "DescribeTopic", "topic": "t"}))["partitions"]
@@ -337,8 +337,8 @@ compaction_bytes_rewritten_total""".split()
 
 
 async def test_rla_25_the_metrics_are_real() -> None:
-    async with milling(streams=(StreamRule("old", bytes=4096),)) as mill:
-        peer, other = await mill.rustlog(), await mill.rustlog()
+    async with rustlog_server(streams=(StreamRule("old", bytes=4096),)) as server:
+        peer, other = await server.rustlog(), await server.rustlog()
         await peer.create("t", 3)
         await peer.create("old")
         for number in range(10):
@@ -375,13 +375,13 @@ async def test_rla_25_the_metrics_are_real() -> None:
 
 
 async def test_rla_25_the_lag_of_a_group_survives_a_restart(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", *[b"x"] * 10))
         assert await peer.commit("g", "t", 4)
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         await peer.ask(fetch("t", 4, group_id="g"))
         metrics = (await peer.ask({"type": "MetricsFetch"}))["metrics"]
         assert metrics["consumer_lag"] == [
@@ -390,8 +390,8 @@ async def test_rla_25_the_lag_of_a_group_survives_a_restart(tmp_path: Path) -> N
 
 
 async def test_rla_26_names_of_fields_have_no_aliases() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t")
         place = {"topic": "t", "partition": 0}
         await peer.refused({"type": "OffsetCommit", "group_id": "g", **place, "offset": 1}, 400)
@@ -401,8 +401,8 @@ async def test_rla_26_names_of_fields_have_no_aliases() -> None:
 
 
 async def test_rla_27_commits_need_a_partition_and_no_records() -> None:
-    async with milling() as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server() as server:
+        peer = await server.rustlog()
         await peer.create("t", 2)
         assert await peer.commit("g", "t", 10**15)
         assert await peer.committed("g", "t") == 10**15
@@ -412,15 +412,15 @@ async def test_rla_27_commits_need_a_partition_and_no_records() -> None:
 
 
 async def test_rla_28_a_restart_loses_no_commit_and_no_record(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         await peer.create("one")
         await peer.create("many", 1000)
         await peer.ask(produce("one", b"a", b"b"))
         await peer.ask(produce("many", b"c", partition=999))
         assert await peer.commit("g", "one", 1) and await peer.commit("g", "many", 0, 998)
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         assert (await peer.ask({"type": "ListTopics"}))["topics"] == [
             {"name": "many", "partition_count": 1000},
             {"name": "one", "partition_count": 1},
@@ -434,8 +434,8 @@ async def test_rla_28_a_restart_loses_no_commit_and_no_record(tmp_path: Path) ->
 
 
 async def test_rla_29_the_start_of_a_log_moves_and_an_emptied_log_starts_at_its_end() -> None:
-    async with milling() as mill:
-        peer, other = await mill.rustlog(), await mill.s3p()
+    async with rustlog_server() as server:
+        peer, other = await server.rustlog(), await server.s3p()
         await peer.create("t")
         await peer.ask(produce("t", b"a", b"b", b"c"))
         ids = [at for at, _ in await other.records(b"t")]
@@ -455,8 +455,8 @@ async def test_rla_29_what_is_too_old_is_gone() -> None:
     def now() -> float:
         return time.time() + ahead_s
 
-    async with milling(now=now, stream_age_s=60) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(now=now, stream_age_s=60) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", b"old", b"old"))
         ahead_s = 61.5
@@ -472,8 +472,8 @@ async def test_rla_30_a_batch_has_one_time_and_time_never_falls() -> None:
     def now() -> float:
         return 1_763_683_200.0 + ahead_s
 
-    async with milling(now=now) as mill:
-        peer, other = await mill.rustlog(), await mill.s3p()
+    async with rustlog_server(now=now) as server:
+        peer, other = await server.rustlog(), await server.s3p()
         await peer.create("t")
         for seconds in (0.0, 0.0015, 2.0):
             ahead_s = seconds
@@ -488,8 +488,8 @@ async def test_rla_30_a_batch_has_one_time_and_time_never_falls() -> None:
 
 async def test_rla_32_a_slow_disk_holds_up_nobody_else(tmp_path: Path) -> None:
     disk = GatedDisk()
-    async with milling(tmp_path, disk=disk) as mill:
-        slow, other = await mill.rustlog(), await mill.rustlog()
+    async with rustlog_server(tmp_path, disk=disk) as server:
+        slow, other = await server.rustlog(), await server.rustlog()
         await slow.create("t")
         await slow.create("u")
         disk.gate.clear()
@@ -511,8 +511,8 @@ async def test_rla_32_a_slow_disk_holds_up_nobody_else(tmp_path: Path) -> None:
 
 
 async def test_rla_32_who_does_not_read_is_read_no_further() -> None:
-    async with milling() as mill:
-        greedy, other = await mill.rustlog(), await mill.rustlog()
+    async with rustlog_server() as server:
+        greedy, other = await server.rustlog(), await server.rustlog()
         await greedy.create("t")
         body = bytes(2 * 2**20)
         await greedy.ask(produce("t", body))
@@ -520,7 +520,7 @@ async def test_rla_32_who_does_not_read_is_read_no_further() -> None:
         for _ in range(5):
             assert await other.ask(PING) == PONG
             await anyio.sleep(0.01)
-        unsent = [each._wire.unsent_bytes for each in mill.node.registry.connections]
+        unsent = [each._wire.unsent_bytes for each in server.node.registry.connections]
         assert max(unsent) < 8 * 2**20
         metrics = (await other.ask({"type": "MetricsFetch"}))["metrics"]
         assert metrics["throttled_consumers_total"] == 1
@@ -531,8 +531,8 @@ async def test_rla_32_who_does_not_read_is_read_no_further() -> None:
 
 
 async def test_rla_33_a_full_partition_is_507_and_the_connection_goes_on() -> None:
-    async with milling(stream_bytes_max=10_000) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(stream_bytes_max=10_000) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         for _ in range(9):
             assert (await peer.ask(produce("t", bytes(1000))))["record_count"] == 1
@@ -543,12 +543,12 @@ async def test_rla_33_a_full_partition_is_507_and_the_connection_goes_on() -> No
 async def test_rla_33_a_store_that_cannot_write_is_503_and_the_connection_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with milling(tmp_path) as mill:
-        peer = await mill.rustlog()
+    async with rustlog_server(tmp_path) as server:
+        peer = await server.rustlog()
         await peer.create("t")
         await peer.ask(produce("t", b"x"))
-        mill.node._store.health.is_writable = False
+        server.node._store.health.is_writable = False
         await peer.refused(produce("t", b"y"), 503)
         assert bodies_of(await peer.ask(fetch("t"))) == [b"x"]
-        mill.node._store.health.is_writable = True
+        server.node._store.health.is_writable = True
         assert (await peer.ask(produce("t", b"z")))["base_offset"] == 1

@@ -14,17 +14,17 @@ from tests.conformance.s3p_peer import (
     OK,
     PATIENCE_S,
     UNKNOWN,
-    Mill,
+    S3pServer,
     append,
     bulk,
     create,
     delete,
     id_of,
     is_error,
-    milling,
     over_sockets,
     pairs,
     read,
+    s3p_server,
     trim,
 )
 
@@ -39,61 +39,61 @@ FIVE = {
 }
 
 
-async def until_alone(mill: Mill, connections: int) -> None:
+async def until_alone(server: S3pServer, connections: int) -> None:
     """The node has so many connections left."""
     for _ in range(2000):
-        if len(mill.node.registry.connections) <= connections:
+        if len(server.node.registry.connections) <= connections:
             return
         await anyio.sleep(0.005)
     raise AssertionError("connections stay open")
 
 
 async def test_s3p_43_an_error_is_a_code_and_a_text() -> None:
-    async with milling() as mill:
-        await mill.with_stream(b"x")
+    async with s3p_server() as server:
+        await server.with_stream(b"x")
         for code, command in FIVE.items():
-            client = await mill.dial()
+            client = await server.dial()
             assert is_error(await client.ask(command), code)
 
 
 async def test_s3p_44_s3p_45_which_errors_end_the_connection() -> None:
-    async with milling() as mill:
-        await mill.with_stream(b"x")
+    async with s3p_server() as server:
+        await server.with_stream(b"x")
         for code, command in FIVE.items():
-            client = await mill.dial()
+            client = await server.dial()
             await client.send(command, append(b"behind", ID=5))
             assert is_error(await client.reply(), code)
             if code in (BAD_FORMAT, LIMITS):
                 assert await client.rest() == b""
             else:
                 assert (await client.reply()).startswith(b"$3\r\n5-")
-        witness = await mill.dial()
+        witness = await server.dial()
         assert len(await witness.records()) == 4, "three behind soft errors"
 
 
 async def test_s3p_44_everything_before_a_fatal_error_is_done_and_answered() -> None:
-    async with milling() as mill:
-        client = await mill.dial()
+    async with s3p_server() as server:
+        client = await server.dial()
         await client.send(
             *(create(), append(b"x", ID=5), read(BLOCK=60_000), append(b"y", ID=6), create(b"o")),
             *(b"*3\r\n$4\r\nPING\r\n", append(b"never", ID=7)),
         )
         await client.ends(BAD_FORMAT, OK, bulk(b"5-0"), pairs(("5-0", b"x")), bulk(b"6-0"), OK)
-        witness = await mill.dial()
+        witness = await server.dial()
         assert [body for _, body in await witness.records()] == [b"x", b"y"]
 
 
 async def test_s3p_44_an_error_waits_for_the_answers_before_it() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         await client.send(read(BLOCK=100), append(b"y", ID=6), b"nonsense\r\n")
         await client.silent_for(0.05)
         await client.ends(BAD_FORMAT, NOTHING, bulk(b"6-0"))
 
 
 async def test_s3p_46_s3a_26_commands_behind_a_waiting_read_wait() -> None:
-    async with milling() as mill:
-        client, other = await mill.with_stream(), await mill.dial()
+    async with s3p_server() as server:
+        client, other = await server.with_stream(), await server.dial()
         await client.send(create(b"o"), read(BLOCK=60_000), append(b"mine", ID=6), read(), delete())
         await client.expect(OK)
         await client.silent_for(0.05)
@@ -104,8 +104,8 @@ async def test_s3p_46_s3a_26_commands_behind_a_waiting_read_wait() -> None:
 
 
 async def test_s3p_46_replies_of_many_streams_come_in_order(tmp_path: Path, wiring: str) -> None:
-    async with milling(tmp_path if wiring == "tcp-uvloop" else None) as mill:
-        client = await mill.dial()
+    async with s3p_server(tmp_path if wiring == "tcp-uvloop" else None) as server:
+        client = await server.dial()
         names = [b"stream %d" % (each % 7) for each in range(200)]
         await client.send(*map(create, names[:7]))
         await client.expect(*[OK] * 7)
@@ -117,8 +117,8 @@ async def test_s3p_46_replies_of_many_streams_come_in_order(tmp_path: Path, wiri
 
 
 async def test_s3p_46_two_reads_that_wait_wait_in_turn() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         began_at = anyio.current_time()
         await client.send(read(BLOCK=60), read(BLOCK=60), read(BLOCK=60))
         await client.expect(NOTHING, NOTHING, NOTHING)
@@ -126,9 +126,9 @@ async def test_s3p_46_two_reads_that_wait_wait_in_turn() -> None:
 
 
 async def test_s3p_47_hostile_numbers_smuggle_nothing() -> None:
-    async with milling() as mill:
+    async with s3p_server() as server:
         hidden = append(b"smuggled", name=b"after it")
-        await mill.refuses(
+        await server.refuses(
             BAD_FORMAT,
             append(hidden).replace(b"$%d\r\n" % len(hidden), b"$-1\r\n"),
             append(hidden).replace(b"$%d\r\n" % len(hidden), b"$1\r\n"),
@@ -137,22 +137,24 @@ async def test_s3p_47_hostile_numbers_smuggle_nothing() -> None:
             append(hidden).replace(b"*1\r\n$", b"*-1\r\n$"),
             append(hidden).replace(b"*1\r\n$", b"*1e0\r\n$"),
         )
-        await mill.refuses(
+        await server.refuses(
             LIMITS, append(hidden).replace(b"$%d\r\n" % len(hidden), b"$%d\r\n" % 2**64)
         )
 
 
 async def test_s3p_47_s3a_29_a_client_that_reads_nothing_costs_no_memory() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         for each in range(4):
             await client.append(bytes(MIB - 1) + b"%d" % each, ID=5)
-        greedy = await mill.dial()
+        greedy = await server.dial()
         with anyio.move_on_after(0.5):
             for _ in range(20):
                 await greedy.send(*[read()] * 100)
         (connection,) = [
-            each for each in mill.node.registry.connections if each.peer == _name_of(greedy.stream)
+            each
+            for each in server.node.registry.connections
+            if each.peer == _name_of(greedy.stream)
         ]
         assert connection._wire.unsent_bytes < 16 * MIB  # type: ignore[attr-defined]
         assert len(await client.records(COUNT=1)) == 1, "others are served"
@@ -173,8 +175,8 @@ async def test_s3p_48_limits_are_settings() -> None:
         "s3p_append_bytes_max": 10,
         "s3p_name_bytes_max": 6,
     }
-    async with milling(**limits) as mill:
-        client = await mill.with_stream(*b"a b c d".split())
+    async with s3p_server(**limits) as server:
+        client = await server.with_stream(*b"a b c d".split())
         assert len(await client.records()) == 2
         assert len(await client.records(COUNT=3)) == 3
         assert await client.ask(read(BLOCK=50, MIN_ID="6-0")) == NOTHING
@@ -189,27 +191,27 @@ async def test_s3p_48_limits_are_settings() -> None:
         ]
         await client.aclose()
         for each in beyond:
-            breaker = await mill.dial()
+            breaker = await server.dial()
             await breaker.send(each)
             await breaker.ends(LIMITS)
 
 
 async def test_s3p_48_connections_are_bounded() -> None:
-    async with milling(connections_max=2) as mill:
-        first = await mill.with_stream()
-        second = await mill.dial()
+    async with s3p_server(connections_max=2) as server:
+        first = await server.with_stream()
+        second = await server.dial()
         assert await second.ask(read()) == NOTHING
-        third = await mill.dial()
+        third = await server.dial()
         await third.ends(LIMITS)
         await second.aclose()
-        await until_alone(mill, 1)
-        fourth = await mill.dial()
+        await until_alone(server, 1)
+        fourth = await server.dial()
         assert await fourth.ask(read()) == NOTHING and await first.ask(read()) == NOTHING
 
 
 async def test_s3p_48_s3a_31_an_idle_connection_ends_without_a_word() -> None:
-    async with milling(stream_idle_s=0.1) as mill:
-        quiet, midway, waiting = [await mill.dial() for _ in range(3)]
+    async with s3p_server(stream_idle_s=0.1) as server:
+        quiet, midway, waiting = [await server.dial() for _ in range(3)]
         await waiting.send(create(), read(BLOCK=400))
         await midway.send(create()[:-3])
         assert await quiet.rest() == b"" and await midway.rest() == b""
@@ -220,10 +222,10 @@ async def test_s3p_48_s3a_31_an_idle_connection_ends_without_a_word() -> None:
 
 async def test_s3p_49_an_end_within_a_command_executes_nothing() -> None:
     said = append(b"never", ID=7)
-    async with milling() as mill:
-        witness = await mill.with_stream(b"x")
+    async with s3p_server() as server:
+        witness = await server.with_stream(b"x")
         for cut in range(1, len(said), 5):
-            client = await mill.dial()
+            client = await server.dial()
             await client.send(append(b"y", ID=6), said[:cut])
             await client.stream.send_eof()
             assert id_of(await client.rest())[0] == 6
@@ -231,22 +233,22 @@ async def test_s3p_49_an_end_within_a_command_executes_nothing() -> None:
 
 
 async def test_s3p_49_s3a_26_a_reader_that_leaves_while_it_waits_harms_nothing() -> None:
-    async with milling() as mill:
-        writer = await mill.with_stream()
+    async with s3p_server() as server:
+        writer = await server.with_stream()
         for _ in range(10):
-            reader = await mill.dial()
+            reader = await server.dial()
             await reader.send(read(BLOCK=60_000), append(b"behind"))
             await anyio.lowlevel.checkpoint()
             await reader.aclose()
-        await until_alone(mill, 1)
+        await until_alone(server, 1)
         assert await writer.ask(trim(MIN_ID=f"{2**63}-0")) == OK
         await writer.append(b"x", ID=2**63)
         assert await writer.records() == [((2**63, 0), b"x")]
 
 
 async def test_s3a_26_an_end_while_a_read_waits_is_noticed_at_once() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         await client.send(
             read(BLOCK=60_000), append(b"behind", ID=5), read(BLOCK=60_000, MIN_ID="9-0")
         )
@@ -258,8 +260,8 @@ async def test_s3a_26_an_end_while_a_read_waits_is_noticed_at_once() -> None:
 async def test_s3p_40_s3a_30_an_end_behind_a_read_that_may_wait_takes_nothing_from_it(
     tmp_path: Path,
 ) -> None:
-    async with milling(tmp_path) as mill:
-        client = await mill.dial()
+    async with s3p_server(tmp_path) as server:
+        client = await server.dial()
         await client.send(create(), append(b"x", ID=5), read(BLOCK=60_000))
         await client.stream.send_eof()
         await client.expect(OK, bulk(b"5-0"), pairs(("5-0", b"x")))
@@ -267,8 +269,8 @@ async def test_s3p_40_s3a_30_an_end_behind_a_read_that_may_wait_takes_nothing_fr
 
 
 async def test_s3a_26_reading_ahead_is_bounded() -> None:
-    async with milling() as mill:
-        client, other = await mill.with_stream(), await mill.dial()
+    async with s3p_server() as server:
+        client, other = await server.with_stream(), await server.dial()
         await client.send(read(BLOCK=60_000))
         commands = [append(bytes(16_000), name=b"nowhere")] * 2000
         sent = 0
@@ -283,17 +285,17 @@ async def test_s3a_26_reading_ahead_is_bounded() -> None:
 
 
 async def test_s3a_25_the_error_arrives_although_more_is_on_its_way() -> None:
-    async with milling() as mill:
+    async with s3p_server() as server:
         for size in (10, 60_000):
-            client = await mill.dial()
+            client = await server.dial()
             await client.send(b"nonsense\r\n", bytes(size))
             await anyio.sleep(0.02)
             await client.ends(BAD_FORMAT)
 
 
 async def test_s3a_25_who_never_stops_is_cut_off() -> None:
-    async with milling() as mill:
-        client = await mill.dial()
+    async with s3p_server() as server:
+        client = await server.dial()
         await client.send(b"nonsense\r\n")
         try:
             with anyio.fail_after(PATIENCE_S):
@@ -301,20 +303,20 @@ async def test_s3a_25_who_never_stops_is_cut_off() -> None:
                     await client.send(bytes(65_536))
         except (anyio.BrokenResourceError, OSError):
             pass
-        await until_alone(mill, 0)
+        await until_alone(server, 0)
 
 
 async def test_s3a_30_an_end_right_behind_a_command_is_answered(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        client = await mill.dial()
+    async with s3p_server(tmp_path) as server:
+        client = await server.dial()
         await client.send(create(), append(b"x", ID=5), read())
         await client.stream.send_eof()
         assert await client.rest() == OK + bulk(b"5-0") + pairs(("5-0", b"x"))
 
 
 async def test_s3a_36_a_stream_that_is_full() -> None:
-    async with milling(stream_bytes_max=3 * MIB) as mill:
-        client, witness = await mill.with_stream(), await mill.dial()
+    async with s3p_server(stream_bytes_max=3 * MIB) as server:
+        client, witness = await server.with_stream(), await server.dial()
         count = 0
         while (reply := await client.ask(append(bytes(MIB), ID=5)))[:1] == b"$":
             count += 1
@@ -328,28 +330,28 @@ async def test_s3a_36_access_that_is_refused(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("secret all\n")
     tokens.chmod(0o600)
-    async with milling(token_file=str(tokens)) as mill:
-        client = await mill.dial()
+    async with s3p_server(token_file=str(tokens)) as server:
+        client = await server.dial()
         await client.send(create())
         assert await client.rest() == b"-ERR_LIMITS access refused\r\n"
 
 
 async def test_s3a_36_a_store_that_cannot_write(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        client = await mill.with_stream(b"x")
-        mill.node._store.health.is_writable = False
+    async with s3p_server(tmp_path) as server:
+        client = await server.with_stream(b"x")
+        server.node._store.health.is_writable = False
         assert len(await client.records()) == 1
         await client.send(append(b"y"))
         assert await client.rest() == b"-ERR_LIMITS storage failed\r\n"
-        mill.node._store.health.is_writable = True
+        server.node._store.health.is_writable = True
 
 
 async def test_s3a_36_a_node_that_stops() -> None:
-    async with milling() as mill:
-        waiting, quiet = await mill.with_stream(), await mill.dial()
+    async with s3p_server() as server:
+        waiting, quiet = await server.with_stream(), await server.dial()
         await waiting.send(read(BLOCK=60_000))
         await waiting.silent_for(0.05)
         began_at = anyio.current_time()
-        await mill.node.drain()
+        await server.node.drain()
         assert anyio.current_time() - began_at < 2
         assert await waiting.rest() == NOTHING and await quiet.rest() == b""

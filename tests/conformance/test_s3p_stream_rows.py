@@ -24,17 +24,17 @@ from tests.conformance.s3p_peer import (
     UNKNOWN,
     Client,
     Id,
-    Mill,
+    S3pServer,
     after,
     append,
     bulk,
     create,
     delete,
     id_of,
-    milling,
     over_sockets,
     pairs,
     read,
+    s3p_server,
     trim,
 )
 
@@ -56,8 +56,8 @@ class Hand:
 
 async def test_s3p_19_s3p_21_s3p_28_s3a_05_the_examples_of_the_specification() -> None:
     hand = Hand()
-    async with milling(now=hand) as mill:
-        client = await mill.dial()
+    async with s3p_server(now=hand) as server:
+        client = await server.dial()
         said = b"*3\r\n$6\r\nCREATE\r\n$6\r\norders\r\n*0\r\n"
         await client.send(said, said)
         await client.expect(OK, b"-ERR_STREAM_EXISTS stream orders already exists\r\n")
@@ -83,8 +83,8 @@ async def test_s3p_19_s3p_21_s3p_28_s3a_05_the_examples_of_the_specification() -
 
 async def test_s3p_32_the_example_of_read() -> None:
     hand = Hand()
-    async with milling(now=hand) as mill:
-        client = await mill.with_stream()
+    async with s3p_server(now=hand) as server:
+        client = await server.with_stream()
         assert await client.append(b"hello") == (NOW_MS, 0)
         hand.seconds += 0.001
         assert await client.append(b"world") == (NOW_MS + 1, 0)
@@ -98,8 +98,8 @@ async def test_s3p_32_the_example_of_read() -> None:
 
 
 async def test_s3p_20_one_of_many_that_create_a_stream_does() -> None:
-    async with milling() as mill:
-        clients = [await mill.dial() for _ in range(20)]
+    async with s3p_server() as server:
+        clients = [await server.dial() for _ in range(20)]
         for client in clients:
             await client.send(create())
         replies = [await client.reply() for client in clients]
@@ -109,8 +109,8 @@ async def test_s3p_20_one_of_many_that_create_a_stream_does() -> None:
 
 
 async def test_s3p_22_s3p_23_s3p_45_soft_errors_cost_one_command() -> None:
-    async with milling() as mill:
-        client = await mill.dial()
+    async with s3p_server() as server:
+        client = await server.dial()
         tricky = b"*3\r\n$6\r\nDELETE\r\n$5\r\nother\r\n*0\r\n"
         await client.send(
             *(create(b"other"), append(b"x", tricky), read(), trim(MIN_ID="0-0"), delete()),
@@ -132,8 +132,8 @@ async def test_s3p_22_s3p_23_s3p_45_soft_errors_cost_one_command() -> None:
 
 
 async def test_s3p_21_s3a_15_an_append_is_one_run_of_ids() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         assert await client.append(b"a", b"b", b"c", ID=9) == (9, 2)
         assert await client.append(b"d", ID=9) == (9, 3)
         ms, seq = await client.append(b"e", b"f")
@@ -143,8 +143,8 @@ async def test_s3p_21_s3a_15_an_append_is_one_run_of_ids() -> None:
 
 
 async def test_s3p_28_an_id_is_never_below_the_last() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         assert await client.append(b"a", ID=100) == (100, 0)
         assert await client.append(b"b", ID=100) == (100, 1)
         assert await client.append(b"c", ID=101) == (101, 0)
@@ -155,8 +155,8 @@ async def test_s3p_28_an_id_is_never_below_the_last() -> None:
 
 async def test_s3p_29_s3a_12_ids_follow_the_clock_but_never_back() -> None:
     hand = Hand()
-    async with milling(now=hand) as mill:
-        client = await mill.with_stream()
+    async with s3p_server(now=hand) as server:
+        client = await server.with_stream()
         assert await client.append(b"a") == (NOW_MS, 0)
         assert await client.append(b"b") == (NOW_MS, 1)
         hand.seconds += 0.002
@@ -169,25 +169,25 @@ async def test_s3p_29_s3a_12_ids_follow_the_clock_but_never_back() -> None:
         assert await client.append(b"h") == (NOW_MS + 5000, 1)
 
 
-def pretend(mill: Mill, last_id: Id) -> None:
+def pretend(server: S3pServer, last_id: Id) -> None:
     """Nobody appends 2^64 records to see what the next one gets."""
-    stream = mill.node.scheduler.view(stream_cell(b"orders"))
+    stream = server.node.scheduler.view(stream_cell(b"orders"))
     assert isinstance(stream, Stream)
     stream._extent.last_id = Position(*last_id)
 
 
 async def test_s3a_10_no_id_is_used_twice_when_the_highest_is_reached() -> None:
     future = 2**60
-    async with milling() as mill:
-        client = await mill.with_stream(b"x", ms=future)
-        pretend(mill, (future, U64_MAX - 2))
+    async with s3p_server() as server:
+        client = await server.with_stream(b"x", ms=future)
+        pretend(server, (future, U64_MAX - 2))
         await client.refused(append(b"a", b"b", b"c", ID=future), TOO_LOW)
         assert await client.append(b"a", ID=future) == (future, U64_MAX - 1)
         assert await client.append(b"b", b"c") == (future + 1, 1), "one ms for all of an append"
-        pretend(mill, (future + 1, U64_MAX))
+        pretend(server, (future + 1, U64_MAX))
         await client.refused(append(b"d", ID=future + 1), TOO_LOW)
         assert await client.append(b"d") == (future + 2, 0)
-        pretend(mill, (U64_MAX, U64_MAX - 1))
+        pretend(server, (U64_MAX, U64_MAX - 1))
         assert await client.append(b"e") == (U64_MAX, U64_MAX)
         await client.refused(append(b"f"), TOO_LOW)
         await client.refused(append(b"f", ID=U64_MAX), TOO_LOW)
@@ -195,8 +195,8 @@ async def test_s3a_10_no_id_is_used_twice_when_the_highest_is_reached() -> None:
 
 
 async def test_s3a_11_s3p_31_the_highest_ids() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         assert await client.ask(append(b"a", ID=U64_MAX)) == bulk(b"18446744073709551615-0")
         assert await client.append(b"b") == (U64_MAX, 1)
         assert await client.append(b"c", b"d", ID=U64_MAX) == (U64_MAX, 3)
@@ -205,8 +205,8 @@ async def test_s3a_11_s3p_31_the_highest_ids() -> None:
 
 
 async def test_s3p_31_the_lowest_id() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         assert await client.append(b"a", ID=0) == (0, 0)
         assert await client.ask(read()) == pairs(("0-0", b"a"))
         assert await client.ask(trim(MIN_ID="0-0")) == OK
@@ -214,8 +214,8 @@ async def test_s3p_31_the_lowest_id() -> None:
 
 
 async def test_s3p_30_ids_compare_as_numbers() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         for ms in (9, 10, 99, 100):
             for _ in range(12):
                 await client.append(b"x", ID=ms)
@@ -239,12 +239,12 @@ async def _write(client: Client, who: int, rounds: int, given: list[list[Id]]) -
 
 async def test_s3p_30_ids_increase_with_fifty_writers(tmp_path: Path, wiring: str) -> None:
     data = tmp_path if wiring == "tcp-uvloop" else None
-    async with milling(data, durability="memory" if data is None else "os") as mill:
-        witness = await mill.with_stream()
+    async with s3p_server(data, durability="memory" if data is None else "os") as server:
+        witness = await server.with_stream()
         given: list[list[Id]] = []
         async with anyio.create_task_group() as tasks:
             for who in range(50):
-                tasks.start_soon(_write, await mill.dial(), who, 5, given)
+                tasks.start_soon(_write, await server.dial(), who, 5, given)
         ids = sorted(at for mine in given for at in mine)
         assert len(set(ids)) == len(ids) == 50 * 5 * 4
         found = await witness.all()
@@ -255,8 +255,8 @@ async def test_s3p_30_ids_increase_with_fifty_writers(tmp_path: Path, wiring: st
 
 
 async def test_s3p_33_s3p_35_s3a_07_count_and_an_inclusive_start() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream(*[b"%d" % each for each in range(10)])
+    async with s3p_server() as server:
+        client = await server.with_stream(*[b"%d" % each for each in range(10)])
         assert [body for _, body in await client.records(COUNT=3)] == [b"0", b"1", b"2"]
         assert [body for _, body in await client.records(MIN_ID="5-8")] == [b"8", b"9"]
         assert [body for _, body in await client.records(MIN_ID="5-8", COUNT=1)] == [b"8"]
@@ -267,23 +267,23 @@ async def test_s3p_33_s3p_35_s3a_07_count_and_an_inclusive_start() -> None:
 
 
 async def test_s3p_32_nothing_is_an_empty_array() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         assert await client.ask(read()) == b"*0\r\n"
 
 
 async def test_s3p_39_a_wait_ends_with_nothing_when_its_time_is_over() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream(b"x")
+    async with s3p_server() as server:
+        client = await server.with_stream(b"x")
         began_at = anyio.current_time()
         assert await client.ask(read(BLOCK=80, MIN_ID="6-0")) == NOTHING
         assert 0.075 <= anyio.current_time() - began_at < 5
 
 
 async def test_s3p_39_an_append_wakes_every_reader_at_once() -> None:
-    async with milling() as mill:
-        writer = await mill.with_stream(b"x")
-        readers = [await mill.dial() for _ in range(30)]
+    async with s3p_server() as server:
+        writer = await server.with_stream(b"x")
+        readers = [await server.dial() for _ in range(30)]
         for reader in readers:
             await reader.send(read(BLOCK=60_000, MIN_ID="6-0"))
         await readers[-1].silent_for(0.05)
@@ -295,16 +295,16 @@ async def test_s3p_39_an_append_wakes_every_reader_at_once() -> None:
 
 
 async def test_s3p_40_what_is_there_is_given_at_once() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream(b"x")
+    async with s3p_server() as server:
+        client = await server.with_stream(b"x")
         began_at = anyio.current_time()
         assert await client.ask(read(BLOCK=60_000)) == pairs(("5-0", b"x"))
         assert anyio.current_time() - began_at < 1
 
 
 async def test_s3a_08_what_is_below_ends_no_wait_and_does_not_begin_it_anew() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.with_stream(), await mill.dial()
+    async with s3p_server() as server:
+        writer, reader = await server.with_stream(), await server.dial()
         began_at = anyio.current_time()
         await reader.send(read(BLOCK=200, MIN_ID="50-1"))
         for ms in (10, 20, 50):
@@ -318,8 +318,8 @@ async def test_s3a_08_what_is_below_ends_no_wait_and_does_not_begin_it_anew() ->
 
 
 async def test_s3a_27_a_delete_ends_every_wait() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.with_stream(b"x"), await mill.dial()
+    async with s3p_server() as server:
+        writer, reader = await server.with_stream(b"x"), await server.dial()
         await reader.send(read(BLOCK=60_000, MIN_ID="6-0"), read())
         await reader.silent_for(0.05)
         assert await writer.ask(delete()) == OK
@@ -327,8 +327,8 @@ async def test_s3a_27_a_delete_ends_every_wait() -> None:
 
 
 async def test_s3a_28_a_trim_wakes_nobody() -> None:
-    async with milling() as mill:
-        writer, reader = await mill.with_stream(b"x"), await mill.dial()
+    async with s3p_server() as server:
+        writer, reader = await server.with_stream(b"x"), await server.dial()
         await reader.send(read(BLOCK=60_000, MIN_ID="6-0"))
         assert await writer.ask(trim(MIN_ID="9-0")) == OK
         await reader.silent_for(0.05)
@@ -337,8 +337,8 @@ async def test_s3a_28_a_trim_wakes_nobody() -> None:
 
 
 async def test_s3p_41_a_trim_removes_what_is_strictly_below() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream(*b"a b c d".split())
+    async with s3p_server() as server:
+        client = await server.with_stream(*b"a b c d".split())
         assert await client.ask(trim(MIN_ID="5-2")) == OK
         assert [body for _, body in await client.records()] == [b"c", b"d"]
         assert await client.ask(trim(MIN_ID="5-1")) == OK
@@ -350,8 +350,8 @@ async def test_s3p_41_a_trim_removes_what_is_strictly_below() -> None:
 
 
 async def test_s3p_42_s3a_14_a_stream_that_is_created_again_is_another() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream(b"x", ms=500)
+    async with s3p_server() as server:
+        client = await server.with_stream(b"x", ms=500)
         assert await client.ask(delete()) == OK
         await client.refused(delete(), UNKNOWN)
         assert await client.ask(create()) == OK
@@ -360,8 +360,8 @@ async def test_s3p_42_s3a_14_a_stream_that_is_created_again_is_another() -> None
 
 
 async def test_s3a_14_who_waits_waits_for_the_stream_that_was() -> None:
-    async with milling() as mill:
-        client, reader = await mill.with_stream(), await mill.dial()
+    async with s3p_server() as server:
+        client, reader = await server.with_stream(), await server.dial()
         await reader.send(read(BLOCK=60_000))
         await reader.silent_for(0.05)
         await client.send(delete(), create(), append(b"other", ID=5))
@@ -370,31 +370,31 @@ async def test_s3a_14_who_waits_waits_for_the_stream_that_was() -> None:
 
 
 async def test_s3a_13_s3a_16_the_last_id_outlives_the_records(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        client = await mill.with_stream(b"x", b"y", ms=500)
+    async with s3p_server(tmp_path) as server:
+        client = await server.with_stream(b"x", b"y", ms=500)
         assert await client.ask(trim(MIN_ID="501-0")) == OK
         assert await client.ask(read()) == NOTHING
         await client.refused(append(b"z", ID=499), TOO_LOW)
         assert await client.append(b"z", ID=500) == (500, 2)
         assert await client.ask(trim(MIN_ID="501-0")) == OK
-    async with milling(tmp_path) as mill:
-        client = await mill.dial()
+    async with s3p_server(tmp_path) as server:
+        client = await server.dial()
         assert await client.ask(read()) == NOTHING
         await client.refused(append(b"z", ID=499), TOO_LOW)
         assert await client.append(b"z", ID=500) == (500, 3)
 
 
 async def test_s3p_30_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    async with milling(tmp_path) as mill:
-        client = await mill.with_stream(*[b"%d" % each for each in range(50)], ms=500)
+    async with s3p_server(tmp_path) as server:
+        client = await server.with_stream(*[b"%d" % each for each in range(50)], ms=500)
         await client.append(b"now")
         assert await client.ask(trim(MIN_ID="500-10")) == OK
-        await mill.with_stream(b"z", name=b"other")
+        await server.with_stream(b"z", name=b"other")
         assert await client.ask(create(b"gone")) == OK
         assert await client.ask(delete(b"gone")) == OK
         before = await client.records()
-    async with milling(tmp_path) as mill:
-        client = await mill.dial()
+    async with s3p_server(tmp_path) as server:
+        client = await server.dial()
         assert await client.records() == before and len(before) == 41
         assert await client.records(b"other") == [((5, 0), b"z")]
         await client.refused(read(b"gone"), UNKNOWN)
@@ -403,8 +403,8 @@ async def test_s3p_30_everything_is_there_after_a_restart(tmp_path: Path) -> Non
 
 
 async def test_s3a_29_a_reply_has_about_four_mebibytes_and_a_record_at_least() -> None:
-    async with milling() as mill:
-        client = await mill.with_stream()
+    async with s3p_server() as server:
+        client = await server.with_stream()
         bodies = [bytes((each,)) * MIB for each in range(8)]
         for each in bodies:
             await client.append(each, ID=5)
@@ -418,8 +418,8 @@ async def test_s3a_29_a_reply_has_about_four_mebibytes_and_a_record_at_least() -
 
 
 async def test_s3a_33_commands_behind_a_delete_find_no_stream() -> None:
-    async with milling() as mill:
-        one, other = await mill.with_stream(b"x"), await mill.dial()
+    async with s3p_server() as server:
+        one, other = await server.with_stream(b"x"), await server.dial()
         await one.send(delete(), append(b"y"))
         await one.expect(OK, b"-ERR_UNKNOWN_STREAM stream orders does not exist\r\n")
         await other.refused(append(b"z"), UNKNOWN)
@@ -435,11 +435,11 @@ HOSTILE_NAMES += [b"topic/0", b"\0topics", b"\0stream\0x", b"%2e%2e", b" ", b"-"
 
 async def test_s3a_35_a_name_is_bytes_and_no_path(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with milling(data) as mill:
+    async with s3p_server(data) as server:
         for name in HOSTILE_NAMES:
-            await mill.with_stream(b"of " + name, name=name)
-    async with milling(data) as mill:
-        client = await mill.dial()
+            await server.with_stream(b"of " + name, name=name)
+    async with s3p_server(data) as server:
+        client = await server.dial()
         for name in HOSTILE_NAMES:
             assert await client.records(name) == [((5, 0), b"of " + name)]
     assert names_in(tmp_path) == ["data"]
@@ -475,8 +475,8 @@ class GatedDisk(OsDisk):
 
 async def test_s3a_34_nothing_is_told_before_it_is_on_the_disk(tmp_path: Path) -> None:
     disk = GatedDisk()
-    async with milling(tmp_path, disk=disk) as mill:
-        client, reader = await mill.with_stream(), await mill.dial()
+    async with s3p_server(tmp_path, disk=disk) as server:
+        client, reader = await server.with_stream(), await server.dial()
         await reader.send(read(BLOCK=60_000))
         disk.gate.clear()
         await client.send(append(b"x", ID=6), create(b"other"), read())
@@ -488,9 +488,9 @@ async def test_s3a_34_nothing_is_told_before_it_is_on_the_disk(tmp_path: Path) -
 
 
 async def test_s3a_21_the_command_is_checked_before_the_stream() -> None:
-    async with milling() as mill:
-        await mill.with_stream(b"x", ms=100)
-        await mill.refuses(
+    async with s3p_server() as server:
+        await server.with_stream(b"x", ms=100)
+        await server.refuses(
             BAD_FORMAT,
             append(b"y", ID="x"),
             append(b"y", name=b"nowhere", ID="x"),

@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 from millpond.node.environment import rss_bytes
 from tests.conformance import packets as p
 from tests.conformance.peer import Ended, Peer, Pipe, SocketPipe
-from tests.conformance.rig import Line, Rig
+from tests.conformance.rig import RecordedConnection, Rig
 from tests.conformance.served import Serve, virtual_time
 
 MIB = 2**20
@@ -68,11 +68,11 @@ def _cut(wire: bytes, places: list[int]) -> list[bytes]:
     return [wire[a:b] for a, b in pairwise(edges)]
 
 
-def _over_tcp(rig: Rig) -> tuple[Line, list[bytes]]:
+def _over_tcp(rig: Rig) -> tuple[RecordedConnection, list[bytes]]:
     return rig.connect(), [p.framed(*DIALOGUE)]
 
 
-def _over_websocket(rig: Rig) -> tuple[Line, list[bytes]]:
+def _over_websocket(rig: Rig) -> tuple[RecordedConnection, list[bytes]]:
     frames = [Frame(Opcode.BINARY, packet).serialize(mask=True) for packet in DIALOGUE]
     # What comes before the 101 is refused, so no client sends it.
     return rig.connect_websocket(), [UPGRADE, b"".join(frames)]
@@ -86,7 +86,7 @@ def test_any_split_of_a_dialogue_has_the_same_outcome(places, over) -> None:  # 
     whole: list[int] = []
     for cuts in (whole, places):
         rig = Rig()
-        reader = rig.greeted(tags=CONSUMING)
+        reader = rig.logged_in(tags=CONSUMING)
         line, parts = over(rig)
         for part in parts:
             for chunk in _cut(part, cuts):
@@ -112,8 +112,8 @@ async def _converse(peer: Peer, *, slowly: bool) -> None:
 
 
 async def test_a_peer_may_send_byte_by_byte(serve: Serve) -> None:
-    async with serve() as mill:
-        slow, quick = await mill.hello(), await mill.hello(b"chat/2")
+    async with serve() as server:
+        slow, quick = await server.hello(), await server.hello(b"chat/2")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_converse_slowly, slow)
             await _converse(quick, slowly=False)
@@ -125,10 +125,10 @@ async def _converse_slowly(peer: Peer) -> None:
 
 @virtual_time
 async def test_a_network_that_cuts_and_delays_changes_nothing(serve: Serve) -> None:
-    async with serve() as mill:
-        mill.network.split = True
-        mill.network.latency_s = 0.05
-        producer, reader = await mill.hello(tags=PATIENT), await mill.hello(tags=PATIENT)
+    async with serve() as server:
+        server.network.split = True
+        server.network.latency_s = 0.05
+        producer, reader = await server.hello(tags=PATIENT), await server.hello(tags=PATIENT)
         for key in range(50):
             message_id = await producer.put(key, bytes((key,)) * 5000)
             await reader.expect(p.msg(message_id, bytes((key,)) * 5000))
@@ -151,26 +151,26 @@ async def test_a_network_that_cuts_and_delays_changes_nothing(serve: Serve) -> N
 async def test_what_is_no_frame_is_refused_from_its_first_four_bytes(
     serve: Serve, said: bytes
 ) -> None:
-    async with serve() as mill:
-        for peer in (await mill.dial(), await mill.hello()):
+    async with serve() as server:
+        for peer in (await server.dial(), await server.hello()):
             await peer.pipe.send(said)
             await peer.ends_with(p.ABORT)
 
 
 async def test_packets_before_a_broken_frame_are_carried_out(serve: Serve) -> None:
-    async with serve(packet_bytes_max=4096) as mill:
-        peer = await mill.hello()
+    async with serve(packet_bytes_max=4096) as server:
+        peer = await server.hello()
         await peer.send(p.put(1, b"x"), bytes(5000), p.put(2, b"y"))
         answer, end = await peer.rest()
         assert answer[0] == 7 and end == p.ABORT
-        assert len(await (await mill.hello(flags=0)).ids()) == 1
+        assert len(await (await server.hello(flags=0)).ids()) == 1
 
 
 @pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio"])
 async def test_a_half_closed_peer_is_answered_and_then_closed(serve: Serve) -> None:
-    async with serve() as mill:
+    async with serve() as server:
         for count in (1, 50, 2000):
-            peer = await mill.hello(b"chat/%d" % count)
+            peer = await server.hello(b"chat/%d" % count)
             await peer.send(*(p.put(key, b"x" * 10) for key in range(count)), p.list_(count))
             await peer.pipe.send_eof()
             *receipts, listed = await peer.rest()
@@ -180,10 +180,10 @@ async def test_a_half_closed_peer_is_answered_and_then_closed(serve: Serve) -> N
 
 @pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio"])
 async def test_a_half_closed_peer_gets_large_answers_whole(serve: Serve) -> None:
-    async with serve() as mill:
-        producer = await mill.hello(tags=PRODUCING)
+    async with serve() as server:
+        producer = await server.hello(tags=PRODUCING)
         ids = [await producer.put(key, bytes(MIB - 64)) for key in range(20)]
-        peer = await mill.hello(flags=0)
+        peer = await server.hello(flags=0)
         await peer.send(*map(p.get, ids))
         await peer.pipe.send_eof()
         assert [each[:9] for each in await peer.rest()] == [b"\x05" + p.u64(each) for each in ids]
@@ -191,10 +191,10 @@ async def test_a_half_closed_peer_gets_large_answers_whole(serve: Serve) -> None
 
 @pytest.mark.parametrize("said", [b"", b"\x00", b"\x00\x00\x00\x05\x06", p.hello(b"chat/1")[:9]])
 async def test_a_peer_that_leaves_in_the_middle_harms_nothing(serve: Serve, said: bytes) -> None:
-    async with serve() as mill:
-        bystander = await mill.hello()
+    async with serve() as server:
+        bystander = await server.hello()
         for _ in range(5):
-            peer = await mill.dial()
+            peer = await server.dial()
             if said:
                 await peer.pipe.send(said)
             await peer.aclose()
@@ -205,23 +205,23 @@ async def test_a_peer_that_leaves_in_the_middle_harms_nothing(serve: Serve, said
 async def test_a_peer_behind_a_dead_network_is_given_up_and_its_messages_go_to_others(
     serve: Serve,
 ) -> None:
-    async with serve() as mill:
-        mill.network.latency_s = 0.01
-        producer = await mill.hello(tags=PATIENT | PRODUCING | {p.MODE: p.QUEUE})
-        lost = await mill.dial(b"chat/1", source="far")
+    async with serve() as server:
+        server.network.latency_s = 0.01
+        producer = await server.hello(tags=PATIENT | PRODUCING | {p.MODE: p.QUEUE})
+        lost = await server.dial(b"chat/1", source="far")
         await lost.send(p.hello(b"chat/1", {p.ROLE: p.WORKER}))
         await lost.packet()
-        mill.network.partition("far", "node")
+        server.network.partition("far", "node")
         message_id = await producer.put(1, b"x", ttl=3600)
-        heir = await mill.hello(tags=PATIENT | {p.ROLE: p.WORKER})
+        heir = await server.hello(tags=PATIENT | {p.ROLE: p.WORKER})
         await heir.silent_for(20)
         await heir.expect(p.msg(message_id, b"x"), within_s=25)
 
 
 @virtual_time
 async def test_a_handshake_has_5_s(serve: Serve) -> None:
-    async with serve(default_channel="") as mill:
-        silent, dribbling = await mill.dial(), await mill.dial()
+    async with serve(default_channel="") as server:
+        silent, dribbling = await server.dial(), await server.dial()
         hello = dribbling.framing.encode([p.hello(b"chat/1")])
         for at in range(9):
             await dribbling.pipe.send(hello[at : at + 1])
@@ -234,20 +234,20 @@ async def test_a_handshake_has_5_s(serve: Serve) -> None:
 
 @virtual_time
 async def test_a_silent_bare_client_may_still_say_hello(serve: Serve) -> None:
-    async with serve() as mill:
-        message_id = await (await mill.bare()).put(1, b"in the lobby")
-        peer = await mill.dial()
+    async with serve() as server:
+        message_id = await (await server.bare()).put(1, b"in the lobby")
+        peer = await server.dial()
         await peer.expect(p.msg(message_id, b"in the lobby"))
         await peer.send(p.hello(b"chat/1"))
         p.read_ready(await peer.packet())
         assert await peer.ids() == []
-        other = await mill.dial()
+        other = await server.dial()
         await other.expect(p.msg(message_id, b"in the lobby"))
 
 
 async def test_a_hello_and_its_puts_may_come_together(serve: Serve) -> None:
-    async with serve() as mill:
-        peer = await mill.dial(b"chat/1")
+    async with serve() as server:
+        peer = await server.dial(b"chat/1")
         await peer.send(p.hello(b"chat/1"), *(p.put(key, b"x") for key in range(30)), p.list_())
         p.read_ready(await peer.packet())
         assert [each[:5] for each in await peer.packets(30)] == [
@@ -260,31 +260,31 @@ async def test_a_hello_and_its_puts_may_come_together(serve: Serve) -> None:
 async def test_a_peer_that_stops_reading_is_closed_after_30_s_and_others_are_served(
     serve: Serve,
 ) -> None:
-    async with serve(window=1024, window_bytes=64 * MIB) as mill:
-        producer = await mill.hello(tags=PATIENT | PRODUCING)
-        quick = await mill.hello(tags=PATIENT | CONSUMING)
-        stalled = await mill.dial(b"chat/1", source="far")
+    async with serve(window=1024, window_bytes=64 * MIB) as server:
+        producer = await server.hello(tags=PATIENT | PRODUCING)
+        quick = await server.hello(tags=PATIENT | CONSUMING)
+        stalled = await server.dial(b"chat/1", source="far")
         await stalled.send(p.hello(b"chat/1", PATIENT | CONSUMING))
         p.read_ready(await stalled.packet())
-        mill.network.stall("far")
+        server.network.stall("far")
         for key in range(60):
             message_id = await producer.put(key, bytes(100_000), ttl=3600)
             await quick.expect(p.msg(message_id, bytes(100_000)))
             await quick.send(p.ack(message_id))
-        assert anyio.current_time() < 1 and len(mill.node.registry.connections) == 3
+        assert anyio.current_time() < 1 and len(server.node.registry.connections) == 3
         await anyio.sleep(29)
-        assert len(mill.node.registry.connections) == 3
+        assert len(server.node.registry.connections) == 3
         await anyio.sleep(2)
-        assert len(mill.node.registry.connections) == 2
+        assert len(server.node.registry.connections) == 2
         await quick.quiet()
 
 
 @pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio"])
 async def test_100_000_requests_for_large_messages_do_not_fill_the_memory(serve: Serve) -> None:
-    async with serve() as mill:
-        bystander = await mill.hello(tags=PRODUCING)
+    async with serve() as server:
+        bystander = await server.hello(tags=PRODUCING)
         message_id = await bystander.put(1, bytes(MIB - 64))
-        greedy = await mill.hello(flags=0)
+        greedy = await server.hello(flags=0)
         before = rss_bytes()
         peak = 0
 
@@ -315,12 +315,12 @@ def _reset_on_close(pipe: Pipe) -> None:
 @pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio", "ws-asyncio", "ws-trio"])
 async def test_resets_in_the_middle_of_anything_harm_nobody(serve: Serve) -> None:
     rng = Random(7)
-    async with serve() as mill:
-        bystander = await mill.hello(tags=PATIENT | PRODUCING)
+    async with serve() as server:
+        bystander = await server.hello(tags=PATIENT | PRODUCING)
         message_id = await bystander.put(1, bytes(MIB - 64))
         requests = [p.put(2, b"x"), p.get(message_id), p.ack(42), b"\x04bad", p.GOODBYE, bytes(2)]
         for _ in range(60):
-            peer = await mill.dial(b"chat/1")
+            peer = await server.dial(b"chat/1")
             said = [p.hello(b"chat/1", {p.ROLE: rng.choice([p.BOTH, p.CONSUMER])})]
             said += rng.choices(requests, k=rng.randrange(30))
             stream = peer.framing.encode(each for each in said if each)
@@ -335,7 +335,7 @@ async def test_resets_in_the_middle_of_anything_harm_nobody(serve: Serve) -> Non
             await peer.aclose()
         await bystander.put(3, b"still there")
         for _ in range(500):
-            if len(mill.node.registry.connections) == 1:
+            if len(server.node.registry.connections) == 1:
                 break
             await anyio.sleep(0.01)
-        assert len(mill.node.registry.connections) == 1
+        assert len(server.node.registry.connections) == 1

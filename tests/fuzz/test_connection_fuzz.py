@@ -21,7 +21,7 @@ from millpond.transports.p2p.jobs.bodies import JobOperation
 from millpond.transports.p2p.packets import DECODERS
 from millpond.transports.p2p.streams.operations import Operation
 from tests.conformance import packets as p
-from tests.conformance.rig import Line, Rig
+from tests.conformance.rig import RecordedConnection, Rig
 
 pytestmark = pytest.mark.wire
 
@@ -189,7 +189,7 @@ class Session:
         self._rest = fuzzer.stream(websocket=websocket)
         # A head comes alone: frames before the 101 are refused.
         self._first = self._rest.find(b"\r\n\r\n") + 4 if websocket else 0
-        self.line: Line = rig.connect_websocket() if websocket else rig.connect()
+        self.line: RecordedConnection = rig.connect_websocket() if websocket else rig.connect()
         self.line.wire.reads = rng.random() < 0.5
         self.line.wire.high_water_bytes = UNREAD_BYTES // 2
 

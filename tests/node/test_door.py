@@ -13,18 +13,18 @@ from tests.transports.p2p.identity_packets import ALICE, NODE, auth, hello
 
 
 async def test_a_peer_that_is_revoked_is_sent_away_within_seconds() -> None:
-    async with serve("tcp-trio") as mill:
-        mill.node.services.signer = NODE
-        peers = mill.node._access.peers
+    async with serve("tcp-trio") as server:
+        server.node.services.signer = NODE
+        peers = server.node._access.peers
         assert isinstance(peers, TrustedPeers)
         peers.book.add(Known("alice", ALICE.public, Trust.TRUSTED, (), (), 0.0))
-        peer = await mill.dial(b"chat/1")
+        peer = await server.dial(b"chat/1")
         greeting = hello(ALICE, b"chat/1")
         p.read_ready(await peer.ask(auth(greeting, await peer.ask(greeting), ALICE)))
         peers.book.revoke("alice")
         with anyio.fail_after(5):
             await peer.rest()
-        refused = await mill.dial(b"chat/1")
+        refused = await server.dial(b"chat/1")
         answer = await refused.ask(greeting)
         await refused.send(auth(greeting, answer, ALICE))
         await refused.ends_with(p.AUTHENTICATION_FAILED, p.ABORT)

@@ -21,7 +21,14 @@ from millpond.actors.store.filesystem import File, OsDisk
 from millpond.node.client.streams.connect import Streams, connect_streams
 from millpond.node.client.streams.stream import Stream
 from tests.conformance import s3p_peer as s
-from tests.conformance.rustlog_peer import Mill, bodies_of, fetch, milling, offsets_of, produce
+from tests.conformance.rustlog_peer import (
+    RustlogServer,
+    bodies_of,
+    fetch,
+    offsets_of,
+    produce,
+    rustlog_server,
+)
 
 NAME = "orders"
 PATIENCE_S = 10.0
@@ -83,27 +90,27 @@ def disk() -> FaultyDisk:
 
 
 @asynccontextmanager
-async def serving(folder: Path, disk: OsDisk) -> AsyncIterator[tuple[Mill, Streams]]:
+async def serving(folder: Path, disk: OsDisk) -> AsyncIterator[tuple[RustlogServer, Streams]]:
     """A node with all three ways to its streams."""
-    async with milling(folder, disk=disk, p2p="127.0.0.1:0") as mill:
-        url = f"tcp://{mill.node.listeners['p2p']}"
+    async with rustlog_server(folder, disk=disk, p2p="127.0.0.1:0") as server:
+        url = f"tcp://{server.node.listeners['p2p']}"
         async with connect_streams(url) as streams:
-            yield mill, streams
+            yield server, streams
 
 
-async def begin(mill: Mill) -> s.Client:
+async def begin(server: RustlogServer) -> s.Client:
     """A topic of one partition with one record, kept; and a client of S3P."""
-    peer, client = await mill.rustlog(), await mill.s3p()
+    peer, client = await server.rustlog(), await server.s3p()
     await peer.create(NAME)
     assert await client.append(b"a", ID=5) == (5, 0)
     return client
 
 
-async def append_at_last(mill: Mill, body: bytes) -> s.Id:
+async def append_at_last(server: RustlogServer, body: bytes) -> s.Id:
     """Append until the store takes it; each refusal is one, and ends the connection (S3A-36)."""
     with anyio.fail_after(PATIENCE_S):
         while True:
-            client = await mill.s3p()
+            client = await server.s3p()
             reply = await client.ask(s.append(body))
             if reply != FAILED:
                 return s.id_of(reply)
@@ -129,9 +136,9 @@ async def are_waiting(stream: Stream, count: int) -> None:
             await anyio.sleep(STEP_S)
 
 
-async def is_all_there(mill: Mill, *bodies: bytes) -> None:
+async def is_all_there(server: RustlogServer, *bodies: bytes) -> None:
     """These records and no others, by S3P and by RustLog, at offsets without a gap."""
-    client, peer = await mill.s3p(), await mill.rustlog()
+    client, peer = await server.s3p(), await server.rustlog()
     assert [body for _, body in await client.records()] == list(bodies)
     fetched = await peer.ask(fetch(NAME))
     assert bodies_of(fetched) == list(bodies)
@@ -143,9 +150,9 @@ async def test_s3a_36_who_waits_never_sees_what_is_not_kept(
 ) -> None:
     """S3A-34, S3A-36, RLA-33: each writer gets its protocol's error, also those whose append
     stood behind the one that failed, and those who read meanwhile are answered too."""
-    async with serving(tmp_path, disk) as (mill, streams):
-        writer, reader = await begin(mill), await mill.s3p()
-        producer, fetcher = await mill.rustlog(), await mill.rustlog()
+    async with serving(tmp_path, disk) as (server, streams):
+        writer, reader = await begin(server), await server.s3p()
+        producer, fetcher = await server.rustlog(), await server.rustlog()
         stream = streams.stream(NAME)
         told: dict[str, list[bytes] | type[Exception]] = {}
 
@@ -175,14 +182,14 @@ async def test_s3a_36_who_waits_never_sees_what_is_not_kept(
             for each in (await producer.read(), await fetcher.read()):
                 assert each.get("code") == 503 or each["records"] == []
             disk.is_broken = False
-            kept = await append_at_last(mill, b"kept")
+            kept = await append_at_last(server, b"kept")
         assert told["writer"] is StorageFailed
         assert told["reader"] == [b"kept"]
         found = s.pairs((f"{kept[0]}-{kept[1]}", b"kept"))
         await reader.expect(found)
-        await is_all_there(mill, b"a", b"kept")
-    async with serving(tmp_path, OsDisk()) as (mill, streams):
-        await is_all_there(mill, b"a", b"kept")
+        await is_all_there(server, b"a", b"kept")
+    async with serving(tmp_path, OsDisk()) as (server, streams):
+        await is_all_there(server, b"a", b"kept")
         assert [each.data for each in await streams.stream(NAME).read()] == [b"a", b"kept"]
 
 
@@ -190,23 +197,23 @@ async def test_s3p_39_who_comes_while_the_store_cannot_write_waits(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
     """S3P-39: to its deadline, or to the first record that is kept; refused appends wake nobody."""
-    async with serving(tmp_path, disk) as (mill, streams):
-        writer, patient, hasty = await begin(mill), await mill.s3p(), await mill.s3p()
+    async with serving(tmp_path, disk) as (server, streams):
+        writer, patient, hasty = await begin(server), await server.s3p(), await server.s3p()
         disk.shut()
         await writer.send(s.append(b"lost"))
         await disk.fails()
         assert await writer.rest() == FAILED
         await patient.send(s.read(BLOCK=60_000, MIN_ID="5-1"))
         await hasty.send(s.read(BLOCK=100, MIN_ID="5-1"))
-        refused = await mill.s3p()
+        refused = await server.s3p()
         assert await refused.ask(s.append(b"lost as well")) == FAILED
         with pytest.raises(StorageFailed):
             await streams.stream(NAME).append(b"lost, too")
         await hasty.expect(s.NOTHING)
         disk.is_broken = False
-        kept = await append_at_last(mill, b"kept")
+        kept = await append_at_last(server, b"kept")
         await patient.expect(s.pairs((f"{kept[0]}-{kept[1]}", b"kept")))
-        await is_all_there(mill, b"a", b"kept")
+        await is_all_there(server, b"a", b"kept")
 
 
 async def test_s3p_32_a_follower_over_failures_sees_what_is_kept_and_nothing_else(
@@ -216,13 +223,13 @@ async def test_s3p_32_a_follower_over_failures_sees_what_is_kept_and_nothing_els
     kept: list[tuple[s.Id, bytes]] = [((5, 0), b"a")]
     seen: list[tuple[s.Id, bytes]] = []
 
-    async def follow(mill: Mill) -> None:
-        client, at = await mill.s3p(), (0, 0)
+    async def follow(server: RustlogServer) -> None:
+        client, at = await server.s3p(), (0, 0)
         while not seen or seen[-1][1] != b"the last":
             reply = await client.ask(s.read(MIN_ID=s.after(at), BLOCK=2_000, COUNT=3))
             if reply == FAILED:
                 assert await client.rest() == b""
-                client = await mill.s3p()
+                client = await server.s3p()
                 continue
             parts = reply.split(b"\r\n")[2::2]
             seen.extend(
@@ -231,13 +238,13 @@ async def test_s3p_32_a_follower_over_failures_sees_what_is_kept_and_nothing_els
             )
             at = seen[-1][0] if seen else at
 
-    async with serving(tmp_path, disk) as (mill, _):
-        await begin(mill)
+    async with serving(tmp_path, disk) as (server, _):
+        await begin(server)
         with anyio.fail_after(3 * PATIENCE_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(follow, mill)
+                tasks.start_soon(follow, server)
                 for number in range(ROUNDS):
-                    losers = [await mill.s3p() for _ in range(3)]
+                    losers = [await server.s3p() for _ in range(3)]
                     disk.shut()
                     for each in losers:
                         await each.send(s.append(b"lost"))
@@ -245,5 +252,5 @@ async def test_s3p_32_a_follower_over_failures_sees_what_is_kept_and_nothing_els
                     assert [await each.rest() for each in losers] == [FAILED] * 3
                     disk.is_broken = False
                     body = b"the last" if number == ROUNDS - 1 else b"kept %d" % number
-                    kept.append((await append_at_last(mill, body), body))
+                    kept.append((await append_at_last(server, body), body))
     assert seen == kept

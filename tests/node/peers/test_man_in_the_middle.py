@@ -16,7 +16,7 @@ from millpond.transports.errors import MalformedHandshake
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.handshake import Hello
 from tests.conformance import packets as p
-from tests.conformance.rig import Line, Rig
+from tests.conformance.rig import RecordedConnection, Rig
 from tests.transports.p2p.identity_packets import (
     ALICE,
     CERTIFICATE_HASH,
@@ -62,7 +62,9 @@ class Middle:
             line.connection.close()
             line.end()
 
-    def _carry(self, client: MutualAuth, line: Line, on_hello: Alter, on_challenge: Alter) -> bool:
+    def _carry(
+        self, client: MutualAuth, line: RecordedConnection, on_hello: Alter, on_challenge: Alter
+    ) -> bool:
         for answer in line.ask(on_hello(client.packet)):
             if answer[0] != 0x81:
                 continue

@@ -8,7 +8,7 @@ from millpond.actors.messages import Rights
 from millpond.node.access.policy import AccessPolicy
 from millpond.transports.server.interface import Principal
 from tests.conformance import packets as p
-from tests.conformance.rig import Line, Rig
+from tests.conformance.rig import RecordedConnection, Rig
 from tests.transports.p2p.identity_packets import ALICE, NODE, Key, auth, hello, is_signed
 
 REFUSED = [p.AUTHENTICATION_FAILED, p.ABORT]
@@ -37,13 +37,13 @@ def rig(door: AccessPolicy | None = None, **settings: Any) -> Rig:
     return rig
 
 
-def challenged(line: Line, first: bytes) -> bytes:
+def challenged(line: RecordedConnection, first: bytes) -> bytes:
     (answer,) = line.ask(first)
     assert is_signed(first, answer, NODE.public)
     return answer
 
 
-def prove(line: Line, key: Key = ALICE, first: bytes | None = None) -> list[bytes]:
+def prove(line: RecordedConnection, key: Key = ALICE, first: bytes | None = None) -> list[bytes]:
     """HELLO and AUTH; what the node says to that."""
     first = first or hello(key)
     return line.ask(auth(first, challenged(line, first), key))
@@ -53,7 +53,7 @@ def is_ready(answers: list[bytes]) -> bool:
     return bool(answers) and answers[0][0] == 0x83
 
 
-def ends_refused(rig: Rig, line: Line) -> bool:
+def ends_refused(rig: Rig, line: RecordedConnection) -> bool:
     """Nothing for the delay, then the same bytes as for everybody (PA-39)."""
     assert line.heard() == [] and not line.wire.is_over
     rig.advance(REFUSAL_S - 0.001)

@@ -7,7 +7,7 @@ from websockets.frames import Opcode
 
 from millpond.transports.p2p.connection import LARGE_REPLIES_BYTES_MAX
 from tests.conformance import packets as p
-from tests.conformance.rig import Line, Rig, Upgradable
+from tests.conformance.rig import RecordedConnection, Rig, Upgradable
 from tests.transports.p2p.identity_packets import ALICE, NODE, hello
 from tests.transports.websocket.test_framing import from_client, request_of
 
@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 def test_packets_of_one_read_are_answered_in_one_write_in_order() -> None:
-    line = Rig().greeted()
+    line = Rig().logged_in()
     answers = line.ask(p.put(1, b"a"), p.put(2, b"b"), p.list_())
     ids = [int.from_bytes(answer[9:], "big") for answer in answers[:2]]
     assert answers == [p.put_ack(1, ids[0]), p.put_ack(2, ids[1]), p.list_ack(*ids)]
@@ -31,7 +31,7 @@ def test_a_hello_and_its_first_requests_may_come_together() -> None:
 
 def test_what_came_before_a_goodbye_in_the_same_read_is_carried_out() -> None:
     rig = Rig()
-    reader, leaving = rig.greeted(), rig.greeted()
+    reader, leaving = rig.logged_in(), rig.logged_in()
     (stored,) = leaving.ask(p.put(1, b"x"))
     message_id = int.from_bytes(stored[9:], "big")
     reader.say(p.ack(message_id), p.put(2, b"y"), p.GOODBYE, p.put(3, b"after the goodbye"))
@@ -42,12 +42,12 @@ def test_what_came_before_a_goodbye_in_the_same_read_is_carried_out() -> None:
 
 def test_pa_23_what_came_before_the_tenth_malformed_packet_is_carried_out_and_answered() -> None:
     rig = Rig()
-    line = rig.greeted()
+    line = rig.logged_in()
     answers = line.ask(p.put(1, b"x"), *[b"\x04short"] * 10, p.put(2, b"never"))
     assert [each[:3] for each in answers if each[0] == 0xFF] == [b"\xff\x04\xf0"] * 10 + [p.ABORT]
     assert sum(each[0] == 7 for each in answers) == 1 and answers[-1] == p.ABORT
     assert line.wire.closed
-    assert len(rig.greeted(flags=0).ask(p.list_())[0]) == 9
+    assert len(rig.logged_in(flags=0).ask(p.list_())[0]) == 9
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_pa_23_what_came_before_the_tenth_malformed_packet_is_carried_out_and_an
 )
 def test_p2p_19_a_malformed_extension_is_dropped_unless_it_was_negotiated(packet: bytes) -> None:
     rig = Rig()
-    for line in (rig.connect(), rig.greeted()):
+    for line in (rig.connect(), rig.logged_in()):
         assert line.ask(*[packet] * 20) == []
         assert line.ask(p.PING) == [p.PONG]
     extensions = {p.EXTENSIONS: bytes(range(0x84, 0x94))}
-    negotiated = rig.greeted(tags=extensions)
+    negotiated = rig.logged_in(tags=extensions)
     expected = [] if packet[0] & 1 else [p.nack(packet[0], 0xF0, packet[1:9])]
     assert negotiated.ask(packet) == expected
 
@@ -74,12 +74,12 @@ def test_an_extension_is_no_first_word_of_a_bare_client(packet: bytes) -> None:
 
 def test_too_many_connections_are_told_so() -> None:
     rig = Rig(connections_max=2)
-    first, second = rig.greeted(), rig.greeted()
+    first, second = rig.logged_in(), rig.logged_in()
     third = rig.connect()
     assert third.heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT] and third.wire.closed
     third.end()
     first.end()
-    assert rig.greeted().ask(p.PING) == [p.PONG]
+    assert rig.logged_in().ask(p.PING) == [p.PONG]
     assert second.ask(p.PING) == [p.PONG]
 
 
@@ -214,15 +214,15 @@ def test_a_goodbye_to_one_who_is_about_to_be_refused_closes() -> None:
 
 def test_ps_12_malformed_packets_far_apart_do_not_add_up() -> None:
     rig = Rig()
-    line = rig.greeted(tags={p.KEEP_ALIVE: p.u32(300_000)})
+    line = rig.logged_in(tags={p.KEEP_ALIVE: p.u32(300_000)})
     for _ in range(30):
         assert line.ask(b"\x04short") == [p.nack(4, 0xF0, b"short")]
         rig.advance(6.7)
     assert not line.wire.is_over
 
 
-def _with_large_messages(rig: Rig, count: int, size: int) -> tuple[Line, list[int]]:
-    line = rig.greeted(tags={p.ROLE: p.BOTH}, flags=0)
+def _with_large_messages(rig: Rig, count: int, size: int) -> tuple[RecordedConnection, list[int]]:
+    line = rig.logged_in(tags={p.ROLE: p.BOTH}, flags=0)
     ids = [int.from_bytes(line.ask(p.put(key, bytes(size)))[0][9:], "big") for key in range(count)]
     return line, ids
 
@@ -271,8 +271,8 @@ def test_many_of_the_largest_messages_can_be_read_in_one_go() -> None:
 
 def test_a_peer_that_reads_nothing_is_pushed_nothing_more_and_closed_after_30_s() -> None:
     rig = Rig(window=1024, window_bytes=64 * MIB)
-    stalled, other = rig.greeted(), rig.greeted()
-    producer = rig.greeted(tags={p.ROLE: p.PRODUCER})
+    stalled, other = rig.logged_in(), rig.logged_in()
+    producer = rig.logged_in(tags={p.ROLE: p.PRODUCER})
     stalled.wire.reads = False
     for key in range(40):
         producer.say(p.put(key, bytes(100_000)))
@@ -289,7 +289,7 @@ def test_a_peer_that_reads_nothing_is_pushed_nothing_more_and_closed_after_30_s(
 
 def test_a_peer_that_reads_again_gets_the_rest() -> None:
     rig = Rig(window=1024, window_bytes=64 * MIB)
-    slow, producer = rig.greeted(), rig.greeted(tags={p.ROLE: p.PRODUCER})
+    slow, producer = rig.logged_in(), rig.logged_in(tags={p.ROLE: p.PRODUCER})
     slow.wire.reads = False
     for key in range(40):
         producer.say(p.put(key, bytes(100_000)))
@@ -314,7 +314,7 @@ def test_what_was_asked_before_a_half_close_is_answered() -> None:
 
 def test_a_large_batch_before_a_half_close_is_answered() -> None:
     rig = Rig()
-    line = rig.greeted()
+    line = rig.logged_in()
     line.connection.received(p.framed(*(p.put(key, b"x") for key in range(2000))))
     line.connection.eof()
     rig.settle()
@@ -333,7 +333,7 @@ def test_a_bare_client_is_given_1_to_300_s_of_silence(configured_s: float, kept_
 
 
 def test_administration_survives_hostile_bodies() -> None:
-    line = Rig().greeted(tags={p.EXTENSIONS: b"\x90\x91"})
+    line = Rig().logged_in(tags={p.EXTENSIONS: b"\x90\x91"})
     nested = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
     for body in (b"", b"\xc1", b"\x81", nested, b"\x81\xa5limit\xa1x", b"\x80\x80"):
         assert line.ask(p.admin(7, 1, body)) == [p.nack(0x90, 0xF0, p.u32(7))]

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.wire
 
 
 def test_ps_01_bytes_of_the_whole_handshake() -> None:
-    mill = rig()
-    mill.node.services.nonce = lambda: NONCE[::-1]
-    line, first = mill.connect(), hello()
+    server = rig()
+    server.node.services.nonce = lambda: NONCE[::-1]
+    line, first = server.connect(), hello()
     assert line.ask(first) == [challenge(first)]
     (ready,) = line.ask(auth(first, challenge(first)))
     assert ready[0] == 0x83 and p.read_ready(ready)[1][p.MODE] == p.PAIR
@@ -38,108 +38,108 @@ def test_ps_01_bytes_of_the_whole_handshake() -> None:
 
 def test_a_proved_key_is_the_guest_and_what_access_judges() -> None:
     door = Door(**{ALICE.public.hex(): Rights.CHANNEL})
-    mill = rig(door)
-    line = mill.connect("192.0.2.7")
+    server = rig(door)
+    line = server.connect("192.0.2.7")
     assert is_ready(prove(line, first=hello(tags={p.TOKEN: b"also a token"})))
     (principal,) = [each for each in door.principals if each.identity]
     assert principal == Principal(b"also a token", ALICE.public, "192.0.2.7", "p2p")
     assert line.connection._admission is not None
     assert line.connection._admission.join.identity == ALICE.public
     assert line.ask(p.put(1, b"x"))[0][0] == 7
-    assert mill.node.services.counters.identified == 1
+    assert server.node.services.counters.identified == 1
 
 
 def test_what_a_key_may_not_do_it_may_not_do() -> None:
-    mill = rig(Door(**{ALICE.public.hex(): Rights.PUT, BOB.public.hex(): Rights.LIST}))
-    alice, bob = mill.connect(), mill.connect()
+    server = rig(Door(**{ALICE.public.hex(): Rights.PUT, BOB.public.hex(): Rights.LIST}))
+    alice, bob = server.connect(), server.connect()
     assert is_ready(prove(alice, ALICE)) and is_ready(prove(bob, BOB))
     assert alice.ask(p.list_()) == [p.nack(8, 0xF6)]
     assert bob.ask(p.put(1, b"x")) == [p.nack(6, 0xF6, p.u32(1))]
 
 
 def test_who_has_no_identity_comes_in_as_before() -> None:
-    mill = rig()
-    assert is_ready(mill.connect().ask(p.hello(b"chat/1")))
-    assert mill.node.services.counters.identified == 0
+    server = rig()
+    assert is_ready(server.connect().ask(p.hello(b"chat/1")))
+    assert server.node.services.counters.identified == 0
 
 
 def test_a_replayed_hello_and_auth_prove_nothing() -> None:
-    mill = rig()
+    server = rig()
     first = hello()
-    line = mill.connect()
+    line = server.connect()
     proof = auth(first, challenged(line, first))
     assert is_ready(line.ask(proof))
-    replay = mill.connect()
+    replay = server.connect()
     challenged(replay, first)
     replay.say(proof)
-    assert ends_refused(mill, replay)
+    assert ends_refused(server, replay)
 
 
 def test_a_reflected_challenge_proves_nothing() -> None:
     """Its signature sent back, as anybody's and as the node's own."""
-    mill = rig()
+    server = rig()
     for key in (MALLORY, NODE):
-        line, first = mill.connect(), hello(key)
+        line, first = server.connect(), hello(key)
         told = dict(tags_of(challenged(line, first)))
         line.say(b"\x82" + told[SIGNATURE])
-        assert ends_refused(mill, line)
+        assert ends_refused(server, line)
 
 
 def test_whoever_shows_the_nodes_own_key_is_refused_even_with_a_proof() -> None:
-    mill = rig()
-    line = mill.connect()
-    assert prove(line, NODE) == [] and ends_refused(mill, line)
+    server = rig()
+    line = server.connect()
+    assert prove(line, NODE) == [] and ends_refused(server, line)
 
 
 def test_swapped_roles_prove_nothing() -> None:
-    mill = rig()
-    line, first = mill.connect(), hello()
+    server = rig()
+    line, first = server.connect(), hello()
     line.say(auth(first, challenged(line, first), role=b"S"))
-    assert ends_refused(mill, line)
+    assert ends_refused(server, line)
 
 
 @pytest.mark.parametrize("claimed", [ALICE.public, bytes(32), b"\x01" + bytes(31), b"\xff" * 32])
 def test_a_key_that_somebody_else_signs_for_is_refused(claimed: bytes) -> None:
     """Also those of low order, for which anybody can make a signature, and no keys at all."""
-    mill = rig()
+    server = rig()
     first = hello(tags={p.PUBLIC_KEY: claimed})
     for forged in (None, b"\x82" + bytes(64), b"\x82" + b"\x01" + bytes(63)):
-        line = mill.connect()
+        line = server.connect()
         proof = forged or auth(first, challenged(line, first), MALLORY)
         if forged:
             challenged(line, first)
         line.say(proof)
-        assert ends_refused(mill, line)
+        assert ends_refused(server, line)
 
 
 def test_a_proof_for_another_challenge_is_refused() -> None:
-    mill = rig()
+    server = rig()
     first = hello()
-    line, other = mill.connect(), mill.connect()
+    line, other = server.connect(), server.connect()
     challenged(line, first)
     line.say(auth(first, challenged(other, first)))
-    assert ends_refused(mill, line)
+    assert ends_refused(server, line)
 
 
 @pytest.mark.parametrize("place", range(65))
 def test_an_auth_with_any_bit_flipped_is_refused(place: int) -> None:
-    mill = rig()
+    server = rig()
     for bit in (0, 7) if place else (6,):
-        line, first = mill.connect(), hello()
+        line, first = server.connect(), hello()
         proof = bytearray(auth(first, challenged(line, first)))
         proof[place] ^= 1 << bit
         line.say(bytes(proof))
         if place:
-            assert ends_refused(mill, line)
+            assert ends_refused(server, line)
         else:
             assert line.heard() == [], "no AUTH, so it is dropped"
 
 
 def test_a_hello_cut_short_anywhere_lets_nobody_in() -> None:
-    mill = rig()
+    server = rig()
     whole = hello()
     for size in range(1, len(whole)):
-        line, cut = mill.connect(), whole[:size]
+        line, cut = server.connect(), whole[:size]
         answers = line.ask(cut, auth(cut, b"\x81\x01"))
         if size < 5:
             assert answers == [], "not known for a HELLO"
@@ -149,23 +149,23 @@ def test_a_hello_cut_short_anywhere_lets_nobody_in() -> None:
             assert is_ready(answers), "and one with a channel"
         else:
             assert answers == [p.MALFORMED_HELLO, p.ABORT] and line.wire.closed
-    assert mill.node.services.counters.identified == 0
+    assert server.node.services.counters.identified == 0
 
 
 def test_an_auth_of_another_length_is_malformed() -> None:
     for change in (-64, -1, 1, 64):
-        mill = rig()
-        line, first = mill.connect(), hello()
+        server = rig()
+        line, first = server.connect(), hello()
         proof = auth(first, challenged(line, first)) + bytes(64)
         assert line.ask(proof[: 65 + change]) == [p.MALFORMED_HELLO, p.ABORT]
         assert line.wire.closed
 
 
 def test_a_connection_that_ends_at_any_byte_of_the_handshake_leaves_nothing_behind() -> None:
-    mill = rig()
+    server = rig()
     first = p.framed(hello())
     for size in range(len(first) + 4 + 65):
-        line = mill.connect()
+        line = server.connect()
         line.feed(first[:size])
         if size > len(first):
             told = line.heard()[0]
@@ -173,13 +173,13 @@ def test_a_connection_that_ends_at_any_byte_of_the_handshake_leaves_nothing_behi
         assert all(answer[0] == 0x81 for answer in line.heard())
         line.eof()
         line.end()
-    assert not mill.node.registry.connections and not mill.node.registry._before_handshake
-    assert mill.node.services.counters.identified == 0
+    assert not server.node.registry.connections and not server.node.registry._before_handshake
+    assert server.node.services.counters.identified == 0
 
 
 def test_the_handshake_may_come_in_any_pieces() -> None:
-    mill = rig()
-    line = mill.connect()
+    server = rig()
+    line = server.connect()
     for byte in p.framed(hello()):
         line.feed(bytes((byte,)))
     (told,) = line.heard()
@@ -195,8 +195,8 @@ def test_ps_01_a_key_without_a_nonce_is_malformed() -> None:
 
 
 def test_auth_out_of_turn_is_dropped() -> None:
-    mill = rig()
-    line, first = mill.connect(), hello()
+    server = rig()
+    line, first = server.connect(), hello()
     assert line.ask(auth(first, b"\x81\x01")) == []
     proof = auth(first, challenged(line, first))
     assert is_ready(line.ask(proof))
@@ -204,17 +204,17 @@ def test_auth_out_of_turn_is_dropped() -> None:
 
 
 def test_two_proofs_the_first_counts() -> None:
-    mill = rig()
-    line, first = mill.connect(), hello()
+    server = rig()
+    line, first = server.connect(), hello()
     told = challenged(line, first)
     line.say(auth(first, told, MALLORY), auth(first, told))
-    assert ends_refused(mill, line)
+    assert ends_refused(server, line)
 
 
 def test_ps_08_what_comes_before_ready_is_dropped() -> None:
     """3b: requests, and a HELLO without the identity."""
-    mill = rig()
-    line, first = mill.connect(), hello()
+    server = rig()
+    line, first = server.connect(), hello()
     told = challenged(line, first)
     early = (p.put(1, b"early"), p.PING, p.list_(), p.hello(b"chat/1"), hello(BOB), b"\x04short")
     assert line.ask(*early) == []
@@ -231,8 +231,8 @@ def test_what_comes_with_the_auth_is_heard() -> None:
 
 @pytest.mark.parametrize("farewell", [p.GOODBYE, p.ABORT])
 def test_who_says_goodbye_instead_of_a_proof_is_gone(farewell: bytes) -> None:
-    mill = rig()
-    line, first = mill.connect(), hello()
+    server = rig()
+    line, first = server.connect(), hello()
     told = challenged(line, first)
     line.say(farewell, auth(first, told))
     assert line.wire.closed and line.heard() == []

@@ -11,7 +11,7 @@ import pytest
 
 from millpond.actors.messages import Rights
 from tests.conformance import packets as p
-from tests.conformance.rig import Line, Rig
+from tests.conformance.rig import RecordedConnection, Rig
 from tests.transports.p2p.identity_packets import (
     ALICE,
     CERTIFICATE_HASH,
@@ -26,31 +26,31 @@ pytestmark = pytest.mark.wire
 
 HASH, OTHER_HASH = b"h" * 32, b"i" * 32
 
-Refusal = Callable[[Rig, Line], None]
+Refusal = Callable[[Rig, RecordedConnection], None]
 
 
-def _bad_proof(mill: Rig, line: Line) -> None:
+def _bad_proof(server: Rig, line: RecordedConnection) -> None:
     line.say(auth(hello(), challenged(line, hello()), MALLORY))
 
 
-def _unknown_key(mill: Rig, line: Line) -> None:
+def _unknown_key(server: Rig, line: RecordedConnection) -> None:
     assert prove(line, MALLORY) == []
 
 
-def _unknown_token(mill: Rig, line: Line) -> None:
+def _unknown_token(server: Rig, line: RecordedConnection) -> None:
     line.say(p.hello(b"chat/1", {p.TOKEN: b"guess"}))
 
 
-def _no_channel_of_theirs(mill: Rig, line: Line) -> None:
+def _no_channel_of_theirs(server: Rig, line: RecordedConnection) -> None:
     assert prove(line, MALLORY, hello(MALLORY, b"nobody/knows")) == []
 
 
-def _no_identity_here(mill: Rig, line: Line) -> None:
-    mill.node.services.signer = None
+def _no_identity_here(server: Rig, line: RecordedConnection) -> None:
+    server.node.services.signer = None
     line.say(hello())
 
 
-def _another_certificate(mill: Rig, line: Line) -> None:
+def _another_certificate(server: Rig, line: RecordedConnection) -> None:
     assert prove(line, first=hello(tags={CERTIFICATE_HASH: HASH})) == []
 
 
@@ -67,48 +67,48 @@ REFUSALS = [
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_pa_39_all_refusals_look_the_same(refusal: Refusal) -> None:
     """PS-08: the same bytes after the same delay, and nothing that comes meanwhile is answered."""
-    mill = rig(Door(**{ALICE.public.hex(): Rights.ALL}))
-    line = mill.connect()
-    refusal(mill, line)
+    server = rig(Door(**{ALICE.public.hex(): Rights.ALL}))
+    line = server.connect()
+    refusal(server, line)
     assert line.ask(p.PING, p.put(1, b"x"), hello(), p.hello(b"chat/1")) == []
-    assert ends_refused(mill, line)
+    assert ends_refused(server, line)
 
 
 def test_3b_the_whole_handshake_has_5_seconds() -> None:
-    mill = rig(default_channel="")
-    line = mill.connect()
-    mill.advance(4)
+    server = rig(default_channel="")
+    line = server.connect()
+    server.advance(4)
     challenged(line, hello())
-    mill.advance(0.99)
+    server.advance(0.99)
     assert not line.wire.is_over
-    mill.advance(0.02)
+    server.advance(0.02)
     assert line.heard() == [p.ABORT] and line.wire.closed
 
 
 def test_who_was_silent_for_long_has_5_seconds_from_its_hello() -> None:
-    mill = rig()
-    line = mill.connect()
-    mill.advance(19)
+    server = rig()
+    line = server.connect()
+    server.advance(19)
     challenged(line, hello())
-    mill.advance(4.9)
+    server.advance(4.9)
     assert not line.wire.is_over
-    mill.advance(0.2)
+    server.advance(0.2)
     assert line.heard() == [p.ABORT] and line.wire.closed
 
 
 # TLS: tag 0d.
 
 
-def _secured(mill: Rig, certificate_hash: bytes | None = HASH) -> Line:
-    mill.node.services.certificate_hash = certificate_hash
-    line = mill.connect()
+def _secured(server: Rig, certificate_hash: bytes | None = HASH) -> RecordedConnection:
+    server.node.services.certificate_hash = certificate_hash
+    line = server.connect()
     line.wire.secure = True
     return line
 
 
 def test_3b_under_tls_the_challenge_tells_the_certificate() -> None:
-    mill = rig()
-    line, first = _secured(mill), hello(tags={CERTIFICATE_HASH: HASH})
+    server = rig()
+    line, first = _secured(server), hello(tags={CERTIFICATE_HASH: HASH})
     told = challenged(line, first)
     assert dict(tags_of(told))[CERTIFICATE_HASH] == HASH
     assert is_ready(line.ask(auth(first, told)))
@@ -116,27 +116,27 @@ def test_3b_under_tls_the_challenge_tells_the_certificate() -> None:
 
 @pytest.mark.parametrize("seen", [{}, {CERTIFICATE_HASH: OTHER_HASH}])
 def test_3b_who_saw_another_certificate_is_refused(seen: p.Tags) -> None:
-    mill = rig()
-    line = _secured(mill)
-    assert prove(line, first=hello(tags=seen)) == [] and ends_refused(mill, line)
+    server = rig()
+    line = _secured(server)
+    assert prove(line, first=hello(tags=seen)) == [] and ends_refused(server, line)
 
 
 def test_3b_who_saw_a_certificate_where_the_node_shows_none_is_refused() -> None:
     """Somebody who ends TLS in front of the node is somebody in between."""
-    mill = rig()
-    mill.node.services.certificate_hash = HASH
-    line, first = mill.connect(), hello(tags={CERTIFICATE_HASH: HASH})
+    server = rig()
+    server.node.services.certificate_hash = HASH
+    line, first = server.connect(), hello(tags={CERTIFICATE_HASH: HASH})
     told = challenged(line, first)
     assert CERTIFICATE_HASH not in dict(tags_of(told))
     line.say(auth(first, told))
-    assert ends_refused(mill, line)
+    assert ends_refused(server, line)
 
 
 def test_3b_a_new_certificate_does_not_break_handshakes_under_way() -> None:
     """What counts is the certificate that the connection was shown."""
-    mill = rig()
-    line, first = _secured(mill), hello(tags={CERTIFICATE_HASH: HASH})
-    mill.node.services.certificate_hash = OTHER_HASH
+    server = rig()
+    line, first = _secured(server), hello(tags={CERTIFICATE_HASH: HASH})
+    server.node.services.certificate_hash = OTHER_HASH
     assert is_ready(prove(line, first=first))
 
 
@@ -144,10 +144,10 @@ def test_3b_a_new_certificate_does_not_break_handshakes_under_way() -> None:
 
 
 def test_challenges_are_limited_for_one_address_and_in_all() -> None:
-    mill = rig(connections_max=10_000)
+    server = rig(connections_max=10_000)
 
     def answers(address: str, count: int) -> list[bytes]:
-        heard = [mill.connect(address).ask(hello()) for _ in range(count)]
+        heard = [server.connect(address).ask(hello()) for _ in range(count)]
         return [b"".join(each)[:3] for each in heard]
 
     assert [each[0] for each in answers("192.0.2.1", 20)] == [0x81] * 20
@@ -156,22 +156,22 @@ def test_challenges_are_limited_for_one_address_and_in_all() -> None:
         assert answers(f"192.0.2.{last}", 20)[-1][0] == 0x81
     assert answers("192.0.2.99", 1) == [p.TOO_MANY_CONNECTIONS], "200 in all"
     assert answers("127.0.0.1", 1) == [p.TOO_MANY_CONNECTIONS]
-    assert is_ready(mill.connect().ask(p.hello(b"chat/1"))), "others are served"
-    counters = mill.node.services.counters
+    assert is_ready(server.connect().ask(p.hello(b"chat/1"))), "others are served"
+    counters = server.node.services.counters
     assert (counters.challenged, counters.challenges_refused) == (200, 4)
-    mill.advance(1)
+    server.advance(1)
     assert answers("192.0.2.1", 1)[0][0] == 0x81
 
 
 def test_this_machine_is_held_to_the_limit_of_all_alone() -> None:
-    mill = rig()
-    lines = [mill.connect() for _ in range(200)]
+    server = rig()
+    lines = [server.connect() for _ in range(200)]
     assert all(line.ask(hello())[0][0] == 0x81 for line in lines)
 
 
 def test_over_the_limit_the_connection_ends_at_once() -> None:
-    mill = rig()
+    server = rig()
     for _ in range(20):
-        mill.connect("192.0.2.1").ask(hello())
-    line = mill.connect("192.0.2.1")
+        server.connect("192.0.2.1").ask(hello())
+    line = server.connect("192.0.2.1")
     assert line.ask(hello()) == [p.TOO_MANY_CONNECTIONS, p.ABORT] and line.wire.closed

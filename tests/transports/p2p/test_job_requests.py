@@ -25,7 +25,7 @@ ID = 0x1BA3CA3A0FC05007
 ID_BYTES = "cf1ba3ca3a0fc05007"
 
 
-def desk(rights: Rights = Rights.CHANNEL, packet_max: int = PACKET_MAX) -> JobRequests:
+def job_requests(rights: Rights = Rights.CHANNEL, packet_max: int = PACKET_MAX) -> JobRequests:
     return JobRequests(rights, packet_max)
 
 
@@ -68,7 +68,7 @@ def refusal(number: int, code: int) -> bytes:
     ],
 )
 def test_each_request_has_its_bytes(operation: int, body: str, request_: JobRequest) -> None:
-    assert desk().take(jobs(7, operation, bytes.fromhex(body))) == request_
+    assert job_requests().take(jobs(7, operation, bytes.fromhex(body))) == request_
 
 
 ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
@@ -110,7 +110,7 @@ ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
     ],
 )  # fmt: skip
 def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply) -> None:
-    asked = desk()
+    asked = job_requests()
     needed = {1: {"key": 1, "data": b"x"}, 2: {}, 6: {"all": True}, 8: {}}
     assert not isinstance(asked.take(jobs(7, operation, needed.get(operation, {"id": 1}))), bytes)
     packet = asked.answered(reply)
@@ -147,14 +147,14 @@ def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply
     ],
 )
 def test_what_is_malformed_is_refused_so(operation: int, body: bytes | dict[str, object]) -> None:
-    asked = desk()
+    asked = job_requests()
     assert asked.take(jobs(9, operation, body)) == refusal(9, 0xF0)
     assert asked.is_idle
 
 
 @given(st.integers(0, 255), st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_a_refusal(operation: int, body: bytes) -> None:
-    found = desk().take(jobs(1, operation, body))
+    found = job_requests().take(jobs(1, operation, body))
     assert isinstance(found, JobRequest) or found == refusal(1, 0xF0)
 
 
@@ -163,12 +163,12 @@ def test_each_operation_needs_its_right(operation: JobOperation) -> None:
     body = {"key": 1, "data": b"x", "id": 1}
     fields = {"ids": [1]} if "DEAD" in operation.name else body
     without = Rights.ALL & ~RIGHTS[operation]
-    assert desk(without).take(jobs(1, operation, fields)) == refusal(1, 0xF6)
-    assert isinstance(desk(RIGHTS[operation]).take(jobs(1, operation, fields)), JobRequest)
+    assert job_requests(without).take(jobs(1, operation, fields)) == refusal(1, 0xF6)
+    assert isinstance(job_requests(RIGHTS[operation]).take(jobs(1, operation, fields)), JobRequest)
 
 
 def test_so_many_requests_wait_and_no_more() -> None:
-    asked = desk()
+    asked = job_requests()
     for number in range(READS_MAX):
         assert isinstance(asked.take(jobs(number, 3, {"id": 1})), m.GetJob)
     assert asked.take(jobs(5000, 2, {})) == refusal(5000, 0x26)
@@ -181,7 +181,7 @@ def test_so_many_requests_wait_and_no_more() -> None:
 
 
 def test_pages_are_asked_for_as_large_as_the_other_end_takes() -> None:
-    asked = desk(packet_max=1024)
+    asked = job_requests(packet_max=1024)
     assert asked.take(jobs(1, 2, {})) == m.ListJobs(1, None, 0, 100, 1018)
     page = m.JobPage(
         1, (m.JobRow(1, m.JobState.READY, 0, 0.0, 0.0, 0.0, 1000, bytes(1000)),), False
@@ -194,7 +194,7 @@ def test_pages_are_asked_for_as_large_as_the_other_end_takes() -> None:
     [(Code.NOT_A_QUEUE, 0x29), (Code.LEASE_LOST, 0x28), (Code.STORAGE_FAILED, 0xE1)],
 )
 def test_a_refusal_of_the_channel_names_the_request(code: Code, byte: int) -> None:
-    asked = desk()
+    asked = job_requests()
     request = asked.take(jobs(7, 9, {"id": 1}))
     assert isinstance(request, JobRequest)
     assert asked.answered(Failed(request, code)) == refusal(7, byte)

@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 
 from millpond.transports.p2p.streams.operations import Operation as Op
 from tests.conformance import packets as p
-from tests.conformance.rig import Line, Rig
+from tests.conformance.rig import RecordedConnection, Rig
 
 pytestmark = pytest.mark.wire
 
@@ -23,43 +23,43 @@ UPGRADE = (
 )
 
 
-def ask(number: int, operation: Op, **fields: Any) -> bytes:
+def packet_of(number: int, operation: Op, **fields: Any) -> bytes:
     return p.stream(number, operation, msgspec.msgpack.encode({"stream": b"s", **fields}))
 
 
-def told(packet: bytes) -> tuple[int, int, dict[str, Any]]:
+def answer_of(packet: bytes) -> tuple[int, int, dict[str, Any]]:
     assert packet[0] == 0x93, packet
     return int.from_bytes(packet[1:5], "big"), packet[5], msgspec.msgpack.decode(packet[6:])
 
 
 def bodies(packet: bytes) -> list[bytes]:
-    return [body for span in told(packet)[2]["spans"] for body in span["bodies"]]
+    return [body for span in answer_of(packet)[2]["spans"] for body in span["bodies"]]
 
 
-def line_with_stream(rig: Rig, **more: Any) -> Line:
-    line = rig.greeted(tags=EXTENSIONS | more.get("tags", {}))
-    assert told(line.ask(ask(0, Op.CREATE))[0]) == (0, Op.CREATE, {})
+def line_with_stream(rig: Rig, **more: Any) -> RecordedConnection:
+    line = rig.logged_in(tags=EXTENSIONS | more.get("tags", {}))
+    assert answer_of(line.ask(packet_of(0, Op.CREATE))[0]) == (0, Op.CREATE, {})
     return line
 
 
-def waiting(line: Line) -> int:
-    (answer,) = line.ask(ask(999, Op.DESCRIBE))
-    return int(told(answer)[2]["waiting"])
+def waiting(line: RecordedConnection) -> int:
+    (answer,) = line.ask(packet_of(999, Op.DESCRIBE))
+    return int(answer_of(answer)[2]["waiting"])
 
 
 def test_requests_of_one_read_are_carried_out_in_order_and_answered_in_one_write() -> None:
     line = line_with_stream(Rig())
     answers = line.ask(
-        ask(1, Op.APPEND, bodies=[b"a"]),
+        packet_of(1, Op.APPEND, bodies=[b"a"]),
         p.put(7, b"hi"),
-        ask(2, Op.APPEND, bodies=[b"b", b"c"], match=1),
-        ask(3, Op.READ),
-        ask(4, Op.APPEND, bodies=[b"d"], match=1),
+        packet_of(2, Op.APPEND, bodies=[b"b", b"c"], match=1),
+        packet_of(3, Op.READ),
+        packet_of(4, Op.APPEND, bodies=[b"d"], match=1),
         p.PING,
     )
     replies = {packet[1:5]: packet for packet in answers if packet[0] == 0x93}
-    assert told(replies[p.u32(1)])[2]["first"] == 0
-    assert told(replies[p.u32(2)])[2]["first"] == 1
+    assert answer_of(replies[p.u32(1)])[2]["first"] == 0
+    assert answer_of(replies[p.u32(2)])[2]["first"] == 1
     assert bodies(replies[p.u32(3)]) == [b"a", b"b", b"c"]
     assert p.nack(0x92, 0x44, p.u32(4)) in answers
     assert p.PONG in answers and any(packet[0] == 7 for packet in answers)
@@ -67,8 +67,8 @@ def test_requests_of_one_read_are_carried_out_in_order_and_answered_in_one_write
 
 def test_what_was_not_negotiated_is_dropped() -> None:
     """P2P-26."""
-    line = Rig().greeted(tags={p.EXTENSIONS: b"\x90\x91"})
-    assert line.ask(ask(1, Op.CREATE), p.PING) == [p.PONG]
+    line = Rig().logged_in(tags={p.EXTENSIONS: b"\x90\x91"})
+    assert line.ask(packet_of(1, Op.CREATE), p.PING) == [p.PONG]
 
 
 def test_a_malformed_request_is_refused_with_what_it_has() -> None:
@@ -81,33 +81,36 @@ def test_a_malformed_request_is_refused_with_what_it_has() -> None:
 
 def test_a_waiting_read_is_answered_by_an_append_and_by_its_time() -> None:
     rig = Rig()
-    line, other = line_with_stream(rig), rig.greeted(tags=EXTENSIONS)
-    assert line.ask(ask(1, Op.READ, wait_ms=WAIT_MS), ask(2, Op.READ, wait_ms=2 * WAIT_MS)) == []
+    line, other = line_with_stream(rig), rig.logged_in(tags=EXTENSIONS)
+    assert (
+        line.ask(packet_of(1, Op.READ, wait_ms=WAIT_MS), packet_of(2, Op.READ, wait_ms=2 * WAIT_MS))
+        == []
+    )
     assert waiting(other) == 2
     rig.advance(WAIT_MS / 1000 + 0.01)
     (first,) = line.heard()
-    assert told(first)[0] == 1 and bodies(first) == []
-    other.ask(ask(1, Op.APPEND, bodies=[b"x"]))
+    assert answer_of(first)[0] == 1 and bodies(first) == []
+    other.ask(packet_of(1, Op.APPEND, bodies=[b"x"]))
     (second,) = line.heard()
-    assert told(second)[0] == 2 and bodies(second) == [b"x"]
+    assert answer_of(second)[0] == 2 and bodies(second) == [b"x"]
 
 
 @pytest.mark.parametrize("end", ["eof", "goodbye"])
 def test_who_says_nothing_more_gets_answers_but_waits_no_more(end: str) -> None:
     rig = Rig()
-    line, other = line_with_stream(rig), rig.greeted(tags=EXTENSIONS)
+    line, other = line_with_stream(rig), rig.logged_in(tags=EXTENSIONS)
     line.connection.received(
         p.framed(
-            ask(1, Op.READ, wait_ms=WAIT_MS),
-            ask(2, Op.READ, sequence=1, wait_ms=WAIT_MS),
-            ask(3, Op.APPEND, bodies=[b"x"]),
+            packet_of(1, Op.READ, wait_ms=WAIT_MS),
+            packet_of(2, Op.READ, sequence=1, wait_ms=WAIT_MS),
+            packet_of(3, Op.APPEND, bodies=[b"x"]),
             *([p.GOODBYE] if end == "goodbye" else []),
         )
     )
     if end == "eof":
         line.eof()
     rig.settle()
-    answers = [told(packet) for packet in line.heard()]
+    answers = [answer_of(packet) for packet in line.heard()]
     assert sorted(number for number, _, _ in answers) == [1, 3] and line.wire.closed
     line.end()
     assert waiting(other) == 0
@@ -115,30 +118,30 @@ def test_who_says_nothing_more_gets_answers_but_waits_no_more(end: str) -> None:
 
 def test_with_a_connection_its_reads_end() -> None:
     rig = Rig()
-    line, other = line_with_stream(rig), rig.greeted(tags=EXTENSIONS)
-    line.say(*(ask(number, Op.READ, wait_ms=WAIT_MS) for number in range(1, 11)))
+    line, other = line_with_stream(rig), rig.logged_in(tags=EXTENSIONS)
+    line.say(*(packet_of(number, Op.READ, wait_ms=WAIT_MS) for number in range(1, 11)))
     assert waiting(other) == 10
     line.end()
     assert waiting(other) == 0
-    other.ask(ask(1, Op.APPEND, bodies=[b"x"]))
+    other.ask(packet_of(1, Op.APPEND, bodies=[b"x"]))
     assert line.heard() == []
 
 
 def test_a_cancelled_read_is_not_answered_and_its_place_is_free() -> None:
     line = line_with_stream(Rig())
-    line.say(*(ask(number, Op.READ, wait_ms=WAIT_MS) for number in range(1, 65)))
-    assert line.ask(ask(65, Op.DESCRIBE)) == [p.nack(0x92, 0x26, p.u32(65))]
+    line.say(*(packet_of(number, Op.READ, wait_ms=WAIT_MS) for number in range(1, 65)))
+    assert line.ask(packet_of(65, Op.DESCRIBE)) == [p.nack(0x92, 0x26, p.u32(65))]
     assert line.ask(p.stream(1, Op.CANCEL, b"")) == []
     assert waiting(line) == 63
-    answers = line.ask(ask(66, Op.APPEND, bodies=[b"x"]))
-    assert sorted(told(packet)[0] for packet in answers) == [*range(2, 65), 66]
+    answers = line.ask(packet_of(66, Op.APPEND, bodies=[b"x"]))
+    assert sorted(answer_of(packet)[0] for packet in answers) == [*range(2, 65), 66]
 
 
 def test_an_answer_larger_than_the_packets_of_the_other_end_comes_in_parts() -> None:
     rig = Rig()
-    line_with_stream(rig).ask(ask(1, Op.APPEND, bodies=[bytes(range(256)) * 20]))
-    small = rig.greeted(tags=EXTENSIONS | {p.PACKET_MAX: p.u32(1024)})
-    parts = small.ask(ask(2, Op.READ))
+    line_with_stream(rig).ask(packet_of(1, Op.APPEND, bodies=[bytes(range(256)) * 20]))
+    small = rig.logged_in(tags=EXTENSIONS | {p.PACKET_MAX: p.u32(1024)})
+    parts = small.ask(packet_of(2, Op.READ))
     assert len(parts) == 6 and all(len(part) <= 1024 for part in parts)
     assert [part[5] for part in parts] == [0x83] * 5 + [3]
     whole = parts[-1][:6] + b"".join(part[6:] for part in parts)
@@ -150,11 +153,11 @@ def test_who_does_not_read_the_answers_is_read_no_further() -> None:
     rig = Rig()
     line = line_with_stream(rig)
     for _ in range(4):
-        line.ask(ask(1, Op.APPEND, bodies=[bytes(500_000)]))
+        line.ask(packet_of(1, Op.APPEND, bodies=[bytes(500_000)]))
     line.wire.reads = False
     for number in range(10):
         if not line.wire.paused:
-            line.say(ask(number, Op.READ, bytes_max=2**20))
+            line.say(packet_of(number, Op.READ, bytes_max=2**20))
     assert line.wire.paused and line.wire.unsent_bytes < 8 * 2**20
     line.wire.reads = True
     line.read()
@@ -163,14 +166,14 @@ def test_who_does_not_read_the_answers_is_read_no_further() -> None:
 
 def test_a_crash_of_the_stream_is_told_to_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     line = line_with_stream(Rig())
-    assert line.ask(ask(1, Op.READ, wait_ms=WAIT_MS)) == []
+    assert line.ask(packet_of(1, Op.READ, wait_ms=WAIT_MS)) == []
 
     def fail(*args: object) -> None:
         raise RuntimeError("on purpose")
 
     with monkeypatch.context() as patch:
         patch.setattr("millpond.actors.streams.stream.Stream.handle", fail)
-        answers = line.ask(ask(2, Op.APPEND, bodies=[b"x"]))
+        answers = line.ask(packet_of(2, Op.APPEND, bodies=[b"x"]))
     refused = [p.nack(0x92, 0xFE, p.u32(number)) for number in (1, 2)]
     assert sorted(answers) == refused
 

@@ -45,23 +45,23 @@ class Names:
         return [(b"b", 1), (b"orders", 3)]
 
 
-class Asker:
-    """One end of a desk."""
+class Client:
+    """One end of a requests."""
 
     def __init__(self, packet_bytes_max: int = 2**20) -> None:
-        self.desk = StreamRequests(lambda: NOW, Names(), packet_bytes_max)
+        self.requests = StreamRequests(lambda: NOW, Names(), packet_bytes_max)
 
     def say(self, operation: int, number: int = 7, /, **fields: Any) -> list[p.Packet]:
         return self.say_raw(operation, number, msgspec.msgpack.encode(fields))
 
     def say_raw(self, operation: int, number: int, body: bytes) -> list[p.Packet]:
-        return list(map(p.decode, self.desk.take(p.Stream(number, operation, body))))
+        return list(map(p.decode, self.requests.take(p.Stream(number, operation, body))))
 
     def asked(self) -> list[tuple[bytes, list[StreamRequest]]]:
-        return [(cell, requests) for cell, requests, _ in self.desk.batches()]
+        return [(cell, requests) for cell, requests, _ in self.requests.batches()]
 
     def hear(self, reply: Any) -> list[p.Packet]:
-        return list(map(p.decode, self.desk.answered(reply)))
+        return list(map(p.decode, self.requests.answered(reply)))
 
 
 def refused(code: Code, number: int = 7) -> list[p.Packet]:
@@ -120,14 +120,14 @@ def test_a_request_reaches_the_cell_of_its_stream(
     operation: Operation, fields: dict[str, Any], request_: StreamRequest
 ) -> None:
     """3g: packets 0x92; the number of the request is the packet's."""
-    asker = Asker()
+    asker = Client()
     assert asker.say(operation, stream=b"s", **fields) == []
     assert asker.asked() == [(CELL, [request_])]
     assert asker.asked() == []
 
 
 def test_requests_of_one_read_are_one_batch_for_each_stream_in_their_order() -> None:
-    asker = Asker()
+    asker = Client()
     for number, name in enumerate((b"s", b"t", b"s")):
         asker.say(Operation.DESCRIBE, number, stream=name)
     both = [(CELL, [m.Describe(0), m.Describe(2)]), (stream_cell(b"t"), [m.Describe(1)])]
@@ -135,7 +135,7 @@ def test_requests_of_one_read_are_one_batch_for_each_stream_in_their_order() -> 
 
 
 def test_topics_are_asked_of_their_catalogue() -> None:
-    asker = Asker()
+    asker = Client()
     asker.say(Operation.CREATE_TOPIC, 1, topic=b"orders", partitions=3)
     asker.say(Operation.DELETE_TOPIC, 2, topic=b"orders")
     wanted: list[StreamRequest] = [m.CreateTopic(1, b"orders", 3), m.DeleteTopic(2, b"orders")]
@@ -187,13 +187,13 @@ def test_an_answer_goes_back_as_a_map(
     reply: Any, operation: Operation, told: dict[str, Any]
 ) -> None:
     """3g: packets 0x93."""
-    asker = Asker()
+    asker = Client()
     asker.say(operation, stream=b"s", **_needed(operation))
     (answer,) = asker.hear(reply)
     assert isinstance(answer, p.StreamReply)
     assert (answer.request_id, answer.operation) == (7, operation)
     assert msgspec.msgpack.decode(answer.body) == told
-    assert asker.desk.is_idle
+    assert asker.requests.is_idle
     assert asker.hear(reply) == [], "answered once"
 
 
@@ -209,7 +209,7 @@ def _needed(operation: Operation) -> dict[str, Any]:
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN_STREAM, Code.FENCED, Code.BUFFER_FULL])
 def test_a_refusal_of_a_stream_is_a_nack_with_the_request_id(code: Code) -> None:
-    asker = Asker()
+    asker = Client()
     asker.say(Operation.DESCRIBE, stream=b"s")
     assert asker.hear(m.StreamFailed(7, code)) == refused(code)
     asker.say(Operation.DESCRIBE, stream=b"s")
@@ -254,30 +254,30 @@ def test_a_refusal_of_a_stream_is_a_nack_with_the_request_id(code: Code) -> None
     ],
 )
 def test_what_cannot_be_asked_is_refused(operation: int, fields: dict[str, Any]) -> None:
-    asker = Asker()
+    asker = Client()
     assert asker.say(operation, **fields) == refused(Code.MALFORMED)
-    assert asker.asked() == [] and asker.desk.is_idle
+    assert asker.asked() == [] and asker.requests.is_idle
 
 
 def test_hostile_bodies_are_refused() -> None:
-    asker = Asker()
+    asker = Client()
     nested = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
     for operation in Operation:
         for body in (b"", b"\xc1", b"\x81", nested, b"\x80\x80", b"\xdf" + b"\xff" * 4):
             if operation is not Operation.CANCEL:
                 assert asker.say_raw(operation, 7, body) == refused(Code.MALFORMED)
-    assert asker.asked() == [] and asker.desk.is_idle
+    assert asker.asked() == [] and asker.requests.is_idle
 
 
 def test_an_append_has_a_thousand_records_at_most() -> None:
-    asker = Asker()
+    asker = Client()
     assert asker.say(Operation.APPEND, 1, stream=b"s", bodies=[b"x"] * 1000) == []
     told = asker.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"] * 1001)
     assert told == refused(Code.DATA_TOO_LARGE, 2)
 
 
 def test_names_and_topics_are_told_page_by_page() -> None:
-    asker = Asker()
+    asker = Client()
 
     def page(operation: Operation, **fields: Any) -> Any:
         (answer,) = asker.say(operation, **fields)
@@ -294,11 +294,11 @@ def test_names_and_topics_are_told_page_by_page() -> None:
     assert page(Operation.LIST_TOPICS, after=b"b") == {"topics": topics[1:], "more": False}
     assert page(Operation.LIST_TOPICS, topic=b"orders") == {"topics": topics[1:], "more": False}
     assert page(Operation.LIST_TOPICS, topic=b"none") == {"topics": [], "more": False}
-    assert asker.desk.is_idle
+    assert asker.requests.is_idle
 
 
 def test_a_large_answer_comes_in_parts() -> None:
-    asker = Asker(packet_bytes_max=1024)
+    asker = Client(packet_bytes_max=1024)
     asker.say(Operation.READ, stream=b"s")
     record = bytes(range(256)) * 20
     parts = asker.hear(m.Records(7, [m.RecordColumns(0, [record], 1, Position(1, 0))], 1, 1, 1))
@@ -311,7 +311,7 @@ def test_a_large_answer_comes_in_parts() -> None:
 
 
 def test_so_many_requests_are_under_way_and_no_more() -> None:
-    asker = Asker()
+    asker = Client()
     for number in range(REQUESTS_MAX):
         assert asker.say(Operation.DESCRIBE, number, stream=b"s") == []
     assert asker.say(Operation.DESCRIBE, 99, stream=b"s") == refused(Code.BUFFER_FULL, 99)
@@ -320,7 +320,7 @@ def test_so_many_requests_are_under_way_and_no_more() -> None:
 
 
 def test_a_number_is_used_once_at_a_time() -> None:
-    asker = Asker()
+    asker = Client()
     asker.say(Operation.DESCRIBE, stream=b"s")
     assert asker.say(Operation.TRIM, stream=b"s") == refused(Code.MALFORMED)
     (answer,) = asker.hear(m.Done(7))
@@ -328,7 +328,7 @@ def test_a_number_is_used_once_at_a_time() -> None:
 
 
 def test_reads_share_what_their_answers_may_take() -> None:
-    asker = Asker()
+    asker = Client()
     for number in range(REQUESTS_MAX):
         asker.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
     ((_, requests),) = asker.asked()
@@ -347,7 +347,7 @@ def test_reads_share_what_their_answers_may_take() -> None:
 
 
 def test_a_read_is_given_up_and_not_answered() -> None:
-    asker = Asker()
+    asker = Client()
     asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
     asker.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"])
     for number in (1, 1, 2, 99):
@@ -356,24 +356,24 @@ def test_a_read_is_given_up_and_not_answered() -> None:
     assert requests[2:] == [m.CancelRead(1)]
     assert asker.hear(m.Records(1, [SPAN], 7, 7, 9)) == []
     assert len(asker.hear(m.Appended(2, 0, 1, Position(1, 0), 1, 1))) == 1
-    assert asker.desk.is_idle
+    assert asker.requests.is_idle
 
 
 def test_at_the_end_of_input_only_waiting_reads_are_given_up() -> None:
-    asker = Asker()
+    asker = Client()
     asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
     asker.say(Operation.READ, 2, stream=b"s")
     asker.asked()
-    asker.desk.stop_waiting()
-    assert asker.asked() == [(CELL, [m.CancelRead(1)])] and not asker.desk.is_idle
+    asker.requests.stop_waiting()
+    assert asker.asked() == [(CELL, [m.CancelRead(1)])] and not asker.requests.is_idle
     assert len(asker.hear(m.Records(2, [], 0, 0, 0))) == 1
-    assert asker.desk.is_idle
+    assert asker.requests.is_idle
 
 
 def test_with_the_connection_all_reads_end() -> None:
-    asker = Asker()
+    asker = Client()
     asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
     asker.say(Operation.READ, 2, stream=b"t")
     asker.say(Operation.APPEND, 3, stream=b"u", bodies=[b"x"])
-    assert asker.desk.leave() == [CELL, stream_cell(b"t")]
+    assert asker.requests.leave() == [CELL, stream_cell(b"t")]
     assert asker.hear(m.Appended(3, 0, 1, Position(1, 0), 1, 1)) == []

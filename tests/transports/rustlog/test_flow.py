@@ -30,31 +30,31 @@ class LongNames(NoTopics):
 
 
 def connect() -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRequest]]:
-    host, wire = ScriptedNode(), RecordedWire()
-    host.directory = LongNames()
-    connection = rustlog_connection(1, host, RustlogSettings(flow=FLOW))
+    node, wire = ScriptedNode(), RecordedWire()
+    node.directory = LongNames()
+    connection = rustlog_connection(1, node, RustlogSettings(flow=FLOW))
     connection.opened(wire)
-    return host, wire, connection
+    return node, wire, connection
 
 
 def test_errors_longer_than_their_requests_leave_in_turns() -> None:
-    host, wire, connection = connect()
+    node, wire, connection = connect()
     connection.received(ABSENT * 100)
     one = len(wire.written) // 2
-    assert one > 25_000 and wire.paused and connection.deadline == host.time
-    host.pass_time(connection, 0)
+    assert one > 25_000 and wire.paused and connection.deadline == node.time
+    node.pass_time(connection, 0)
     assert len(wire.written) == 100 * one and not wire.paused
 
 
 def test_answers_behind_a_request_that_takes_long_are_bounded() -> None:
-    host, wire, connection = connect()
+    node, wire, connection = connect()
     connection.received(PRODUCE)
     for _ in range(10):
         connection.received(ABSENT * 5)
-        host.pass_time(connection, 0)
+        node.pass_time(connection, 0)
     kept = sum(len(each.data) for each in connection._early_replies.values())  # type: ignore
     assert 200_000 < kept < 260_000 and wire.paused and not wire.written
-    host.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
-    host.pass_time(connection, 0)
+    node.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
+    node.pass_time(connection, 0)
     assert wire.written.count(b"TOPIC_NOT_FOUND") == 0
     assert wire.written.count(b"not found") == 50 and not wire.paused

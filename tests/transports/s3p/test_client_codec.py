@@ -67,7 +67,7 @@ EXAMPLES = [
 ]
 
 
-def heard(wire: bytes, limits: ReplyLimits | None = None) -> tuple[list[Reply], str | None]:
+def decoded(wire: bytes, limits: ReplyLimits | None = None) -> tuple[list[Reply], str | None]:
     """What a client makes of the bytes in one piece; byte by byte it is the same."""
     whole, single = ReplyDecoder(limits), ReplyDecoder(limits)
     found = whole.feed(wire)
@@ -84,7 +84,7 @@ def heard(wire: bytes, limits: ReplyLimits | None = None) -> tuple[list[Reply], 
 )
 def test_replies_both_ways(text: str, encoded: bytes, reply: Reply) -> None:
     assert encoded == w(text)
-    assert heard(encoded) == ([reply], None)
+    assert decoded(encoded) == ([reply], None)
 
 
 @given(st.lists(st.integers(0, 1000)), st.integers(1, 3))
@@ -158,7 +158,7 @@ def test_s3p_02_s3p_43_an_error_is_one_line_of_printable_ascii(text: str) -> Non
     assert line.endswith(b"\r\n")
     assert len(line) <= 203
     assert all(0x20 <= byte <= 0x7E for byte in line[:-2])
-    (found,), error = heard(line)
+    (found,), error = decoded(line)
     assert isinstance(found, ErrorReply) and found.code == "ERR_STREAM_EXISTS" and error is None
 
 
@@ -185,7 +185,7 @@ def test_what_is_no_reply_ends_the_stream(text: str) -> None:
     """S3P-01 to S3P-06, S3P-43 from the other end: a client is as strict, and as bounded."""
     before = w("+OK~$3~1-2~*0~")
     for behind in (b"", b"~", before):
-        found, error = heard(before + w(text) + behind, LIMITS)
+        found, error = decoded(before + w(text) + behind, LIMITS)
         assert found == [Ok(), Id(Position(1, 2)), Records([])]
         assert error is not None
 
@@ -201,7 +201,7 @@ def test_what_is_no_reply_ends_the_stream(text: str) -> None:
     ],
 )
 def test_whole_replies_beyond_a_limit(wire: bytes) -> None:
-    found, error = heard(wire, LIMITS)
+    found, error = decoded(wire, LIMITS)
     assert found == [] and error is not None
 
 
@@ -209,6 +209,6 @@ def test_limits_of_replies_at_their_edge() -> None:
     """At the edge; one beyond is among what is malformed."""
     records = [(Position(0, n), b"x" * size) for n, size in enumerate((40, 40, 9, 1))]
     wire = encode_records([span([body for _, body in records], 0, 0)])
-    assert heard(wire, LIMITS) == ([Records(records)], None)
-    found, error = heard(w("-" + "x" * 30 + "~"), LIMITS)
+    assert decoded(wire, LIMITS) == ([Records(records)], None)
+    found, error = decoded(w("-" + "x" * 30 + "~"), LIMITS)
     assert found == [ErrorReply("x" * 30, "")] and error is None

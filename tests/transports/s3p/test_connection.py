@@ -70,13 +70,13 @@ def records(number: int, *bodies: bytes) -> Records:
     return Records(number, spans, len(bodies), len(bodies), 7)
 
 
-class Line:
+class ScriptedConnection:
     """A connection on a wire that records."""
 
-    def __init__(self, settings: S3pSettings | None = None, host: ScriptedNode | None = None):
-        self.host = host or ScriptedNode()
+    def __init__(self, settings: S3pSettings | None = None, node: ScriptedNode | None = None):
+        self.node = node or ScriptedNode()
         self.wire = RecordedWire()
-        self.connection = s3p_connection(1, self.host, settings or S3pSettings())
+        self.connection = s3p_connection(1, self.node, settings or S3pSettings())
         self.connection.opened(self.wire)
 
     def say(self, *commands: bytes) -> None:
@@ -89,135 +89,135 @@ class Line:
         return data
 
     def asked(self) -> list[StreamRequest]:
-        requests = [request for _, request in self.host.asked]
-        self.host.asked.clear()
+        requests = [request for _, request in self.node.asked]
+        self.node.asked.clear()
         return requests
 
 
 def test_each_command_is_a_request_with_the_next_number() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(create(), append(b"a", b"b", ms=b"50"), array(b"DELETE", b"orders", []))
     assert line.asked() == [Create(0), Append(1, [b"a", b"b"], 50), Delete(2)]
-    assert line.host.batches == [(ORDERS, 3)]
-    line.host.answer(Done(0), appended(1, 50, 1), Done(2))
+    assert line.node.batches == [(ORDERS, 3)]
+    line.node.answer(Done(0), appended(1, 50, 1), Done(2))
     assert line.heard() == b"+OK\r\n$4\r\n50-1\r\n+OK\r\n"
 
 
 def test_s3p_46_answers_leave_in_the_order_of_the_commands_across_streams() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), append(b"2", name=b"others"), append(b"3"), append(b"4"))
-    assert line.host.batches == [(ORDERS, 1), (OTHERS, 1), (ORDERS, 2)]
-    line.host.answer(appended(2, 9), appended(3, 9, 1))
-    line.host.answer(appended(1, 8))
+    assert line.node.batches == [(ORDERS, 1), (OTHERS, 1), (ORDERS, 2)]
+    line.node.answer(appended(2, 9), appended(3, 9, 1))
+    line.node.answer(appended(1, 8))
     assert line.heard() == b""
-    line.host.answer(appended(0))
+    line.node.answer(appended(0))
     assert line.heard() == b"$3\r\n7-0\r\n$3\r\n8-0\r\n$3\r\n9-0\r\n$3\r\n9-1\r\n"
 
 
 def test_s3p_46_what_is_behind_a_waiting_read_waits() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000), append(b"2"), append(b"3", name=b"others"))
     first, waiting = line.asked()
-    assert isinstance(waiting, Read) and waiting.wait_until == line.host.time + 1
-    line.host.answer(appended(first.number))
+    assert isinstance(waiting, Read) and waiting.wait_until == line.node.time + 1
+    line.node.answer(appended(first.number))
     assert line.heard() == b"$3\r\n7-0\r\n"
     line.say(append(b"4"))
     assert line.asked() == []
-    line.host.answer(records(1, b"x"))
+    line.node.answer(records(1, b"x"))
     assert line.asked() == [Append(2, [b"2"]), Append(3, [b"3"]), Append(4, [b"4"])]
-    line.host.answer(appended(2), appended(3), appended(4))
+    line.node.answer(appended(2), appended(3), appended(4))
     assert line.heard() == b"*2\r\n$3\r\n7-0\r\n$1\r\nx\r\n" + b"$3\r\n7-0\r\n" * 3
 
 
 @pytest.mark.parametrize("first", [read(), trim()])
 def test_nothing_passes_a_read_or_a_trim_that_the_store_looks_for(first: bytes) -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(first, append(b"1"), read(), read(name=b"others"))
     assert len(line.asked()) == 1
-    line.host.answer(records(0) if b"READ" in first else Done(0))
+    line.node.answer(records(0) if b"READ" in first else Done(0))
     assert [type(each) for each in line.asked()] == [Append, Read]
-    line.host.answer(appended(1))
+    line.node.answer(appended(1))
     assert line.asked() == []
-    line.host.answer(records(2))
+    line.node.answer(records(2))
     assert [type(each) for each in line.asked()] == [Read]
 
 
 def test_s3a_26_read_ahead_is_bounded_behind_a_waiting_read_only() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(read(BLOCK=1000))
     line.say(append(bytes(2**15) + b"x"))
     assert not line.wire.paused
     line.say(append(bytes(2**16)))
     assert line.wire.paused
-    line.host.answer(records(0))
+    line.node.answer(records(0))
     assert not line.wire.paused and len(line.asked()) == 3
 
 
 def test_s3a_26_an_end_while_a_read_waits_ends_the_wait_and_answers_the_rest() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(read(BLOCK=1000), append(b"1"), read(BLOCK=1000))
     line.asked()
     line.connection.eof()
     assert line.asked() == [FinishRead(0)]
-    line.host.answer(records(0))
+    line.node.answer(records(0))
     following, last = line.asked()
     assert following == Append(1, [b"1"])
     assert isinstance(last, Read) and last.wait_until == 0.0
-    line.host.answer(appended(1))
-    line.host.answer(records(2, b"1"))
+    line.node.answer(appended(1))
+    line.node.answer(records(2, b"1"))
     assert line.heard() == b"*0\r\n$3\r\n7-0\r\n*2\r\n$3\r\n7-0\r\n$1\r\n1\r\n"
     assert line.wire.closed
 
 
 def test_s3p_40_s3a_30_an_end_behind_a_read_whose_answer_is_under_way() -> None:
     """What there is the client gets, also behind a commit that is not done, or from the disk."""
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000))
     line.asked()
     line.connection.eof()
     assert line.asked() == [FinishRead(1)]
-    line.host.answer(Failed(FinishRead(1), Code.QUARANTINED))
-    line.host.answer(appended(0))
+    line.node.answer(Failed(FinishRead(1), Code.QUARANTINED))
+    line.node.answer(appended(0))
     assert line.heard() == b"$3\r\n7-0\r\n" and not line.wire.closed
-    line.host.answer(records(1, b"1"))
+    line.node.answer(records(1, b"1"))
     assert line.heard() == b"*2\r\n$3\r\n7-0\r\n$1\r\n1\r\n" and line.wire.closed
 
 
 def test_s3a_30_an_end_right_after_a_command_is_no_reason_not_to_answer() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(create())
     line.connection.eof()
     assert not line.wire.closed
-    line.host.answer(Done(0))
+    line.node.answer(Done(0))
     assert line.heard() == b"+OK\r\n" and line.wire.closed
 
 
 def test_s3p_49_an_end_in_the_middle_of_a_command_executes_nothing() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"never")[:-3])
     line.connection.eof()
     assert line.asked() == [] and line.heard() == b"" and line.wire.closed
 
 
 def test_s3p_49_a_client_that_is_gone_waits_no_longer() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(read(BLOCK=1000), append(b"1"))
     line.asked()
     line.connection.ended()
-    assert line.host.detached == [ORDERS] and line.host.connections == set()
-    line.host.answer(records(0, b"late"))
+    assert line.node.detached == [ORDERS] and line.node.connections == set()
+    line.node.answer(records(0, b"late"))
     assert line.asked() == [] and line.heard() == b""
 
 
 def test_s3p_44_what_came_before_an_error_is_answered_and_nothing_after_it() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000), append(b"2"), b":1\r\n", append(b"never"))
     line.say(append(b"never"))
-    line.host.answer(appended(0))
-    line.host.answer(records(1))
+    line.node.answer(appended(0))
+    line.node.answer(records(1))
     assert [type(each) for each in line.asked()] == [Append, Read, Append]
     assert not line.wire.closed
-    line.host.answer(appended(2))
+    line.node.answer(appended(2))
     heard = line.heard()
     assert heard.startswith(b"$3\r\n7-0\r\n*0\r\n$3\r\n7-0\r\n-ERR_BAD_FORMAT ")
     assert heard.endswith(b"\r\n") and heard.count(b"-ERR") == 1 and line.wire.closed
@@ -245,10 +245,10 @@ SOFT = [
 def test_s3p_45_soft_errors_leave_the_connection_open(
     command: bytes, code: Code, answer: bytes
 ) -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(command, create())
-    line.host.answer(StreamFailed(0, code, last_id=Position(1700000001234, 1)))
-    line.host.answer(Done(1))
+    line.node.answer(StreamFailed(0, code, last_id=Position(1700000001234, 1)))
+    line.node.answer(Done(1))
     assert line.heard() == answer + b"+OK\r\n" and not line.wire.closed
 
 
@@ -267,33 +267,33 @@ FATAL = [
 def test_s3a_36_what_has_no_code_of_its_own_ends_the_connection(
     code: Code, answer: bytes, is_refused: bool
 ) -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), append(b"2"), append(b"3"), append(b"4", name=b"others"))
     first, second, third, _ = line.asked()
     failure: Reply = Failed(second, code) if is_refused else StreamFailed(second.number, code)
-    line.host.answer(appended(third.number))
-    line.host.answer(appended(first.number), failure)
-    line.host.answer(appended(3))
+    line.node.answer(appended(third.number))
+    line.node.answer(appended(first.number), failure)
+    line.node.answer(appended(3))
     assert line.heard() == b"$3\r\n7-0\r\n" + answer and line.wire.closed
 
 
 def test_s3a_36_a_client_that_may_not_come_in_is_told_at_its_first_command() -> None:
-    host = ScriptedNode()
-    host.is_admitting = False
-    line = Line(host=host)
-    assert line.heard() == b"" and host.greetings == 0
+    node = ScriptedNode()
+    node.admits_clients = False
+    line = ScriptedConnection(node=node)
+    assert line.heard() == b"" and node.handshakes == 0
     line.say(create())
     assert line.heard() == b"-ERR_LIMITS access refused\r\n"
-    assert line.wire.closed and line.asked() == [] and host.counters.refused == 1
+    assert line.wire.closed and line.asked() == [] and node.counters.refused == 1
 
 
 def test_s3p_48_one_connection_too_many_is_told_so() -> None:
-    host = ScriptedNode()
-    host.is_spacious = False
-    line = Line(host=host)
+    node = ScriptedNode()
+    node.accepts_connections = False
+    line = ScriptedConnection(node=node)
     assert line.heard() == b"-ERR_LIMITS too many connections\r\n" and line.wire.closed
     line.connection.ended()
-    assert host.connections == set()
+    assert node.connections == set()
 
 
 def settings(**flow: int | float) -> S3pSettings:
@@ -302,155 +302,155 @@ def settings(**flow: int | float) -> S3pSettings:
 
 @pytest.mark.parametrize("said", [b"", create()[:-4]], ids=["between", "within"])
 def test_s3a_31_an_idle_connection_is_closed_without_a_word(said: bytes) -> None:
-    line = Line(settings(idle_s=10))
-    line.host.pass_time(line.connection, 8)
+    line = ScriptedConnection(settings(idle_s=10))
+    line.node.pass_time(line.connection, 8)
     if said:
         line.say(said)
-    line.host.pass_time(line.connection, 1.9 if not said else 9.9)
+    line.node.pass_time(line.connection, 1.9 if not said else 9.9)
     assert not line.wire.is_over
-    line.host.pass_time(line.connection, 0.2)
+    line.node.pass_time(line.connection, 0.2)
     assert line.wire.closed and line.heard() == b""
 
 
 def test_s3a_31_an_idle_timer_throws_nothing_away() -> None:
-    line = Line(settings(idle_s=10))
+    line = ScriptedConnection(settings(idle_s=10))
     for byte in create():
         line.say(bytes((byte,)))
-        line.host.pass_time(line.connection, 9.5)
+        line.node.pass_time(line.connection, 9.5)
     assert line.asked() == [Create(0)]
 
 
 def test_s3a_31_a_waiting_read_is_not_idle_and_what_follows_it_counts_from_its_answer() -> None:
-    line = Line(settings(idle_s=10))
+    line = ScriptedConnection(settings(idle_s=10))
     line.say(read(BLOCK=60000))
-    line.host.pass_time(line.connection, 55)
-    line.host.answer(records(0))
-    line.host.pass_time(line.connection, 9.9)
+    line.node.pass_time(line.connection, 55)
+    line.node.answer(records(0))
+    line.node.pass_time(line.connection, 9.9)
     assert line.heard() == b"*0\r\n" and not line.wire.closed
-    line.host.pass_time(line.connection, 0.2)
+    line.node.pass_time(line.connection, 0.2)
     assert line.wire.closed
 
 
 def test_a_client_that_does_not_read_is_read_no_further_and_aborted_in_the_end() -> None:
-    line = Line(settings(idle_s=10, unread_bytes_max=1000))
+    line = ScriptedConnection(settings(idle_s=10, unread_bytes_max=1000))
     line.wire.high_water_bytes = 1000
     line.wire.reads = False
     line.say(read())
-    line.host.answer(records(0, bytes(2000)))
+    line.node.answer(records(0, bytes(2000)))
     assert line.wire.paused
     line.say(read())  # what was on its way
     assert len(line.asked()) == 1
-    line.host.pass_time(line.connection, 19)
+    line.node.pass_time(line.connection, 19)
     line.wire.unsent_bytes -= 1
-    line.host.pass_time(line.connection, 10)
+    line.node.pass_time(line.connection, 10)
     assert not line.wire.is_over
-    line.host.pass_time(line.connection, 20)
-    assert line.wire.aborted and line.host.counters.stalled == 1
+    line.node.pass_time(line.connection, 20)
+    assert line.wire.aborted and line.node.counters.stalled == 1
 
 
 def test_a_client_that_reads_again_is_read_again() -> None:
-    line = Line(settings(unread_bytes_max=1000))
+    line = ScriptedConnection(settings(unread_bytes_max=1000))
     line.wire.high_water_bytes = 1000
     line.wire.reads = False
     line.say(read())
-    line.host.answer(records(0, bytes(2000)))
+    line.node.answer(records(0, bytes(2000)))
     line.say(read(), append(b"1"))
     line.wire.unsent_bytes = 0
     line.connection.uncongested()
     assert len(line.asked()) == 2 and line.wire.paused, "a READ is under way"
-    line.host.answer(records(1))
+    line.node.answer(records(1))
     assert not line.wire.paused and line.asked() == [Append(2, [b"1"])]
 
 
 def test_a_full_mailbox_stops_the_reading() -> None:
-    line = Line()
-    line.host.has_room = False
+    line = ScriptedConnection()
+    line.node.has_capacity = False
     line.say(append(b"1"), append(b"2", name=b"others"), append(b"3"))
-    assert line.host.batches == [(ORDERS, 1)] and line.wire.paused
+    assert line.node.batches == [(ORDERS, 1)] and line.wire.paused
     line.connection.eof()
-    line.host.make_room()
-    assert line.host.batches == [(ORDERS, 1), (OTHERS, 1), (ORDERS, 1)]
-    line.host.answer(appended(0), appended(1), appended(2))
+    line.node.free_mailbox()
+    assert line.node.batches == [(ORDERS, 1), (OTHERS, 1), (ORDERS, 1)]
+    line.node.answer(appended(0), appended(1), appended(2))
     assert line.wire.closed and line.heard().count(b"7-0") == 3
 
 
 def test_requests_under_way_are_bounded_in_bytes() -> None:
-    line = Line(settings(in_flight_bytes_max=1000))
+    line = ScriptedConnection(settings(in_flight_bytes_max=1000))
     line.say(append(bytes(600), name=b"others"), append(bytes(600)), append(bytes(600)))
-    assert line.host.batches == [(OTHERS, 1), (ORDERS, 2)]
+    assert line.node.batches == [(OTHERS, 1), (ORDERS, 2)]
     line.say(append(b"4"))
     assert len(line.asked()) == 3 and line.wire.paused
-    line.host.answer(appended(0), appended(1))
+    line.node.answer(appended(0), appended(1))
     assert line.asked() == []
-    line.host.answer(appended(2))
+    line.node.answer(appended(2))
     assert line.asked() == [Append(3, [b"4"])] and not line.wire.paused
 
 
 def test_large_answers_leave_others_their_turn() -> None:
-    line = Line(settings(pass_bytes_max=1000))
-    host = line.host
-    original = host.submit
+    line = ScriptedConnection(settings(pass_bytes_max=1000))
+    node = line.node
+    original = node.submit
 
     def at_once(cell: bytes, batch: object, now: float) -> bool:
         original(cell, batch, now)  # type: ignore[arg-type]
-        (_, request) = host.asked[-1]
-        host.answer(records(request.number, bytes(600)))
+        (_, request) = node.asked[-1]
+        node.answer(records(request.number, bytes(600)))
         return True
 
-    host.submit = at_once  # type: ignore[method-assign,assignment]
+    node.submit = at_once  # type: ignore[method-assign,assignment]
     line.say(*[read()] * 5)
-    assert len(line.asked()) == 2 and line.connection.deadline == host.time
-    host.pass_time(line.connection, 0)
+    assert len(line.asked()) == 2 and line.connection.deadline == node.time
+    node.pass_time(line.connection, 0)
     assert len(line.asked()) == 3
     assert line.heard().count(bytes(600)) == 5
 
 
 def test_a_node_that_stops_answers_what_it_took_and_closes() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000), append(b"2"))
     line.asked()
     line.connection.start_drain()
     assert line.asked() == [FinishRead(1)] and not line.wire.closed
-    line.host.answer(appended(0), records(1))
+    line.node.answer(appended(0), records(1))
     assert line.heard() == b"$3\r\n7-0\r\n*0\r\n" and line.wire.closed
-    quiet = Line()
+    quiet = ScriptedConnection()
     quiet.connection.start_drain()
     assert quiet.wire.closed and quiet.heard() == b""
 
 
 def test_a_node_that_has_no_patience_left_closes_at_once() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000))
     line.connection.close()
-    assert line.wire.closed and line.host.detached == [ORDERS]
-    line.host.answer(appended(0), records(1))
+    assert line.wire.closed and line.node.detached == [ORDERS]
+    line.node.answer(appended(0), records(1))
     assert line.heard() == b""
 
 
 def test_what_came_and_went_is_counted() -> None:
-    line = Line()
+    line = ScriptedConnection()
     said = create() + append(b"1")
     line.say(said, b"nonsense")
-    counters = line.host.counters
+    counters = line.node.counters
     assert counters.malformed == 1
     traffic = {
-        name: (each.connections, each.requests) for name, each in line.host.protocol_stats.items()
+        name: (each.connections, each.requests) for name, each in line.node.protocol_stats.items()
     }
     assert traffic.pop("s3p") == (1, 2) and set(traffic.values()) == {(0, 0)}
-    assert line.host.protocol_stats["s3p"].bytes_in == len(said) + 8
+    assert line.node.protocol_stats["s3p"].bytes_in == len(said) + 8
 
 
 def test_a_reply_that_was_not_asked_for_is_a_mistake_of_ours() -> None:
     class Strange(StreamReply, frozen=True, gc=False):
         pass
 
-    line = Line()
+    line = ScriptedConnection()
     line.say(create())
     with pytest.raises(AssertionError):
-        line.host.answer(Strange(0))
+        line.node.answer(Strange(0))
 
 
 def test_trim_carries_its_id() -> None:
-    line = Line()
+    line = ScriptedConnection()
     line.say(trim(min_id=b"007-1"))
     assert line.asked() == [Trim(0, Position(7, 1))]

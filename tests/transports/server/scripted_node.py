@@ -52,9 +52,9 @@ class ScriptedNode:
         self.batches: list[tuple[bytes, int]] = []
         self.detached: list[bytes] = []
         self.resumes: list[Callable[[], None]] = []
-        self.has_room = self.is_admitting = self.is_spacious = True
+        self.has_capacity = self.admits_clients = self.accepts_connections = True
         self.connections: set[ServerConnection] = set()
-        self.greetings = 0
+        self.handshakes = 0
         self.rights: dict[bytes, Rights | None] = {}
         self.others = Rights.ALL
         self.bucket: TokenBucket | None = None
@@ -72,7 +72,7 @@ class ScriptedNode:
         for each in batch.messages:
             assert isinstance(each, StreamRequest)
             self.asked.append((cell, each))
-        return self.has_room
+        return self.has_capacity
 
     def on_capacity(self, cell: bytes, resume: Callable[[], None]) -> None:
         self.resumes.append(resume)
@@ -89,17 +89,17 @@ class ScriptedNode:
 
     def register(self, connection: ServerConnection) -> bool:
         self.connections.add(connection)
-        return self.is_spacious
+        return self.accepts_connections
 
     def handshake_done(self, connection: ServerConnection) -> None:
-        self.greetings += 1
+        self.handshakes += 1
 
     def unregister(self, connection: ServerConnection) -> None:
         self.connections.remove(connection)
 
     def may_use_streams(self, principal: Principal) -> bool:
         self.principals.append(principal)
-        return self.is_admitting
+        return self.admits_clients
 
     def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
         return self.rights.get(name, self.others)
@@ -115,9 +115,9 @@ class ScriptedNode:
         self._port.send(replies)
         self._port.flush()
 
-    def make_room(self) -> None:
+    def free_mailbox(self) -> None:
         resumes, self.resumes = self.resumes, []
-        self.has_room = True
+        self.has_capacity = True
         for resume in resumes:
             resume()
 

@@ -8,9 +8,16 @@ from millpond.actors.streams.messages import Done
 from millpond.transports.p2p.connection import first_sample
 from millpond.transports.server.protocol_stats import SAMPLE_GAP_S, ProtocolStats
 from tests.conformance import packets as p
-from tests.conformance.rig import Line as P2pLine
+from tests.conformance.rig import RecordedConnection as P2pLine
 from tests.conformance.rig import Rig
-from tests.transports.s3p.test_connection import Line, append, appended, create, read, records
+from tests.transports.s3p.test_connection import (
+    ScriptedConnection,
+    append,
+    appended,
+    create,
+    read,
+    records,
+)
 from tests.transports.websocket.test_framing import request_of
 
 pytestmark = pytest.mark.wire
@@ -25,7 +32,7 @@ class Held:
 
     def __init__(self) -> None:
         self.rig = Rig()
-        self.line: P2pLine = self.rig.greeted()
+        self.line: P2pLine = self.rig.logged_in()
         reception = self.rig.node.services
         self.protocol_stats = reception.protocol_stats["p2p"]
         self._waiting: list[tuple[bytes, object, float]] = []
@@ -105,7 +112,7 @@ def test_pushes_and_answers_to_others_end_no_sample() -> None:
 
 def test_samples_keep_a_distance_so_that_many_requests_cost_no_more() -> None:
     rig = Rig()
-    line, traffic = rig.greeted(), rig.node.services.protocol_stats["p2p"]
+    line, traffic = rig.logged_in(), rig.node.services.protocol_stats["p2p"]
     for key in range(100):
         line.ask(p.put(key, b"x"))
     assert traffic.latency.count == 1 and traffic.requests == 101
@@ -117,31 +124,31 @@ def test_samples_keep_a_distance_so_that_many_requests_cost_no_more() -> None:
 
 def test_what_has_no_answer_is_not_timed() -> None:
     rig = Rig()
-    line, traffic = rig.greeted(), rig.node.services.protocol_stats["p2p"]
+    line, traffic = rig.logged_in(), rig.node.services.protocol_stats["p2p"]
     rig.advance(1)
     line.ask(p.ack(1), p.PING, p.list_())
     assert traffic.latency.count == 0
 
 
 def test_commands_of_s3p_are_timed_in_their_turn() -> None:
-    line = Line()
-    traffic = line.host.protocol_stats["s3p"]
+    line = ScriptedConnection()
+    traffic = line.node.protocol_stats["s3p"]
     line.say(create(), append(b"1"))
-    line.host.time += 0.5
-    line.host.answer(appended(1))
+    line.node.time += 0.5
+    line.node.answer(appended(1))
     assert timed(traffic) == (0, 0), "it waits for the answer before it"
-    line.host.time += 0.5
-    line.host.answer(Done(0))
+    line.node.time += 0.5
+    line.node.answer(Done(0))
     assert timed(traffic) == (1, 1.0)
 
 
 def test_a_read_that_waits_for_a_record_is_not_timed() -> None:
-    line = Line()
-    traffic = line.host.protocol_stats["s3p"]
+    line = ScriptedConnection()
+    traffic = line.node.protocol_stats["s3p"]
     line.say(read(BLOCK=60_000))
-    line.host.time += 30
-    line.host.answer(records(0, b"new"))
+    line.node.time += 30
+    line.node.answer(records(0, b"new"))
     assert timed(traffic) == (0, 0)
     line.say(append(b"1"))
-    line.host.answer(appended(1))
+    line.node.answer(appended(1))
     assert timed(traffic) == (1, 0)

@@ -67,19 +67,19 @@ def test_connections_of_one_peer_share_and_the_table_is_bounded() -> None:
 
 def test_p2p_24_streams_are_read_on_when_it_is_time() -> None:
     """S3P has no error for it, so nothing is refused: the client waits."""
-    host, wire = ScriptedNode(), RecordedWire()
-    host.bucket = TokenBucket(10, host.time)
-    connection = s3p_connection(1, host, S3pSettings())
+    node, wire = ScriptedNode(), RecordedWire()
+    node.bucket = TokenBucket(10, node.time)
+    connection = s3p_connection(1, node, S3pSettings())
     connection.opened(wire)
     connection.received(append(b"x") * 20)
     connection.received(append(b"y"))
-    assert len(host.asked) == 20 and wire.paused
-    assert host.refusals == [Refusal.TOO_FAST] and host.counters.slowed == 1
-    host.answer(*(appended(number) for number in range(20)))
-    host.pass_time(connection, 0.9)
-    assert len(host.asked) == 20
-    host.pass_time(connection, 0.2)
-    assert len(host.asked) == 21 and not wire.paused and not wire.closed
+    assert len(node.asked) == 20 and wire.paused
+    assert node.refusals == [Refusal.TOO_FAST] and node.counters.slowed == 1
+    node.answer(*(appended(number) for number in range(20)))
+    node.pass_time(connection, 0.9)
+    assert len(node.asked) == 20
+    node.pass_time(connection, 0.2)
+    assert len(node.asked) == 21 and not wire.paused and not wire.closed
 
 
 def test_each_reason_is_counted_and_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,37 +48,37 @@ COMMANDS = {
 
 
 def s3p(**rights: Rights) -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[Command]]:
-    host, wire = host_with(rights), RecordedWire()
-    connection = s3p_connection(1, host, S3pSettings(flow=FlowSettings()))
+    node, wire = node_with(rights), RecordedWire()
+    connection = s3p_connection(1, node, S3pSettings(flow=FlowSettings()))
     connection.opened(wire)
-    return host, wire, connection
+    return node, wire, connection
 
 
-def host_with(rights: dict[str, Rights]) -> ScriptedNode:
-    host = ScriptedNode()
-    host.others = Rights.NONE
-    host.rights = {name.encode(): each for name, each in rights.items()}
-    return host
+def node_with(rights: dict[str, Rights]) -> ScriptedNode:
+    node = ScriptedNode()
+    node.others = Rights.NONE
+    node.rights = {name.encode(): each for name, each in rights.items()}
+    return node
 
 
 @pytest.mark.parametrize(("command", "needed"), COMMANDS.items(), ids=lambda each: repr(each)[:12])
 def test_s3a_36_each_command_takes_one_right_in_its_stream(command: bytes, needed: Rights) -> None:
     for right in EACH:
-        host, wire, connection = s3p(orders=right, others=Rights.ALL)
+        node, wire, connection = s3p(orders=right, others=Rights.ALL)
         connection.received(command)
-        assert len(host.asked) == (right == needed)
+        assert len(node.asked) == (right == needed)
         assert wire.closed is (right != needed)
         assert bytes(wire.written) == (b"" if right == needed else ERR_REFUSED)
-        assert host.refusals == ([] if right == needed else [Refusal.NOT_ALLOWED])
+        assert node.refusals == ([] if right == needed else [Refusal.NOT_ALLOWED])
 
 
 def test_s3a_36_what_came_before_is_answered_and_what_comes_behind_is_not_taken() -> None:
-    host, wire, connection = s3p(orders=PUT)
+    node, wire, connection = s3p(orders=PUT)
     connection.received(append(b"a") + append(b"b") + read() + append(b"c"))
-    assert [len(request.bodies) for _, request in host.asked] == [1, 1]  # type: ignore[attr-defined]
+    assert [len(request.bodies) for _, request in node.asked] == [1, 1]  # type: ignore[attr-defined]
     connection.received(append(b"d"))
-    assert len(host.asked) == 2 and not wire.closed and wire.written == b""
-    host.answer(appended(0), appended(1, 8))
+    assert len(node.asked) == 2 and not wire.closed and wire.written == b""
+    node.answer(appended(0), appended(1, 8))
     assert bytes(wire.written) == b"$3\r\n7-0\r\n$3\r\n8-0\r\n" + ERR_REFUSED and wire.closed
 
 
@@ -102,14 +102,14 @@ class Topics(NoTopics):
 def rustlog(
     **rights: Rights,
 ) -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRequest]]:
-    host, wire = host_with(rights), RecordedWire()
-    host.directory = Topics()
-    connection = rustlog_connection(1, host, RustlogSettings())
+    node, wire = node_with(rights), RecordedWire()
+    node.directory = Topics()
+    connection = rustlog_connection(1, node, RustlogSettings())
     connection.opened(wire)
-    return host, wire, connection
+    return node, wire, connection
 
 
-def heard(wire: RecordedWire) -> list[dict[str, Any]]:
+def received(wire: RecordedWire) -> list[dict[str, Any]]:
     data, found = bytes(wire.written), []
     wire.written.clear()
     while data:
@@ -138,47 +138,47 @@ def test_rla_33_each_request_takes_one_right_and_the_connection_stays(
     """PING shows that it stays."""
     frame = encode_request(asked)
     for right in EACH:
-        host, wire, connection = rustlog(mine=right, others=Rights.ALL)
+        node, wire, connection = rustlog(mine=right, others=Rights.ALL)
         connection.received(frame + encode_request(r.Ping()))
         is_allowed = bool(right & needed)
         assert not wire.closed
         if is_allowed:
-            assert REFUSED_ERROR not in heard(wire) and host.refusals == []
+            assert REFUSED_ERROR not in received(wire) and node.refusals == []
         else:
-            assert heard(wire) == [REFUSED_ERROR, {"type": "Pong"}] and host.asked == []
-            assert host.refusals == [Refusal.NOT_ALLOWED]
+            assert received(wire) == [REFUSED_ERROR, {"type": "Pong"}] and node.asked == []
+            assert node.refusals == [Refusal.NOT_ALLOWED]
 
 
 def test_rla_33_topics_that_one_may_not_see_are_not_told_of() -> None:
     _, wire, connection = rustlog(mine=LIST, absent=GET)
     connection.received(encode_request(r.ListTopics()) + encode_request(r.Fetch("absent", 0, 0, 9)))
-    topics, error = heard(wire)
+    topics, error = received(wire)
     assert [each["name"] for each in topics["topics"]] == ["mine"]
     assert error["details"] == {"available_topics": ["mine"]}
     for name in ("others", "nowhere"):
         connection.received(encode_request(r.Fetch(name, 0, 0, 9)))
-        assert heard(wire) == [REFUSED_ERROR]
+        assert received(wire) == [REFUSED_ERROR]
 
 
 def test_metrics_of_all_topics_take_list_everywhere() -> None:
     for rights, kind in (({"": LIST}, "MetricsFetchResponse"), ({"mine": LIST}, "Error")):
         _, wire, connection = rustlog(**rights)
         connection.received(encode_request(r.MetricsFetch()))
-        (answer,) = heard(wire)
+        (answer,) = received(wire)
         assert answer["type"] == kind
 
 
 def test_rights_that_are_taken_away_hold_no_longer_on_connections_that_are_open() -> None:
-    host, wire, connection = rustlog(mine=PUT)
+    node, wire, connection = rustlog(mine=PUT)
     produce = encode_request(r.Produce("mine", 0, [b"x"]))
     connection.received(produce)
-    assert len(host.asked) == 1
-    host.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
-    host.rights[b"mine"] = GET
+    assert len(node.asked) == 1
+    node.answer(m.Appended(0, 0, 1, Position(1, 0), 1, 1))
+    node.rights[b"mine"] = GET
     connection.reauthorize()
     connection.received(produce)
-    assert len(host.asked) == 1 and heard(wire)[-1] == REFUSED_ERROR
-    host.is_admitting = False
+    assert len(node.asked) == 1 and received(wire)[-1] == REFUSED_ERROR
+    node.admits_clients = False
     connection.reauthorize()
     assert wire.closed
 
@@ -214,11 +214,11 @@ FIELDS: dict[Operation, dict[str, Any]] = {
 }
 
 
-def desk(rights: dict[bytes, Rights]) -> StreamRequests:
+def stream_requests(rights: dict[bytes, Rights]) -> StreamRequests:
     return StreamRequests(lambda: 0.0, Names(), 2**20, rights.get)
 
 
-def say(at: StreamRequests, operation: Operation, **fields: Any) -> list[p.Packet]:
+def send(at: StreamRequests, operation: Operation, **fields: Any) -> list[p.Packet]:
     body = msgspec.msgpack.encode(fields)
     return list(map(p.decode, at.take(p.Stream(7, operation, body))))
 
@@ -227,8 +227,8 @@ def say(at: StreamRequests, operation: Operation, **fields: Any) -> list[p.Packe
 def test_3g_each_operation_takes_one_right_in_its_stream(operation: Operation) -> None:
     name = "topic" if "TOPIC" in operation.name else "stream"
     for right in EACH:
-        at = desk({b"mine": right, b"other": Rights.ALL})
-        told = say(at, operation, **{name: b"mine"}, **FIELDS.get(operation, {}))
+        at = stream_requests({b"mine": right, b"other": Rights.ALL})
+        told = send(at, operation, **{name: b"mine"}, **FIELDS.get(operation, {}))
         is_allowed = bool(right & OPERATIONS[operation])
         refusal = p.Refused(p.STREAM, CODES[Code.NOT_ALLOWED], (7).to_bytes(4, "big"))
         assert told == ([] if is_allowed else [refusal])
@@ -236,12 +236,12 @@ def test_3g_each_operation_takes_one_right_in_its_stream(operation: Operation) -
 
 
 def test_3g_lists_show_what_one_may_list() -> None:
-    at = desk({b"mine": LIST, b"others": GET, b"other": GET})
+    at = stream_requests({b"mine": LIST, b"others": GET, b"other": GET})
     for operation, field, found in (
         (Operation.LIST, "names", [b"mine"]),
         (Operation.LIST_TOPICS, "topics", [[b"mine", 1]]),
     ):
-        (answer,) = say(at, operation)
+        (answer,) = send(at, operation)
         assert isinstance(answer, p.StreamReply)
         assert msgspec.msgpack.decode(answer.body) == {field: found, "more": False}
 
@@ -261,10 +261,10 @@ def test_a_list_in_which_little_is_for_one_ends_with_an_answer_or_a_narrower_que
 
 def test_the_cell_of_a_stream_is_asked_by_nobody_who_may_not() -> None:
     """Whatever the order of the requests of one read."""
-    host, wire, connection = rustlog(mine=PUT)
+    node, wire, connection = rustlog(mine=PUT)
     frames = [r.Produce("mine", 0, [b"a"]), r.Produce("others", 0, [b"b"])]
     connection.received(b"".join(map(encode_request, frames * 3)))
-    assert {cell for cell, _ in host.asked} == {stream_cell(b"mine")}
-    assert host.refusals == [Refusal.NOT_ALLOWED] * 3
-    host.answer(*(m.Appended(number, 0, 1, Position(1, 0), 1, 1) for number in (0, 2, 4)))
-    assert [each["type"] for each in heard(wire)] == ["ProduceResponse", "Error"] * 3
+    assert {cell for cell, _ in node.asked} == {stream_cell(b"mine")}
+    assert node.refusals == [Refusal.NOT_ALLOWED] * 3
+    node.answer(*(m.Appended(number, 0, 1, Position(1, 0), 1, 1) for number in (0, 2, 4)))
+    assert [each["type"] for each in received(wire)] == ["ProduceResponse", "Error"] * 3

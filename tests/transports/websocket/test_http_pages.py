@@ -40,7 +40,7 @@ def request(line: str, *fields: str, body: bytes = b"", host: str = "127.0.0.1:7
     return "\r\n".join(lines).encode("latin-1") + body
 
 
-def told(wire: bytes, cuts: list[int] | None = None, site: Site | None = SITE) -> bytes:
+def answer_to(wire: bytes, cuts: list[int] | None = None, site: Site | None = SITE) -> bytes:
     """What a listener says to these bytes, in pieces; it closes behind an answer."""
     framing = ServerFraming(PACKET_MAX, ORIGINS, site)
     edges = sorted({0, *(cut % len(wire) for cut in cuts or ()), len(wire)})
@@ -56,7 +56,7 @@ def status_of(answer: bytes) -> int:
 
 
 def test_a_page_byte_for_byte() -> None:
-    assert told(request("GET / HTTP/1.1")) == (
+    assert answer_to(request("GET / HTTP/1.1")) == (
         b"HTTP/1.1 200 OK\r\n"
         b"Content-Type: text/html; charset=utf-8\r\n"
         b"Content-Length: 5\r\n"
@@ -69,33 +69,33 @@ def test_a_page_byte_for_byte() -> None:
 
 
 def test_head_has_the_same_head_and_no_body() -> None:
-    got, head = told(request("GET / HTTP/1.1")), told(request("HEAD / HTTP/1.1"))
+    got, head = answer_to(request("GET / HTTP/1.1")), answer_to(request("HEAD / HTTP/1.1"))
     assert got == head + b"<p>hi"
 
 
 def test_a_query_is_no_part_of_the_path() -> None:
-    assert status_of(told(request("GET /?from=somewhere HTTP/1.1"))) == 200
+    assert status_of(answer_to(request("GET /?from=somewhere HTTP/1.1"))) == 200
 
 
 @given(st.lists(st.integers(0, 500)))
 def test_any_split_gives_the_same_answer(cuts: list[int]) -> None:
     wire = request("POST /form HTTP/1.1", "Content-Length: 5", body=b"hello")
-    assert told(wire, cuts) == told(wire)
-    assert told(wire).endswith(b"\r\n\r\nHELLO")
+    assert answer_to(wire, cuts) == answer_to(wire)
+    assert answer_to(wire).endswith(b"\r\n\r\nHELLO")
 
 
 def test_a_form_waits_for_its_whole_body() -> None:
     heard.clear()
     wire = request("POST /form HTTP/1.1", "Content-Length: 5", body=b"hell")
-    assert told(wire) == b""
+    assert answer_to(wire) == b""
     assert heard == []
-    assert told(wire + b"o, and more").endswith(b"HELLO")
+    assert answer_to(wire + b"o, and more").endswith(b"HELLO")
     assert heard == [b"hello"]
 
 
 def test_a_form_may_say_no() -> None:
     wire = request("POST /form HTTP/1.1", "Content-Length: 3", body=b"bad")
-    assert status_of(told(wire)) == 403
+    assert status_of(answer_to(wire)) == 403
 
 
 @pytest.mark.parametrize(
@@ -119,25 +119,25 @@ def test_a_form_may_say_no() -> None:
     ],
 )
 def test_what_is_not_served_is_refused_and_the_stream_ends(wire: bytes, status: int) -> None:
-    answer = told(wire)
+    answer = answer_to(wire)
     assert status_of(answer) == status
     assert b"passwd" not in answer and len(answer) < 400
 
 
 def test_what_is_not_allowed_says_what_is() -> None:
-    assert b"\r\nAllow: GET, HEAD\r\n" in told(request("POST / HTTP/1.1"))
-    assert b"\r\nAllow: POST\r\n" in told(request("GET /form HTTP/1.1"))
+    assert b"\r\nAllow: GET, HEAD\r\n" in answer_to(request("POST / HTTP/1.1"))
+    assert b"\r\nAllow: POST\r\n" in answer_to(request("GET /form HTTP/1.1"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7401", "[::1]:7401", "localhost", "pond.example"])
 def test_pages_are_shown_at_addresses_and_names_that_were_allowed(host: str) -> None:
-    assert status_of(told(request("GET / HTTP/1.1", host=host))) == 200
+    assert status_of(answer_to(request("GET / HTTP/1.1", host=host))) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "pond.example.evil"])
 def test_a_name_that_somebody_points_here_shows_nothing(host: str) -> None:
     """DNS rebinding: the browser believes that the page is theirs."""
-    assert status_of(told(request("GET / HTTP/1.1", host=host))) == 403
+    assert status_of(answer_to(request("GET / HTTP/1.1", host=host))) == 403
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_name_that_somebody_points_here_shows_nothing(host: str) -> None:
 def test_only_our_own_pages_send_forms(origin: str, status: int) -> None:
     heard.clear()
     fields = ("Content-Length: 1", f"Origin: {origin}")
-    assert status_of(told(request("POST /form HTTP/1.1", *fields, body=b"x"))) == status
+    assert status_of(answer_to(request("POST /form HTTP/1.1", *fields, body=b"x"))) == status
     assert heard == ([b"x"] if status == 200 else [])
 
 
@@ -181,4 +181,4 @@ def test_a_channel_is_no_page() -> None:
 
 
 def test_without_a_site_there_are_no_pages() -> None:
-    assert status_of(told(request("GET / HTTP/1.1"), site=None)) in (400, 404, 426)
+    assert status_of(answer_to(request("GET / HTTP/1.1"), site=None)) in (400, 404, 426)
