@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -107,6 +108,24 @@ def test_lines_are_wrapped(path: Path) -> None:
     lines = prose(path).splitlines()
     long = [line for line in lines if len(line) > COLUMNS_MAX and not UNWRAPPED.match(line)]
     assert [line for line in long if " " in line.strip()] == []
+
+
+def strings() -> str:
+    """Every string of the code that logs."""
+    found = []
+    for room in ("actors", "transports", "node"):
+        for path in (ROOT / room).rglob("*.py"):
+            tree = ast.parse(path.read_text("utf-8"))
+            found += [str(each.value) for each in ast.walk(tree) if isinstance(each, ast.Constant)]
+    return "\n".join(found)
+
+
+def test_the_lines_of_the_log_that_are_explained_exist() -> None:
+    page = (ROOT / "docs" / "guides" / "monitoring.md").read_text("utf-8")
+    rows = [row.split("|")[1] for row in page.partition("## Logs")[2].splitlines() if "`" in row]
+    lines, known = [line for row in rows for line in re.findall(r"`([^`]+)`", row)], strings()
+    assert len(lines) > 20
+    assert [line for line in lines if line not in known] == []
 
 
 def test_the_readme_is_short() -> None:
