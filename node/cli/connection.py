@@ -1,4 +1,4 @@
-"""Joins a channel for a command, and explains in one line why that, or the work in it, failed."""
+"""Connections of commands, and failures for the errors of the client."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ from millpond.transports.io.tls import HandshakeFailed
 from millpond.transports.p2p.nacks import HelloCode
 
 INFO = 1
-"""The operation of packet 90 that tells of the node; docs/reference/wire-protocol.md has the
-table."""
+"""The operation of packet 90 with the statistics of the node (wire protocol)."""
 
 ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)
 
 
 def run_in_loop(args: argparse.Namespace, work: Callable[[], Awaitable[int]]) -> int:
-    """Run a command's work to its exit code, within `args.timeout` seconds."""
+    """Run the work of a command to its exit code, within `args.timeout` seconds."""
     with explain_errors(args):
         return anyio.run(_within, args.timeout, work)
 
@@ -88,7 +87,7 @@ async def open_channel(
 
 
 class ReconnectLimit:
-    """Cancels its scope when a connection stays away too long; tells the user meanwhile."""
+    """The limit of reconnecting: its scope is cancelled when a connection is away too long."""
 
     def __init__(self, reconnect_s: float, tell: Callable[[str], None]) -> None:
         self.scope = anyio.CancelScope()
@@ -98,7 +97,7 @@ class ReconnectLimit:
         self._reason = ""
 
     def hear(self, event: Event) -> None:
-        """Take what the channel tells about its connection."""
+        """Handle an event of the connection."""
         match event:
             case Connected():
                 self._was_connected = True
@@ -116,7 +115,7 @@ def _complain(text: str) -> None:
 
 
 def read_token(file: str | None) -> str | None:
-    """The token in a file that nobody else may read: the first word that is no comment."""
+    """The token in a file that other users cannot read: the first word outside of comments."""
     if not file:
         return None
     try:
@@ -135,7 +134,7 @@ def read_token(file: str | None) -> str | None:
 
 @contextmanager
 def explain_errors(args: argparse.Namespace) -> Generator[None]:
-    """Turn what the client raises into the line and the exit code that the user gets."""
+    """A context that turns errors of the client into failures."""
     try:
         parse_url(args.connect)
     except ValueError as exc:
@@ -148,7 +147,7 @@ def explain_errors(args: argparse.Namespace) -> Generator[None]:
 
 
 def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
-    """One line for an error of the client; None for one that is not the client's."""
+    """The failure for an error of the client; None for other errors."""
     where = str(parse_url(args.connect))
     match error:
         case PeerMismatch():

@@ -1,4 +1,4 @@
-"""What commands read while their connection stays alive: stdin or a file, as it comes."""
+"""Input of commands: stdin or a file, read without blocking the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK_BYTES = 65_536
 
 
 async def read_available(fd: int = STDIN) -> bytes:
-    """What is there now, or will be first; nothing at the end."""
+    """The next available bytes; empty at the end."""
     try:
         await anyio.wait_readable(fd)
     except PermissionError:
@@ -23,14 +23,14 @@ async def read_available(fd: int = STDIN) -> bytes:
 
 
 async def read_lines(bytes_max: int, fd: int = STDIN) -> AsyncIterator[bytes]:
-    """Lines without their ends. Raises Failure for one above `bytes_max`."""
+    """The lines without their ends. Raises Failure for a line above `bytes_max`."""
     async for lines in read_line_groups(bytes_max, fd):
         for line in lines:
             yield line
 
 
 async def read_line_groups(bytes_max: int, fd: int = STDIN) -> AsyncIterator[list[bytes]]:
-    """The same, those together that came together."""
+    """Groups of lines that arrived together. Raises Failure for a line above `bytes_max`."""
     rest = bytearray()
     while chunk := await read_available(fd):
         first, *ends = chunk.split(b"\n")
@@ -46,5 +46,5 @@ async def read_line_groups(bytes_max: int, fd: int = STDIN) -> AsyncIterator[lis
 
 
 def too_large(what: str, bytes_max: int) -> Failure:
-    """Nothing of this size can be a message."""
+    """The failure for an input that is larger than any message."""
     return Failure(f"{what} is larger than any message: {bytes_max} bytes at most")

@@ -1,4 +1,4 @@
-"""Kept messages as lines of JSON: what `export` writes and `import` reads.
+"""Messages as lines of JSON, for `export` and `import`.
 
     {"channel": "chat/1", "mode": "pair", "id": "1994170339541856263", "key": "7", "ttl": 60,
      "expires_at": 1763683260.0, "attempts": 0, "data": "hello"}
@@ -29,11 +29,11 @@ Due = Annotated[float, msgspec.Meta(ge=0.0, le=2.0**40)]
 
 
 class BadLine(ValueError):
-    """A line that is no message; the text says why."""
+    """An invalid line; the text says why."""
 
 
 class MessageLine(msgspec.Struct, frozen=True):
-    """A message with its channel, and the mode that the channel had.
+    """A message with its channel and the mode of the channel.
 
     `due` 0: not later; `unique` empty: by nothing.
     """
@@ -73,7 +73,7 @@ _decoder = msgspec.json.Decoder(_Fields)
 
 
 def encode_line(line: MessageLine) -> bytes:
-    """One line, with its end."""
+    """The line of a message, with its newline."""
     row = line.row
     fields: dict[str, Any] = _channel_field(line.channel)
     if line.mode is not None:

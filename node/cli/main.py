@@ -1,4 +1,4 @@
-"""Finds the command, runs it, and turns every end into an exit code and at most one line."""
+"""The entry point of `millpond`: parser, start of the command, exit code and error line."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) 
 
 
 def _end(error: BaseException, words: list[str]) -> int:
-    """The process entry: whatever ends a command becomes a code and one line."""
+    """The exit code of an error that ended a command, after its line on stderr."""
     match error:
         case Failure():
             _complain(str(error), words)

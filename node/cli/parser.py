@@ -1,4 +1,4 @@
-"""Families of commands: `millpond stream append`, `millpond keys show`."""
+"""Parsers of command families such as `millpond stream` and `millpond keys`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
-    """Options may stand anywhere, and `--time -10m` is what it looks like.
+    """A parser whose options may stand anywhere, and that accepts `--time -10m`.
 
     argparse itself gives all of DATA... to what stands before the first option, and sees an option
     in `-10m`.

@@ -1,4 +1,4 @@
-"""How far a long command got, for whoever sits in front of it."""
+"""The progress of a long command on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed messages on the command line: `put --to`, and the envelopes that `recv` has opened.
+"""Encrypted messages of commands: `put --to`, and envelopes that `recv` decrypts.
 
 The node does both: the keys never leave its data folder.
 """
@@ -22,12 +22,13 @@ from millpond.node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
 ASKED_MAX = 3
 """So often the node is asked when the connection ends before its answer."""
 ENVELOPE = b"\xe2\x01"
-"""How an envelope begins (wire.md 3e)."""
+"""The first bytes of an envelope (wire.md 3e)."""
 UUID_BYTES = 16
 
 
 class OpenedMessage(msgspec.Struct, frozen=True):
-    """What an envelope held. `sender` signed it: a peer id, and the name that we have for it."""
+    """An opened envelope. `sender` is the peer id of the signer, `name` its name in the address
+    book."""
 
     uuid: str
     sender: str
@@ -41,7 +42,7 @@ class OpenedMessage(msgspec.Struct, frozen=True):
 
 
 async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
-    """Have the node seal a message for the peer `args.to` and keep it, and print what it kept."""
+    """Let the node encrypt a message for the peer `args.to`, and print the stored message."""
     request = {
         "peer": args.to,
         "channel": args.channel,
@@ -69,7 +70,7 @@ async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
 
 
 def is_envelope(data: bytes) -> bool:
-    """Does it look like an envelope? Whether it is one shows when it is opened."""
+    """True for data that begins like an envelope."""
     if not data.startswith(ENVELOPE):
         return False
     from millpond.node.peers.envelope import CannotOpen, envelope_uuid  # 20 ms, if there is any
@@ -82,7 +83,7 @@ def is_envelope(data: bytes) -> bool:
 
 
 async def opened(channel: Channel, name: bytes, message: Message) -> OpenedMessage | None:
-    """Have the node open a message of the channel `name`; None, and why on stderr: it cannot."""
+    """Let the node decrypt a message; None if it cannot, with the reason on stderr."""
     request = {"channel": name, "envelope": message.data}
     try:
         body = await _ask(channel, PeerOperation.OPEN, request)

@@ -1,1 +1,1 @@
-"""Identities, the peer book, cards, prekeys and envelopes."""
+"""Peers: identities, address book, contact cards, prekeys, envelopes and authentication."""

@@ -1,4 +1,4 @@
-"""The text of `peers.toml`: one `[[peer]]` table for each peer of the address book."""
+"""The text of `peers.toml`: one `[[peer]]` table for each peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's half of proving identities: HELLO with a key, AUTH for who proved theirs first.
+"""Mutual authentication, the part of the client: HELLO with a key, and AUTH after CHALLENGE.
 
 wire.md 3b, PS-01; the server's half is `millpond.transports.p2p.challenge`.
 """
@@ -31,10 +31,11 @@ from millpond.transports.p2p.handshake import (
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Who we are, and whom we want to meet.
+    """The identity of the client, and the expected peer.
 
-    `peer` is the public key that is expected. `on_peer` hears the one that was proved, before we
-    prove ours, and raises a AddressBookError or an OSError (PeerMismatch is one) if it must not be.
+    `peer` is the expected public key. `on_peer` is called with the key that the node has proved,
+    before the client proves its own; it raises an AddressBookError or an OSError (PeerMismatch is
+    one) to reject the node.
     """
 
     identity: Signer
@@ -44,7 +45,8 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class MutualAuth:
-    """One connection's. `packet` is its HELLO; `peer` the other end's key, once it was proved."""
+    """The authentication of one connection. `packet` is HELLO; `peer` is the proved key of the
+    node."""
 
     def __init__(
         self, credentials: Credentials, hello: Hello, certificate_hash: bytes | None
@@ -61,7 +63,7 @@ class MutualAuth:
         self.peer: bytes | None = None
 
     def answer(self, raw: bytes) -> bytes:
-        """AUTH for this CHALLENGE; none for whoever raises MalformedHandshake or PeerMismatch."""
+        """The AUTH packet for a CHALLENGE. Raises MalformedHandshake and PeerMismatch."""
         challenge = decode_challenge(raw)
         if not self._hello.version_min <= challenge.version <= self._hello.version_max:
             raise MalformedHandshake(f"version {challenge.version} was not offered")

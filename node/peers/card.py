@@ -1,4 +1,4 @@
-"""Cards: what somebody gives away to be written to, as one line of text, signed by its owner.
+"""Contact cards: the addresses and prekey of a node as one signed line of text.
 
 millpond:<base64url without padding of: body | signature[64]>
 body       MessagePack array: version (1), public key, addresses, relays,
@@ -31,11 +31,11 @@ _Time = Annotated[int, msgspec.Meta(ge=0, lt=2**52)]
 
 
 class BadCard(ValueError):
-    """Not a card, or not one that its owner signed."""
+    """Text that is not a card, or not signed by its owner."""
 
 
 class ContactCard(msgspec.Struct, frozen=True):
-    """Where `public` may be written to. `made_at`: seconds since 1970, in whole milliseconds."""
+    """A contact card of the node `public`. `made_at`: seconds since 1970, in whole milliseconds."""
 
     public: bytes
     addresses: tuple[str, ...]
@@ -57,7 +57,8 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 
 def encode_card(card: ContactCard, identity: Identity) -> str:
-    """The line. ValueError when it is not the identity's card, or its addresses cannot be."""
+    """The line of a card. Raises ValueError for the card of another identity or invalid
+    addresses."""
     if card.public != identity.public:
         raise ValueError("a card is signed by its owner, and by nobody else")
     prekey = None if card.prekey is None else encode_prekey(card.prekey)
@@ -69,7 +70,7 @@ def encode_card(card: ContactCard, identity: Identity) -> str:
 
 
 def decode_card(text: str) -> ContactCard:
-    """The reverse; white space that a mail program put in is passed over. Raises BadCard.
+    """The card in a line, in which white space is ignored. Raises BadCard.
 
     Signed by its owner, its prekey, too; an old one may be shown again by anybody.
     """

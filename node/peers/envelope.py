@@ -39,11 +39,11 @@ _FIXED = _HEAD.size + KEY_BYTES + _SIGNATURE_BYTES + _TAG_BYTES
 _DERIVED = b"p2pbuf e2e v1\0"
 _SIGNED = b"p2pbuf msg v1\0"
 _ANY = X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES))
-"""Whichever it is, with a low-order point it makes zeros."""
+"""Any private key: with a low-order point the result is zeros."""
 
 
 class Reason(Enum):
-    """Why an envelope stays closed."""
+    """The reasons why an envelope cannot be opened."""
 
     WRONG_VERSION = "it is not an envelope of a version that is known here"
     WRONG_SIZE = "no envelope has this size: it was cut off, or is something else"
@@ -55,7 +55,7 @@ class Reason(Enum):
 
 
 class CannotOpen(Exception):
-    """An envelope that is not for us to read; trying again would not help."""
+    """An envelope that cannot be opened; another attempt does not help."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -63,29 +63,33 @@ class CannotOpen(Exception):
 
 
 class UnusablePrekey(ValueError):
-    """A prekey that nothing can be sealed for: a low-order point."""
+    """A prekey that cannot be used: a low-order point."""
 
 
 class OpenedEnvelope(msgspec.Struct, frozen=True):
-    """What an envelope held. The signature of `sender` is verified; whether we know and trust that
-    key is for the caller to ask. `uuid` (16 bytes) is the filter for duplicates."""
+    """An opened envelope, with the verified signature of `sender`.
+
+    Whether `sender` is known and trusted is checked by the caller.
+    """
 
     sender: bytes
     uuid: bytes
     plaintext: bytes
 
     def __repr__(self) -> str:
-        # The clear text must not get into a log by way of an error message.
-        return f"Opened({self.sender.hex()}, {self.uuid.hex()}, {len(self.plaintext)} bytes)"
+        # The plaintext must not get into a log by way of an error message.
+        return (
+            f"OpenedEnvelope({self.sender.hex()}, {self.uuid.hex()}, {len(self.plaintext)} bytes)"
+        )
 
 
 def kid_of(prekey: bytes) -> bytes:
-    """The 4 bytes by which an envelope names the X25519 public key it was sealed for."""
+    """The 4 bytes that identify a prekey in an envelope."""
     return sha256(prekey).digest()[:KID_BYTES]
 
 
 def is_usable(prekey: bytes) -> bool:
-    """Can something be sealed for it? Not of another length than 32 bytes, or a low-order point."""
+    """True for a usable prekey: 32 bytes, and not a low-order point."""
     return len(prekey) == KEY_BYTES and _shared(_ANY, prekey) is not None
 
 
@@ -127,7 +131,7 @@ def open_envelope(
     prekey_of: Callable[[bytes], bytes | None],
     channel: bytes,
 ) -> OpenedEnvelope:
-    """What was sealed for `recipient` in `channel`; CannotOpen otherwise.
+    """The opened envelope for `recipient` in `channel`. Raises CannotOpen.
 
     `prekey_of` gives the X25519 private key (32 bytes) behind a kid, or None.
     """
@@ -153,7 +157,7 @@ def open_envelope(
 
 
 def envelope_uuid(envelope: bytes) -> bytes:
-    """The 16 bytes that name a message on every way it takes; CannotOpen when it is no envelope.
+    """The uuid of the message in an envelope, the same on every node. Raises CannotOpen.
 
     Anybody can read them, nothing vouches for them until the envelope is opened.
     """

@@ -1,4 +1,4 @@
-"""Who a node is: an Ed25519 key pair, how it is kept in a file, and the name made of its key.
+"""The identity of a node: an Ed25519 key pair, its file, and the peer id made of its key.
 
 The file is text, mode 0600, and is refused when anything in it is not as it should be:
 
@@ -28,23 +28,23 @@ _LOW_ORDER_Y = frozenset({0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8})
 
 
 class BadPeerId(ValueError):
-    """Not a peer id: 52 letters a-z and digits 2-7 are one."""
+    """Text that is not a peer id, which has 52 letters a-z and digits 2-7."""
 
 
 class IdentityError(Exception):
-    """The file of an identity cannot be used; the text says which one and why, never the secret."""
+    """An unusable identity file; the text names the file and the reason, never the secret."""
 
 
 class NoIdentity(IdentityError):
-    """There is no such file."""
+    """A missing identity file."""
 
 
 class IdentityExists(IdentityError):
-    """There is one already, and it is never overwritten."""
+    """An existing identity file, which is never overwritten."""
 
 
 class Identity:
-    """A key pair. Only `seed` shows the secret: neither `repr` nor an error does."""
+    """A key pair. Only `seed` shows the secret; `repr` and errors do not."""
 
     __slots__ = ("_key", "public", "seed")
 
@@ -81,7 +81,7 @@ class Identity:
 
 
 def verify(public: bytes, signature: bytes, data: bytes) -> bool:
-    """Did the owner of this public key sign the data? False for whatever is no key either."""
+    """True if the owner of this public key has signed the data; False for an invalid key, too."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -95,8 +95,7 @@ def verify(public: bytes, signature: bytes, data: bytes) -> bool:
 
 
 def is_key(public: bytes) -> bool:
-    """Can it be somebody's public key? Not of another length, of low order, or a second spelling
-    of the same point."""
+    """True for a usable public key: 32 bytes, not of low order, and in its only spelling."""
     if len(public) != KEY_BYTES:
         return False
     y = int.from_bytes(public, "little") & (2**255 - 1)
@@ -111,7 +110,7 @@ def peer_id(public: bytes) -> str:
 
 
 def public_key_of(text: str) -> bytes:
-    """The public key that a peer id stands for. Raises BadPeerId; each key has one spelling."""
+    """The public key of a peer id. Raises BadPeerId."""
     try:
         public = b32decode(text.upper().encode("ascii") + b"====")
     except ValueError as exc:
@@ -122,7 +121,7 @@ def public_key_of(text: str) -> bytes:
 
 
 def load_identity(path: Path) -> Identity:
-    """Read the file. Raises NoIdentity, or IdentityError: others may read it, or it is damaged."""
+    """The identity in a file. Raises NoIdentity, or IdentityError for an unsafe or damaged file."""
     try:
         text = read_private(path, FILE_BYTES_MAX).decode("ascii")
     except FileNotFoundError as exc:
@@ -137,7 +136,7 @@ def load_identity(path: Path) -> Identity:
 
 
 def create_identity(path: Path, entropy: Callable[[int], bytes]) -> Identity:
-    """Make an identity and its file, in a folder that is made if it is missing (0700).
+    """Create an identity and its file; a missing folder is made with mode 0700.
 
     It is on disk when this returns. Raises IdentityExists and IdentityError.
     """
@@ -155,7 +154,7 @@ def create_identity(path: Path, entropy: Callable[[int], bytes]) -> Identity:
 
 
 def load_or_create(path: Path, entropy: Callable[[int], bytes]) -> Identity:
-    """The identity in the file, a new one if there is none. Raises IdentityError."""
+    """The identity in a file, a new one if there is none. Raises IdentityError."""
     try:
         return load_identity(path)
     except NoIdentity:

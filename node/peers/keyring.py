@@ -1,4 +1,4 @@
-"""What a node is to others: its identity, whom it knows, its prekeys and those of others."""
+"""The keyring of a node: identity, address book, own prekeys and prekeys of peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN_FOLDER = "known-prekeys"
 
 
 class Keyring(msgspec.Struct, frozen=True):
-    """A node without a data folder is somebody else each time it starts, and knows nobody."""
+    """The keyring of a node. Without a data folder it is new at each start."""
 
     identity: Identity
     book: AddressBook
@@ -31,7 +31,7 @@ class Keyring(msgspec.Struct, frozen=True):
 def open_keyring(
     config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
 ) -> Keyring:
-    """Read the data folder, and make what is not there. Raises ConfigError, OSError.
+    """Open the keyring in the data folder, and create what is missing. Raises ConfigError, OSError.
 
     `now` is asked in worker threads, so it cannot be the loop's clock. `entropy` gives as many
     unpredictable bytes as it is asked for.

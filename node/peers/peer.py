@@ -1,4 +1,4 @@
-"""A peer: what is kept of somebody who is known, and what names, keys and addresses may be."""
+"""A peer in the address book, and the rules for names, keys and addresses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 def checked_name(text: str) -> str:
-    """A peer's name in the one spelling that is kept (NFC). ValueError says what is wrong.
+    """The name of a peer in its stored spelling (NFC). ValueError says what is wrong.
 
     1 to 64 printable characters, without `/` and `!`, and without spaces at the ends; no peer id.
     """
@@ -65,7 +65,7 @@ def checked_name(text: str) -> str:
 
 
 def is_peer_id(text: str) -> bool:
-    """Does it look like one, so that nothing else may?"""
+    """True for a peer id, which cannot be a name."""
     try:
         public_key_of(text)
     except BadPeerId:
@@ -74,7 +74,7 @@ def is_peer_id(text: str) -> bool:
 
 
 def checked_key(public: bytes) -> bytes:
-    """A public key that somebody can have. ValueError otherwise."""
+    """A usable public key. Raises ValueError."""
     if not is_key(public):
         raise ValueError("no Ed25519 key that somebody could be known by")
     return public
@@ -98,12 +98,12 @@ def checked_relays(relays: Sequence[str]) -> tuple[str, ...]:
 
 
 def endpoint(url: str) -> str:
-    """`host:port`: where an address leads, whatever is spoken there."""
+    """The `host:port` of an address."""
     return str(parse_url(url)).lower()
 
 
 def checked(peer: Peer) -> Peer:
-    """The peer as it is kept. ValueError says which of its parts cannot be."""
+    """The peer with checked parts. ValueError says which part is wrong."""
     if not 0 <= peer.added_at < ADDED_AT_MAX:
         raise ValueError(f"added at {peer.added_at}, which is no time")
     if len(peer.card) > CARD_CHARS_MAX or not (peer.card.isascii() and peer.card.isprintable()):

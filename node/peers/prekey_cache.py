@@ -1,4 +1,4 @@
-"""The prekeys of others, so that a node can seal for them while they are away.
+"""The cache of the prekeys of peers, with which messages to offline peers are sealed.
 
 A file per owner in a folder, named by the peer id: a MessagePack array of what was published.
 """
@@ -33,7 +33,7 @@ _kept = msgspec.msgpack.Decoder(list[PublishedPrekey])
 
 
 class PrekeyCache:
-    """The prekeys of others, the newest few of each owner: a file per owner in `path`, a folder.
+    """The newest prekeys of each peer, in a file for each in the folder `path`.
 
     Files are read when somebody asks for their owner. Of more than `owners_max` the one that was
     silent for longest is forgotten. Any thread may call; `learn` takes as long as an fsync.
@@ -51,11 +51,7 @@ class PrekeyCache:
             self._by_owner.update(dict.fromkeys(_owners(path)))
 
     def learn(self, owner: bytes, prekey: SignedPrekey) -> bool:
-        """Is it news? Not when the owner did not sign it, and not when we have it or a newer one:
-        who replays an old one changes nothing.
-
-        A prekey that the disk does not take is known until the process ends; it is in the log.
-        """
+        """Add a prekey; True if it is new."""
         if not check(prekey, owner):
             return False
         with self._lock:
@@ -95,7 +91,7 @@ class PrekeyCache:
 
 
 def _owners(folder: Path) -> Iterator[bytes]:
-    """Whose files are there, those that were written last at the end."""
+    """The owners with files in the folder, the last written ones at the end."""
     written = {path: path.stat().st_mtime_ns for path in sorted(folder.iterdir())}
     for path in sorted(written, key=written.__getitem__):
         with suppress(BadPeerId):  # a draft of a process that was killed
@@ -103,7 +99,7 @@ def _owners(folder: Path) -> Iterator[bytes]:
 
 
 def _read(path: Path, owner: bytes) -> Iterable[SignedPrekey]:
-    """What cannot be read is asked of its owner again, so it may be left out."""
+    """The prekeys in a file; an unreadable file counts as empty, since its owner has them."""
     try:
         data = read_private(path, KEPT_EACH * PUBLISHED_BYTES_MAX, refused=OTHERS_WRITE)
         known = [prekey_of(each) for each in _kept.decode(data)]

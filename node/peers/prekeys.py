@@ -1,4 +1,4 @@
-"""Prekeys: the X25519 keys that envelopes are sealed for (wire.md 3e): their form, and our own.
+"""Prekeys: X25519 keys for which envelopes are sealed (wire.md 3e), and those of this node.
 
 A prekey is signed by its owner twice: as the wire has it, `"p2pbuf prekey v1\\0" | key`, and with
 its dates, `"p2pbuf prekey card v1\\0" | key | made_at u64 | good_until u64` (ms since 1970), so
@@ -56,12 +56,11 @@ _SECONDS_MAX = 2**42
 
 
 class MalformedPrekey(WireError):
-    """What somebody published is no prekey."""
+    """Published data that is not a prekey."""
 
 
 class SignedPrekey(msgspec.Struct, frozen=True):
-    """Times in seconds since 1970, in whole milliseconds. An envelope for it can be opened until
-    `good_until`. It says what it says only after `check`."""
+    """A signed prekey. Times are in seconds since 1970, in whole milliseconds."""
 
     public: bytes
     signature: bytes
@@ -76,7 +75,7 @@ class SignedPrekey(msgspec.Struct, frozen=True):
 
 
 def sign_prekey(owner: Identity, public: bytes, made_at: float, good_until: float) -> SignedPrekey:
-    """A prekey as its owner gives it away; times are rounded to milliseconds."""
+    """A prekey signed by its owner; times are rounded to milliseconds."""
     made, until = _ms(made_at), _ms(good_until)
     signature = owner.sign(_SIGNED + public)
     proof = owner.sign(_DATED + public + _DATES.pack(made, until))
@@ -84,7 +83,7 @@ def sign_prekey(owner: Identity, public: bytes, made_at: float, good_until: floa
 
 
 def check(prekey: SignedPrekey, owner_public: bytes) -> bool:
-    """Did this owner sign it, with these dates, and can something be sealed for it?"""
+    """True if this owner has signed the prekey with its dates, and it is usable."""
     made, until = prekey.made_at, prekey.good_until
     if not 0 <= made < until < _SECONDS_MAX or not is_usable(prekey.public):
         return False
@@ -100,7 +99,7 @@ _Time = Annotated[int, msgspec.Meta(ge=0, lt=_SECONDS_MAX * 1000)]
 
 
 class PublishedPrekey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is on the wire and in files."""
+    """The published form, on the wire and in files."""
 
     key: _Key
     signature: _Signature
@@ -113,12 +112,12 @@ _published = msgspec.msgpack.Decoder(PublishedPrekey)
 
 
 def encode_prekey(prekey: SignedPrekey) -> bytes:
-    """As it is published in `mail/<peer id>!keys`."""
+    """The published bytes, for the channel `mail/<peer id>!keys`."""
     return msgspec.msgpack.encode(form_of(prekey))
 
 
 def decode_prekey(data: bytes) -> SignedPrekey:
-    """The reverse; MalformedPrekey. The signatures are `check`'s to look at."""
+    """The prekey in published bytes, with unchecked signatures. Raises MalformedPrekey."""
     if len(data) > PUBLISHED_BYTES_MAX:
         raise MalformedPrekey(f"{len(data)} bytes are no prekey")
     try:
@@ -154,18 +153,9 @@ class _PrekeyPair:
 
 
 class Prekeys:
-    """Our own: a new one each day; an old one is destroyed when nothing that was sealed for it can
-    still be alive, `ttl_s_max` and a day after it was replaced. Who takes the disk later cannot
-    read what was sealed for it before.
+    """The prekeys of this node: a new one each day.
 
-    `folder` (None: memory only) has a file of mode 0600 for each, which is there before anybody
-    hears of the prekey. Destroyed means: unlinked. Writing over it first would be theatre, an SSD
-    or a journal of the file system keeps the old block anyway; encrypt the disk against that.
-
-    A file that is damaged, or that others may read, is in the log and not used.
-
-    Any thread may call, and a command may have the same folder while a node runs on it: each finds
-    the prekeys that the other has made. Making one takes as long as two fsyncs.
+    An old prekey is destroyed when nothing that was sealed for it can still arrive.
     """
 
     def __init__(

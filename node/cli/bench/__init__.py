@@ -1,1 +1,1 @@
-"""Bench."""
+"""`millpond bench`: a command for each kind of benchmark."""

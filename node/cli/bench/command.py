@@ -1,4 +1,4 @@
-"""`millpond bench`: how fast a node is on this machine, and whether what it says is right."""
+"""`millpond bench`: benchmarks of a node, with verified replies."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
 
 @contextmanager
 def _progress(text: str) -> Iterator[None]:
-    """Say on a terminal what takes so long, and take it back."""
+    """Show the current row on a terminal, and remove it."""
     if not sys.stderr.isatty():
         yield
         return

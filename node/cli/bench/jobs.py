@@ -1,4 +1,4 @@
-"""`millpond bench jobs`: how fast jobs are put, and run by a worker whose handler does nothing."""
+"""`millpond bench jobs`: benchmarks of puts and of a worker with an empty handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millpond bench state`: how fast events become a state, and what the state weighs."""
+"""`millpond bench state`: benchmarks of materialized states, in time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millpond bench store`: how fast this machine keeps messages, and whether it gives them back."""
+"""`millpond bench store`: benchmarks of the store on disk, with verified data."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def folder(below: Path | None) -> Iterator[Path]:
 
 
 def described(place: Path | None) -> str:
-    """Where data goes, and what that is, in words."""
+    """The folder for data and its file system, in words."""
     place = default_folder() if place is None else place
     kind = file_system(place)
     told = "" if kind is None else f" ({kind})"

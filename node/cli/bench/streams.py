@@ -1,4 +1,4 @@
-"""`millpond bench s3p`, `rustlog` and `s2`: how fast streams are, beside peers if they are here."""
+"""`millpond bench s3p`, `rustlog` and `s2`: benchmarks of streams, beside Redis and NATS."""
 
 from __future__ import annotations
 

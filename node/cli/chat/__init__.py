@@ -1,1 +1,1 @@
-"""Chat."""
+"""`millpond chat`."""

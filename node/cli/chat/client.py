@@ -1,4 +1,4 @@
-"""What `millpond chat` asks of the node; again until it is answered, since all of it may be."""
+"""Requests of `millpond chat` to the node, repeated until they are answered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Page = list[tuple[int, Record]]
 
 
 class ChatClient:
-    """On one connection, which is mended."""
+    """The requests on one reconnecting connection."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""`millpond chat`: talk with a peer, from a terminal, through pipes, or in the browser."""
+"""`millpond chat`: a conversation in a terminal, through pipes, or in the browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chat as a dialogue: follows conversations, says what is typed, and tells who is there."""
+"""The dialogue of a chat: it follows conversations, sends typed lines and shows presence."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Dialogue:
-    """With one peer at a time, on one connection to the node. What others put into `notices` is
-    shown, too."""
+    """The dialogue with one peer at a time, on one connection to the node."""
 
     def __init__(
         self, channel: Channel, screen: Screen, options: Options, notices: list[str]
@@ -272,13 +271,13 @@ class Dialogue:
             self._is_cut_off |= bool(again)
 
     def _not_kept(self) -> Iterator[str]:
-        """What the node was asked to keep a while ago."""
+        """The notices about messages that wait for the node."""
         self._asked_looks += 1
         if self._asked is not None and self._asked_looks == PATIENT_LOOKS:
             yield f"{TOLD}not kept yet, the node does not answer: {quoted(self._asked)}"
 
     async def _watch(self) -> None:
-        """Who comes and goes, and who else wrote."""
+        """Show changes of presence, and new messages of other peers."""
         if self._screen.is_interactive:
             self._offer(await self._asking.chats())
         while self._screen.is_interactive:
@@ -305,7 +304,7 @@ class Dialogue:
 
 
 def describe(chat: ChatInfo) -> str:
-    """A conversation in one line: with whom, whether they are here, and what is new."""
+    """A conversation in one line: peer, presence, and new messages."""
     words = [f"{chat.name} is here" if chat.here else f"{chat.name} is away"]
     moment = None if chat.seen_at is None else moment_of(round(chat.seen_at * 1000))
     if not chat.here and moment is not None:

@@ -1,4 +1,4 @@
-"""Edits one line of text by the keys that a terminal sends; knows nothing of the terminal itself.
+"""A line editor, driven by the bytes that a terminal sends.
 
 Bytes go in at `feed`, and `window` gives what fits on the screen. A line break that was pasted
 stays in the text.
@@ -29,13 +29,13 @@ _SEQUENCE = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|O.|[^\\[O])")
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """Enter was pressed behind this text."""
+    """A text that was submitted with Enter."""
 
     text: str
 
 
 class KeyCommand(Enum):
-    """What else keys ask for."""
+    """Commands of keys other than editing."""
 
     COMPLETE = "complete"
     LEAVE = "leave"
@@ -54,19 +54,19 @@ def _is_new_emoji(char: str) -> bool:
 
 
 def char_width(char: str) -> int:
-    """Columns of the screen that a character takes."""
+    """The width of a character in columns."""
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" or _is_new_emoji(char) else 1
 
 
 def text_width(text: str) -> int:
-    """Columns of a text without control characters."""
+    """The width of a text without control characters."""
     return sum(map(char_width, text))
 
 
 def _beginning(lines: Sequence[str]) -> str:
-    """What they have in common."""
+    """The common prefix of some lines."""
     first, last = min(lines, default=""), max(lines, default="")
     end = 0
     while end < min(len(first), len(last)) and first[end] == last[end]:
@@ -75,7 +75,7 @@ def _beginning(lines: Sequence[str]) -> str:
 
 
 class LineEditor:
-    """The line as it is: `text`, and the place of the cursor in it."""
+    """The edited line: `text`, and the position of the cursor."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -134,7 +134,7 @@ class LineEditor:
         return found if len(found) > 1 else []
 
     def window(self, columns: int) -> tuple[str, int]:
-        """What of the line is shown in so many columns, and the cursor's column in it."""
+        """The visible part of the line in so many columns, and the column of the cursor."""
         shown = self.text.replace("\n", BREAK)
         start = self.cursor
         width = 1  # the cursor's own place, at the end of the text

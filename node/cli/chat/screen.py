@@ -1,4 +1,4 @@
-"""Where a chat is shown and typed: a terminal with a prompt at its bottom, or plain pipes."""
+"""Input and output of a chat: a terminal with a prompt, or pipes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[22m"
 
 
 class Screen(Protocol):
-    """Shows lines, and gives those that are typed."""
+    """The interface of input and output of a chat."""
 
     is_interactive: bool
 
@@ -74,7 +74,7 @@ class PipeScreen:
 
 
 class TerminalScreen:
-    """What comes is shown above the line that is being typed."""
+    """A terminal: messages appear above the line that is being typed."""
 
     is_interactive = True
 
@@ -92,13 +92,13 @@ class TerminalScreen:
             await self._draw("".join(f"{self._styled(line)}\r\n" for line in lines))
 
     async def prompt(self, text: str) -> None:
-        """What stands before the line that is typed."""
+        """Set the prompt."""
         if text != self._prompt:
             self._prompt = text
             await self._draw("")
 
     def offer(self, lines: Sequence[str]) -> None:
-        """What Tab completes from now on."""
+        """Set the lines that Tab completes."""
         self._offered = sorted(lines)
 
     async def typed(self) -> AsyncGenerator[str]:
@@ -155,7 +155,7 @@ class TerminalScreen:
 
 @contextmanager
 def terminal() -> Iterator[TerminalScreen]:
-    """The terminal, key by key, for the block; as it was before, however the block ends."""
+    """The terminal in raw mode for the block; restored afterwards."""
     before = termios.tcgetattr(sys.stdin)
     try:
         _set_up()
@@ -170,7 +170,7 @@ def terminal() -> Iterator[TerminalScreen]:
 
 
 def is_terminal() -> bool:
-    """Can a line be kept at the bottom of the screen?"""
+    """True if stdin and stdout are a terminal."""
     is_plain = os.environ.get("TERM", "dumb") == "dumb"
     return sys.stdin.isatty() and sys.stdout.isatty() and not is_plain
 

@@ -1,4 +1,4 @@
-"""Turns the records of a conversation into lines for people, and tells what became of messages."""
+"""The view of a conversation: records become lines for people."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ WORDS = {
 
 
 class ShownMessage(msgspec.Struct):
-    """A message of ours, and what became of it."""
+    """A message of the user with its state."""
 
     text: str
     state: State
 
 
 class ConversationView:
-    """One conversation with the peer called `name`."""
+    """The view of the conversation with the peer `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,12 +50,12 @@ class ConversationView:
 
     @property
     def under_way(self) -> int:
-        """How many messages that were shown here have not arrived yet."""
+        """The number of shown messages that have not arrived yet."""
         return sum(each.state in ON_THE_WAY for each in self._ours.values())
 
     @property
     def lost(self) -> int:
-        """How many messages will not arrive, as was not known when the history was shown."""
+        """The number of messages that were lost since the history was shown."""
         return len(self._lost() - self._long_lost)
 
     def _lost(self) -> frozenset[str]:
@@ -102,7 +102,7 @@ class ConversationView:
         return [f"{who}: {first}", *(f"  {line}" for line in rest)]
 
     def news(self) -> list[str]:
-        """What became of messages since it was told last: a line for each fate."""
+        """The lines about state changes of messages since the last call."""
         found = [self._ours[uuid] for uuid in self._news if uuid in self._ours]
         self._news.clear()
         counts = Counter(each.state for each in found)
@@ -158,7 +158,7 @@ LATE_MS = 60_000
 
 
 def first_shown(records: Sequence[tuple[int, Record]], count: int, unread_from: int) -> int:
-    """Where the last `count` messages begin in the records, or all that were not read."""
+    """The index of the first of the last `count` messages, or of the unread ones."""
     places = [place for place, (_, each) in enumerate(records) if each.kind in MESSAGES]
     start = places[-count] if 0 < count <= len(places) else (0 if count else len(records))
     return min(start, _first_unread(records, unread_from))
@@ -176,7 +176,7 @@ def _first_unread(records: Sequence[tuple[int, Record]], unread_from: int) -> in
 
 
 def said(at: int, who: str, text: str) -> Iterator[str]:
-    """A message; its further lines are set in."""
+    """A message with its further lines indented."""
     first, *rest = clean_lines(text)
     moment = moment_of(at)
     yield f"{moment:%H:%M}  {who}: {first}" if moment else f"--:--  {who}: {first}"
@@ -185,7 +185,7 @@ def said(at: int, who: str, text: str) -> Iterator[str]:
 
 
 def sent_words(record: Record) -> str:
-    """When it was written, by the other's clock, if that was well before it came."""
+    """The time of writing by the clock of the sender, if it was well before the arrival."""
     moment = moment_of(record.sent_at)
     if moment is None or not record.sent_at or abs(record.at - record.sent_at) < LATE_MS:
         return ""
@@ -195,7 +195,7 @@ def sent_words(record: Record) -> str:
 
 
 def moment_of(at: int) -> datetime | None:
-    """Local time; None for what no calendar has, since it is the other's to say."""
+    """The local time; None for a time that no calendar has."""
     try:
         return datetime.fromtimestamp(at / 1000).astimezone()
     except (OverflowError, OSError, ValueError):

@@ -1,1 +1,1 @@
-"""Commands."""
+"""Commands of one module each."""

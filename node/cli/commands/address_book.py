@@ -1,4 +1,4 @@
-"""What `keys` and `peer` share: the data folder, how a peer is shown, and what can go wrong."""
+"""Common parts of `keys` and `peer`: data folder, output of peers, errors."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from millpond.node.peers.identity import (
 )
 
 Work = Callable[[Path, argparse.Namespace], None]
-"""What a command does with the data folder."""
+"""The work of a command on the data folder."""
 
 
 def add_command(
     actions: Any, name: str, summary: str, epilog: str, work: Work
 ) -> argparse.ArgumentParser:
-    """A command that works on the data folder: `--data`, `--json`, and what can go wrong."""
+    """Add a command for the data folder, with `--data`, `--json` and its errors."""
     parser = action(actions, name, summary, epilog)
     parser.add_argument(
         "--data",
@@ -68,7 +68,7 @@ def add_command(
 
 
 def add_key_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """`--key` or `--card`: whose key it is."""
+    """Add `--key` and `--card`."""
     given = parser.add_mutually_exclusive_group(required=required)
     given.add_argument("--key", metavar="K", help="public key: an id from `keys show`")
     given.add_argument(
@@ -82,7 +82,7 @@ def own_identity(folder: Path) -> Identity:
 
 
 def not_own(folder: Path, public: bytes | None) -> None:
-    """Raises Failure for the key of the node itself, which is nobody else's."""
+    """Check that a key is not that of the node itself. Raises Failure."""
     try:
         own = own_identity(folder).public
     except NoIdentity:
@@ -92,7 +92,7 @@ def not_own(folder: Path, public: bytes | None) -> None:
 
 
 def opened(folder: Path, *, to_change: bool = False) -> AddressBook:
-    """The peer book in a data folder. Raises Failure where files of ours would be in the way."""
+    """The address book in a data folder. Raises Failure without write access."""
     if to_change:
         as_owner(folder)
     return AddressBook(folder / BOOK_FILE, time.time)
@@ -107,7 +107,7 @@ def found(book: AddressBook, text: str) -> Peer:
 
 
 def given_key(args: argparse.Namespace) -> tuple[bytes | None, ContactCard | None, str]:
-    """What `--key` or `--card` says: the key, and the card with its line."""
+    """The key of `--key` or `--card`, and the card with its line."""
     if args.key is not None:
         return public_key_of(args.key), None, ""
     if args.card is None:
@@ -118,7 +118,7 @@ def given_key(args: argparse.Namespace) -> tuple[bytes | None, ContactCard | Non
 
 
 def show(public: bytes, peer: Peer | None, *, as_json: bool) -> None:
-    """Print an identity: our own (without `peer`), or a peer's."""
+    """Print the identity of this node (without `peer`) or of a peer."""
     if as_json:
         print_json(object_of(public) if peer is None else peer_object(peer))
         return
@@ -155,7 +155,7 @@ def peer_object(peer: Peer) -> dict[str, object]:
 
 
 def changed_text(error: KeyChanged) -> str:
-    """What somebody has to read before another key is taken."""
+    """The warning about a changed key."""
     name = error.peer.name
     where = f" at {error.address}" if error.address else ""
     return "\n".join(

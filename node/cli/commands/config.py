@@ -1,4 +1,4 @@
-"""`millpond config show`: what `serve` would use, show the origin of each setting."""
+"""`millpond config show`: the settings of `serve` and their origins."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings(loaded: LoadedConfig) -> dict[str, Any]:
-    """Every setting as text, number, truth value or list, the way a file would have it."""
+    """All settings as values of a TOML file."""
     config = loaded.config
     return {each.name: _plain(getattr(config, each.name)) for each in dataclasses.fields(config)}
 
 
 def _toml(value: Any) -> str:
-    """What json writes for these types is TOML as well, once DEL is escaped."""
+    """The value in TOML: that of JSON, with DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

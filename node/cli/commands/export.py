@@ -1,4 +1,4 @@
-"""`millpond export`: what a channel keeps, as lines of JSON."""
+"""`millpond export`: the messages of a channel as lines of JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PAGE_BYTES, PAGE_BYTES_MIN = 256 * 1024, 512
 
 
 class ExportFile:
-    """Where the lines go. Counts messages."""
+    """The output of an export, with a count of messages."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _sink(file: Path | None) -> Iterator[ExportFile]:
-    """The file is there complete, or as it was before."""
+    """The output file, which is complete or unchanged afterwards."""
     if file is None:
         yield ExportFile(None)
         return
@@ -146,7 +146,7 @@ async def _export_running(args: argparse.Namespace, sink: ExportFile) -> None:
 
 
 async def _lines(args: argparse.Namespace, channel: Channel) -> AsyncIterator[MessageLine]:
-    """Page by page; what is too large for a page is asked for alone."""
+    """The lines of all pages; messages larger than a page are read alone."""
     request = {"channel": args.channel, "after": 0, "bytes_max": PAGE_BYTES}
     more = True
     while more:

@@ -1,4 +1,4 @@
-"""`millpond import`: what `export` wrote, put into a node, or into a stopped node's folder."""
+"""`millpond import`: exported messages into a node, or into the folder of a stopped node."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PATIENCE_S = 30.0
 
 
 class Summary(msgspec.Struct):
-    """What became of how many messages."""
+    """The counts of imported, existing, expired and refused messages."""
 
     imported: int = 0
     already_there: int = 0
@@ -72,14 +72,14 @@ class Summary(msgspec.Struct):
     refused: int = 0
 
     def refuse(self, number: int, reason: object) -> None:
-        """Tell of a line that could not be imported, if not of too many."""
+        """Report a refused line, up to a number of lines."""
         self.refused += 1
         if self.refused <= TOLD_MAX:
             print(f"millpond import: line {number}: {reason}", file=sys.stderr)
 
     @property
     def is_empty(self) -> bool:
-        """Not one line came."""
+        """True if there was no line."""
         return not (self.imported or self.already_there or self.expired or self.refused)
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ def _opened(file: str, words: list[str]) -> Iterator[int]:
 
 
 async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int, MessageLine]]:
-    """The lines with their numbers; a line that is no message ends the import."""
+    """The lines with their numbers. Raises Failure for an invalid line."""
     number = 0
     async for text in read_lines(LINE_BYTES_MAX, fd):
         number += 1
@@ -185,7 +185,7 @@ def _import_offline(args: argparse.Namespace, fd: int, summary: Summary) -> None
 
 
 async def _import_online(args: argparse.Namespace, fd: int, summary: Summary) -> None:
-    """One channel at a time, in the order of the lines."""
+    """Import one channel at a time, in the order of the lines."""
     rest = messages(args, fd)
     following = await anext(rest, None)
     while following is not None:
@@ -202,7 +202,7 @@ async def _import_online(args: argparse.Namespace, fd: int, summary: Summary) ->
 async def _producing(
     args: argparse.Namespace, name: bytes, mode: Mode | None
 ) -> AsyncIterator[Channel]:
-    """The channel, in the mode it had if the node has no other for it."""
+    """The channel, in its old mode if the node allows that."""
     wanted: Any = None if mode is None else mode.name.lower()
     async with AsyncExitStack() as stack:
         try:
@@ -217,7 +217,7 @@ async def _producing(
 
 
 class _Puts:
-    """Puts on their way, oldest first."""
+    """The puts in flight, oldest first."""
 
     def __init__(self, args: argparse.Namespace, channel: Channel, summary: Summary) -> None:
         self._args = args
@@ -227,7 +227,7 @@ class _Puts:
         self._waiting: deque[tuple[int, MessageLine, ReplyFuture[Receipt]]] = deque()
 
     async def put(self, number: int, line: MessageLine) -> None:
-        """Send one, unless it has expired."""
+        """Send a message, unless it has expired."""
         if line.unique or line.due > time.time():
             await self._put_job(number, line)
             return
@@ -255,7 +255,7 @@ class _Puts:
                 return
 
     async def _put_job(self, number: int, line: MessageLine) -> None:
-        """By the request that knows of due times and unique names; the ttl counts from the due."""
+        """Put a job; its time to live counts from its due time."""
         due = line.due if line.due > time.time() else 0.0
         ttl = min(ceil(line.row.expires_at - (due or time.time())), U32_MAX)
         if ttl <= 0:
@@ -279,7 +279,7 @@ class _Puts:
                 return
 
     async def finish(self) -> None:
-        """Wait for all of them."""
+        """Wait for all replies."""
         while self._waiting:
             await self._settle()
 
@@ -296,7 +296,7 @@ class _Puts:
         self._summary.imported += 1
 
     async def _again(self, line: MessageLine) -> None:
-        """The node cannot take it now: the whole import waits, and ends if that lasts."""
+        """Put a message again after a retryable error, within a time limit."""
         ttl = max(ceil(line.row.expires_at - time.time()), 1)
         data, key = line.row.data, packet_key(line.row.key)
         await self._channel.put(data, ttl=min(ttl, U32_MAX), key=key, retry_for=PATIENCE_S)
@@ -329,7 +329,7 @@ async def _store_all(
 
 
 class _OfflineBatch:
-    """Messages of one channel that are written together."""
+    """A batch of messages of one channel."""
 
     def __init__(self, name: bytes, store: OfflineStore, summary: Summary) -> None:
         kept = store.load(name)

@@ -1,4 +1,4 @@
-"""`millpond list`, `get` and `ack`: what a channel keeps, without waiting for anything."""
+"""`millpond list`, `get` and `ack`: the stored messages of a channel."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _parser(subparsers: Any, name: str, summary: str, epilog: str) -> argparse.A
 
 
 def run(args: argparse.Namespace) -> int:
-    """Join the channel, without taking pushes, and do the one thing."""
+    """Open the channel without pushes, and run the command."""
     return run_in_loop(args, partial(_join, args))
 
 

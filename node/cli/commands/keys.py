@@ -1,4 +1,4 @@
-"""`millpond keys`: a node's own identity, and which keys of others are trusted."""
+"""`millpond keys`: the identity of a node, and trust in the keys of peers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     code: int = args.work(args)
     return code
 

@@ -1,4 +1,4 @@
-"""`millpond keys cert`: certificates for peers without a public name, and who vouches for them."""
+"""`millpond keys cert`: self-signed certificates, and certificates of an own authority."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def add_action(actions: Any) -> None:
 
 
 def make(args: argparse.Namespace) -> int:
-    """Write the two files. Failure if they are there already, and for what cannot be."""
+    """Write certificate and key. Raises Failure for existing files and invalid options."""
     from millpond.node.tls.certificates import BadCertificate, make_authority, make_certificate
 
     certificate, key = _paths(args)

@@ -1,4 +1,4 @@
-"""`millpond peer`: the people and nodes that this node knows, by names of its own."""
+"""`millpond peer`: the peers in the address book of a node."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     code: int = args.work(args)
     return code
 
 
 def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
-    """Relays as the book and cards have them; a peer's name stands for all of its addresses.
+    """Relays as address book and cards have them; a peer name stands for all its addresses.
 
     Raises UnknownPeer; ValueError for what is no relay.
     """

@@ -1,4 +1,4 @@
-"""`millpond ping` and `info`: is the node there, and how is it doing."""
+"""`millpond ping` and `info`: round trip and statistics of a node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the node."""
+    """Run the command."""
     return run_in_loop(args, partial(args.work, args))
 
 
@@ -88,7 +88,7 @@ async def _info(args: argparse.Namespace) -> int:
 
 
 async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:
-    """The node's newest figures, and the channels of all pages; names as text."""
+    """The latest statistics of the node, with the channels of all pages."""
     page: list[dict[str, Any]] = []
     after, more = b"", True
     while more:
@@ -125,7 +125,7 @@ def _page(answer: dict[str, Any]) -> list[str]:
 
 
 def _reasons(wire: dict[str, Any]) -> dict[str, str]:
-    """Why somebody was turned away or had to wait, how often since the start."""
+    """The counts of refusals and delays by reason."""
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(wire["reasons"].items()))
     return {"reasons": told} if told else {}
 

@@ -1,4 +1,4 @@
-"""`millpond pipeline`: the pipeline is a client of nodes, and has its commands with it."""
+"""`millpond pipeline`: the commands of the Spark pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _commands() -> Any:
-    """Not imported as others are: what it needs is an extra. Raises Failure."""
+    """The module of the commands, whose packages are an extra. Raises Failure."""
     try:
         return import_module("millpond.pipeline.cli")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`millpond put`: one message from the command line or stdin, or one from each line."""
+"""`millpond put`: a message from an argument or stdin, or one per line."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Put, and print what the node kept."""
+    """Put the messages and print their ids."""
     if args.to is not None and args.key is not None:
         raise usage_error("--key and --to exclude each other: an encrypted message has its own key")
     if args.lines:
@@ -123,7 +123,7 @@ async def _put_one(args: argparse.Namespace) -> int:
 
 
 async def _send_each(args: argparse.Namespace) -> int:
-    """One after the other, as the peer is to have them."""
+    """Send one message after the other, so that they stay in order."""
     async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
         async for line in read_lines(DATA_MAX):
             if line:
@@ -147,7 +147,7 @@ async def _send_lines(
     channel: Channel,
     answers: MemoryObjectSendStream[ReplyFuture[Receipt]],
 ) -> None:
-    """Keeps several lines in flight; empty ones are left out, the node would ignore them."""
+    """Put lines with several in flight; empty lines are skipped."""
     count = 0
     with answers:
         async for line in read_lines(DATA_MAX):

@@ -1,4 +1,4 @@
-"""`millpond recv`: messages to stdout, each acknowledged once its bytes are out."""
+"""`millpond recv`: messages to stdout, each acknowledged after it is written."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
 
 
 async def _widen(channel: Channel, args: argparse.Namespace) -> None:
-    """More at once, unless --window says how much, or these are jobs that others could do."""
+    """Raise the window, unless --window is given or these are jobs for other workers."""
     wanted = WINDOW if args.follow else min(args.count, WINDOW)
     if args.window is None and channel.mode is not Mode.QUEUE and wanted > channel.window:
         with suppress(NotNegotiated):
@@ -130,7 +130,7 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
 
 
 async def _line(channel: Channel, message: Message, args: argparse.Namespace) -> bytes | None:
-    """None: it is sealed, and not for us to read."""
+    """The output line; None for an envelope that cannot be decrypted."""
     names = {"id": str(message.id), "attempt": message.attempt}
     if args.sealed or not is_envelope(message.data):
         data, fields = message.data, data_field(message.data)

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 YOUNG_OBJECTS_MAX = 50_000
-"""Objects between two looks of the garbage collector; the hot path makes no cycles."""
+"""Allocations between two runs of the garbage collector: hot paths make no cycles."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -225,7 +225,7 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def raise_descriptor_limit() -> None:
-    """Every connection costs a file descriptor: take as many as the system allows."""
+    """Raise the limit of file descriptors to what the system allows."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -272,7 +272,7 @@ async def _started(config: Config) -> Node:
 
 
 def _explain(cause: BaseException, node: Node) -> None:
-    """Raise what the user can act on, if that is what kept the node from starting."""
+    """Raise the failure for an error that kept the node from starting."""
     if node.config.data:
         failure = explain_folder(cause, Path(node.config.data))
         if failure is not None:
@@ -300,7 +300,7 @@ def _is_missing(node: Node, name: str) -> bool:
 
 
 def tune_collector() -> None:
-    """Look for garbage rarely: the hot path makes no cycles."""
+    """Run the garbage collector rarely: hot paths make no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)

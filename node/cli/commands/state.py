@@ -1,4 +1,4 @@
-"""`millpond state`: what the events of a stream make of it."""
+"""`millpond state`: queries of the materialized state of a stream."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _text(word: str) -> str:
-    """Types and keys are text, which not every word of a command line is."""
+    """A type or key, which is UTF-8 text."""
     try:
         word.encode()
     except UnicodeEncodeError as exc:
@@ -111,7 +111,7 @@ def _text(word: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     code: int = args.work(args)
     return code
 
@@ -192,7 +192,7 @@ async def _events(stream: Stream, start: int) -> AsyncIterator[Record]:
 
 
 def _event_line(args: argparse.Namespace, record: Record) -> bytes | None:
-    """What a record does, as a line; None: nothing that was asked for."""
+    """The line of a record; None for records that are not selected."""
     event = decode_raw(record.data)
     if isinstance(event, ControlEvent) and event.headers.control is Control.RESET:
         return b'{"reset": true}\n' if args.json else b"reset\n"

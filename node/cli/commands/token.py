@@ -1,4 +1,4 @@
-"""`millpond token`: tokens for clients, made, listed and revoked in the access file."""
+"""`millpond token`: access tokens in the access file."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     try:
         code: int = args.work(args)
     except AccessFileError as exc:
@@ -155,7 +155,7 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace, token: str, token_id: str, line: str | None) -> None:
-    """`line` is for the access file, where nobody said which that is."""
+    """Print a token. `line` is a line for the access file, if it was not written."""
     if args.json:
         print_json({"token": token, "id": token_id, "line": line})
         return
@@ -193,7 +193,7 @@ def _ls(folder: Path, args: argparse.Namespace) -> None:
 
 
 def _row(note: str, words: list[str]) -> dict[str, Any] | None:
-    """A line that is about a token, in JSON."""
+    """The JSON object of a line of the access file with a token."""
     try:
         parsed = parse_line(words, "")
     except BadRule as exc:
@@ -260,7 +260,7 @@ def _patterns(args: argparse.Namespace) -> list[str]:
 
 
 def _grant_words(args: argparse.Namespace, until: float | None) -> str:
-    """What stands behind the subject, and is read back as what was asked for."""
+    """The words of a line after its subject, checked by parsing them."""
     _rights(args.rights)
     if not args.note.isprintable():
         raise usage_error("--note: one line of printable characters")
@@ -281,7 +281,7 @@ def _grant_words(args: argparse.Namespace, until: float | None) -> str:
 
 
 def _end(text: str) -> float:
-    """When it ends, in seconds since 1970."""
+    """The end time in seconds since 1970."""
     found = _LIFETIME.fullmatch(text)
     if found is not None:
         return float(int(time.time()) + int(found[1]) * _UNITS[found[2]])

@@ -1,4 +1,4 @@
-"""`millpond topic`: topics as RustLog clients see them, over the node's own packets."""
+"""`millpond topic`: topics of RustLog, over P2P."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     code: int = args.work(args)
     return code
 

@@ -1,1 +1,1 @@
-"""Doctor."""
+"""`millpond doctor`: checks, and repairs of damaged partitions."""

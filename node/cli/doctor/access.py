@@ -1,4 +1,4 @@
-"""`millpond doctor access`: what somebody may do in a channel or stream, and by which line."""
+"""`millpond doctor access`: the rights of a principal, and the rules that grant them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ELSEWHERE = "192.0.2.1"
 
 
 def add_action(actions: Any) -> None:
-    """Add `access` to the closer looks of `doctor`."""
+    """Add `access` to `doctor`."""
     parser = action(
         actions, "access", "Show the rights of a principal and the rules that grant them.", EPILOG
     )
@@ -78,7 +78,7 @@ def add_action(actions: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain; 5 if nothing is allowed."""
+    """Print the explanation; 5 if nothing is allowed."""
     config, folder = _config(args)
     name = os.fsencode(args.name)
     if not args.stream and not is_channel_name(name):
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
-    """The configuration, and the data folder unless nothing is kept."""
+    """The configuration, with the data folder unless data is in memory."""
     names = ("access_file", "token_file", "data")
     flags = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     try:
@@ -116,7 +116,7 @@ def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
 
 
 def _peers(folder: Path, *, is_relay: bool) -> TrustedPeers | None:
-    """The node's identity and its peers; None: it has no identity yet, so nobody is a peer."""
+    """The identity and peers of the node; None without an identity."""
     try:
         own = own_identity(folder)
     except NoIdentity:
@@ -168,7 +168,7 @@ def _lines(args: argparse.Namespace, asker: Principal, told: Explanation) -> Ite
 
 
 def _why(told: Explanation, right: Rights, *, given: bool) -> str:
-    """The lines that give a right, or those that would if something were otherwise."""
+    """The rules that grant a right, or those that would grant it under other conditions."""
     about = [each for each in told.reasons if right in each.grant.rights]
     giving = [each.grant.where for each in about if each.verdict is GrantOutcome.GIVES]
     if given:

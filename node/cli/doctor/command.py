@@ -1,4 +1,4 @@
-"""`millpond doctor`: looks at this machine, the configuration and the node."""
+"""`millpond doctor`: checks of this machine, the configuration and the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor` finds in a data folder. It changes nothing there; files are read as copies."""
+"""Checks of a data folder. Nothing is changed; files are read as copies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
-    """The disk below a folder, who uses it, and if nobody does, all that is in it."""
+    """The findings about a folder: its disk, its lock, and its content if no node uses it."""
     try:
         yield _permissions(folder)
         yield _space(folder)
@@ -65,7 +65,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Nobody writes there meanwhile. On a disk that takes no writes that needs no lock of ours."""
+    """A lock against writers; a read-only disk needs none."""
     lock = None
     try:
         lock = FolderLock(folder)
@@ -80,7 +80,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _noted(folder: Path) -> Iterator[Finding]:
-    """What is known to be damaged, from the notes of the node that uses the folder."""
+    """The damage that the running node has recorded."""
     for damage in read_reports(folder / "damaged", OsDisk()):
         whose = "" if damage.name is None else f"{describe_partition(damage.name)} is not served; "
         how = f"stop the node, then `millpond doctor --data {folder}`"
@@ -109,7 +109,7 @@ def _space(folder: Path) -> Finding:
 
 
 def _syncs(folder: Path) -> Finding:
-    """How long a receipt waits for the disk at least; in a file of its own, which is removed."""
+    """The time of a disk sync, measured with a temporary file."""
     path = folder / f"doctor-{os.getpid()}.tmp"
     block = os.urandom(SYNC_BYTES)
     times_ms = []
@@ -154,7 +154,7 @@ def _stopped(folder: Path) -> Iterator[Finding]:
 
 
 def known_damages(folder: Path, name: bytes) -> list[str]:
-    """What is wrong with a partition, by its note and by the journal; its file is not read.
+    """The known damage of a partition, from its report and the journal; its file is not read.
 
     The caller holds the folder's lock. Raises UnknownVersion, OSError.
     """
@@ -172,7 +172,7 @@ def _journal(found: JournalContents) -> Finding:
 
 
 class _Inspection:
-    """Everything behind the journal. Use the methods in their order."""
+    """The check of catalog and partitions; the methods are called in their order."""
 
     def __init__(self, folder: Path, disk: CopyOnOpenDisk, found: JournalContents) -> None:
         self._folder = folder
@@ -228,7 +228,7 @@ class _Inspection:
         yield Finding("partitions", "ok", f"{count} files read, {messages} messages in them")
 
     def damages(self) -> Iterator[Finding]:
-        """Each damaged partition once, whoever found it."""
+        """One finding for each damaged partition."""
         told: set[bytes | str] = set()
         for damage in self._damages:
             key = damage.where if damage.name is None else damage.name
@@ -239,7 +239,7 @@ class _Inspection:
             yield Finding("damage", "ok", "none")
 
     def damages_of(self, name: bytes) -> list[str]:
-        """Each damage of one partition, in words."""
+        """The texts of all damage of one partition."""
         for _ in self.catalogue():
             pass
         found = {each.where: each.text for each in self._damages if each.name == name}
@@ -260,7 +260,7 @@ CATALOGS = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens"}
 
 
 def describe_partition(name: bytes) -> str:
-    """A channel or a stream by name, or a catalogue; streams of other basins as `basin:name`."""
+    """The kind and name of a partition; streams of other basins as `basin:name`."""
     if name in CATALOGS:
         return f"the catalog of {CATALOGS[name]}"
     stream, part = qualified_name_of(name), staged_part_of(name)
@@ -272,7 +272,7 @@ def describe_partition(name: bytes) -> str:
 
 
 def partition_name(name: bytes) -> str:
-    """The name alone, as its users know it."""
+    """The name of a partition without its kind."""
     stream = qualified_name_of(name)
     if name in CATALOGS:
         return CATALOGS[name]
@@ -280,7 +280,7 @@ def partition_name(name: bytes) -> str:
 
 
 def repair_command(folder: Path, name: bytes) -> str:
-    """The command that does it."""
+    """The command that repairs a partition."""
     stream = stream_of(name)
     if name in CATALOGS:
         words = [f"--repair-{partition_name(name)}"]

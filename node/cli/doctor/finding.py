@@ -1,4 +1,4 @@
-"""What a check of `doctor` found."""
+"""The finding of a check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """`level` is ok, warn or fail; `text` says what to do about what is not ok."""
+    """A finding: `level` is ok, warn or fail; `text` says what to do about warnings and
+    failures."""
 
     check: str
     level: str

@@ -1,4 +1,4 @@
-"""What `doctor` finds out from a running node: the round trip, its store, a message of its own."""
+"""Checks of a running node: round trip, store, and a test message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW_MS = 100.0
 
 
 def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | None]:
-    """Ask the node; gives the folder that it uses, if that is on this machine and it tells."""
+    """The findings about the running node; returns its local data folder, if known."""
     folder = None
     try:
         with explain_errors(args):
@@ -52,7 +52,7 @@ def _round_trip(where: str, ms: float) -> Finding:
 
 
 async def _asked(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
-    """A round trip in ms, and what the node tells of itself; None if it does not tell us."""
+    """A round trip in ms, and the INFO reply of the node; None without the right to it."""
     with anyio.fail_after(args.timeout):
         async with open_channel(args, PROBE, "consumer") as channel:
             await channel.ping()
@@ -64,7 +64,7 @@ async def _asked(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None
 
 
 def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
-    """How the node's store is, by its own account."""
+    """The findings about the store of the node."""
     if answer is None:
         yield Finding("store", "warn", "unknown: a token with the right `admin` is required")
         return
@@ -87,7 +87,7 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
 
 
 def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:
-    """What Spark's sinks are about to publish, or left behind."""
+    """The findings about staged parts of Spark sinks."""
     count = 0 if answer is None else answer.get("parts", 0)
     if count:
         text = "staged and not published; unpublished parts are removed a day after their last row"

@@ -1,4 +1,4 @@
-"""`millpond doctor --repair`: makes one damaged partition usable again, and tells what it did."""
+"""`millpond doctor --repair`: the repair of one damaged partition, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millpond doctor tls`: the files that listeners show, and what a client sees of a node."""
+"""`millpond doctor tls`: checks of certificate files and of the TLS of a node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSAL_S = 0.5
 
 
 class Seen(NamedTuple):
-    """What a server shows."""
+    """The result of a TLS handshake."""
 
     version: str
     cipher: str
@@ -67,7 +67,7 @@ def add_action(actions: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is found; 1 if anything failed."""
+    """Print the findings; 1 if a check failed."""
     worst = ExitCode.OK
     for finding in _findings(args):
         if args.json:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def file_findings(config: Config) -> Iterator[Finding]:
-    """What there is to say of the files of TLS that a configuration names."""
+    """The findings about the TLS files of a configuration."""
     if not config.tls_cert:
         return
     key = key_of(config.tls_cert, config.tls_key)
@@ -205,7 +205,7 @@ def _version(address: Address, seen: Seen) -> Finding:
 
 
 def _see(address: Address, context: ssl.SSLContext, timeout_s: float) -> Seen:
-    """Shake hands, and listen for a moment whether our certificate is refused. Raises OSError."""
+    """Connect, and wait shortly for a refusal of our certificate. Raises OSError."""
     where = (address.host, address.port)
     with socket.create_connection(where, timeout=timeout_s) as plain:
         with context.wrap_socket(plain, server_hostname=address.host) as secured:

@@ -1,1 +1,1 @@
-"""Jobs."""
+"""`millpond jobs` and `millpond work`."""

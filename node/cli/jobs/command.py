@@ -1,4 +1,4 @@
-"""`millpond jobs`: put jobs, look at them, retry and cancel them, and what became of dead ones."""
+"""`millpond jobs`: commands that put, inspect, retry and cancel jobs and dead letters."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Work = Callable[[argparse.Namespace, Queue], Awaitable[None]]
 
 
 class _JobsParser(Parser):
-    """Options may stand anywhere; those of a family's commands behind the command's name."""
+    """A parser whose options may stand anywhere after the name of the command."""
 
     def _options_first(self, words: list[str]) -> list[str]:
         return words if self._subparsers is not None else super()._options_first(words)
@@ -113,7 +113,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     code: int = args.work(args)
     return code
 

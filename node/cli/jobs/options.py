@@ -1,4 +1,4 @@
-"""What the commands about jobs have in common: options, times, how a job is shown."""
+"""Options and output of the commands for jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINE_CHARS_MAX = 60
 
 
 def queue_name(text: str) -> str:
-    """The name of a queue, whose channel is `jobs/NAME`."""
+    """A queue name; its channel is `jobs/NAME`."""
     try:
         channel_of(text)
     except (ValueError, UnicodeEncodeError) as exc:
@@ -39,7 +39,7 @@ def queue_name(text: str) -> str:
 
 
 def due(text: str) -> float | datetime:
-    """`90`, `1h30m`, or a moment like `2027-01-31T08:00:00+01:00`."""
+    """A due time: `90`, `1h30m`, or `2027-01-31T08:00:00+01:00`."""
     if _SPAN.fullmatch(text):
         parts = _PART.findall(text)
         return sum(float(n) * _UNITS[unit] for n, unit in parts) if parts else float(text)
@@ -52,7 +52,7 @@ def due(text: str) -> float | datetime:
 
 
 def connection_options(args: argparse.Namespace) -> ConnectionOptions:
-    """How `args` say to reach the node. Raises Failure."""
+    """The connection options of a command. Raises Failure."""
     known = identity_options(args, _complain)
     return {
         "token": read_token(args.token_file),
@@ -72,7 +72,7 @@ async def open_queue(args: argparse.Namespace) -> AsyncIterator[Queue]:
 
 
 def parsed_json(data: bytes) -> Any:
-    """A payload. Raises Failure for what is no JSON."""
+    """A JSON payload. Raises Failure for other text."""
     try:
         return msgspec.json.decode(data)
     except UNREADABLE as exc:
@@ -81,7 +81,7 @@ def parsed_json(data: bytes) -> Any:
 
 
 def row_fields(row: JobInfo) -> dict[str, Any]:
-    """A job as JSON; what it has not is left out."""
+    """The JSON fields of a job, without empty ones."""
     fields: dict[str, Any] = {"id": str(row.id), "state": row.state, "attempt": row.attempt}
     for name, ms in (
         ("due", row.due),
@@ -97,7 +97,7 @@ def row_fields(row: JobInfo) -> dict[str, Any]:
 
 
 def body_fields(row: JobInfo) -> dict[str, Any]:
-    """What the job says, of one that is shown in full."""
+    """The JSON fields of the body of a job."""
     if row.data is None:
         return {}
     body = decode_job(row.data)
@@ -120,7 +120,7 @@ def jsonable(value: Any) -> Any:
 
 
 def summary(row: JobInfo) -> str:
-    """The beginning of a job on one line, whatever its producer put there."""
+    """The start of a job on one line, without control characters."""
     if row.data is None:
         return "..."
     body = decode_job(row.data)

@@ -1,4 +1,4 @@
-"""`millpond jobs put`: one job from the command line or stdin, or one from each line."""
+"""`millpond jobs put`: a job from an argument or stdin, or one per line."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add_put(actions: Any) -> None:
 
 
 def run_put(args: argparse.Namespace) -> int:
-    """Put, and print the ids."""
+    """Put the jobs and print their ids."""
     if args.lines and args.data not in (None, "-"):
         raise usage_error("--lines reads stdin; remove JSON")
     if args.wait and args.unique is not None:

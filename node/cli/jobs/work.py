@@ -1,4 +1,4 @@
-"""`millpond work`: run a function, or tasks, for the jobs of queues, until a signal."""
+"""`millpond work`: a worker that runs a function, or tasks, until a signal."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Work until a signal, or to the end of a burst."""
+    """Run the worker until a signal, or until no job is due."""
     args.timeout = None
     work = _found(args)
     level = (args.log_level or "warning").upper()
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace) -> Any:
-    """What `MODULE[:HANDLER]` names: a task, tasks, or a function, which becomes one."""
+    """The tasks that `MODULE[:HANDLER]` names; a plain function becomes a task."""
     name, colon, attribute = args.handler.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -222,7 +222,7 @@ def _tell(args: argparse.Namespace, view: WorkStatus, ended: AttemptResult) -> N
 
 
 def _ended(code: int) -> int:
-    """Handlers in threads that were left to themselves must not keep the process."""
+    """End the process even if threads of handlers still run."""
     if threading.active_count() > 1:
         sys.stdout.flush()
         sys.stderr.flush()

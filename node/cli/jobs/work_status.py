@@ -1,4 +1,4 @@
-"""What a worker shows: a line when it is ready, and on a terminal one that tells how it gets on."""
+"""The status of a worker on stderr: a ready line, and on a terminal a line of progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_S = 0.5
 
 
 class WorkStatus:
-    """On stderr: what handlers print is their own. Quiet where stderr is no terminal."""
+    """The status line of a worker, on stderr because handlers print to stdout."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted and sys.stderr.isatty()
@@ -30,7 +30,7 @@ class WorkStatus:
         print(f"millpond work: ready, queues: {queues}", file=sys.stderr, flush=True)
 
     def ended(self) -> None:
-        """An attempt is over."""
+        """Count an ended attempt."""
         self._count += 1
 
     async def run(self) -> None:
@@ -40,12 +40,12 @@ class WorkStatus:
             print(f"{CLEAR}{self.line()}", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """The line stays, for the last time."""
+        """Print the final line."""
         if self._is_wanted:
             print(f"{CLEAR}{self.line()}", file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """`2 running, 17 done, 1 failed, 3.5/s`; for how long the oldest one runs."""
+        """The line, such as `2 running, 17 done, 1 failed, 3.5/s`."""
         worker = self._worker
         if worker is None:
             return ""

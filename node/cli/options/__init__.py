@@ -1,1 +1,1 @@
-"""Options."""
+"""Options that several commands share."""

@@ -1,4 +1,4 @@
-"""A data folder on the command line: where it is by default, and what keeps it from being used."""
+"""The data folder of a command: its default, and errors that concern it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from millpond.node.data_folder import FolderInUse
 
 DATA_DEFAULT = "$XDG_DATA_HOME/millpond or ~/.local/share/millpond"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENXIO)
-"""Never the fault of a listener, and without a file's name."""
+"""Errors of the disk, which have no file name."""
 
 
 def data_folder(environment: Mapping[str, str]) -> Path:
-    """Where a node keeps its data if nobody says where."""
+    """The default data folder."""
     home = environment.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
     return Path(home) / "millpond"
 
 
 def existing(folder: Path) -> Path:
-    """The folder, if it is one of a node. Raises Failure."""
+    """The folder, if it is the data folder of a node. Raises Failure."""
     if not holds_node(folder):
         if not folder.is_dir():
             what = "is no folder" if folder.exists() else "does not exist"
@@ -38,7 +38,7 @@ def existing(folder: Path) -> Path:
 
 
 def holds_node(folder: Path) -> bool:
-    """Has a node kept something there? Raises Failure where one may not look."""
+    """True for the data folder of a node. Raises Failure without permission."""
     try:
         return (folder / "journal").is_dir()
     except PermissionError as exc:
@@ -46,7 +46,8 @@ def holds_node(folder: Path) -> bool:
 
 
 def as_owner(folder: Path) -> None:
-    """Raises Failure where files of ours, root's perhaps, would be in the way of the node."""
+    """Check that this user owns the folder: files of another user would block the node. Raises
+    Failure."""
     lock = folder / "lock"
     if not folder.exists():
         return
@@ -64,7 +65,7 @@ def _user(number: int) -> str:
 
 
 def explain_folder(cause: BaseException, folder: Path) -> Failure | None:
-    """One line for what keeps a data folder from being used; None for anything else."""
+    """The failure for an error that concerns a data folder; None for other errors."""
     where = f"data folder {folder}"
     match cause:
         case FolderInUse():
@@ -87,7 +88,7 @@ def explain_folder(cause: BaseException, folder: Path) -> Failure | None:
 
 @contextmanager
 def explain_folder_errors(folder: Path) -> Generator[None]:
-    """Turn what the store raises into the line that the user gets."""
+    """A context that turns errors of the store into failures."""
     try:
         yield
     except (UnknownVersion, Damaged, FolderInUse, sqlite3.Error, OSError) as exc:
@@ -95,7 +96,7 @@ def explain_folder_errors(folder: Path) -> Generator[None]:
 
 
 def _concerns(error: OSError, folder: Path) -> bool:
-    """Is it about the folder, something in it, or what it would have to be made in?"""
+    """True if an error concerns the folder, a file in it, or one of its parents."""
     if not isinstance(error.filename, str | os.PathLike):
         return False
     name = Path(error.filename).absolute()

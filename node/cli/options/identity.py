@@ -1,4 +1,4 @@
-"""`--identity` and `--peer`: who a command is to the node, and who that node has to be."""
+"""The options `--identity` and `--peer`: authentication of both ends of a connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IdentityOptions(msgspec.Struct, frozen=True):
-    """What `millpond.node.client.connect.connect` takes of this."""
+    """Arguments for `millpond.node.client.connect.connect`."""
 
     identity: Signer | None = None
     peer: bytes | None = None
@@ -28,7 +28,7 @@ class IdentityOptions(msgspec.Struct, frozen=True):
 
 
 def add_identity_options(parser: argparse.ArgumentParser) -> None:
-    """`--identity` and `--peer`."""
+    """Add `--identity` and `--peer`."""
     parser.add_argument(
         "--identity",
         metavar="PATH",
@@ -44,9 +44,10 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
 
 
 def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> IdentityOptions:
-    """What `args` say of both ends; `tell` hears of a node that nobody has vouched for.
+    """The identity and the expected peer of a command.
 
-    Raises Failure for files and peers that cannot be used.
+    `tell` gets a line about a node whose key is not confirmed. Raises Failure for unusable files
+    and peers.
     """
     if not args.identity:
         if args.peer is not None:
@@ -73,7 +74,7 @@ def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> I
 
 
 def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
-    """Why the node is not who it has to be, and what to do about it."""
+    """The failure for a node with another key than expected."""
     from millpond.node.cli.commands.address_book import changed_text
     from millpond.node.peers.errors import KeyChanged, PeerRevoked
 
@@ -107,7 +108,7 @@ def _key_of(text: str, book: AddressBook | None) -> bytes:
 
 
 class _PeerCheck:
-    """Hears the key that the node proved, whenever it is connected."""
+    """The check of the key that a node has proved, on every connection."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the commands that talk to a node have in common: options, and types of arguments."""
+"""Options and argument types of commands that connect to a node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) 
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """`--timeout` of a command that is over at once where all is well."""
+    """Add `--timeout`, for commands that end by themselves."""
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -52,13 +52,13 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def add_channel(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """The channel's name as bytes, whatever the terminal's encoding makes of it."""
+    """Add the argument CHANNEL, as bytes."""
     nargs = "?" if optional else None
     parser.add_argument("channel", metavar="CHANNEL", type=channel_name, nargs=nargs)
 
 
 def channel_name(text: str) -> bytes:
-    """1 to 250 bytes; behind them may be `!dead`."""
+    """A channel name: 1 to 250 bytes, optionally followed by `!dead`."""
     name = os.fsencode(text)
     length = len(name.removesuffix(DEAD))
     if not 0 < length <= NAME_BYTES_MAX:

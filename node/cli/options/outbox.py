@@ -1,15 +1,15 @@
-"""The options of `serve` for mail to and from peers (docs/internals/peers.md)."""
+"""Options of `serve` for relays and contact cards (docs/internals/peers.md)."""
 
 from __future__ import annotations
 
 import argparse
 
 OUTBOX_FIELDS = ("relay", "via", "addresses")
-"""The settings that the options here give."""
+"""The settings of these options."""
 
 
 def add_outbox_options(parser: argparse.ArgumentParser) -> None:
-    """`--relay`, `--via` and `--address`."""
+    """Add `--relay`, `--via` and `--address`."""
     parser.add_argument(
         "--relay",
         action="store_true",

@@ -1,4 +1,4 @@
-"""Options of TLS: of `serve`, and of commands that speak it to a node."""
+"""TLS options of `serve` and of commands that connect to a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALPN_WEBSOCKET = ("http/1.1",)
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """`--ca`, `--pin`, `--cert`, `--cert-key`: for addresses with tls:// and wss://."""
+    """Add `--ca`, `--pin`, `--cert` and `--cert-key`, for tls:// and wss:// addresses."""
     parser.add_argument(
         "--ca",
         metavar="FILE",
@@ -43,7 +43,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_listener_options(parser: argparse.ArgumentParser) -> None:
-    """What the listeners of `serve` show and ask for."""
+    """Add the TLS options of listeners."""
     parser.add_argument(
         "--tls-cert", metavar="FILE", help="certificate of the listeners, which then use TLS"
     )
@@ -71,7 +71,7 @@ def add_listener_options(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | None:
-    """What `args` say of TLS to an address; None where it is not spoken. Raises Failure."""
+    """The TLS context for an address; None for an address without TLS. Raises Failure."""
     if not address.secure:
         return None
     from millpond.node.tls.contexts import TlsError, client_context
@@ -89,7 +89,7 @@ def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | 
 
 
 def key_of(cert: str, key: str) -> str:
-    """The file of a certificate's key: as given, beside it, or "" for the same file."""
+    """The key file of a certificate: as given, beside it, or "" for the same file."""
     if key or not cert:
         return key
     beside = Path(cert).with_suffix(".key")

@@ -1,1 +1,1 @@
-"""Stream."""
+"""`millpond stream`, and the parts that `millpond topic` shares."""

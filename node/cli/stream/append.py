@@ -1,4 +1,4 @@
-"""`millpond stream append` and `topic produce`: records from the command line, a file or stdin."""
+"""`millpond stream append` and `topic produce`: records from arguments, a file or stdin."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ The sequence of each record is printed when the node has stored it with the prom
 """
 RECONNECT_S = 30.0
 RECORD_BYTES = 16
-"""What a record and each of its headers take in a packet, besides their bytes."""
+"""The bytes of a record, and of each header, in a packet besides their content."""
 GROUPS_AHEAD = 4
 TEXT_OF_RECORD = 3
 """A line of JSON may be so many times as long as the record it stands for, and more is refused."""
@@ -71,7 +71,7 @@ def add_append(actions: Any) -> None:
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
-    """Where the records are from; `append` and `produce` have the same."""
+    """Add the options for the source of records, shared by `append` and `produce`."""
     parser.add_argument(
         "data", metavar="DATA", nargs="*", help="one record per argument; - or none: read stdin"
     )
@@ -117,14 +117,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_records(args: argparse.Namespace, choose: Any) -> int:
-    """Append what there is to the streams that `choose` gives, in turns."""
+    """Append records to the streams that `choose` gives, in turn."""
     check_source(args)
     with _opened(args) as fd:
         return run_in_loop(args, partial(_until_interrupted, args, choose, fd))
 
 
 def check_source(args: argparse.Namespace) -> None:
-    """Raises Failure for options that do not go together."""
+    """Check the options for the source of records. Raises Failure."""
     is_given = bool(args.data) and args.data != ["-"]
     if is_given and (args.file or args.whole or args.jsonl):
         raise usage_error("give DATA or input options, not both")
@@ -187,7 +187,7 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
 
 
 class _Appender:
-    """Appends one after the other, so that no record is behind one that came later."""
+    """The appends of one command, one after the other: records stay in order."""
 
     def __init__(self, args: argparse.Namespace, progress: Progress) -> None:
         self._args = args
@@ -224,7 +224,7 @@ class _Appender:
         return Failure(f"{failure}; {self.told(is_unknown=is_unknown)}", failure.code)
 
     def told(self, *, is_unknown: bool = True) -> str:
-        """What was done."""
+        """The number of appended records, in words."""
         text = f"{counted_records(self._progress.records)} appended before"
         if is_unknown and self._asked:
             text += f", the outcome of the next {self._asked} is unknown"
@@ -292,7 +292,7 @@ class _Appender:
 
 
 def _more(receive: Any) -> Iterator[NewRecord]:
-    """What has come besides, without waiting."""
+    """The groups of lines that have arrived, without waiting."""
     while True:
         try:
             yield from receive.receive_nowait()

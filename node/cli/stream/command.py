@@ -1,4 +1,4 @@
-"""`millpond stream`: make, fill, read, trim and remove streams."""
+"""`millpond stream`: commands that create, inspect, trim and delete streams."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the one thing."""
+    """Run the command."""
     code: int = args.work(args)
     return code
 
 
 def run_short(work: Any, args: argparse.Namespace) -> int:
-    """Run what is over at once where all is well."""
+    """Run a command that ends by itself."""
     return run_in_loop(args, partial(_with_streams, work, args))
 
 
@@ -217,7 +217,7 @@ async def _info(args: argparse.Namespace, streams: Streams) -> None:
 
 
 def info_fields(info: StreamInfo) -> dict[str, Any]:
-    """What there is of a stream as fields of an object; numbers of 64 bits are strings."""
+    """The JSON fields of a stream; numbers of 64 bits are strings."""
     return {
         "records": str(info.tail - info.trim_point),
         "bytes": str(info.bytes_kept),
@@ -236,7 +236,7 @@ def info_fields(info: StreamInfo) -> dict[str, Any]:
 
 
 def info_rows(name: bytes, info: StreamInfo) -> list[str]:
-    """The same as lines."""
+    """The lines of a stream for people."""
     kept = "for ever" if info.age_s is None else f"{info.age_s} s"
     room = "" if info.bytes_max is None else f", {info.bytes_max} bytes at most"
     rows = {

@@ -1,4 +1,4 @@
-"""Types and options of the commands about streams: names, places in a stream, records."""
+"""Options and argument types of commands for streams: names, positions, records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
-    """Where to begin: one of a sequence, an id and a time."""
+    """Add the options for the start: a sequence, an id or a time."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         what, dest="start", type=sequence, metavar="SEQ", help="at this sequence (default: 0)"
@@ -40,7 +40,7 @@ def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
 
 
 def stream_name(text: str) -> bytes:
-    """The name as bytes, whatever the terminal's encoding makes of it."""
+    """A stream name as bytes."""
     name = os.fsencode(text)
     if not 0 < len(name) <= NAME_BYTES_MAX:
         raise argparse.ArgumentTypeError(
@@ -64,7 +64,7 @@ def sequence(text: str) -> int:
 
 
 def partitions(text: str) -> int:
-    """How many partitions a topic has."""
+    """A number of partitions."""
     number = _u64(text, "a number of partitions")
     if not 1 <= number <= 1000:
         raise argparse.ArgumentTypeError("a topic has 1 to 1000 partitions")
@@ -72,7 +72,7 @@ def partitions(text: str) -> int:
 
 
 def record_id(text: str) -> Position:
-    """An id of S3P."""
+    """An S3P id."""
     ms, dash, seq = text.partition("-")
     if not dash:
         raise argparse.ArgumentTypeError(f"{text!r} is not an id: MS-SEQ, two decimal numbers")

@@ -69,7 +69,7 @@ def add_tail(actions: Any) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """How records are shown and for how long; `fetch` has the same."""
+    """Add the options for the output of records, shared by `read`, `tail` and `fetch`."""
     parser.add_argument(
         "-f", "--follow", action="store_true", help="continue with new records until Ctrl-C"
     )

@@ -1,4 +1,4 @@
-"""Records as commands print them, and as `append --jsonl` reads them.
+"""Formats of records: as commands print them, and as `append --jsonl` reads them.
 
     {"sequence": "7", "timestamp": "1763683200000", "id": "1763683200000-0",
      "headers": [["type", "order"]], "data": "hello"}
@@ -61,7 +61,7 @@ SHAPES: dict[str, Shape] = {
 
 
 def record_fields(record: Record) -> dict[str, Any]:
-    """The object that stands for a record."""
+    """The JSON object of a record."""
     return {
         "sequence": str(record.sequence),
         "timestamp": str(record.timestamp),

@@ -14,6 +14,9 @@ from tests.node.client.test_streams import free_port
 from tests.node.processes import Serving, command, environment, serving, started
 from tests.node.stream_commands import OFF, Run, bodies, fed, objects
 
+HANG_S = 120.0
+"""A process that has not ended by then hangs; a loaded machine takes less."""
+
 
 @pytest.fixture
 def scheme() -> str:
@@ -45,7 +48,7 @@ def test_append_shows_a_line_as_soon_as_it_is_kept(node: Serving, name: str) -> 
             process.stdin.flush()
             assert process.stdout.readline() == b"%d\n" % number
         process.stdin.close()
-        assert process.wait(5) == 0
+        assert process.wait(HANG_S) == 0
 
 
 def test_append_reads_a_file_whole(node: Serving, run: Run, name: str, tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ def test_a_line_that_is_no_record_is_told_by_its_number(
 ) -> None:
     text = b'{"data": "one"}\n\n' + line + b"\n"
     done = fed(node, text, "stream", "append", name, "--create", "--jsonl")
-    assert done.returncode == 1 and b"line 3 is no record" in done.stderr
+    assert done.returncode == 1 and b"line 3 is not a record" in done.stderr
 
 
 def test_a_refused_append_tells_what_was_done_before(node: Serving, name: str) -> None:
@@ -106,9 +109,9 @@ def test_a_refused_append_tells_what_was_done_before(node: Serving, name: str) -
         assert [process.stdout.readline() for _ in range(2)] == [b"0\n", b"1\n"]
         process.stdin.write(lines[32:])
         process.stdin.close()
-        assert process.wait(5) == 1
+        assert process.wait(HANG_S) == 1
         told = process.stderr.read().decode()
-    assert "line 3 is no record" in told and "2 records appended before" in told
+    assert "line 3 is not a record" in told and "2 records appended before" in told
 
 
 def test_read_follows_until_it_has_enough_or_time_is_over(
@@ -126,7 +129,7 @@ def test_read_follows_until_it_has_enough_or_time_is_over(
         run("stream", "append", name, "2")
         assert json.loads(process.stdout.readline())["data"] == "2"
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 0
+        assert process.wait(HANG_S) == 0
         assert process.stderr is not None and process.stderr.read() == b""
 
 
@@ -139,7 +142,7 @@ def test_ctrl_c_ends_an_append_with_130_and_says_how_far_it_got(node: Serving, n
         process.stdin.flush()
         assert process.stdout.readline() == b"0\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 130
+        assert process.wait(HANG_S) == 130
         assert b"1 record appended before" in process.stderr.read()
 
 
@@ -151,7 +154,7 @@ def test_a_reader_that_goes_away_is_no_error(node: Serving, run: Run, name: str)
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert (process.stderr.read(), process.wait(10)) == (b"", 0)
+        assert (process.stderr.read(), process.wait(HANG_S)) == (b"", 0)
 
 
 def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path, name: str) -> None:
@@ -165,12 +168,12 @@ def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path, name: str) -
             assert process.stdout is not None
             assert [process.stdout.readline() for _ in range(2)] == [b"0\n", b"1\n"]
             node.process.send_signal(signal.SIGTERM)
-            assert node.process.wait(10) == 0
+            assert node.process.wait(HANG_S) == 0
             with serving(*words):
                 done = command("stream", "append", name, "2", "3", env=env)
                 assert done.stdout == b"2\n3\n"
                 assert [process.stdout.readline() for _ in range(2)] == [b"2\n", b"3\n"]
-                assert process.wait(10) == 0
+                assert process.wait(HANG_S) == 0
 
 
 def test_an_append_goes_on_over_a_stop_of_the_node_and_each_line_is_kept_once(
@@ -188,10 +191,10 @@ def test_an_append_goes_on_over_a_stop_of_the_node_and_each_line_is_kept_once(
         assert process.stdout is not None and process.stderr is not None
         assert [process.stdout.readline() for _ in range(100)] == lines[:100]
         node.process.send_signal(signal.SIGTERM)
-        assert node.process.wait(10) == 0
+        assert node.process.wait(HANG_S) == 0
         with serving(*words):
             assert process.stdout.read() == b"".join(lines[100:])
-            assert process.wait(10) == 0, process.stderr.read()
+            assert process.wait(HANG_S) == 0, process.stderr.read()
             assert command("stream", "read", name, env=env).stdout == b"".join(lines)
 
 
@@ -206,10 +209,10 @@ def test_a_lost_node_ends_an_append_with_what_is_not_known(tmp_path: Path, name:
             process.stdin.flush()
             assert process.stdout.readline() == b"0\n"
             node.process.kill()
-            node.process.wait(5)
+            node.process.wait(HANG_S)
             process.stdin.write(b"two\n")
             process.stdin.close()
-            assert process.wait(10) == 1
+            assert process.wait(HANG_S) == 1
             assert b"1 record appended before" in process.stderr.read()
 
 
