@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from millpond import chat, errors, jobs, state, streams, sync, testing
     from millpond.actors.errors import LeaseLost, NotFound, RequestError
     from millpond.actors.messages import Durability, Mode
-    from millpond.node.client.channel import Channel
+    from millpond.node.client.channel import Channel, Message
     from millpond.node.client.connect import connect
     from millpond.node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
     from millpond.node.client.in_flight import Receipt
-    from millpond.node.client.message import Message
     from millpond.node.client.rustlog.client import connect_rustlog
     from millpond.node.client.s3p.client import connect_s3p
     from millpond.node.client.streams.connect import connect_streams
@@ -39,7 +38,7 @@ else:
             "HandshakeRefused": "millpond.node.client.errors",
             "Identity": "millpond.node.peers.identity",
             "LeaseLost": "millpond.actors.errors",
-            "Message": "millpond.node.client.message",
+            "Message": "millpond.node.client.channel",
             "Mode": "millpond.actors.messages",
             "Node": "millpond.node.node",
             "NotFound": "millpond.actors.errors",

@@ -55,15 +55,15 @@ MODULES = (
         {
             f"{CLIENT}.state.remote": ("NodeState",),
             f"{CLIENT}.streams.stream": ("Stream",),
-            f"{CLIENT}.streams.connect": ("Streams", "connect_streams"),
+            f"{CLIENT}.streams.streams": ("Streams",),
+            f"{CLIENT}.streams.connect": ("connect_streams",),
         },
     ),
     Module(
         f"{CLIENT}.sync.channel",
         'A blocking channel: `with connect(url, channel="chat/1") as channel`.',
         {
-            f"{CLIENT}.message": ("Message",),
-            f"{CLIENT}.channel": ("Channel",),
+            f"{CLIENT}.channel": ("Message", "Channel"),
             f"{CLIENT}.connect": ("connect",),
         },
     ),
@@ -86,8 +86,7 @@ MODULES = (
         'The blocking RustLog client: `with connect_rustlog("127.0.0.1:7403") as rustlog`.',
         {
             f"{CLIENT}.rustlog.producer": ("RustlogProducer",),
-            f"{CLIENT}.rustlog.consumer": ("RustlogConsumer",),
-            f"{CLIENT}.rustlog.client": ("Rustlog", "connect_rustlog"),
+            f"{CLIENT}.rustlog.client": ("RustlogConsumer", "Rustlog", "connect_rustlog"),
         },
     ),
     Module(

@@ -15,8 +15,7 @@ import msgspec
 from millpond.actors.errors import NoPrekey, NotAllowed, NotNegotiated, OutcomeUnknown, UnknownPeer
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.output import data_field, print_json, print_line, printable
-from millpond.node.client.channel import Channel
-from millpond.node.client.message import Message
+from millpond.node.client.channel import Channel, Message
 from millpond.node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
 
 ASKED_MAX = 3

@@ -13,8 +13,8 @@ import msgspec
 
 from millpond.actors.errors import NotAllowed, NotNegotiated, RequestError, UnknownStream
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 from millpond.node.jobs.payload import UNREADABLE
 from millpond.node.jobs.worker.outcome import utf8_text
 

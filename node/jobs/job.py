@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond.node.jobs.payload import Headers
-from millpond.node.jobs.worker.leased_job import LeasedJob
+from millpond.node.jobs.worker.subscription import LeasedJob
 
 
 class Job:

@@ -10,9 +10,8 @@ import msgspec
 
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.messages import Put, Reply
-from millpond.node.client.channel import Channel
+from millpond.node.client.channel import Channel, Message
 from millpond.node.client.future import ReplyFuture
-from millpond.node.client.message import Message
 from millpond.node.outbox.context import GONE, OutboxContext, Wakeup
 from millpond.node.outbox.key_exchange import ASKED_EVERY_S, fetch_prekey, publish_prekey
 from millpond.node.outbox.local_channels import seconds_left

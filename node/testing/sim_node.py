@@ -30,7 +30,7 @@ from millpond.node.testing.world_node import WorldNode
 if TYPE_CHECKING:
     from millpond.node.client.rustlog.client import Rustlog
     from millpond.node.client.s3p.client import S3p
-    from millpond.node.client.streams.connect import Streams
+    from millpond.node.client.streams.streams import Streams
     from millpond.node.testing.world import World
 
 Storage = Literal["simulated", "real", "memory"]

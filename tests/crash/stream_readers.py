@@ -13,8 +13,9 @@ from millpond.actors.store.changes import Position
 from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.s3p.records import FIRST, RecordId
 from millpond.node.client.s3p.records import S3pRecord as S3pRecord
-from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import Record as OwnRecord
+from millpond.node.client.streams.streams import Streams
 from tests.crash.process import Addresses
 from tests.crash.shelf import Row, Shelves
 from tests.crash.stream_events import Below, Look, Looked, Place, Trim, Trimmed

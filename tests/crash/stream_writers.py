@@ -11,8 +11,9 @@ from millpond.actors.errors import OutcomeUnknown, StreamExists
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.requests.errors import NotDone
 from millpond.node.client.s3p.client import S3p, connect_s3p
-from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 from tests.crash.events import Label
 from tests.crash.process import Addresses
 from tests.crash.shelf import Shelves

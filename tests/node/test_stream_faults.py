@@ -18,8 +18,9 @@ import pytest
 
 from millpond.actors.errors import RequestError, StorageFailed
 from millpond.actors.store.filesystem import File, OsDisk
-from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 from tests.conformance import s3p_peer as s
 from tests.conformance.rustlog_peer import (
     RustlogServer,

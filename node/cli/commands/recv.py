@@ -17,8 +17,7 @@ from millpond.node.cli.exit_codes import ExitCode, until_signal
 from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
 from millpond.node.cli.output import data_field, write_async
 from millpond.node.cli.sealed_messages import is_envelope, opened
-from millpond.node.client.channel import Channel
-from millpond.node.client.message import Message
+from millpond.node.client.channel import Channel, Message
 
 EPILOG = """\
 examples:

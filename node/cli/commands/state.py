@@ -21,9 +21,9 @@ from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream.command import open_streams, run_short
 from millpond.node.cli.stream.options import stream_name
 from millpond.node.client.state.remote import Row, StateInfo
-from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.records import Record
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 
 EPILOG = """\
 a first state:

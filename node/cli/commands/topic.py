@@ -17,9 +17,9 @@ from millpond.node.cli.stream.append import add_records, run_records
 from millpond.node.cli.stream.command import run_short
 from millpond.node.cli.stream.options import add_start, partitions, sequence, topic_name
 from millpond.node.cli.stream.read import add_output, run_reading
-from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.records import StreamInfo
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 
 EPILOG = """\
 a first topic:

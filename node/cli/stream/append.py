@@ -27,9 +27,9 @@ from millpond.node.cli.stream.options import header, sequence, stream_name
 from millpond.node.cli.stream.record_format import read_record
 from millpond.node.client.connect import PROBE
 from millpond.node.client.errors import ConnectionLost
-from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.records import Appended, NewRecord
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 from millpond.transports.p2p.streams.bodies import RECORDS_MAX
 
 EPILOG = """\

@@ -21,8 +21,8 @@ from millpond.node.cli.stream import append as stream_append
 from millpond.node.cli.stream import read as stream_read
 from millpond.node.cli.stream.options import content_type, position, size, stream_name
 from millpond.node.client.connect import PROBE
-from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.records import StreamInfo
+from millpond.node.client.streams.streams import Streams
 
 EPILOG = """\
 a first stream:

@@ -20,9 +20,9 @@ from millpond.node.cli.progress import Progress
 from millpond.node.cli.stream.options import add_start, stream_name
 from millpond.node.cli.stream.record_format import SHAPES
 from millpond.node.client.connect import PROBE
-from millpond.node.client.streams.connect import Streams
 from millpond.node.client.streams.records import Record
 from millpond.node.client.streams.stream import Start, Stream
+from millpond.node.client.streams.streams import Streams
 
 READ_EPILOG = """\
 examples:

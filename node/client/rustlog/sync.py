@@ -14,11 +14,16 @@ from typing import Self
 from millpond.node.client.events import Event
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, BatchSettings
 from millpond.node.client.requests.reconnecting import REQUESTS_MAX
-from millpond.node.client.rustlog.client import ADDRESS, FETCH_BYTES
+from millpond.node.client.rustlog.client import (
+    ADDRESS,
+    CONSUMER,
+    FETCH_BYTES,
+    ConsumedRecord,
+    ConsumerSettings,
+)
 from millpond.node.client.rustlog.client import Rustlog as AsyncRustlog
+from millpond.node.client.rustlog.client import RustlogConsumer as AsyncRustlogConsumer
 from millpond.node.client.rustlog.client import connect_rustlog as connect_rustlog_async
-from millpond.node.client.rustlog.consumer import CONSUMER, ConsumedRecord, ConsumerSettings
-from millpond.node.client.rustlog.consumer import RustlogConsumer as AsyncRustlogConsumer
 from millpond.node.client.rustlog.producer import PartitionOffset
 from millpond.node.client.rustlog.producer import RustlogProducer as AsyncRustlogProducer
 from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture

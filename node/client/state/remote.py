@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.actors.errors import SlowDown
 from millpond.actors.state.messages import StateInfo as StateInfo
-from millpond.node.client.streams.stream import StreamRequests, T
+from millpond.node.client.streams.requests import StreamRequests, T
 from millpond.transports.p2p.streams import state as s
 from millpond.transports.p2p.streams.operations import Operation
 

@@ -7,15 +7,13 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 import msgspec
 
 from millpond.actors.errors import (
     BufferFull,
-    DataTooLarge,
-    NotNegotiated,
     OutcomeUnknown,
     SequenceMismatch,
     SlowDown,
@@ -24,14 +22,11 @@ from millpond.actors.errors import (
 )
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import RecordColumns
-from millpond.node.client.link import Link
+from millpond.node.client.state.remote import NodeState
 from millpond.node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
-from millpond.transports.p2p.packets import OPERATION_BYTES, STREAM
+from millpond.node.client.streams.requests import StreamRequests
 from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import Operation
-
-if TYPE_CHECKING:
-    from millpond.node.client.state.remote import NodeState
 
 FOLLOW_S = 20.0
 WAIT_S_MAX = b.WAIT_MS_MAX / 1000
@@ -59,40 +54,6 @@ class _Page(msgspec.Struct):
         return [record for span in self.spans for record in records_of(span)]
 
 
-class StreamRequests:
-    """Requests about streams, over however many connections it takes."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-
-    async def ask(self, operation: Operation, body: msgspec.Struct, answer: type[T]) -> T:
-        """Ask, and wait for the answer."""
-        data = msgspec.msgpack.encode(body)
-        size = OPERATION_BYTES + len(data)
-        link = self.link
-        requests = link.inflight.streams
-        await requests.limit.acquire(size)
-        is_taken = False
-        try:
-            session = await link.live()
-            if not session.negotiated(STREAM):
-                raise NotNegotiated
-            if size > link.packet_max:
-                raise DataTooLarge(f"the node takes packets of {link.packet_max} bytes at most")
-            number, packet, pending = requests.add(operation, data)
-            is_taken = True
-        finally:
-            if not is_taken:
-                requests.limit.release(size)
-        link.send(packet, at_once=requests.limit.count == 1)
-        try:
-            told = await pending.wait()
-        finally:
-            if not pending.done and operation is Operation.READ:
-                link.send(requests.cancel(number), at_once=True)
-        return msgspec.msgpack.decode(told, type=answer)
-
-
 class Stream:
     """One stream of a node, by name. It holds nothing and need not be closed."""
 
@@ -108,8 +69,6 @@ class Stream:
     @property
     def state(self) -> NodeState:
         """What its events make, as the node materializes it (docs/reference/state.md)."""
-        from millpond.node.client.state.remote import NodeState  # few need it
-
         return NodeState(self.name, self._requests)
 
     async def create(

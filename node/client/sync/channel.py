@@ -16,12 +16,12 @@ from typing import Any, Self
 from millpond.actors.messages import Durability, Mode
 from millpond.node.client.channel import DRAIN_S, Ids
 from millpond.node.client.channel import Channel as AsyncChannel
+from millpond.node.client.channel import Message as AsyncMessage
 from millpond.node.client.connect import Dialer, ModeName, RoleName
 from millpond.node.client.connect import connect as connect_async
 from millpond.node.client.events import Event
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
-from millpond.node.client.message import Message as AsyncMessage
 from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
 from millpond.node.client.sync.streams import Streams
 from millpond.transports.p2p.handshake import Signer

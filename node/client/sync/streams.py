@@ -10,16 +10,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
+from millpond.actors.state.messages import StateInfo as StateInfo
 from millpond.actors.store.changes import Position
 from millpond.node.client.connect import Dialer
 from millpond.node.client.events import Event
 from millpond.node.client.state.remote import NodeState as AsyncNodeState
-from millpond.node.client.state.remote import Row, StateInfo
-from millpond.node.client.streams.connect import Streams as AsyncStreams
+from millpond.node.client.state.remote import Row
 from millpond.node.client.streams.connect import connect_streams as connect_streams_async
 from millpond.node.client.streams.records import Appended, Record, StreamInfo
 from millpond.node.client.streams.stream import Entry, OnGap, Start
 from millpond.node.client.streams.stream import Stream as AsyncStream
+from millpond.node.client.streams.streams import Streams as AsyncStreams
 from millpond.node.client.sync.portal import LOOP, Blocking
 from millpond.transports.p2p.handshake import Signer
 

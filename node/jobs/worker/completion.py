@@ -18,7 +18,6 @@ from millpond.node.jobs.errors import LeaseExpired, Retry
 from millpond.node.jobs.history import History
 from millpond.node.jobs.requests import Operation, ask
 from millpond.node.jobs.results import Kind, ResultMailboxes
-from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.leases import REPLY_S, Leases
 from millpond.node.jobs.worker.outcome import (
     AttemptResult,
@@ -31,6 +30,7 @@ from millpond.node.jobs.worker.outcome import (
     error_text,
     utf8_text,
 )
+from millpond.node.jobs.worker.subscription import LeasedJob
 
 REASON_CHARS_MAX = 200
 ERROR_CHARS_MAX = 10_000

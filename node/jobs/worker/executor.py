@@ -22,7 +22,6 @@ from millpond.node.jobs.worker.cancellation import (
     is_cancelled_around,
     is_worker_cancelled,
 )
-from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.outcome import (
     Done,
     Failed,
@@ -32,6 +31,7 @@ from millpond.node.jobs.worker.outcome import (
     error_text,
     utf8_text,
 )
+from millpond.node.jobs.worker.subscription import LeasedJob
 
 NOT_CAUGHT = KeyboardInterrupt, GeneratorExit
 """Exceptions that a handler raises and did not cause."""

@@ -15,8 +15,7 @@ import anyio
 from millpond.actors.errors import LeaseLost, RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.requests import Operation, ask
-from millpond.node.jobs.worker.leased_job import LeasedJob
-from millpond.node.jobs.worker.subscription import QueueSubscription
+from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
 
 RETRY_S = 0.2
 """The delay after a renewal that the node refused for now."""

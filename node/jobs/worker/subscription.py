@@ -5,19 +5,151 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
-from millpond.node.client.channel import Channel
+import anyio
+
+from millpond.node.client.channel import Channel, Message
 from millpond.node.client.events import Disconnected, Event
-from millpond.node.client.message import Message
 from millpond.node.jobs.connector import Connector
-from millpond.node.jobs.payload import channel_of
-
-if TYPE_CHECKING:
-    from millpond.node.jobs.worker.leased_job import LeasedJob
+from millpond.node.jobs.payload import JobMessage, channel_of
+from millpond.node.jobs.task import Task
 
 OnMessage = Callable[["QueueSubscription", Message], None]
 OnLost = Callable[["QueueSubscription"], None]
+
+
+ASSUMED_LEASE_S = 0.5
+"""For so long after its push a lease is taken for granted, whatever the node's setting is."""
+FIRST_RENEWAL_S = 0.4
+"""Then it is renewed for the first time, if the handler still runs."""
+HURRY_S = 2.0
+"""A worker that ends has so long to tell the node the outcome of a job."""
+
+
+class LeasedJob:
+    """A job with its lease. Times are those of the running clock, in seconds.
+
+    `until`: the lease lasts at least that long. `renew_at`: it is renewed then. `was_refused`: the
+    node ended it before that. `is_given_up`: the worker ends, and waits no longer for the handler.
+    """
+
+    __slots__ = (
+        "_completion",
+        "_handler",
+        "_is_granted",
+        "content",
+        "is_given_up",
+        "is_lost",
+        "is_renewing",
+        "message",
+        "renew_at",
+        "subscription",
+        "taken_at",
+        "task",
+        "until",
+        "was_refused",
+    )
+
+    def __init__(
+        self,
+        message: Message,
+        content: JobMessage,
+        subscription: QueueSubscription,
+        task: Task[Any],
+        now: float,
+    ) -> None:
+        self.message = message
+        self.content = content
+        self.subscription = subscription
+        self.task = task
+        self.taken_at = now
+        self.until = now + ASSUMED_LEASE_S
+        self.renew_at = now + min(FIRST_RENEWAL_S, task.lease_s / 3)
+        self.is_renewing = False
+        self.is_lost = False
+        self.was_refused = False
+        self.is_given_up = False
+        self._is_granted = False
+        self._handler: anyio.CancelScope | None = None
+        self._completion: anyio.CancelScope | None = None
+
+    @property
+    def attempts_max(self) -> int:
+        """The attempts that the job has."""
+        return self.content.attempts or self.task.attempts
+
+    @property
+    def ends_at(self) -> float:
+        """The time at which the lease counts as lost. The node's own setting is not known here."""
+        if self._is_granted:
+            return self.until
+        return self.taken_at + max(ASSUMED_LEASE_S, self.task.lease_s)
+
+    @property
+    def next_check_at(self) -> float:
+        """The time at which the lease is to be renewed, or counts as lost while it is renewed."""
+        return self.ends_at if self.is_renewing else self.renew_at
+
+    # The lease.
+
+    def begin_renewal(self) -> None:
+        """The node is asked to extend the lease."""
+        self.is_renewing = True
+
+    def end_renewal(self) -> None:
+        """The node has answered, or will not."""
+        self.is_renewing = False
+
+    def granted(self, asked_at: float, seconds: float) -> None:
+        """The node extended the lease. It counts from the request, to be sure."""
+        self._is_granted = True
+        self.until = asked_at + seconds
+        self.renew_at = asked_at + seconds / 3
+
+    def not_renewed(self, retry_at: float) -> None:
+        """The node refused for now: it is asked again then."""
+        self.renew_at = retry_at
+
+    def refused(self, now: float) -> None:
+        """The node says that the lease is over."""
+        # The push may have taken long to arrive: only a lease that was granted here can be early.
+        self.was_refused = self._is_granted and now < self.until
+
+    def lose(self) -> None:
+        """The lease is over: an async handler is cancelled, one in a thread sees `cancelled`."""
+        self.is_lost = True
+        if self._handler is not None and self.task.is_async:
+            self._handler.cancel()
+
+    # The handler, and the completion behind it.
+
+    def handler_scope(self) -> anyio.CancelScope:
+        """The scope to run the handler in."""
+        self._handler = anyio.CancelScope()
+        return self._handler
+
+    def completion_scope(self) -> anyio.CancelScope:
+        """The scope to tell the node the outcome in."""
+        self._completion = anyio.CancelScope()
+        if self.is_given_up:
+            self._hurry(self._completion)
+        return self._completion
+
+    def give_up(self) -> None:
+        """The worker ends: the handler is cancelled, or left to itself if it is in a thread.
+
+        The completion has `HURRY_S` from now.
+        """
+        self.is_given_up = True
+        if self._handler is not None:
+            self._handler.cancel()
+        if self._completion is not None:
+            self._hurry(self._completion)
+
+    @staticmethod
+    def _hurry(completion: anyio.CancelScope) -> None:
+        completion.deadline = min(completion.deadline, anyio.current_time() + HURRY_S)
 
 
 class QueueSubscription:

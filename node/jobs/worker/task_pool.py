@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.node.jobs.worker.cancellation import is_worker_cancelled
-from millpond.node.jobs.worker.leased_job import LeasedJob
+from millpond.node.jobs.worker.subscription import LeasedJob
 
 Run = Callable[[LeasedJob], Awaitable[bool]]
 

@@ -17,9 +17,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.actors.errors import RequestError
+from millpond.node.client.channel import Message
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.client.message import Message
-from millpond.node.client.streams.connect import Streams
+from millpond.node.client.streams.streams import Streams
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions, Connector
@@ -30,10 +30,9 @@ from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.task import LEASE_S, Handler, Task, TaskRegistry
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import run_handler
-from millpond.node.jobs.worker.leased_job import LeasedJob
 from millpond.node.jobs.worker.leases import Leases
 from millpond.node.jobs.worker.outcome import AttemptResult, Done, WorkerStats
-from millpond.node.jobs.worker.subscription import QueueSubscription
+from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
 from millpond.node.jobs.worker.task_pool import TaskPool
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
 

@@ -29,8 +29,7 @@ from millpond.node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
-from millpond.node.client.rustlog.consumer import ConsumerSettings
+from millpond.node.client.rustlog.client import ConsumerSettings, Rustlog, connect_rustlog
 from millpond.node.client.rustlog.producer import PartitionOffset
 from tests.node.client.scripted_server import SOON_S, ByteLine, ByteServer, byte_server
 

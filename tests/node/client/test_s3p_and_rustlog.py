@@ -26,8 +26,7 @@ from millpond.node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
-from millpond.node.client.rustlog.consumer import ConsumerSettings
+from millpond.node.client.rustlog.client import ConsumerSettings, Rustlog, connect_rustlog
 from millpond.node.client.s3p.client import S3p, S3pProducer, connect_s3p
 from millpond.node.client.s3p.records import RecordId
 from millpond.node.config import Config

@@ -14,7 +14,7 @@ from millpond.actors.errors import StreamExists, UnknownStream
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.requests.batching import BatchSettings
 from millpond.node.client.requests.errors import NotDone
-from millpond.node.client.rustlog.consumer import ConsumerSettings
+from millpond.node.client.rustlog.client import ConsumerSettings
 from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.sync import connect_rustlog, connect_s3p

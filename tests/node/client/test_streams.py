@@ -30,9 +30,10 @@ from millpond.actors.errors import (
 from millpond.actors.store.changes import Position
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.in_flight import REQUESTS_MAX, WAITING_MAX
-from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import NewRecord, Record
 from millpond.node.client.streams.stream import Stream
+from millpond.node.client.streams.streams import Streams
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
 

@@ -14,7 +14,8 @@ import anyio
 from millpond import connect
 from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
 from millpond.node.client.s3p.client import S3p, connect_s3p
-from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.connect import connect_streams
+from millpond.node.client.streams.streams import Streams
 from millpond.node.node import Node
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.app import PREFIXES, S2Api

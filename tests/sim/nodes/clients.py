@@ -12,10 +12,9 @@ import anyio.lowlevel
 
 from millpond.actors.errors import LeaseLost, NotFound, RequestError
 from millpond.actors.messages import Mode
-from millpond.node.client.channel import Channel
+from millpond.node.client.channel import Channel, Message
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Disconnected, Event, Retrying
-from millpond.node.client.message import Message
 from millpond.node.client.retry import RETRYABLE
 from tests.sim.nodes import notes as n
 from tests.sim.nodes.notes import Acked, Got, Putting, Receipt

@@ -16,8 +16,9 @@ from millpond.actors.errors import (
 )
 from millpond.actors.messages import Durability
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.client.streams.connect import Streams, connect_streams
+from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import Record
+from millpond.node.client.streams.streams import Streams
 from tests.sim.nodes.events import Trouble
 from tests.sim.nodes.notes import Appended, Appending, Read
 from tests.sim.nodes.plan import StreamPlan
