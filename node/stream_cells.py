@@ -56,7 +56,7 @@ TEE_EVERY_S = 0.002
 
 
 class StreamCells:
-    """Cells whose names are reserved are streams, or the catalogue of topics."""
+    """The cells whose names are reserved: streams, states and catalogs."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class StreamCells:
         return Stream(name, snapshot, limits, shared)
 
     def age_s(self, label: bytes) -> int:
-        """How old records get in a stream that was told nothing of it; 0: no limit."""
+        """The maximal age of records in a stream without settings of its own; 0: no limit."""
         return self._book.settings(label).age_s
 
     def load(self, cell: bytes) -> Loading:
-        """What a cell is built from, whatever it is."""
+        """The stored state that a cell is built from."""
         if state_of(cell) is not None:
             return LogSnapshot()  # it keeps nothing
         return self._store.log_snapshot(cell) if is_reserved(cell) else self._store.load(cell)
@@ -149,7 +149,7 @@ class StreamCells:
         return True
 
     def close(self) -> None:
-        """What is to be written is written after this."""
+        """Write what is still to be written."""
         if self.checkpoints is not None:
             self.checkpoints.close()
 
@@ -193,8 +193,8 @@ def _checkpoints(
 def first_looks(
     kept: Iterable[StoredQueue], book: RuleTable[ChannelSettings], now: float
 ) -> Iterator[tuple[bytes, float]]:
-    """When to look at each channel that a restart found. Those that feed a stream come one after
-    the other: it may lack what they hold."""
+    """The times at which to wake each channel that a restart found. Those that feed a stream come
+    one after the other: it may lack what they hold."""
     tee_at = now
     for each in kept:
         if book.settings(each.name).tee:
@@ -205,7 +205,7 @@ def first_looks(
 
 
 def is_reserved(cell: bytes) -> bool:
-    """Is the cell none of the channels?"""
+    """True: the cell is no channel."""
     return cell.startswith(RESERVED)
 
 

@@ -1,4 +1,4 @@
-"""What a partition keeps, and the changes that bring it there.
+"""The contents of a partition, and the changes that lead to them.
 
 Two kinds of partition: a queue keeps messages until their ack or deadline (P2P channels), a log
 keeps records in order until they are trimmed (streams). A change is a value; applying the same
@@ -27,14 +27,14 @@ SENDER_SHIFT = 32
 
 
 def window_s(ttl: int) -> int:
-    """How long the key of a message is remembered after its PUT (PA-08)."""
+    """The time in seconds for which the key of a message is remembered after its PUT (PA-08)."""
     if ttl < WINDOW_S_MIN:
         return WINDOW_S_MIN
     return ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
 
 
 class PartitionKind(IntEnum):
-    """What a partition is."""
+    """The kind of a partition."""
 
     QUEUE = 0
     LOG = 1
@@ -44,7 +44,7 @@ class PartitionKind(IntEnum):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """Where a dead letter comes from (PS-14)."""
+    """The message that a dead letter was (PS-14)."""
 
     id: int
     attempts: int
@@ -70,7 +70,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def until(self) -> float:
-        """When the window of its key ends. Derived: a field would cost every message 32 bytes."""
+        """The end of its key's window. Derived: a field would cost every message 32 bytes."""
         return self.expires_at - self.ttl + window_s(self.ttl)
 
     @property
@@ -80,7 +80,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredKey(msgspec.Struct, frozen=True, gc=False):
-    """What is left of a message once it is gone: its key, and the SHA-256 of its data."""
+    """The remainder of a message that is removed: its key, and the SHA-256 of its data."""
 
     id: int
     ttl: int
@@ -89,9 +89,9 @@ class StoredKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageRemoved(msgspec.Struct, frozen=True, gc=False):
-    """The message left; `left` stays behind for its key (None: the key had left before).
+    """The message is removed; `left` stays for its key (None: the key was removed before).
 
-    `size` is that of its data in bytes, so that what a partition weighs is arithmetic.
+    `size` is that of its data in bytes, so that counting needs no look-up.
     """
 
     id: int
@@ -101,16 +101,16 @@ class MessageRemoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRetained(msgspec.Struct, frozen=True, gc=False):
-    """A key whose message is gone, said again because its first record is to be reclaimed."""
+    """A key whose message is removed, written again because its first record is to be reclaimed."""
 
     key: int
     left: StoredKey
 
 
 class KeyExpired(msgspec.Struct, frozen=True, gc=False):
-    """The key's window is over: the same key is new again.
+    """The window of a key is over: the same key is new again.
 
-    `was_left`: its message was gone before; else the message is still kept, without its key.
+    `was_left`: its message was removed before; else the message is still stored, without its key.
     """
 
     key: int
@@ -118,7 +118,7 @@ class KeyExpired(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptsSet(msgspec.Struct, frozen=True, gc=False):
-    """So many deliveries of the message have failed."""
+    """The number of failed deliveries of a message."""
 
     id: int
     attempts: int
@@ -185,7 +185,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogTrimmed(msgspec.Struct, frozen=True, gc=False):
-    """Records below `point` are gone; chunks wholly below it give their space back.
+    """The records below `point` are removed; chunks wholly below it free their space.
 
     `size` is what that is worth in bytes, about; like that of `LogDeleted` it is not kept on disk.
     """
@@ -195,14 +195,14 @@ class LogTrimmed(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetadataSet(msgspec.Struct, frozen=True, gc=False):
-    """A property of the log, such as its content type; None forgets it."""
+    """A property of the log, such as its content type; None removes it."""
 
     name: bytes
     value: bytes | None
 
 
 class LogDeleted(msgspec.Struct, frozen=True, gc=False):
-    """The log is deleted with all it had; what follows is a new one from sequence 0."""
+    """The log is deleted with all records; a new one begins at sequence 0."""
 
     size: int = 0
 
@@ -211,7 +211,7 @@ LogChange = Chunk | LogTrimmed | MetadataSet | LogDeleted
 
 
 class LogSnapshot(msgspec.Struct):
-    """The metadata of a log: its records are read in ranges, never all at once.
+    """The bounds and metadata of a log; its records are read in ranges, never all at once.
 
     `tail` is the sequence of the next record; `last_id` and `last_timestamp` are those of the last
     one ever appended, and survive trimming.
@@ -242,12 +242,12 @@ _SOFT_CHANGES = (
 
 
 def kind_of(change: Change) -> PartitionKind:
-    """Which kind of partition a change belongs to."""
+    """The kind of partition that a change belongs to."""
     return PartitionKind.LOG if isinstance(change, _LOG_CHANGES) else PartitionKind.QUEUE
 
 
 def is_soft(change: Change) -> bool:
-    """Nobody waits for it: a crash may undo it, which costs a duplicate and nothing else (PS-13).
+    """Changes that no caller waits for: a crash may undo them, which costs a duplicate (PS-13).
 
     It rides in the next commit, and is applied although the disk may be full.
     """

@@ -45,7 +45,7 @@ class Disk(Protocol):
     def has(self, path: Path) -> bool: ...
 
     def weight(self, path: Path) -> int:
-        """How many bytes a file has."""
+        """The size of a file in bytes."""
 
     def names(self, folder: Path) -> list[str]:
         """The names of the files in a folder, sorted; none if there is no such folder."""

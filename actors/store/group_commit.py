@@ -143,7 +143,7 @@ class GroupCommit:
             self._worker.submit(group, quick=is_quick)
 
     def _grows(self, group: CommitGroup) -> bool:
-        """Did this pass of the loop add to what several write? Then the next one may as well."""
+        """True: this pass of the loop added to a group of several, so the next pass may as well."""
         seen, self._seen = self._seen, len(group.records)
         self._passes += 1
         return self._passes <= PASSES_MAX and self._seen > max(1, seen)

@@ -1,4 +1,4 @@
-"""What the store knows of one partition while the node runs."""
+"""The index of a durable store: one entry for each partition, kept while the node runs."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def fold(memtable: Memtable, changes: Iterable[Change]) -> None:
 class IndexEntry:
     """A partition by name.
 
-    `memtable` is what the journal has and the file has not; while a round moves it, it is `frozen`
-    and a new memtable collects what comes. `oldest` is the first segment that the memtable needs.
+    `memtable` is what the journal has and the file has not; while compaction moves it, it is
+    `frozen` and a new memtable collects changes. `oldest_segment` is the first segment that the
+    memtable needs.
     """
 
     __slots__ = (
@@ -89,7 +90,7 @@ class IndexEntry:
         self.lsn = 0
         """The last one that was folded in."""
         self.unapplied: tuple[object, LogMemtable] | None = None
-        """What is written and not folded in yet, as of when it was last asked for (`reader`)."""
+        """The writes that are not folded in yet, as of when a reader last asked for them."""
         self.fault: Fault | None = None
         self.messages = 0
         self.bytes = 0
@@ -127,7 +128,7 @@ class IndexEntry:
 
 
 def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign: int) -> bool:
-    """Add what changes weigh to an entry and the node (`sign` 1), or take it back (-1).
+    """Count the usage of changes for an entry and the node (`sign` 1), or take it back (-1).
 
     True: one of them is waited for.
     """
@@ -173,7 +174,7 @@ def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign
 
 
 def log_bytes_of(changes: Sequence[Change]) -> int:
-    """What changes of a log add to its bytes, or take away, about."""
+    """The bytes that changes of a log add or remove, about."""
     size = 0
     for change in changes:
         if isinstance(change, Chunk):

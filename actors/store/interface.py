@@ -1,8 +1,8 @@
-"""The seam of the store: what a cell keeps, and how its changes get there.
+"""The interface of the store: partitions of messages or records, by name.
 
-A cell never reads the store while it works. It is built from what `load` gives, and from then on
-every change it makes to itself goes to the store as a value; what it answers is released when the
-store says that the changes are as durable as its mode promises.
+A cell never reads the store while it works. It is built from the result of `load`, and from then on
+every change it makes to itself goes to the store as a value; its replies are released when the
+store says that the changes are as durable as the cell's mode promises.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Usage:
-    """What all partitions of a node hold together; `keys` are those whose message is gone.
-
-    Messages and keys are of queues; `log_bytes` is what all logs weigh, about.
-    """
+    """The usage of all partitions of a node. `messages`, `bytes` and `keys` are of queues; `keys`
+    counts keys whose message is removed. `log_bytes` is the size of all logs, about."""
 
     messages: int = 0
     bytes: int = 0
@@ -37,7 +35,8 @@ class Usage:
 
 @dataclass(slots=True)
 class Health:
-    """Can changes be kept now? `reason` says why not; `failures` counts since the start."""
+    """Whether changes can be stored now. `reason` says why not; `failures` counts since the
+    start."""
 
     is_writable: bool = True
     reason: str = ""
@@ -45,7 +44,8 @@ class Health:
 
 
 class PartitionUsage(msgspec.Struct, frozen=True):
-    """What a partition holds, counted without loading it. `keys`: of kept messages and others."""
+    """The usage of one partition, counted without loading it. `keys` counts the keys of stored and
+    of removed messages."""
 
     messages: int = 0
     bytes: int = 0
@@ -54,12 +54,12 @@ class PartitionUsage(msgspec.Struct, frozen=True):
 
 
 class Fault(Enum):
-    """Why the store did not do what it was asked. Values, not exceptions: they cross threads."""
+    """The reason why the store did not do something. Values, not exceptions: they cross threads."""
 
     NOT_STORED = auto()
     """The changes are not kept, now or after a restart."""
     DAMAGED = auto()
-    """What the disk gives back of this partition is not what was written; it is not served."""
+    """The disk returns other data than was written; the partition is not served."""
     UNREADABLE = auto()
     """The disk could not be read just now."""
 
@@ -138,13 +138,13 @@ class Store(Protocol):
     health: Health
 
     def durability(self, name: bytes) -> Durability:
-        """What an acknowledgement of `name` promises."""
+        """The durability that an acknowledgement of `name` promises."""
 
     def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
-        """What is kept for the queue `name`; an unknown name gives an empty snapshot."""
+        """The stored content of the queue `name`; an unknown name gives an empty snapshot."""
 
     def partition_usage(self, name: bytes) -> PartitionUsage:
-        """How much is kept for `name`, at no more than the cost of a look-up."""
+        """The usage of `name`, at the cost of a look-up."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
         """Apply `changes` in order. None: nobody needs to wait for them."""
@@ -160,8 +160,8 @@ class LogStore(Protocol):
         """The logs that a restart found and that hold something."""
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
-        """The metadata of the log `name`, with what was written and is on its way to the disk; an
-        unknown name gives an empty one."""
+        """The bounds and metadata of the log `name`, with the writes on their way to the disk; an
+        unknown name gives an empty snapshot."""
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         """Chunks in order, also those on their way to the disk: what is told of them has to wait

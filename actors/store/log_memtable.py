@@ -1,4 +1,4 @@
-"""What a log has in the journal and not yet in its partition: its latest chunks, and its metadata.
+"""The memtable of a log: the latest chunks and the metadata that its file has not yet.
 
 Chunks are only ever added at the end and taken away at the front, so a memtable is a list; one that
 was deleted and made anew says so first (`is_fresh`), and then stands for itself.
@@ -22,7 +22,7 @@ from millpond.actors.store.changes import (
 )
 
 CHUNK_BYTES = 96
-"""What a chunk costs in the journal besides its data, roughly."""
+"""The size of a chunk in the journal besides its data, about."""
 
 
 class LogMemtable:
@@ -39,7 +39,7 @@ class LogMemtable:
         self.metadata: dict[bytes, bytes | None] = {}
 
     def __bool__(self) -> bool:
-        """Is there anything that a restart would have to know?"""
+        """True: there is something that a restart would have to know."""
         return bool(self.chunks or self.trim_point or self.metadata or self.is_fresh)
 
     @property
@@ -106,7 +106,7 @@ class LogMemtable:
             yield MetadataSet(name, value)
 
     def split(self, count: int) -> tuple[LogMemtable, LogMemtable]:
-        """What goes to the partition, and what stays: the last `count` chunks. Both are new."""
+        """The part to flush, and the part that stays: the last `count` chunks. Both are new."""
         moved, stays = LogMemtable(is_base=self.is_base), LogMemtable(is_base=False)
         moved.is_fresh, moved.trim_point = self.is_fresh, self.trim_point
         moved.metadata = dict(self.metadata)
@@ -137,7 +137,7 @@ class LogMemtable:
 
 
 def _trim_size(metadata: LogSnapshot, point: int) -> None:
-    """What is left of the chunks below once they are trimmed, about."""
+    """Estimate the size that is left of the chunks below once they are trimmed."""
     if point > metadata.trim_point:
         left, count = max(metadata.tail - point, 0), metadata.tail - metadata.trim_point
         metadata.bytes = metadata.bytes * left // count if count > 0 else 0

@@ -67,7 +67,7 @@ class Partition:
 
     @property
     def remembered(self) -> int:
-        """How many keys of messages that are gone, and members."""
+        """The number of keys of removed messages, and of subscribers."""
         return len(self.keys) + (0 if self.subscribers is None else len(self.subscribers.members))
 
 

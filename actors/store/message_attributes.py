@@ -1,4 +1,4 @@
-"""What some messages of a queue have besides: when they are due, and what they are unique by."""
+"""Attributes of messages: the time at which a message is due, and its unique key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 DUE_BYTES = 17
 UNIQUE_BYTES = 10
-"""What they cost in the journal, the second besides its name."""
+"""The sizes of attributes in the journal, the second without the key's name."""
 
 
 class DueAt(msgspec.Struct, frozen=True, gc=False):
@@ -32,7 +32,8 @@ ATTRIBUTE_CHANGES = (DueAt, UniqueKey)
 
 
 class MessageAttributes(msgspec.Struct):
-    """What a partition keeps of that, or what a memtable changes of it; both by the message's id.
+    """The attributes of a partition's messages, or the changes to them in a memtable, by message
+    id.
 
     Only a memtable has a `due` of 0, which ends one of below.
     """
@@ -75,7 +76,7 @@ class MessageAttributes(msgspec.Struct):
             yield UniqueKey(message_id, name)
 
     def split(self, stays: AbstractSet[int]) -> tuple[MessageAttributes, MessageAttributes]:
-        """What goes to the partition, and what stays with the messages that do."""
+        """The part to flush, and the part that stays with the messages that stay."""
         moved, left = MessageAttributes(), MessageAttributes()
         for message_id, at in self.due.items():
             (left if message_id in stays else moved).due[message_id] = at
@@ -84,7 +85,8 @@ class MessageAttributes(msgspec.Struct):
         return moved, left
 
     def apply_to(self, below: MessageAttributes) -> MessageAttributes:
-        """What is below and this memtable together; `below` may be changed."""
+        """The attributes of a lower memtable or file and of this one together; `below` may be
+        changed."""
         for change in self.changes():
             below.fold(change, is_base=True)
         return below
@@ -93,7 +95,7 @@ class MessageAttributes(msgspec.Struct):
 def attributes_of(
     attributes: MessageAttributes, rows: AbstractSet[int]
 ) -> MessageAttributes | None:
-    """What of it a snapshot has: of messages that are there; None if there is nothing."""
+    """The attributes of messages that exist, for a snapshot; None if there are none."""
     due = {message_id: at for message_id, at in attributes.due.items() if at and message_id in rows}
     names = {
         message_id: name for message_id, name in attributes.names.items() if message_id in rows

@@ -39,7 +39,7 @@ from millpond.actors.store.subscribers import (
 
 ROW_BYTES = 64
 KEY_BYTES = 64
-"""What a row and a key cost in the journal besides their data, roughly."""
+"""The sizes of a message and a key in the journal besides their data, about."""
 
 
 class QueueMemtable:
@@ -76,12 +76,12 @@ class QueueMemtable:
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
         self.subscribers: SubscriberTable | None = None
-        """What it says of identities; None for the many queues where nobody has one."""
+        """The changes to subscribers; None for the many queues that have none."""
         self.attributes: MessageAttributes | None = None
-        """When messages are due, and what they are unique by; None where none has any."""
+        """The changes to attributes of messages; None where there are none."""
 
     def __bool__(self) -> bool:
-        """Is there anything that a restart would have to know?"""
+        """True: there is something that a restart would have to know."""
         known = self.keys or self.forgotten or self.attempts or self.subscribers or self.attributes
         return bool(self.rows or self.gone or known)
 
@@ -101,7 +101,7 @@ class QueueMemtable:
 
     @property
     def keys_added(self) -> int:
-        """How many more keys and members there are than below."""
+        """The number of keys and subscribers that are added to those below."""
         added = len(self.keys) - len(self.forgotten)
         if self.subscribers is not None:
             added += len(self.subscribers.members) - len(self.subscribers.gone)
@@ -225,9 +225,10 @@ class QueueMemtable:
             yield from self.attributes.changes()
 
     def split(self, settled_id: int, *, keys_stay: bool) -> tuple[QueueMemtable, QueueMemtable]:
-        """What goes to the partition, and what stays: rows from `settled_id` on, and keys if told.
+        """The part to flush, and the part that stays: messages from `settled_id` on, and keys if
+        `keys_stay`.
 
-        Both are new; what is said of below always goes.
+        Both are new; removals of messages below are always flushed.
         """
         moved, stays = QueueMemtable(is_base=self.is_base), QueueMemtable(is_base=False)
         moved.mode = stays.mode = self.mode

@@ -1,8 +1,8 @@
-"""Ranges of a log: recent chunks from memory, older ones from its file.
+"""Reads of partitions: recent changes from memtables, older ones from the partition's file.
 
-Recent are those that the file may not have yet, in up to three lists that follow one another: what
-a round moves to the file, what came since, and what is on its way to the journal. A read looks into
-these lists as they are; nothing of them is copied but what it gives.
+The recent chunks of a log are those that its file may not have yet, in up to three lists that
+follow one another: chunks that compaction moves to the file, later ones, and chunks on their way to
+the journal. A read looks into these lists as they are; nothing of them is copied but the result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _last_id = attrgetter("last_id")
 
 
 def select_chunks(lists: Iterable[Sequence[Chunk]], seek: Seek, trim_point: int) -> list[Chunk]:
-    """Those of ascending chunks in lists that are asked for, and not wholly trimmed."""
+    """The chunks of ascending lists that a seek asks for, and that are not wholly trimmed."""
     selected: list[Chunk] = []
     bytes_left, count_left = seek.bytes_max, seek.count_max
     for chunks in lists:
@@ -51,7 +51,7 @@ def select_chunks(lists: Iterable[Sequence[Chunk]], seek: Seek, trim_point: int)
 
 
 def _start_index(chunks: Sequence[Chunk], seek: Seek, trim_point: int) -> int:
-    """SeekBy in a list the first chunk is that is asked for."""
+    """The index in a list of the first chunk that a seek asks for."""
     sequence = max(seek.sequence, trim_point)
     at = bisect_right(chunks, sequence, key=_first)
     if at and chunks[at - 1].end > sequence:
@@ -66,7 +66,8 @@ def _start_index(chunks: Sequence[Chunk], seek: Seek, trim_point: int) -> int:
 
 
 class _Recent(NamedTuple):
-    """What is in memory of a log. `is_all`: what else there may be in a file does not count."""
+    """The chunks of a log that are in memory. `is_all`: what else there may be in a file does not
+    count."""
 
     lists: Sequence[Sequence[Chunk]]
     trim_point: int
@@ -105,7 +106,7 @@ class LogReader:
         self._mark_damaged = mark_damaged
 
     def log_snapshot(self, entry: IndexEntry) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
-        """The metadata of a log."""
+        """The bounds and metadata of a log."""
         deferred: Deferred[LogSnapshot | Fault] = Deferred()
         if entry.fault is not None:
             deferred.finish(entry.fault)
@@ -207,7 +208,7 @@ class LogReader:
         return [memtable for memtable in memtables if isinstance(memtable, LogMemtable)]
 
     def _unapplied(self, entry: IndexEntry) -> LogMemtable:
-        """What is written and not folded in yet."""
+        """The writes that are not folded in yet."""
         as_of = (entry.in_flight, entry.lsn, self._groups.epoch)
         if entry.unapplied is None or entry.unapplied[0] != as_of:
             memtable = LogMemtable(is_base=False)
@@ -218,7 +219,8 @@ class LogReader:
 
 
 class QueueLoader:
-    """`damaged` hears of files that are not what was written."""
+    """Loads queues from their files, memtables and unstored writes. `mark_damaged` is called with
+    partitions whose files are damaged."""
 
     def __init__(
         self,
@@ -286,7 +288,7 @@ class QueueLoader:
 
 
 def _starts_in(seek: Seek, chunk: Chunk | None) -> bool:
-    """Is nothing before this chunk asked for?"""
+    """True: the seek asks for nothing before this chunk."""
     if chunk is None:
         return False
     if seek.sequence >= chunk.first:
@@ -301,7 +303,7 @@ def _starts_in(seek: Seek, chunk: Chunk | None) -> bool:
 
 
 def holds_log(entry: IndexEntry) -> bool:
-    """Is there a log, apart from one whose deletion has not come to its file yet?"""
+    """True: there is a log, apart from one whose deletion has not come to its file yet."""
     memtable = entry.memtable
     if entry.kind is not PartitionKind.LOG or not isinstance(memtable, LogMemtable | None):
         return False

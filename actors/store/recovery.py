@@ -1,4 +1,4 @@
-"""What a former run left: the catalog, the journal over it, and the memtables that come of both.
+"""Recovery: the catalog, the journal over it, and the memtables that come of both at a start.
 
 Nothing is opened that the catalog can answer for, so the time it takes grows with the journal
 (whose size is bounded) and the number of partitions, not with what is in them.
@@ -147,7 +147,7 @@ def _partitions(
 def relevant_damages(
     found: JournalContents, partitions: dict[bytes, PartitionMetadata]
 ) -> list[Damage]:
-    """What is damaged in the journal, unless the file has all that came of it (or is repaired)."""
+    """The damages of the journal, except where the file has all the changes (or is repaired)."""
     have = {name: metadata.applied for name, metadata in partitions.items()}
     lsns = found.damaged_lsns
     return [
@@ -158,7 +158,8 @@ def relevant_damages(
 
 
 def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:
-    """What was read may be in the system's memory only; it is served, so it must not get lost.
+    """Write to the disk what may be in the system's memory only: it is served, so it must not get
+    lost.
 
     What is not known to be synced is written again: after a sync that failed, the system may take
     it for clean, and a sync would do nothing.
@@ -208,7 +209,7 @@ def _entry_of(
 
 
 def at_least_os(durability: Durability) -> Durability:
-    """What is on the disk stays there, whatever the configuration says now."""
+    """The durability of data that is on the disk already: at least that of the system's memory."""
     return max(durability, Durability.OS)
 
 

@@ -1,4 +1,4 @@
-"""What the durable store can be told, and what it needs from whoever runs it."""
+"""Settings of the durable store, and the interface of the environment that runs it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
 
 class StoreEnvironment(Protocol):
-    """The loop that a store lives in, and the worker threads that work for it."""
+    """The event loop that a store lives in, and its worker threads."""
 
     def now(self) -> float:
         """Seconds since the Unix epoch."""
@@ -44,7 +44,7 @@ class StoreEnvironment(Protocol):
         """Call back at the end of this pass of the loop."""
 
     def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
-        """A worker that reports to this loop."""
+        """Start a worker that reports to this loop."""
 
     def salt(self) -> int:
         """32 random bits that clients cannot know."""

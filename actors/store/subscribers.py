@@ -1,4 +1,4 @@
-"""The identities that a queue knows, by number, and what each of them has acked (PA-08, PS-06)."""
+"""Subscribers of a queue: identities that get each message once, and their acks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 SUBSCRIBER_BYTES = 64
 ACK_BYTES = 16
-"""What they cost in the journal, roughly."""
+"""The sizes of a subscriber and an ack in the journal, about."""
 
 
 class Subscriber(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ SUBSCRIBER_CHANGES = (Subscriber, SubscriberTouched, SubscriberRemoved, Acked, A
 
 
 class SubscriberTable(msgspec.Struct):
-    """What a partition keeps of its members, or what a memtable changes of that.
+    """The subscribers of a partition, or the changes to them in a memtable.
 
     A member has acked every message in its debt up to its floor, and those in `acked`. Number 0
     stands for subscribers without identity: they had a claim to those messages when they were put.
@@ -86,7 +86,7 @@ class SubscriberTable(msgspec.Struct):
 
     @property
     def deadlines(self) -> Iterator[float]:
-        """When members may be forgotten."""
+        """The times at which subscribers may be forgotten."""
         yield from (each.until for each in self.members.values())
         yield from (each.until for each in self.seen.values())
 
@@ -159,7 +159,8 @@ class SubscriberTable(msgspec.Struct):
         return moved, left
 
     def apply_to(self, below: SubscriberTable) -> SubscriberTable:
-        """What is below and this memtable together; `below` may be changed."""
+        """The subscribers of a lower memtable or file and of this one together; `below` may be
+        changed."""
         for number in self.gone:
             below._drop(number)
         for member in self.members.values():
@@ -174,7 +175,7 @@ class SubscriberTable(msgspec.Struct):
 
 
 def subscribers_of(subscribers: SubscriberTable, rows: AbstractSet[int]) -> SubscriberTable | None:
-    """What of it a snapshot has: acks of messages that are there; None if nobody is known."""
+    """The subscribers for a snapshot, with acks of messages that exist; None if there are none."""
     acked = {number: ids.intersection(rows) for number, ids in subscribers.acked.items()}
     members = dict(sorted(subscribers.members.items()))
     floors = {number: floor for number, floor in subscribers.floors.items() if number in members}

@@ -34,7 +34,7 @@ class StoreWorker(Protocol[ItemIn]):
 
 
 class WorkerTask(Generic[Item, Result]):
-    """What a worker does: `run` off the loop, then `done` in the loop's thread.
+    """The work of a worker: `run` off the loop, then `done` in the loop's thread.
 
     `run` gets up to `batch_max` items that wait, and an empty list when none came for `idle_s()`
     seconds (None: it is not woken). What it raises is given to `crashed`, in the loop's thread.

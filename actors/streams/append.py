@@ -61,7 +61,7 @@ class StreamAppender:
         self._columns: dict[int, tuple[Chunk, RecordColumns]] = {}
         self._bytes_left = 0
         self._flushed = 0
-        """How many of the fresh chunks the store was told of."""
+        """The number of fresh chunks that the store was told of."""
         self._is_measured = False
         """False: a batch begins, and the bytes left have to be computed."""
         self._has_quota = True

@@ -75,7 +75,8 @@ class ChunkBuilder:
         self.count = len(bodies)
         self._appends = 1
         self._sizes: list[int] | None = None
-        """How many records each append has; None: there is one append, or each has one record."""
+        """The number of records of each append; None: there is one append, or each has one
+        record."""
         if isinstance(timestamps, int):
             self.timestamp, self.timestamps = timestamps, None
         else:

@@ -1,4 +1,4 @@
-"""Command records: records that order the stream to do something once they are appended.
+"""Command records: records that have an effect on the stream once they are appended.
 
 Such a record has one header, whose name is empty. The value `fence` makes its body the fencing
 token (at most 36 bytes); `trim` removes the records below its body, a sequence of 8 bytes.
@@ -17,7 +17,7 @@ FENCE_BYTES_MAX = 36
 
 
 class BadCommandRecord(Exception):
-    """A command record that nobody understands."""
+    """A command record that is not known or not well-formed."""
 
 
 class SetFence(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +27,8 @@ class SetFence(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrimTo(msgspec.Struct, frozen=True, gc=False):
-    """Records below `point` go, but at most those up to the order's own, at place `at`."""
+    """Records below `point` are removed, but at most those up to the command's own, at index
+    `at`."""
 
     point: int
     at: int
@@ -37,7 +38,7 @@ CommandRecord = SetFence | TrimTo
 
 
 def command_records_of(bodies: Sequence[bytes], headers: Sequence[Headers]) -> list[CommandRecord]:
-    """The orders of an append, in its order. Raises BadOrder."""
+    """The commands of an append, in its order. Raises BadOrder."""
     orders: list[CommandRecord] = []
     for at, (body, pairs) in enumerate(zip(bodies, headers, strict=True)):
         if is_command(pairs):

@@ -1,7 +1,7 @@
-"""The names of all streams and topics of a node, in memory.
+"""The directory of the streams and topics of a node, in memory.
 
-Streams and the catalogue of topics tell it what they are, also when they are built anew, so what it
-says is what they would say. Nothing is decided by it alone but that two of them exclude each other.
+Streams and the catalog of topics keep it up to date, also when they are built anew. It decides
+nothing but that a stream and a topic of one name exclude each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
 
 
 class Directory:
-    """`streams` has the names of all that were created; topics of one partition are among them."""
+    """The names of all streams that were created (`streams`), topics of one partition among
+    them."""
 
     __slots__ = (
         *("_tombstones", "_groups", "_removed", "_single", "_topics", "groups", "on_deleted"),
@@ -31,20 +32,20 @@ class Directory:
     def __init__(self) -> None:
         self.streams: set[bytes] = set()
         self._tombstones: set[bytes] = set()
-        """Those that are gone for everybody but their forks."""
+        """Deleted streams that still have forks."""
         self.groups = 0
         """Consumer groups of the streams that were in use since the start."""
         self._groups: dict[bytes, tuple[int, GroupProgress]] = {}
-        """How many each stream has, and how far they got."""
+        """The number of groups of each stream, and their offsets."""
         self._single: list[bytes] | None = None
-        """Topics of one partition by name, once somebody asked for them: a start has no use for it,
-        and would bring names in any order."""
+        """Topics of one partition by name, once a caller asked for them: a start does not need them
+        sorted."""
         self._topics: dict[bytes, int] = {}
         """Topics of several partitions."""
         self._removed: dict[bytes, int] = {}
-        """Those that are removed, and some of whose partitions may still be there."""
+        """Deleted topics of which some partitions may still exist."""
         self.on_deleted: Callable[[bytes], None] = _nothing
-        """Told of a stream that is not there any more."""
+        """Called with the name of a deleted stream."""
 
     # What the cells say.
 
@@ -56,7 +57,7 @@ class Directory:
         progress: GroupProgress | None = None,
         is_tombstone: bool = False,
     ) -> None:
-        """A stream says what it is, and how far its groups got."""
+        """Follow a stream: whether it exists, and the progress of its groups."""
         if is_tombstone != (name in self._tombstones):
             (self._tombstones.add if is_tombstone else self._tombstones.remove)(name)
         if is_created != (name in self.streams):
@@ -81,7 +82,7 @@ class Directory:
             del self._single[bisect_left(self._single, name)]
 
     def sync_topics(self, topics: dict[bytes, int], removed: dict[bytes, int]) -> None:
-        """The catalogue says which topics of several partitions there are, and which go."""
+        """Follow the catalog: the topics of several partitions, and those being deleted."""
         self._topics = topics
         self._removed = removed
 
@@ -92,25 +93,25 @@ class Directory:
         return stream_cell(name)
 
     def deletion_notice(self, name: bytes) -> tuple[bytes, CellMessage]:
-        """A cell, and the mail that tells it that a stream is gone that was to go."""
+        """A cell, and the message that tells it that a stream of a deleted topic or basin is
+        gone."""
         return TOPICS, PartitionDeleted(0, name)
 
     # What others ask.
 
     def progress(self) -> list[GroupProgress]:
-        """How far the groups got, of each stream that has any and was in use since the start."""
+        """The offsets of the groups of each stream that has any and was in use since the start."""
         return [progress for _, progress in self._groups.values()]
 
     def partitions(self, topic: bytes) -> int | None:
-        """How many partitions the topic has; None: there is no such topic."""
+        """The number of partitions of a topic; None: there is no such topic."""
         count = self._topics.get(topic)
         if count is None and topic in self.streams and is_topic_name(topic):
             return 1
         return count
 
     def topics(self) -> Iterator[tuple[bytes, int]]:
-        """Every topic with its partitions, in the order of their names; to be gone through at
-        once."""
+        """All topics with their partitions, in the order of their names; to be iterated at once."""
         if self._single is None:
             self._single = sorted(filter(is_topic_name, self.streams))
         several = self._topics
@@ -118,31 +119,32 @@ class Directory:
         return merge(single, sorted(several.items()))
 
     def names(self, prefix: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[bytes]:
-        """Streams that were created or appended to, in the order of their names."""
+        """The streams that were created or appended to, in the order of their names."""
         streams = (each for each in self.streams if each.startswith(prefix) and each > after)
         return nsmallest(limit, streams)
 
     def is_created(self, name: bytes) -> bool:
-        """Is there a stream of this name, be it buried, apart from unused partitions of topics?"""
+        """True: there is a stream or a tombstone of this name; unused partitions of topics do not
+        count."""
         return name in self.streams or name in self._tombstones
 
     def has_topic(self, name: bytes) -> bool:
-        """Is there a topic of several partitions of this name?"""
+        """True: there is a topic of several partitions of this name."""
         return name in self._topics
 
     def is_partition(self, name: bytes) -> bool:
-        """Is the stream one of the partitions of a topic of several?"""
+        """True: the stream is a partition of a topic of several."""
         return bool(self._topics) and _is_among(name, self._topics)
 
     def is_being_deleted(self, name: bytes) -> bool:
-        """Is the stream to go, as a partition of a topic that is removed?"""
+        """True: the stream is a partition of a deleted topic."""
         return bool(self._removed) and _is_among(name, self._removed)
 
 
 class StagingDirectory(Directory):
-    """Parts of batches that are not published yet; their names are those of their cells.
+    """The parts of batches that are not published yet; their names are those of their cells.
 
-    `unwanted` are those that are being removed; `expired` counts what went by itself instead.
+    `unwanted` are those that are being deleted; `expired` counts those that expired instead.
     """
 
     __slots__ = ("expired", "unwanted")
@@ -154,7 +156,7 @@ class StagingDirectory(Directory):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of parts."""
         return len(self.streams)
 
     def cell_of(self, name: bytes) -> bytes:
@@ -167,17 +169,17 @@ class StagingDirectory(Directory):
 
 
 def is_topic_name(name: bytes) -> bool:
-    """May a topic have this name (RL-29)?"""
+    """True: a topic may have this name (RL-29)."""
     return _TOPIC.fullmatch(name) is not None
 
 
 def partition_name(topic: bytes, partition: int) -> bytes:
-    """The stream of a partition of a topic of several."""
+    """The name of the stream of a topic's partition."""
     return b"%b/%d" % (topic, partition)
 
 
 def partition_of(name: bytes) -> tuple[bytes, int] | None:
-    """The topic of several and its partition that have a stream of this name."""
+    """The topic and the partition that have a stream of this name; None: there are none."""
     topic, _, number = name.rpartition(b"/")
     return (topic, int(number)) if _PARTITION.fullmatch(number) and topic else None
 
@@ -188,4 +190,4 @@ def _is_among(name: bytes, topics: dict[bytes, int]) -> bool:
 
 
 def _nothing(name: bytes) -> None:
-    """Nobody wants to know."""
+    """Do nothing: no callback is set."""

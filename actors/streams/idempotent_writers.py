@@ -18,7 +18,7 @@ WRITERS_MAX = 1000
 WRITER_BYTES_MAX = 64
 PLAN_BYTES_MAX = 2**20
 ONCE_MS = 86_400_000
-"""How long a writer of one batch is remembered: clients repeat a request sooner than that."""
+"""The time for which a writer of one batch is remembered: clients repeat a request sooner."""
 
 
 class IdempotentWriters:

@@ -1,7 +1,7 @@
-"""What a stream is asked, and what it answers.
+"""The requests to a stream and their replies.
 
-Sequences, timestamps (milliseconds) and the parts of ids are u64. `number` is the asker's own: an
-answer carries that of its request, so that answers of several streams can be put into order.
+Sequences, timestamps (milliseconds) and the parts of ids are u64. `number` is the client's own: a
+reply carries that of its request, so that replies of several streams can be put into order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Timestamping(IntEnum):
-    """Whose word counts for a record's timestamp: the client's where it gives one, the client's
-    and it has to give one, or the arrival."""
+    """The source of a record's timestamp: the client's if it gives one, the client's, which is
+    required, or the arrival."""
 
     PREFERRED = 0
     REQUIRED = 1
@@ -32,11 +32,11 @@ class Timestamping(IntEnum):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What S2 says of a stream besides (http.md A.3, A.6).
+    """The options that S2 sets on a stream (http.md A.3, A.6).
 
     `is_capped`: a timestamp from the client is never later than the arrival. The stream is deleted
-    when it was empty and nobody wrote to it for `empty_s` seconds (0: never). `labels` are a
-    protocol's own notes, which mean nothing here.
+    when it was empty and nothing was appended for `empty_s` seconds (0: never). `labels` are a
+    protocol's own metadata, which mean nothing here.
     """
 
     timestamping: Timestamping = Timestamping.PREFERRED
@@ -49,11 +49,12 @@ DEFAULT_OPTIONS = StreamOptions()
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False):
-    """What a stream was created with; None: what the node's configuration says.
+    """The settings of a stream; None: the node's configuration decides.
 
-    Records go when they are older than `age_s` (0: never), and the oldest ones when there are more
-    than `bytes_max`. `content_type` is Durable Streams'; None: made elsewhere. `traits` None: as a
-    stream that no S2 client made; to `Configure`: those that it has.
+    Records are removed when they are older than `age_s` (0: never), and the oldest ones when there
+    are more than `bytes_max`. `content_type` is Durable Streams'; None: created by another
+    protocol. `traits` None: no S2 client created the stream; in `Configure`: leave them as they
+    are.
     """
 
     age_s: int | None = None
@@ -63,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordFilter(msgspec.Struct, frozen=True, gc=False):
-    """What a protocol can express; other records are skipped on its reads, and counted."""
+    """The records that a protocol can express; others are skipped by its reads, and counted."""
 
     empty: bool = True
     commands: bool = True
@@ -77,13 +78,13 @@ ALL_RECORDS = RecordFilter()
 
 
 class Create(StreamRequest, frozen=True, gc=False):
-    """Make a stream; STREAM_EXISTS if there is one. Answered by `Done`."""
+    """Create a stream; STREAM_EXISTS if there is one. Answered by `Done`."""
 
     settings: Settings = Settings()
 
 
 class Append(StreamRequest, frozen=True, gc=False):
-    """Add records at the end, all or none; at least one. Answered by `Appended`.
+    """Append records, all or none; at least one. Answered by `Appended`.
 
     `ms` is S3P's ID option. `headers` and `timestamps` are None or have an element for each body; a
     timestamp of None is the arrival. The stream's fencing token must be `fencing_token`, and its
@@ -99,11 +100,11 @@ class Append(StreamRequest, frozen=True, gc=False):
 
 
 class SessionAppend(Append, frozen=True, gc=False):
-    """An append of a session: refused, as all that follow it from the same port, once one of them
-    was. So what a session asks for ahead of its answers is done up to a point, or all of it.
+    """An append of a session: refused, as all later ones from the same port, once one of them was.
+    So the appends that a client sends ahead of replies are done up to a point, or all of them.
 
     `incarnation`: see `Read`. `previous`: the number of the append before it, unless that was known
-    to be done when this one was asked; this one is done only where that was.
+    to be done when this one was sent; this one is done only where that was.
     """
 
     incarnation: int = 0
@@ -111,16 +112,16 @@ class SessionAppend(Append, frozen=True, gc=False):
 
 
 class Read(StreamRequest, frozen=True, gc=False):
-    """Records from `start` on. Answered by `Records`.
+    """Read records from `start` on. Answered by `Records`.
 
     At most `count` of them, and about `bytes_max` bytes of bodies, but at least one if there is
     any. Where there is none, wait for one until the node's time `wait_until`. `from_start`: refuse
-    with TRIMMED instead of skipping what is trimmed (sequences only). `incarnation`: of that stream
-    as `StreamDescription` has it and of no other of its name, now or while it waits
-    (UNKNOWN_STREAM); 0: of
-    whichever there is. `ends_closed`: do not wait for what a closed stream will not get.
-    `one_append`: only what was appended together with the first one shown, and all of that.
-    `by_chunk`: the last chunk is shown to its end, also beyond `bytes_max`.
+    with TRIMMED instead of skipping trimmed records (sequences only). `incarnation`: read only the
+    stream that `StreamDescription` described with this number, now or while the read waits
+    (UNKNOWN_STREAM); 0: any stream of this name. `ends_closed`: do not wait for records that a
+    closed stream will not get. `one_append`: only records that were appended together with the
+    first one shown, and all of them. `by_chunk`: the last chunk is shown to its end, also beyond
+    `bytes_max`.
     """
 
     start: Seek
@@ -150,8 +151,8 @@ class CancelRead(StreamRequest, frozen=True, gc=False):
 
 
 class FinishRead(StreamRequest, frozen=True, gc=False):
-    """The `Read` of this number waits no longer: it is answered with what there is. No answer of
-    its own."""
+    """The `Read` of this number waits no longer: it is answered with the records there are. No
+    answer of its own."""
 
     is_answered: ClassVar[bool] = False
 
@@ -171,38 +172,37 @@ class Trim(StreamRequest, frozen=True, gc=False):
 
 
 class Delete(StreamRequest, frozen=True, gc=False):
-    """Remove the stream with all it has; waiting reads are answered. Answered by `Done`."""
+    """Delete the stream with all records; waiting reads are answered. Answered by `Done`."""
 
 
 class Configure(StreamRequest, frozen=True, gc=False):
-    """Change the settings. Answered by `Done`; SEQUENCE_MISMATCH where they are not those that are
-    `expected` any more."""
+    """Change the settings. Answered by `Done`; SEQUENCE_MISMATCH if they are not `expected` any
+    more."""
 
     settings: Settings
     expected: Settings | None = None
 
 
 class CommitOffset(StreamRequest, frozen=True, gc=False):
-    """A consumer group got as far as `offset` (exclusive). Answered by `Done`."""
+    """Set the offset of a consumer group (exclusive). Answered by `Done`."""
 
     group: bytes
     offset: int
 
 
 class GetGroupOffset(StreamRequest, frozen=True, gc=False):
-    """How far did a group get? Answered by `GroupOffset`."""
+    """Get the offset of a consumer group. Answered by `GroupOffset`."""
 
     group: bytes
 
 
 class WriterAppend(Append, frozen=True, gc=False):
-    """A slice of a writer's batch: each is added once, whoever asks for it how often.
+    """A slice of an idempotent writer's batch: each is appended once, however often it is sent.
 
-    `at`: so many records of the batch are before it. `plan` says what the whole batch is; the node
-    that takes the first slice has decided for it. `is_last`: nothing of the batch comes behind.
-    `once`: the writer has one batch and no other. Answered by `WriterStatus`, what is true
-    afterwards;
-    GROUPS_FULL where the stream knows too many writers.
+    `at`: the number of records of the batch before it. `plan` describes the whole batch; the node
+    that takes the first slice has decided for it. `is_last`: the batch ends with this slice.
+    `once`: the writer has one batch and no other. Answered by `WriterStatus`, the progress after
+    it; GROUPS_FULL where the stream knows too many writers.
     """
 
     writer: bytes = b""
@@ -214,7 +214,7 @@ class WriterAppend(Append, frozen=True, gc=False):
 
 
 class GetWriter(StreamRequest, frozen=True, gc=False):
-    """How far did a writer get? Answered by `WriterStatus`."""
+    """Get the progress of an idempotent writer. Answered by `WriterStatus`."""
 
     writer: bytes
 
@@ -223,12 +223,12 @@ class GetWriter(StreamRequest, frozen=True, gc=False):
 
 
 class Done(StreamReply, frozen=True, gc=False):
-    """It is so, as durably as the stream promises."""
+    """The change is made, as durably as the stream promises."""
 
 
 class Appended(StreamReply, frozen=True, gc=False):
-    """Kept, as durably as the stream promises. `id` and `timestamp` are those of the last record,
-    `first_timestamp` of the first; the tail is `first + count`."""
+    """The records are stored, as durably as the stream promises. `id` and `timestamp` are those of
+    the last record, `first_timestamp` of the first; the tail is `first + count`."""
 
     first: int
     count: int
@@ -240,8 +240,8 @@ class Appended(StreamReply, frozen=True, gc=False):
 class RecordColumns(msgspec.Struct, frozen=True, gc=False):
     """Consecutive records, by columns.
 
-    Where `timestamps` is None, `timestamp` is everybody's. Where `ids` is None, record i has the id
-    `(id.ms, id.seq + i)`. `headers` None: no record has any.
+    Where `timestamps` is None, `timestamp` is that of every record. Where `ids` is None, record i
+    has the id `(id.ms, id.seq + i)`. `headers` None: no record has any.
     """
 
     first: int
@@ -254,26 +254,27 @@ class RecordColumns(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordFormat(Protocol):
-    """How a protocol writes records, one behind the other. What was written is kept under it."""
+    """The encoding of records in a protocol, one after the other. The encoded bytes are cached by
+    it."""
 
     def write(self, span: RecordColumns) -> bytes:
         """The records of a span."""
 
     def ends(self, span: RecordColumns) -> Sequence[int]:
-        """Where in that each record ends."""
+        """The ends of the records within the encoded bytes."""
 
 
 class RecordSlice(Protocol):
-    """Consecutive records; what was written of them for one reader may serve another."""
+    """Consecutive records whose encoding for one reader may serve another."""
 
     def written(self, form: RecordFormat) -> bytes:
         """The records as `form` writes them."""
 
 
 class Records(StreamReply, frozen=True, gc=False):
-    """What was found, ascending. Go on at sequence `next`; `tail` is the stream's, with the
-    timestamp of its last record. `slices`, if there are any, are the same as `spans`. The stream
-    `is_closed` behind its tail."""
+    """Records that were found, ascending. Continue at sequence `next`; `tail` and `last_timestamp`
+    are the stream's. `slices`, if there are any, are the same as `spans`. The stream `is_closed`
+    after its tail."""
 
     spans: Sequence[RecordColumns]
     next: int
@@ -326,13 +327,13 @@ class StreamDescription(StreamReply, frozen=True, gc=False):
 
 
 class GroupOffset(StreamReply, frozen=True, gc=False):
-    """What the group committed; None: nothing ever."""
+    """The offset that the group committed; None: none."""
 
     offset: int | None
 
 
 class WriterStatus(StreamReply, frozen=True, gc=False):
-    """A writer's last batch: `rows` of it are there, by this plan. `batch` -1: it never wrote."""
+    """A writer's last batch: `rows` of it are stored, by this plan. `batch` -1: it never wrote."""
 
     batch: int
     rows: int
@@ -344,23 +345,21 @@ class WriterStatus(StreamReply, frozen=True, gc=False):
 
 
 class CreateTopic(StreamRequest, frozen=True, gc=False):
-    """Make a topic, to the cell TOPICS; STREAM_EXISTS if it or a stream it needs is there.
-
-    Answered by `Done`. A topic of one partition is the stream of that name.
-    """
+    """Create a topic, sent to the cell TOPICS; STREAM_EXISTS if it or a stream it needs exists.
+    Answered by `Done`. A topic of one partition is the stream of that name."""
 
     topic: bytes
     partitions: int
 
 
 class DeleteTopic(StreamRequest, frozen=True, gc=False):
-    """Remove a topic with all its partitions; UNKNOWN_STREAM. Answered by `Done`."""
+    """Delete a topic with all its partitions; UNKNOWN_STREAM. Answered by `Done`."""
 
     topic: bytes
 
 
 class PartitionDeleted(StreamRequest, frozen=True, gc=False):
-    """A partition of a removed topic to the catalogue: nothing is left of it."""
+    """A partition of a deleted topic tells the catalog that it is deleted."""
 
     stream: bytes
 
@@ -369,31 +368,29 @@ class PartitionDeleted(StreamRequest, frozen=True, gc=False):
 
 
 class CreateBasin(StreamRequest, frozen=True, gc=False):
-    """Make a basin, to the cell BASINS; STREAM_EXISTS. Answered by `Done`.
-
-    `metadata` are S2's own, which mean nothing here.
-    """
+    """Create a basin, sent to the cell BASINS; STREAM_EXISTS. Answered by `Done`. `metadata` is
+    S2's own, and means nothing here."""
 
     basin: bytes
     metadata: bytes
 
 
 class ConfigureBasin(StreamRequest, frozen=True, gc=False):
-    """Other notes for a basin that is there; UNKNOWN_STREAM. Answered by `Done`."""
+    """Replace the metadata of a basin; UNKNOWN_STREAM. Answered by `Done`."""
 
     basin: bytes
     metadata: bytes
 
 
 class DeleteBasin(StreamRequest, frozen=True, gc=False):
-    """Remove a basin with all its streams; UNKNOWN_STREAM. Answered by `Done`, before all of them
-    are gone."""
+    """Delete a basin with all its streams; UNKNOWN_STREAM. Answered by `Done`, before all of them
+    are deleted."""
 
     basin: bytes
 
 
 class BasinStreamDeleted(StreamRequest, frozen=True, gc=False):
-    """A stream of a removed basin to the catalogue: nothing is left of it."""
+    """A stream of a deleted basin tells the catalog that it is deleted."""
 
     basin: bytes
     stream: bytes
@@ -403,10 +400,10 @@ class BasinStreamDeleted(StreamRequest, frozen=True, gc=False):
 
 
 class IssueToken(StreamRequest, frozen=True, gc=False):
-    """Note an access token by its id, to the cell TOKENS; STREAM_EXISTS. Answered by `Done`.
+    """Store an access token by its id, sent to the cell TOKENS; STREAM_EXISTS. Answered by `Done`.
 
-    `digest` is the SHA-256 of the token, which nobody keeps; it ends at `expires_ms` (None: never).
-    `metadata` are S2's own, which mean nothing here.
+    `digest` is the SHA-256 of the token, which itself is not stored; it expires at `expires_ms`
+    (None: never). `metadata` is S2's own, and means nothing here.
     """
 
     id: bytes
@@ -416,6 +413,6 @@ class IssueToken(StreamRequest, frozen=True, gc=False):
 
 
 class RevokeToken(StreamRequest, frozen=True, gc=False):
-    """Forget an access token; UNKNOWN_STREAM. Answered by `Done`."""
+    """Revoke an access token; UNKNOWN_STREAM. Answered by `Done`."""
 
     id: bytes

@@ -148,7 +148,7 @@ class StreamMetadata:
         self.created = None if created is None else _DECODER.decode(created)
         self.fence = values.get(FENCE, b"")
         self.emptied_ms = int.from_bytes(values.get(EMPTIED, b""))
-        """When its last record went; 0: unknown, or it never had one."""
+        """The time at which the last record was removed; 0: unknown, or there was none."""
         self.groups = {
             name[len(_GROUP) :]: int.from_bytes(value)
             for name, value in values.items()

@@ -1,8 +1,8 @@
-"""How streams are named in the store and among the cells, apart from channels.
+"""The names of streams' cells and partitions.
 
-A stream's name is bytes, any of them. Its cell and its partition have the name behind a prefix that
-no channel can have: names of channels do not begin with a NUL. Streams of S2's other basins have a
-prefix with the basin, so that nobody else sees them.
+A stream's name is any bytes. Its cell and its partition have the name behind a prefix that no
+channel can have: names of channels do not begin with a NUL. Streams of S2's other basins have a
+prefix with the basin, so that they are visible in no other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def basin_stream_of(cell: bytes) -> tuple[bytes, bytes] | None:
 
 
 def qualified_name(basin: bytes, name: bytes) -> bytes:
-    """What rights and rules call a stream of another basin."""
+    """The name of a stream of another basin in rights and rules."""
     return basin + b":" + name
 
 

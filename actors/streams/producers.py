@@ -13,7 +13,7 @@ PRODUCERS_MAX = 1000
 
 
 class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How far a producer got, and when; the note of one, as MessagePack."""
+    """The progress of a producer and its time: the value of its key, as MessagePack."""
 
     epoch: int
     seq: int
@@ -21,7 +21,7 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerCheck(Enum):
-    """What an append of a producer is."""
+    """The result of checking an append of a producer."""
 
     NEXT = auto()
     DUPLICATE = auto()
@@ -31,7 +31,7 @@ class ProducerCheck(Enum):
 
 
 def check_producer(known: ProducerState | None, asked: Producer) -> ProducerCheck:
-    """What an append is, by what is known of its producer (B.3 13)."""
+    """Check an append against the progress of its producer (B.3 13)."""
     if known is None:
         return ProducerCheck.NEXT if asked.seq == 0 else ProducerCheck.GAP
     if asked.epoch < known.epoch:

@@ -1,4 +1,5 @@
-"""What a read shows of the chunks that the store gives: by position, age, view, count and size."""
+"""Scans: the records that a read shows of stored chunks, by position, age, filter, count and
+size."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from millpond.actors.streams.record_cache import CachedChunk, CachedSlice, Strea
 
 
 class ReadScan:
-    """A request of `port` that needs records of the store; it looks from `sequence` on.
+    """A request of `port` that needs records of the store; it continues at `sequence`.
 
     `is_found`: that is at or behind where the request begins. `tail` is the stream's when the store
     was asked last.
@@ -45,7 +46,7 @@ class ReadScan:
 
 
 class ChunksLoaded(StreamRequest, frozen=True):
-    """To the stream itself: what it looks for is there.
+    """Chunks that the store has read, sent to the stream's own cell.
 
     `chunks` None: it had its share of a turn, and goes on.
     """
@@ -55,8 +56,8 @@ class ChunksLoaded(StreamRequest, frozen=True):
 
 
 class ScanResult(msgspec.Struct, gc=False):
-    """`spans` were found, `slices` are the same; go on at `next`. `skipped` records cannot be
-    shown."""
+    """The records that a scan found; `slices` are the same as `spans`; continue at `next`.
+    `skipped` records cannot be shown."""
 
     spans: list[RecordColumns]
     slices: list[RecordSlice]
@@ -200,5 +201,5 @@ def _fitting(
 
 
 def is_command(headers: Headers) -> bool:
-    """A record with one header whose name is empty is an order to the stream."""
+    """True: a record with these headers is a command record."""
     return len(headers) == 1 and not headers[0][0]

@@ -1,8 +1,8 @@
-"""What reads showed lately, kept for the next reader: records by columns, and as protocols write
-them. One shelf serves all streams of a node, so that idle ones cost nothing.
+"""The record cache: records that reads showed lately, by columns and as protocols encode them.
 
-Records never change, and what is on the shelf is shown only in the place of a chunk that the store
-gives: a trim has nothing to do here. Only what is deleted is taken down, as sequences begin anew.
+One cache serves all streams of a node, so that idle ones cost nothing. Records never change, and a
+cached chunk is shown only in the place of a chunk that the store gives: trims need no action.
+Deleted streams are removed, as their sequences begin anew.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from millpond.actors.streams.messages import RecordColumns, RecordFilter, Record
 CACHE_BYTES_MAX = 2**26
 """Of all streams of a node together; the oldest goes first."""
 CACHED_CHUNK_BYTES = 700
-"""What an item costs besides its records and their forms, about."""
+"""The memory of a cached chunk besides its records and their encodings, about."""
 RECORD_BYTES = 44
-"""What a record costs besides its bytes: its object, and its place in a list."""
+"""The memory of a record besides its bytes: its object, and its place in a list."""
 TIMESTAMP_BYTES = 40
 ID_BYTES = 80
 HEADERS_BYTES = 72
 PAIR_BYTES = 140
-"""What a record costs that has its own timestamp, id, headers; a header besides its bytes."""
+"""The memory of a record's own timestamp, id, headers; of a header besides its bytes."""
 END_BYTES = 36
 SLICE_READERS_MIN = 4
-"""Where records end is found out for so many readers: it takes longer than to write a part anew."""
+"""The ends of records are computed for so many readers: it takes longer than to encode a slice
+anew."""
 SMALL_RECORDS_MAX = 8
 SMALL_BYTES_MAX = 8192
 """Chunks up to here are joined to one item."""
@@ -39,7 +40,7 @@ _first = attrgetter("first")
 
 
 class CachedChunk:
-    """The records of a chunk. A form of them is kept once a second reader wants it."""
+    """The records of one or several chunks. An encoding is cached once a second reader wants it."""
 
     __slots__ = (
         "_ends",
@@ -69,10 +70,10 @@ class CachedChunk:
         """Bytes of all bodies."""
         self.readers = 1
         self.weight = CACHED_CHUNK_BYTES + _columns_weight(span) + self.size
-        """What it costs; 0: it is not on the shelf any more."""
+        """The memory it takes; 0: it is not in the cache any more."""
 
     def is_plain(self, view: RecordFilter) -> bool:
-        """Does the view show all its records?"""
+        """True: the filter passes all records."""
         return (
             (view.commands or self.span.headers is None)
             and (view.empty or not self._has_empty())
@@ -80,7 +81,7 @@ class CachedChunk:
         )
 
     def _has_empty(self) -> bool:
-        """Looked for once, and only if somebody wants to know."""
+        """True: a record is empty; computed once, when a filter asks for it."""
         if self._is_full is None:
             self._is_full = b"" not in self.span.bodies
         return not self._is_full
@@ -99,7 +100,7 @@ class CachedChunk:
         return data
 
     def ends(self, form: RecordFormat) -> Sequence[int]:
-        """Where in what is `written` each record ends."""
+        """The ends of the records within the encoded bytes."""
         if self._ends is None:
             self._ends = {}
         ends = self._ends.get(form)
@@ -110,7 +111,7 @@ class CachedChunk:
 
 
 class CachedSlice:
-    """The records `begin` to before `end` of an item."""
+    """The records `begin` to before `end` of a cached chunk."""
 
     __slots__ = ("_begin", "_end", "_item", "span")
 
@@ -130,7 +131,7 @@ class CachedSlice:
 
 
 class StreamCache:
-    """The items of one stream, by the first sequences of their chunks."""
+    """The cached chunks of one stream, by the first sequences of their chunks."""
 
     __slots__ = ("_items", "_shelf")
 
@@ -173,17 +174,17 @@ class StreamCache:
         return item, bisect_left(chunks, item.first + item.count, at + 1, key=_first)
 
     def drop(self, item: CachedChunk) -> None:
-        """It is not on the shelf any more."""
+        """The chunk is not in the cache any more."""
         if self._items.get(item.first) is item:
             del self._items[item.first]
 
     def clear(self) -> None:
-        """The stream is deleted. The shelf forgets the items by and by."""
+        """The stream is deleted. The cache evicts its chunks in time."""
         self._items = {}
 
 
 def _columns_weight(span: RecordColumns) -> int:
-    """What the columns cost, about, but for the bytes of bodies."""
+    """The memory of the columns, about, without the bytes of bodies."""
     each = RECORD_BYTES
     if span.timestamps is not None:
         each += TIMESTAMP_BYTES
@@ -232,7 +233,7 @@ def _alike(chunks: Sequence[Chunk], at: int) -> int:
 
 
 class RecordCache:
-    """All items, oldest first, up to about `bytes_max` together."""
+    """All cached chunks, oldest first, up to about `bytes_max` together."""
 
     __slots__ = ("_bytes_max", "_items", "size")
 
@@ -242,13 +243,13 @@ class RecordCache:
         self.size = 0
 
     def add(self, item: CachedChunk) -> None:
-        """Keep an item, and let go of others for it."""
+        """Cache a chunk, and evict others for it."""
         self._items.append(item)
         self.size += item.weight
         self._shed()
 
     def grow(self, item: CachedChunk, size: int) -> None:
-        """An item that may be here has got larger."""
+        """A chunk that may be cached has got larger."""
         if item.weight:
             item.weight += size
             self.size += size

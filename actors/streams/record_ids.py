@@ -1,4 +1,4 @@
-"""Which id and timestamp records get (S3P-27..31, S3A-10, 11, 15)."""
+"""Ids and timestamps of records (S3P-27..31, S3A-10, 11, 15)."""
 
 from __future__ import annotations
 

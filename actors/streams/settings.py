@@ -1,4 +1,4 @@
-"""What holds for a stream, and what all streams of a node share."""
+"""Limits of a stream, and the parts that all streams of a node share."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ class StreamLimits(msgspec.Struct, frozen=True):
     is_durable: bool = False
 
     def take_group(self, groups: int, node_groups: int) -> bool:
-        """Is there room for one more, of the stream and of the node?"""
+        """True: one more group fits, of the stream and of the node."""
         return groups < self.groups_max and node_groups < self.node_groups_max
 
 
 @dataclass(slots=True)
 class StreamCounters:
-    """What happened in all streams since the start. `skipped`: records that a view cannot show."""
+    """Counts of all streams since the start. `skipped`: records that a filter did not pass.
+    `skipped`: records that a view cannot show."""
 
     appended: int = 0
     skipped: int = 0
@@ -47,8 +48,9 @@ class StreamCounters:
 
 
 class StreamContext(msgspec.Struct, frozen=True):
-    """What the streams of one node have in common. `post` sends mail to a cell, in a later turn
-    if that cell is at work."""
+    """The parts that the streams of a node share. `post` sends a message to a cell, in a later
+    turn if that cell is at work. `post` sends mail to a cell, in a later turn if that cell is at
+    work."""
 
     store: LogStore
     post: Callable[[bytes, CellMessage], None]

@@ -1,4 +1,4 @@
-"""Reads that wait for a record, in the order of what they wait for.
+"""Waiting reads: reads that wait for a record, in the order of what they wait for.
 
 An append looks only at those that it may answer: ten thousand that wait for something else cost
 nothing.
@@ -59,7 +59,7 @@ class Waiters:
         self._enter(waiter)
 
     def again(self, waiter: Waiter, sequence: int) -> None:
-        """What was `reached` has nothing that the read wants: it goes on waiting."""
+        """The read that was `reached` found nothing that it wants: it goes on waiting."""
         waiter.sequence = sequence
         self._enter(waiter)
 
@@ -80,8 +80,8 @@ class Waiters:
         heappush(heap, (threshold, self._entered, waiter))
 
     def reached(self, tail: int, position: Position, timestamp: int) -> list[Waiter]:
-        """Who may be answered now that the last record is this one. Each is to be `end`ed, or to
-        wait `again`."""
+        """The reads that may be answered now that the last record is this one. Each is to be
+        `end`ed, or to wait `again`."""
         found: list[Waiter] = []
         limits: tuple[tuple[SeekBy, Threshold], ...] = (
             (SeekBy.SEQUENCE, tail - 1),
@@ -97,14 +97,14 @@ class Waiters:
         return found
 
     def expired(self, now: float) -> list[Waiter]:
-        """Who waited long enough; they are ended."""
+        """The reads that waited long enough; they are ended."""
         found = list(self._agenda.due(now))
         for waiter in found:
             self.end(waiter)
         return found
 
     def end(self, waiter: Waiter) -> None:
-        """It does not wait any more."""
+        """The read waits no longer."""
         waiter.is_waiting = False
         self.count -= 1
         mine = self._by_port[waiter.port]
@@ -129,19 +129,19 @@ class Waiters:
         return self._by_port.get(port, {}).get(number)
 
     def cancel(self, port: Port, number: int) -> None:
-        """The asker does not want it any more."""
+        """The client does not want the reply any more."""
         waiter = self.find(port, number)
         if waiter is not None:
             self.end(waiter)
 
     def leave(self, port: Port) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         for waiter in list(self._by_port.get(port, {}).values()):
             self.end(waiter)
 
     @property
     def next_at(self) -> float:
-        """When the next one waited long enough."""
+        """The time at which the next read has waited long enough."""
         return self._agenda.next_at if self.count else inf
 
 

@@ -57,7 +57,7 @@ _ACKED = Struct("<BIQ")  # op, number, id
 _DUE = Struct("<BQd")
 _UNIQUE = Struct("<BQB")  # op, id, length of the name that follows
 _NEVER = 2**64 - 1
-"""Who only put messages is not subscribed since any id."""
+"""The id of producers, which are not subscribed since any id."""
 _CHUNK = Struct("<BQIQQQQQQI")  # op, first, count, timestamps, ids, length of the data
 _TRIMMED = Struct("<BQ")
 _NOTED = Struct("<BHI")  # op, length of the name, length of the value

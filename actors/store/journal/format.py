@@ -22,7 +22,8 @@ from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.checksum import crc32
 
 FORMAT_VERSION = 2
-"""What is written; earlier ones are read. Version 2 has changes of members and of terms."""
+"""The version that is written; earlier ones are read. Version 2 has changes of members and of
+terms."""
 MAGIC = b"MILLPOND JOURNAL"
 GROUP_MAGIC = 0x50554F52  # "ROUP"
 CUTS_MAX = 64
@@ -54,7 +55,7 @@ class BadHeader(ValueError):
 
 
 class Cut(NamedTuple):
-    """Where a segment ends that failed, or was torn. From `synced` to `end` it was kept without a
+    """The end of a segment that failed, or was torn. From `synced` to `end` it was kept without a
     sync, and may have been lost; nothing after `end` counts."""
 
     end: int
@@ -75,7 +76,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Rewrite(IntEnum):
-    """What a record says of its partition as it was at an earlier lsn (`as_of`).
+    """The meaning of a record that rewrites its partition as it was at an earlier lsn (`as_of`).
 
     NONE: nothing, these are changes. WHOLE: all there was besides its file, unless the file was
     frozen for a flush later (`frozen_at`). REST: what stayed when the file was frozen at this very
@@ -215,7 +216,7 @@ class Scan:
         return first_lsn, length, synced_lsn
 
     def _next_group(self, at: int) -> int:
-        """Where the next group begins, from an offset on; the end if there is none."""
+        """The offset of the next group at or after `at`; the end if there is none."""
         like_a_group = _numbered(_BEFORE_FIRST_LSN, self.last_lsn + 1)
         while match := like_a_group.search(self._data, at):
             at = match.start()
@@ -247,7 +248,7 @@ class Scan:
             at = min(start + size, end)
 
     def _next_record(self, at: int, end: int) -> int:
-        """Where the next record begins, from an offset on; `end` if there is none."""
+        """The offset of the next record at or after `at`; `end` if there is none."""
         if _is_blank(self._data, at, end):
             return end
         like_a_head = _numbered(_BEFORE_LSN, self.last_lsn + 1)
@@ -288,7 +289,7 @@ def _is_blank(data: bytes, start: int, end: int) -> bool:
 
 
 def merge_cuts(headers: Mapping[int, Header]) -> dict[int, Cut]:
-    """Where each segment ends by what later ones say; the earliest word counts."""
+    """The end of each segment as later segments say; the earliest of them counts."""
     cuts: dict[int, Cut] = {}
     for number, header in sorted(headers.items()):
         for earlier, cut in header.cuts.items():

@@ -29,7 +29,7 @@ from millpond.actors.store.repair.quarantine import Damage
 
 
 class JournalContents(msgspec.Struct):
-    """What a journal holds: `records` in order; `segments` maps numbers to bytes on the disk.
+    """The contents of a journal: `records` in order; `segments` maps numbers to bytes on the disk.
 
     `damaged_lsns`: the last record of a partition that is damaged, by name; `damaged_kinds`: what
     such a partition is.

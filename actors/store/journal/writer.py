@@ -32,7 +32,7 @@ SUFFIX = ".journal"
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Where a segment is; the names sort like the numbers."""
+    """The path of a segment; the names sort like the numbers."""
     return folder / f"{number:020}{SUFFIX}"
 
 
@@ -73,8 +73,8 @@ class CommitGroup:
         self._sorted = 0
 
     def writes_of(self, entry: IndexEntry) -> Sequence[Sequence[Change]]:
-        """What `entry` wrote. Each write is looked at once, however often and for whom this asks:
-        while the disk fails a group may hold very many."""
+        """The writes of one partition. Each write is looked at once, however often and for whom
+        this asks: while the disk fails a group may hold very many."""
         by_entry = self._by_entry
         if by_entry is None:
             by_entry = self._by_entry = {}
@@ -85,7 +85,7 @@ class CommitGroup:
 
 
 class CommitOutcome(msgspec.Struct, frozen=True):
-    """What became of some groups: those of an epoch before `epoch` are not kept.
+    """The outcome of a commit: groups of an epoch before `epoch` are not stored.
 
     `size` is that of the segment they went to so far; `synced_lsn` is on the disk. `error` tells
     why nothing can be written now.
@@ -99,8 +99,8 @@ class CommitOutcome(msgspec.Struct, frozen=True):
 
 
 class JournalTail(msgspec.Struct, frozen=True):
-    """Where a journal goes on: after segment `number`, `lsn` and the message id `last_id`; `cuts`
-    are those to be told."""
+    """The point at which a journal goes on: after segment `number`, `lsn` and the message id
+    `last_id`."""
 
     number: int = 0
     lsn: int = 0
@@ -151,7 +151,7 @@ class Journal:
         self.journal_stats = JournalStats()
 
     def idle_s(self) -> float | None:
-        """How long to wait for groups before something else is to be done."""
+        """The time in seconds to wait for groups before something else is to be done."""
         if self._error or self._is_at_work:
             return self._retry_s
         if self._lsn > self._synced_lsn:
@@ -207,7 +207,7 @@ class Journal:
         self.journal_stats.written(len(records), len(data), self._now())
 
     def _is_overdue(self) -> bool:
-        """Whoever writes all the time would put the sync of idle moments off for ever."""
+        """True: the sync of soft changes is due, although writes keep coming."""
         is_owed = self._lsn > self._synced_lsn
         return is_owed and self._now() >= self._unsynced_at + self._retry_s
 

@@ -1,1 +1,1 @@
-"""What lies behind the journal: an SQLite file for each channel or log, and their catalog."""
+"""Partition files: an SQLite file for each channel or stream, and their catalog."""

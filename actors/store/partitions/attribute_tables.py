@@ -60,7 +60,8 @@ def load(connection: sqlite3.Connection) -> MessageAttributes:
 
 
 def salvage(connection: sqlite3.Connection) -> MessageAttributes:
-    """What is right of a damaged file. A lost one makes a message due at once, or its name free."""
+    """The attributes in a damaged file whose checksums are right. A lost one makes a message due at
+    once, or its name free."""
     attributes = MessageAttributes()
     with suppress(sqlite3.Error):
         attributes.due.update(_good(connection.execute(_SELECT_DUES)))

@@ -22,13 +22,14 @@ from millpond.actors.store.queue_memtable import QueueMemtable
 
 SUFFIX = ".sqlite3"
 BESIDE = ("-wal", "-shm")
-"""What SQLite keeps next to a file; a new file must never find those of an old one."""
+"""The endings of files that SQLite keeps next to a file; a new file must never find those of an old
+one."""
 
 _DIGITS = set("0123456789abcdef")
 
 
 def file_name(name: bytes) -> str:
-    """Where the partition `name` is, within the folder: "ab/<40 hex digits>.sqlite3"."""
+    """The path of the partition `name` within the folder: "ab/<40 hex digits>.sqlite3"."""
     digest = blake2b(name, digest_size=20).hexdigest()
     return f"{digest[:2]}/{digest}{SUFFIX}"
 
@@ -48,11 +49,11 @@ class FilePool:
         self._open: OrderedDict[bytes, Partition] = OrderedDict()
 
     def has(self, name: bytes) -> bool:
-        """Is there a file? Damaged ones count."""
+        """True: there is a file, perhaps a damaged one. Damaged ones count."""
         return name in self._open or self._disk.has(self.path(name))
 
     def path(self, name: bytes) -> Path:
-        """Where the file of `name` is, or would be."""
+        """The path of the file of `name`, which may not exist."""
         return self._folder / file_name(name)
 
     def open(self, name: bytes, kind: PartitionKind) -> Partition:
@@ -80,7 +81,7 @@ class FilePool:
         return partition
 
     def look(self, path: Path) -> Partition:
-        """The partition of a file, whatever it is; not one of the held, so close it."""
+        """Open the partition of a file, whatever it is; it is not pooled, so close it."""
         partition = self._connect(path, None, None)
         if partition.is_named and self.path(partition.metadata.name) != path:
             partition.close()

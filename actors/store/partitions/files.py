@@ -187,7 +187,7 @@ class PartitionFiles:
         self._disk.sync_folder(journal)
 
     def load(self, name: bytes) -> Snapshot:
-        """What the file of a queue has."""
+        """The content of a queue's file."""
         partition = self._existing(name, PartitionKind.QUEUE)
         return partition.load() if partition is not None else Snapshot()
 
@@ -215,7 +215,7 @@ class PartitionFiles:
 
 
 def _is_over(metadata: PartitionMetadata, memtable: Memtable) -> bool:
-    """Does nothing need the file any more?"""
+    """True: nothing needs the file any more."""
     match memtable:
         case QueueMemtable():
             return not metadata.messages and not metadata.keys

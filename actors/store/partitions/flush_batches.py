@@ -1,4 +1,5 @@
-"""How a memtable gets into a partition: one transaction, or several if it is a large one."""
+"""Batches of a flush: a memtable goes to its file in one transaction, or in several if it is
+large."""
 
 from __future__ import annotations
 

@@ -160,7 +160,8 @@ def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
 
 
 def _asked_for(chunk: Chunk, seek: Seek) -> int:
-    """How many records of the first chunk are meant, at least: most may be before that."""
+    """The number of records of the first chunk that are asked for, at least: most may be before
+    that."""
     if seek.by is not SeekBy.SEQUENCE:
         return 0
     return chunk.end - max(chunk.first, seek.sequence)

@@ -1,4 +1,4 @@
-"""What the SQLite files of the store have in common: how they are made, opened and mistrusted.
+"""SQLite files of the store: creation, opening, and checksums of every row.
 
 SQLite itself does not notice every changed byte, so what matters in a file rewrites a CRC.
 """
@@ -28,7 +28,7 @@ _EMPTY = _encode(b"")
 
 
 class Damaged(Exception):
-    """What is in the file is not what was written."""
+    """The file does not hold what was written."""
 
 
 class UnknownFormat(Damaged):
@@ -51,7 +51,7 @@ def make_file(schema: str, application: int, fill: Callable[[sqlite3.Connection]
 
 
 def with_wal(data: bytes) -> bytes:
-    """What was made in memory, as a file whose header says to use it with a write-ahead log."""
+    """The bytes of a database made in memory, with a header that asks for a write-ahead log."""
     return data[:18] + b"\x02\x02" + data[20:]
 
 
@@ -124,7 +124,7 @@ def unsigned(number: int) -> int:
 
 
 def quick_check(connection: sqlite3.Connection) -> list[str]:
-    """What SQLite itself finds wrong with the file."""
+    """The errors that SQLite itself finds in the file."""
     lines = [line for (line,) in connection.execute("PRAGMA quick_check")]
     texts = [x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in lines]
     return [text for text in texts if text != "ok"]

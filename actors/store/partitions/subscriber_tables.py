@@ -43,7 +43,7 @@ _MemberRecord = tuple[int, bytes, float, int | None, int, int]
 
 
 def has_members(connection: sqlite3.Connection) -> bool:
-    """Does the file have the tables, and those of `attributes`?"""
+    """True: the file has the tables of subscribers and of attributes."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(version >= 2)
 
@@ -108,8 +108,8 @@ def load(connection: sqlite3.Connection) -> SubscriberTable | None:
 
 
 def salvage(connection: sqlite3.Connection) -> SubscriberTable | None:
-    """What is right of a damaged file. A lost ack costs a duplicate, a lost member what it has not
-    had yet: it is a newcomer when it comes again."""
+    """The subscribers in a damaged file whose checksums are right. A lost ack costs a duplicate; a
+    lost subscriber loses the messages it has not had, and is new when it comes again."""
     subscribers = SubscriberTable()
     with suppress(sqlite3.Error):
         for record in connection.execute(_SELECT_MEMBERS):
@@ -128,7 +128,7 @@ def _good_acks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
 
 
 def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
-    """How many members there are, and texts of what is wrong."""
+    """The number of subscribers, and texts of errors."""
     if not has_members(connection):
         return 0, []
     count, wrong = 0, []
@@ -147,7 +147,7 @@ def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
 
 
 def deadline(connection: sqlite3.Connection) -> float:
-    """When the first of them may be forgotten."""
+    """The time at which the first subscriber may be forgotten."""
     if not has_members(connection):
         return inf
     (until,) = connection.execute("SELECT min(until) FROM members").fetchone()

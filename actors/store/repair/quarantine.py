@@ -16,7 +16,7 @@ SUFFIX = ".json"
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """What is wrong, where. `name` is the partition's, None if that cannot be told."""
+    """A damage and its place. `name` is the partition's, None if that cannot be told."""
 
     where: str
     text: str

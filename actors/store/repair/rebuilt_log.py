@@ -19,8 +19,8 @@ from millpond.actors.store.repair.salvage import SalvagedLog
 
 
 class LogBase(msgspec.Struct, frozen=True):
-    """Where the own records of a log begin: those below are another log's. The id and timestamp are
-    those of the last one there."""
+    """The point at which the own records of a log begin: those below are another log's. The id and
+    timestamp are those of the last one there."""
 
     first: int = 0
     last_id: Position = Position(0, 0)
@@ -50,7 +50,7 @@ class RebuiltLog(msgspec.Struct):
 
     @property
     def records(self) -> int:
-        """How many are left, those of another log included."""
+        """The number of records left, those of another log included."""
         memtable = self.memtable
         tail = memtable.chunks[-1].end if memtable.chunks else self.base
         start = memtable.trim_point

@@ -32,7 +32,7 @@ from millpond.actors.store.repair.salvage import Salvaged, kind_in, salvage, sal
 from millpond.actors.store.settings import StoreSettings
 
 WAL = "-wal"
-"""What SQLite committed last, and has not yet put into the file."""
+"""The write-ahead log: transactions that SQLite has not put into the file yet."""
 
 
 class NotRepairable(Exception):
@@ -144,7 +144,7 @@ class _Repair:
         )
 
     def nothing(self, aside: Path | None) -> Repaired:
-        """What it was cannot be told, so it will be what it is used for next."""
+        """Make an empty partition: nothing tells what kind it was."""
         self._catalog.mark([(self._name, PartitionKind.QUEUE)])
         self._pool.remove(self._name)
         self._catalog.record([], [self._name], {})

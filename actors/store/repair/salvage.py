@@ -91,7 +91,7 @@ def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
 
 
 def kind_in(path: Path, disk: Disk) -> PartitionKind | None:
-    """What a damaged file is one of; None if not even that can be told."""
+    """The kind of partition in a damaged file; None if that cannot be told."""
     try:
         connection = disk.connect(path)
     except sqlite3.Error:

@@ -1,1 +1,1 @@
-"""Catalogs."""
+"""Catalogs of streams: topics, basins and access tokens."""

@@ -32,7 +32,7 @@ class Catalog(Protocol):
     """The entries of one catalog."""
 
     deadline: float
-    """When `wake` has work to do; infinity: never."""
+    """The time at which `wake` has work to do; infinity: never."""
 
     @property
     def is_empty(self) -> bool:

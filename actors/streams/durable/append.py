@@ -106,7 +106,8 @@ class DurableAppends:
         return DurableRefused(request.number, _REASONS[check], self._bounds.tail, epoch, expected)
 
     def _reply_closed(self, request: DurableAppend) -> StreamReply:
-        """What was appended before the stream was closed is a duplicate; the rest is refused."""
+        """The reply to an append to a closed stream: a duplicate if it was done before, else
+        refused."""
         durable = self._metadata.durable
         closed = DurableRefused(request.number, RefusalReason.CLOSED, self._bounds.tail)
         if request.producer is None:

@@ -1,4 +1,5 @@
-"""SeekBy the records of a fork are: its first ones in the partitions of those it comes from."""
+"""Reads of forks: the first records of a fork are in the partitions of the streams it comes
+from."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Chunks = list[Chunk] | Fault
 def fork_chain(
     lineage: Sequence[tuple[bytes, int]], cell: bytes, point: int
 ) -> list[tuple[bytes, int]]:
-    """The lineage of a fork at `point` of the stream `cell`, which has this lineage itself."""
+    """The chain of a fork at `point` of the stream `cell`, which has this chain itself."""
     parts: list[tuple[bytes, int]] = []
     below = 0
     for ancestor, end in (*lineage, (cell, point)):
@@ -31,7 +32,7 @@ def fork_chain(
 
 
 def base_of(notes: Mapping[bytes, bytes]) -> LogBase:
-    """SeekBy the own records of a stream with these notes begin."""
+    """The point at which the own records of a stream with this metadata begin."""
     parentage = DurableMetadata(notes).parent
     if parentage is None:
         return LogBase()
@@ -99,7 +100,7 @@ class ForkLog:
 
 
 def _rest_of(seek: Seek, found: Sequence[Chunk]) -> Seek | None:
-    """What is asked for behind what was found; None: that is enough."""
+    """The seek for what follows the chunks that were found; None: they are enough."""
     if not found:
         return seek
     left = seek.bytes_max - sum(len(chunk.data) for chunk in found)

@@ -1,4 +1,4 @@
-"""What Durable Streams asks of a stream besides reads, and what it is answered
+"""The requests of Durable Streams besides reads, and their replies
 (docs/reference/durable-streams.md)."""
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _CONTENT_TYPE = re.compile(_WORD + rb"/" + _WORD + rb"[ \t]*(;[\t -~\x80-\xff]*)
 
 
 def is_content_type(text: bytes) -> bool:
-    """May it be one? Nothing that would end a header's line does."""
+    """True: this may be a content type; it has nothing that would end a header's line."""
     return _CONTENT_TYPE.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=64)
 def media_type(content_type: bytes | None) -> bytes:
-    """What counts when content types are compared: no parameters, in lower case."""
+    """The comparable part of a content type: no parameters, in lower case."""
     return (content_type or OCTET_STREAM).partition(b";")[0].strip().lower()
 
 
 class Producer(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Who appends, and its number for what it appends (B.3)."""
+    """A producer's id, and its number for what it appends (B.3)."""
 
     id: bytes
     epoch: int
@@ -38,8 +38,8 @@ class Producer(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Lifetime(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """When a stream goes: `ttl_s` after it was used last, or at a time; `expires` is how the client
-    wrote that. All None: never."""
+    """The lifetime of a stream: `ttl_s` after its last use, or until a time; `expires` is the
+    client's text for that. All None: never."""
 
     ttl_s: int | None = None
     expires_ms: int | None = None
@@ -59,7 +59,7 @@ class ForkSource(msgspec.Struct, frozen=True, gc=False):
 
 
 class CreateSpec(msgspec.Struct, frozen=True, gc=False):
-    """What a stream is to be made as. None: what its source has, or the default."""
+    """The properties of a stream to be created. None: what its source has, or the default."""
 
     content_type: bytes | None
     lifetime: Lifetime | None
@@ -69,8 +69,8 @@ class CreateSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForkParent(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The note of a fork. Its records below `point` are those of `chain`: cells, and up to which
-    sequence each of them counts. Its source knows it by the number `ref`."""
+    """The value of the key `fork`: the source of a fork, which knows it by the number `ref`. Its
+    records below `point` are those of `chain`: cells, and up to which sequence each counts."""
 
     source: bytes
     cell: bytes
