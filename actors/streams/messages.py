@@ -257,7 +257,7 @@ class RecordFormat(Protocol):
     """The encoding of records in a protocol, one after the other. The encoded bytes are cached by
     it."""
 
-    def write(self, span: RecordColumns) -> bytes:
+    def encode(self, span: RecordColumns) -> bytes:
         """The records of a span."""
 
     def ends(self, span: RecordColumns) -> Sequence[int]:
@@ -267,7 +267,7 @@ class RecordFormat(Protocol):
 class RecordSlice(Protocol):
     """Consecutive records whose encoding for one reader may serve another."""
 
-    def written(self, form: RecordFormat) -> bytes:
+    def encoded(self, form: RecordFormat) -> bytes:
         """The records as `form` writes them."""
 
 

@@ -64,13 +64,13 @@ class ScanResult(msgspec.Struct, gc=False):
     next: int
     skipped: int = 0
 
-    def take(self, item: CachedChunk, begin: int, end: int) -> None:
-        """The records `begin` to before `end` of an item are to be shown."""
-        if begin == 0 and end == item.count:
-            self.spans.append(item.span)
-            self.slices.append(item)
+    def take(self, cached: CachedChunk, begin: int, end: int) -> None:
+        """The records `begin` to before `end` of an cached chunk are to be shown."""
+        if begin == 0 and end == cached.count:
+            self.spans.append(cached.span)
+            self.slices.append(cached)
         elif begin < end:
-            part = CachedSlice(item, begin, end)
+            part = CachedSlice(cached, begin, end)
             self.spans.append(part.span)
             self.slices.append(part)
 
@@ -80,43 +80,43 @@ def scan_chunks(
     sequence: int,
     chunks: Sequence[Chunk],
     floor_ms: int,
-    known: Mapping[int, tuple[Chunk, RecordColumns]],
-    row: StreamCache,
+    columns: Mapping[int, tuple[Chunk, RecordColumns]],
+    cache: StreamCache,
 ) -> ScanResult:
     """Of ascending chunks, what a read shows from `sequence` on and above the timestamp
-    `floor_ms`. `known` has spans of chunks by their first sequence. Raises BadChunk."""
+    `floor_ms`. `columns` has spans of chunks by their first sequence. Raises BadChunk."""
     if read.one_append:
-        return _show_append(read, sequence, chunks, floor_ms, known, row)
+        return _show_append(read, sequence, chunks, floor_ms, columns, cache)
     found = ScanResult([], [], sequence)
-    count, bytes_left, view = read.count, read.bytes_max, read.record_filter
+    count, bytes_left, record_filter = read.count, read.bytes_max, read.record_filter
     ahead = 0
     while ahead < len(chunks):
-        # Who reads by chunk reads a lot, once: others would find nothing else on the shelf.
-        item, ahead = row.item(chunks, ahead, known, is_kept=not read.by_chunk)
+        # Who reads by chunk reads a lot, once: others would find nothing else on the cache.
+        cached, ahead = cache.cached(chunks, ahead, columns, is_kept=not read.by_chunk)
         # Behind one that is shown, all are asked for.
-        begin = at = 0 if found.spans else _begin(read.start, item.span, sequence, floor_ms)
-        end = item.count
-        fits = end <= count and (item.size <= bytes_left or read.by_chunk)
-        if begin == 0 and fits and item.is_plain(view):
-            found.spans.append(item.span)
-            found.slices.append(item)
-            found.next = item.first + end
+        begin = at = 0 if found.spans else _begin(read.start, cached.span, sequence, floor_ms)
+        end = cached.count
+        fits = end <= count and (cached.size <= bytes_left or read.by_chunk)
+        if begin == 0 and fits and cached.is_plain(record_filter):
+            found.spans.append(cached.span)
+            found.slices.append(cached)
+            found.next = cached.first + end
             count -= end
-            bytes_left -= item.size
+            bytes_left -= cached.size
             if not count or bytes_left <= 0:
                 return found
             continue
-        for first, last in _runs(item, begin, end, view):
+        for first, last in _runs(cached, begin, end, record_filter):
             found.skipped += first - at
             last = min(last, first + count)
-            at, bytes_left = _fitting(item, first, last, bytes_left, bool(found.spans))
-            found.take(item, first, at)
+            at, bytes_left = _fitting(cached, first, last, bytes_left, bool(found.spans))
+            found.take(cached, first, at)
             count -= at - first
             if not count or not bytes_left:
-                found.next = item.first + at
+                found.next = cached.first + at
                 return found
         found.skipped += max(end - at, 0)
-        found.next = item.first + end
+        found.next = cached.first + end
     return found
 
 
@@ -125,23 +125,23 @@ def _show_append(
     sequence: int,
     chunks: Sequence[Chunk],
     floor_ms: int,
-    known: Mapping[int, tuple[Chunk, RecordColumns]],
-    row: StreamCache,
+    columns: Mapping[int, tuple[Chunk, RecordColumns]],
+    cache: StreamCache,
 ) -> ScanResult:
     """The same for what was appended with the first record that is shown; it is in one chunk."""
     found = ScanResult([], [], sequence)
     ahead = 0
     while ahead < len(chunks) and not found.spans:
-        item, ahead = row.item(chunks, ahead, known)
-        begin = max(_begin(read.start, item.span, sequence, floor_ms), 0)
-        runs = list(_runs(item, begin, item.count, read.record_filter))
-        found.next = item.first + item.count
+        cached, ahead = cache.cached(chunks, ahead, columns)
+        begin = max(_begin(read.start, cached.span, sequence, floor_ms), 0)
+        runs = list(_runs(cached, begin, cached.count, read.record_filter))
+        found.next = cached.first + cached.count
         if runs:
-            first = item.first + runs[0][0]
+            first = cached.first + runs[0][0]
             chunk = next(each for each in chunks if each.first <= first < each.end)
             found.next = append_end(chunk, first)
             for begin, end in runs:
-                found.take(item, begin, min(end, found.next - item.first))
+                found.take(cached, begin, min(end, found.next - cached.first))
     return found
 
 
@@ -160,20 +160,22 @@ def _begin(start: Seek, span: RecordColumns, sequence: int, floor_ms: int) -> in
     return begin
 
 
-def _runs(item: CachedChunk, begin: int, end: int, view: RecordFilter) -> Iterator[tuple[int, int]]:
-    """SeekBy in an item there are records, one after the other, that a view shows."""
-    if item.is_plain(view):
+def _runs(
+    cached: CachedChunk, begin: int, end: int, record_filter: RecordFilter
+) -> Iterator[tuple[int, int]]:
+    """The ranges of consecutive records in a cached chunk that a filter passes."""
+    if cached.is_plain(record_filter):
         if begin < end:
             yield begin, end
         return
-    bodies, headers = item.span.bodies, item.span.headers
+    bodies, headers = cached.span.bodies, cached.span.headers
     first = begin
     for at in range(begin, end):
         body = bodies[at]
         is_shown = (
-            (view.empty or bool(body))
-            and len(body) <= view.body_bytes_max
-            and (view.commands or headers is None or not is_command(headers[at]))
+            (record_filter.empty or bool(body))
+            and len(body) <= record_filter.body_bytes_max
+            and (record_filter.commands or headers is None or not is_command(headers[at]))
         )
         if not is_shown:
             if first < at:
@@ -184,14 +186,14 @@ def _runs(item: CachedChunk, begin: int, end: int, view: RecordFilter) -> Iterat
 
 
 def _fitting(
-    item: CachedChunk, first: int, last: int, bytes_left: int, has_some: bool
+    cached: CachedChunk, first: int, last: int, bytes_left: int, has_some: bool
 ) -> tuple[int, int]:
     """Up to where the bodies fit, and how many bytes are left then; 0 when one does not fit.
 
     The very first one always does.
     """
-    bodies = item.span.bodies
-    if item.size <= bytes_left:
+    bodies = cached.span.bodies
+    if cached.size <= bytes_left:
         return last, bytes_left - sum(map(len, bodies[first:last]))
     for at in range(first, last):
         bytes_left -= len(bodies[at])

@@ -33,7 +33,7 @@ SLICE_READERS_MIN = 4
 anew."""
 SMALL_RECORDS_MAX = 8
 SMALL_BYTES_MAX = 8192
-"""Chunks up to here are joined to one item."""
+"""Chunks up to here are joined to one cached chunk."""
 JOINED_RECORDS_MAX = 128
 
 _first = attrgetter("first")
@@ -43,41 +43,41 @@ class CachedChunk:
     """The records of one or several chunks. An encoding is cached once a second reader wants it."""
 
     __slots__ = (
+        "_cache",
+        "_encodings",
         "_ends",
-        "_forms",
         "_is_full",
-        "_shelf",
         "count",
         "first",
+        "memory_bytes",
+        "owner",
         "readers",
-        "row",
         "size",
         "span",
-        "weight",
     )
 
-    def __init__(self, shelf: RecordCache, row: StreamCache, span: RecordColumns) -> None:
+    def __init__(self, cache: RecordCache, owner: StreamCache, span: RecordColumns) -> None:
         bodies = span.bodies
-        self._shelf = shelf
-        self._forms: dict[RecordFormat, bytes] | None = None
+        self._cache = cache
+        self._encodings: dict[RecordFormat, bytes] | None = None
         self._ends: dict[RecordFormat, Sequence[int]] | None = None
         self._is_full: bool | None = None
-        self.row = row
+        self.owner = owner
         self.first = span.first
         self.count = len(bodies)
         self.span = span
         self.size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         """Bytes of all bodies."""
         self.readers = 1
-        self.weight = CACHED_CHUNK_BYTES + _columns_weight(span) + self.size
+        self.memory_bytes = CACHED_CHUNK_BYTES + _columns_bytes(span) + self.size
         """The memory it takes; 0: it is not in the cache any more."""
 
-    def is_plain(self, view: RecordFilter) -> bool:
+    def is_plain(self, record_filter: RecordFilter) -> bool:
         """True: the filter passes all records."""
         return (
-            (view.commands or self.span.headers is None)
-            and (view.empty or not self._has_empty())
-            and self.size <= view.body_bytes_max
+            (record_filter.commands or self.span.headers is None)
+            and (record_filter.empty or not self._has_empty())
+            and self.size <= record_filter.body_bytes_max
         )
 
     def _has_empty(self) -> bool:
@@ -86,104 +86,105 @@ class CachedChunk:
             self._is_full = b"" not in self.span.bodies
         return not self._is_full
 
-    def written(self, form: RecordFormat) -> bytes:
-        """All records as `form` writes them."""
-        forms = self._forms
-        if forms is not None and (data := forms.get(form)) is not None:
+    def encoded(self, record_format: RecordFormat) -> bytes:
+        """All records as `record_format` writes them."""
+        encodings = self._encodings
+        if encodings is not None and (data := encodings.get(record_format)) is not None:
             return data
-        data = form.write(self.span)
+        data = record_format.encode(self.span)
         if self.readers > 1:
-            if forms is None:
-                forms = self._forms = {}
-            forms[form] = data
-            self._shelf.grow(self, len(data))
+            if encodings is None:
+                encodings = self._encodings = {}
+            encodings[record_format] = data
+            self._cache.grow(self, len(data))
         return data
 
-    def ends(self, form: RecordFormat) -> Sequence[int]:
+    def ends(self, record_format: RecordFormat) -> Sequence[int]:
         """The ends of the records within the encoded bytes."""
         if self._ends is None:
             self._ends = {}
-        ends = self._ends.get(form)
+        ends = self._ends.get(record_format)
         if ends is None:
-            ends = self._ends[form] = form.ends(self.span)
-            self._shelf.grow(self, len(ends) * END_BYTES)
+            ends = self._ends[record_format] = record_format.ends(self.span)
+            self._cache.grow(self, len(ends) * END_BYTES)
         return ends
 
 
 class CachedSlice:
     """The records `begin` to before `end` of a cached chunk."""
 
-    __slots__ = ("_begin", "_end", "_item", "span")
+    __slots__ = ("_begin", "_cached", "_end", "span")
 
-    def __init__(self, item: CachedChunk, begin: int, end: int) -> None:
-        self._item = item
+    def __init__(self, cached: CachedChunk, begin: int, end: int) -> None:
+        self._cached = cached
         self._begin = begin
         self._end = end
-        self.span = slice_columns(item.span, begin, end)
+        self.span = slice_columns(cached.span, begin, end)
 
-    def written(self, form: RecordFormat) -> bytes:
-        """The records as `form` writes them."""
-        item, begin = self._item, self._begin
-        if item.readers < SLICE_READERS_MIN:
-            return form.write(self.span)
-        ends = item.ends(form)
-        return item.written(form)[ends[begin - 1] if begin else 0 : ends[self._end - 1]]
+    def encoded(self, record_format: RecordFormat) -> bytes:
+        """The records as `record_format` writes them."""
+        cached, begin = self._cached, self._begin
+        if cached.readers < SLICE_READERS_MIN:
+            return record_format.encode(self.span)
+        ends = cached.ends(record_format)
+        return cached.encoded(record_format)[ends[begin - 1] if begin else 0 : ends[self._end - 1]]
 
 
 class StreamCache:
     """The cached chunks of one stream, by the first sequences of their chunks."""
 
-    __slots__ = ("_items", "_shelf")
+    __slots__ = ("_cache", "_items")
 
-    def __init__(self, shelf: RecordCache) -> None:
-        self._shelf = shelf
+    def __init__(self, cache: RecordCache) -> None:
+        self._cache = cache
         self._items: dict[int, CachedChunk] = {}
 
-    def item(
+    def cached(
         self,
         chunks: Sequence[Chunk],
         at: int,
-        known: Mapping[int, tuple[Chunk, RecordColumns]],
+        columns: Mapping[int, tuple[Chunk, RecordColumns]],
         *,
         is_kept: bool = True,
     ) -> tuple[CachedChunk, int]:
-        """An item that begins with the chunk at `at`, and the place of the chunk behind it. Small
-        chunks share one. `known` has spans by their first sequence. A new item goes on the shelf if
+        """An cached chunk that begins with the chunk at `at`, and the place of the chunk behind
+        it. Small
+        chunks share one. `columns` has spans by their first sequence. A new one is cached if
         it `is_kept`. Raises BadChunk."""
         chunk = chunks[at]
-        item = self._items.get(chunk.first)
-        if item is None:
-            after = at + 1 if chunk.first in known else _alike(chunks, at)
+        cached = self._items.get(chunk.first)
+        if cached is None:
+            after = at + 1 if chunk.first in columns else _alike(chunks, at)
             if after > at + 1:
                 spans = _without_headers(_readable(chunks[at:after]))
                 after = at + len(spans)
                 span = join_columns(spans) if len(spans) > 1 else spans[0]
             else:
-                entry = known.get(chunk.first)
+                entry = columns.get(chunk.first)
                 span = columns_of(chunk) if entry is None else entry[1]
-            item = CachedChunk(self._shelf, self, span)
+            cached = CachedChunk(self._cache, self, span)
             if is_kept:
-                self._items[chunk.first] = item
-                self._shelf.add(item)
+                self._items[chunk.first] = cached
+                self._cache.add(cached)
             else:
-                item.weight = 0
-            return item, after
-        item.readers += 1
-        if item.count == chunk.count:
-            return item, at + 1
-        return item, bisect_left(chunks, item.first + item.count, at + 1, key=_first)
+                cached.memory_bytes = 0
+            return cached, after
+        cached.readers += 1
+        if cached.count == chunk.count:
+            return cached, at + 1
+        return cached, bisect_left(chunks, cached.first + cached.count, at + 1, key=_first)
 
-    def drop(self, item: CachedChunk) -> None:
+    def drop(self, cached: CachedChunk) -> None:
         """The chunk is not in the cache any more."""
-        if self._items.get(item.first) is item:
-            del self._items[item.first]
+        if self._items.get(cached.first) is cached:
+            del self._items[cached.first]
 
     def clear(self) -> None:
         """The stream is deleted. The cache evicts its chunks in time."""
         self._items = {}
 
 
-def _columns_weight(span: RecordColumns) -> int:
+def _columns_bytes(span: RecordColumns) -> int:
     """The memory of the columns, about, without the bytes of bodies."""
     each = RECORD_BYTES
     if span.timestamps is not None:
@@ -242,22 +243,22 @@ class RecordCache:
         self._items: deque[CachedChunk] = deque()
         self.size = 0
 
-    def add(self, item: CachedChunk) -> None:
+    def add(self, cached: CachedChunk) -> None:
         """Cache a chunk, and evict others for it."""
-        self._items.append(item)
-        self.size += item.weight
-        self._shed()
+        self._items.append(cached)
+        self.size += cached.memory_bytes
+        self._evict()
 
-    def grow(self, item: CachedChunk, size: int) -> None:
+    def grow(self, cached: CachedChunk, size: int) -> None:
         """A chunk that may be cached has got larger."""
-        if item.weight:
-            item.weight += size
+        if cached.memory_bytes:
+            cached.memory_bytes += size
             self.size += size
-            self._shed()
+            self._evict()
 
-    def _shed(self) -> None:
+    def _evict(self) -> None:
         while self.size > self._bytes_max:
-            item = self._items.popleft()
-            self.size -= item.weight
-            item.weight = 0
-            item.row.drop(item)
+            cached = self._items.popleft()
+            self.size -= cached.memory_bytes
+            cached.memory_bytes = 0
+            cached.owner.drop(cached)

@@ -230,7 +230,7 @@ class World:
     def kill(self) -> None:
         """The process ends; what it wrote is still in the system's memory.
 
-        SeekBy the journal failed before, only what was synced is promised.
+        Where the journal failed before, only what was synced is promised.
         """
         self.note("kill")
         self._hang_up()

@@ -223,7 +223,7 @@ def encode_fetched(
         size += sum(map(len, span.bodies))
     fits = size * 4 // 3 + count * (_ROW_BYTES + 4) + ENVELOPE_BYTES <= frame_bytes_max
     if fits and slices:
-        pieces = [b"", _OPENING, *(each.written(ROWS) for each in slices)]
+        pieces = [b"", _OPENING, *(each.encoded(ROWS) for each in slices)]
         pieces[-1] = pieces[-1][:-1]
         pieces.append(b'],"next_offset":%d}' % next_offset)
         pieces[0] = sum(map(len, pieces)).to_bytes(4, "big")
@@ -244,7 +244,7 @@ _OPENING = b'{"type":"FetchResponse","records":['
 class _Rows:
     """Elements of a FetchResponse's array, each with the comma behind it."""
 
-    def write(self, span: RecordColumns) -> bytes:
+    def encode(self, span: RecordColumns) -> bytes:
         return b"%b," % _encode(list(_rows(span)))[1:-1]
 
     def ends(self, span: RecordColumns) -> Sequence[int]:

@@ -109,7 +109,7 @@ def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice]
         count += len(span.bodies)
     pieces = [b"*%d\r\n" % (2 * count)]
     if slices:
-        pieces += [each.written(PAIRS) for each in slices]
+        pieces += [each.encoded(PAIRS) for each in slices]
     else:
         for span in spans:
             _add_span(pieces, span)
@@ -119,7 +119,7 @@ def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice]
 class _Pairs:
     """Ids and bodies alternating, as in the answer to a READ."""
 
-    def write(self, span: RecordColumns) -> bytes:
+    def encode(self, span: RecordColumns) -> bytes:
         if len(span.bodies) == 1 and span.ids is None:
             return _encode_record(span.id, span.bodies[0])
         pieces: list[bytes] = []

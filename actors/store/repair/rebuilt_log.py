@@ -31,7 +31,7 @@ BaseOf = Callable[[Mapping[bytes, bytes]], LogBase]
 """Tells it by the notes of a log."""
 
 
-def no_base(notes: Mapping[bytes, bytes]) -> LogBase:
+def no_base(metadata: Mapping[bytes, bytes]) -> LogBase:
     """All records are the log's own."""
     return LogBase()
 
@@ -80,9 +80,9 @@ def rebuild_log(
     else:
         end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
     point = max(above.trim_point, 0 if header is None else header.trim_point)
-    notes = {} if below is None else dict(below.metadata)
+    metadata = {} if below is None else dict(below.metadata)
     memtable = LogMemtable(is_base=True)
-    memtable.fold(MetadataSet(*each) for each in {**notes, **above.metadata}.items())
+    memtable.fold(MetadataSet(*each) for each in {**metadata, **above.metadata}.items())
     base = base_of({name: value for name, value in memtable.metadata.items() if value is not None})
     if not is_known and chunks and not base.first:
         point = max(point, chunks[0].first)

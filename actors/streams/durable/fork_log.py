@@ -31,13 +31,13 @@ def fork_chain(
     return parts
 
 
-def base_of(notes: Mapping[bytes, bytes]) -> LogBase:
+def base_of(metadata: Mapping[bytes, bytes]) -> LogBase:
     """The point at which the own records of a stream with this metadata begin."""
-    parentage = DurableMetadata(notes).parent
-    if parentage is None:
+    parent = DurableMetadata(metadata).parent
+    if parent is None:
         return LogBase()
-    last = Position(parentage.last_ms, parentage.last_seq)
-    return LogBase(parentage.point, last, parentage.last_timestamp)
+    last = Position(parent.last_ms, parent.last_seq)
+    return LogBase(parent.point, last, parent.last_timestamp)
 
 
 class ForkLog:
@@ -107,7 +107,7 @@ def _rest_of(seek: Seek, found: Sequence[Chunk]) -> Seek | None:
     count = seek.count_max - sum(chunk.count for chunk in found[1:])
     if left <= 0 or count <= 0:
         return None
-    # SeekBy an answer begins was found already.
+    # The beginning of the answer was found already.
     return Seek(SeekBy.SEQUENCE, found[-1].end, bytes_max=left, count_max=count)
 
 

@@ -140,20 +140,20 @@ def test_bytes_are_those_of_bodies_also_for_a_part() -> None:
 
 def test_the_shelf_holds_no_more_than_its_limit() -> None:
     """Of all streams together; the oldest goes first."""
-    shelf = RecordCache(50_000)
-    rows = [StreamCache(shelf) for _ in range(20)]
+    cache = RecordCache(50_000)
+    rows = [StreamCache(cache) for _ in range(20)]
     span = m.RecordColumns(0, [b"x" * 1000] * 10, 1, Position(1, 0))
     data = ChunkBuilder(0, Position(1, 0), span.bodies, 10_000, 1, None).chunk()
-    items = []
+    cached_chunks = []
     for row in rows:
-        item, after = row.item([data], 0, {})
-        assert after == 1 and shelf.size <= 50_000
-        assert row.item([data], 0, {})[0] is item
-        assert len(item.written(PAIRS)) > 10_000 and shelf.size <= 50_000
-        items.append(item)
-    assert sum(item.weight for item in items) == shelf.size > 20_000
-    assert [item.weight for item in items[:16]] == [0] * 16
-    assert rows[0].item([data], 0, {})[0] is not items[0]
+        cached, after = row.cached([data], 0, {})
+        assert after == 1 and cache.size <= 50_000
+        assert row.cached([data], 0, {})[0] is cached
+        assert len(cached.encoded(PAIRS)) > 10_000 and cache.size <= 50_000
+        cached_chunks.append(cached)
+    assert sum(cached.memory_bytes for cached in cached_chunks) == cache.size > 20_000
+    assert [cached.memory_bytes for cached in cached_chunks[:16]] == [0] * 16
+    assert rows[0].cached([data], 0, {})[0] is not cached_chunks[0]
 
 
 @given(st.lists(st.lists(st.binary(max_size=3), min_size=1, max_size=5), min_size=1, max_size=5))

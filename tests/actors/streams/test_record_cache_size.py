@@ -1,4 +1,4 @@
-"""What the shelf says it holds is about what it holds: its limit is one of memory."""
+"""What the cache says it holds is about what it holds: its limit is one of memory."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ def with_headers() -> Iterator[Sequence[Chunk]]:
 
 @pytest.mark.parametrize("rows", [one_by_one, a_few_each, with_timestamps, with_headers])
 def test_small_records_are_weighed_with_their_columns(rows) -> None:
-    shelf, kept = RecordCache(2**30), []
+    cache, kept = RecordCache(2**30), []
     gc.collect()
     tracemalloc.start()
     try:
         for chunks in rows():
-            kept.append(StreamCache(shelf))
-            kept[-1].item(chunks, 0, {})
+            kept.append(StreamCache(cache))
+            kept[-1].cached(chunks, 0, {})
         del chunks
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert shelf.size / 2 < used < shelf.size * 1.5
+    assert cache.size / 2 < used < cache.size * 1.5
 
 
 def test_long_headers_count_for_the_limit() -> None:
-    shelf, kept = RecordCache(2**20), []
+    cache, kept = RecordCache(2**20), []
     gc.collect()
     tracemalloc.start()
     try:
         for _ in range(100):
-            kept.append(StreamCache(shelf))
+            kept.append(StreamCache(cache))
             headers = [[(b"n", bytes(100_000))]]
-            kept[-1].item([chunk_of(0, [b""], START_MS, headers)], 0, {})
+            kept[-1].cached([chunk_of(0, [b""], START_MS, headers)], 0, {})
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -107,7 +107,7 @@ def checked(bodies: Sequence[bytes]) -> Sequence[bytes]:
 class _Messages:
     """Messages with a comma behind each; what is none is left out."""
 
-    def write(self, span: RecordColumns) -> bytes:
+    def encode(self, span: RecordColumns) -> bytes:
         found = checked(span.bodies)
         return b",".join(found) + b"," if found else b""
 
@@ -122,4 +122,4 @@ MESSAGES: RecordFormat = _Messages()
 
 def array_of(slices: Sequence[RecordSlice]) -> bytes:
     """The messages of what was read, as an array; what is none is left out."""
-    return b"[%b]" % b"".join([each.written(MESSAGES) for each in slices])[:-1]
+    return b"[%b]" % b"".join([each.encoded(MESSAGES) for each in slices])[:-1]

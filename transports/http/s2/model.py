@@ -69,11 +69,11 @@ class RecordBatch(msgspec.Struct, frozen=True, gc=False):
     tail: StreamPosition | None = None
     slices: Sequence[RecordSlice] = ()
 
-    def written(self, form: RecordFormat) -> list[bytes]:
+    def encoded(self, form: RecordFormat) -> list[bytes]:
         """The records as `form` writes them, in pieces."""
         if self.slices:
-            return [each.written(form) for each in self.slices]
-        return [form.write(each) for each in self.spans]
+            return [each.encoded(form) for each in self.slices]
+        return [form.encode(each) for each in self.spans]
 
 
 def metered(body: bytes, headers: Headers) -> int:

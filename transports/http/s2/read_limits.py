@@ -188,9 +188,9 @@ class _Plain:
     def __init__(self, span: RecordColumns) -> None:
         self._span = span
 
-    def written(self, form: RecordFormat) -> bytes:
+    def encoded(self, form: RecordFormat) -> bytes:
         """The records as `form` writes them."""
-        return form.write(self._span)
+        return form.encode(self._span)
 
 
 def _before(span: RecordColumns, until: int) -> int:

@@ -140,7 +140,7 @@ def test_batches_say_what_the_records_are(
 def test_each_record_ends_where_it_is_said(rows: object, span: RecordColumns) -> None:
     assert rows in (RAW_ROWS, BASE64_ROWS)
     form = RAW_ROWS if rows is RAW_ROWS else BASE64_ROWS
-    written, ends = form.write(span), form.ends(span)
+    written, ends = form.encode(span), form.ends(span)
     assert ends[-1] == len(written)
     for at, record in enumerate(records_of(span)):
         piece = written[ends[at - 1] if at else 0 : ends[at]]

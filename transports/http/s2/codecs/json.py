@@ -167,7 +167,7 @@ def encode_tail(tail: StreamPosition) -> bytes:
 
 def encode_batch(batch: RecordBatch, form: Format) -> bytes:
     """A ReadBatch."""
-    records = b"".join(batch.written(_FORMS[form]))[:-1]
+    records = b"".join(batch.encoded(_FORMS[form]))[:-1]
     if batch.tail is None:
         return b'{"records":[%b]}' % records
     return b'{"records":[%b],"tail":%b}' % (records, _encode(batch.tail))
@@ -188,7 +188,7 @@ class _Rows:
     def __init__(self, form: Format) -> None:
         self._form = form
 
-    def write(self, span: RecordColumns) -> bytes:
+    def encode(self, span: RecordColumns) -> bytes:
         return b"%b," % _encode(list(self._rows(span)))[1:-1]
 
     def ends(self, span: RecordColumns) -> Sequence[int]:

@@ -109,7 +109,7 @@ def encode_batch(batch: RecordBatch) -> bytes:
 
 def batch_pieces(batch: RecordBatch) -> list[bytes]:
     """A ReadBatch, in pieces."""
-    pieces = batch.written(RECORDS)
+    pieces = batch.encoded(RECORDS)
     if batch.tail is not None:
         pieces.append(_field(b"\x12", batch.tail))
     return pieces
@@ -118,7 +118,7 @@ def batch_pieces(batch: RecordBatch) -> list[bytes]:
 class _Records:
     """Elements of a ReadBatch's `records`."""
 
-    def write(self, span: RecordColumns) -> bytes:
+    def encode(self, span: RecordColumns) -> bytes:
         bodies = span.bodies
         if len(bodies) == 1 and span.headers is None and span.timestamps is None:
             (sequence,) = _sequences(span.first, 1)
