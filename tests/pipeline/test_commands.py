@@ -180,7 +180,7 @@ def test_a_table_that_is_damaged_is_told_of(told: Told, tmp_path: Path) -> None:
     version = table.folder / "_versions" / "00000001.json"
     for damage, expected in (
         (lambda: data[0].write_bytes(b"junk"), f"{data[0]} cannot be read: "),
-        (data[0].unlink, f"{data[0]} is missing (if a job removed it meanwhile"),
+        (data[0].unlink, f"{data[0]} is missing (a job may have removed it"),
         (lambda: version.write_bytes(b"\xff"), f"{table.folder} is not a table: "),
         (version.unlink, f"{table.folder} is not a table: "),
     ):
