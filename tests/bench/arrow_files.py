@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.source import spark_schema
-from tests.pipeline.ponds import Pond
+from tests.pipeline.pipeline_nodes import Pond
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 

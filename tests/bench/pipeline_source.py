@@ -15,7 +15,7 @@ from typing import Any
 
 from millpond.pipeline.spark.session import build_session
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
-from tests.pipeline.ponds import Pond
+from tests.pipeline.pipeline_nodes import Pond
 
 
 def into_noop(frame: Any) -> None:

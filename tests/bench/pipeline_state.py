@@ -19,7 +19,7 @@ from millpond.pipeline.spark.session import build_session
 from millpond.pipeline.state.job import JobOptions, run_job
 from millpond.pipeline.state.table import Table
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
-from tests.pipeline.ponds import Pond
+from tests.pipeline.pipeline_nodes import Pond
 
 PER_BATCH = "1000000"
 _EVENT = (

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from millpond.pipeline.state.table import Table
-from tests.pipeline.ponds import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, Pond
 from tests.pipeline.spark.cluster import SMALL, Cluster
 
 EVENTS, KEYS, AT_ONCE = 20_000, 500, 4000

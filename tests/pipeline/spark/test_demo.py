@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.pipeline.ponds import ROOT
+from tests.pipeline.pipeline_nodes import ROOT
 
 
 def test_the_table_is_right_after_a_kill(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond.pipeline.state.formats import existing
-from tests.pipeline.ponds import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, Pond
 from tests.pipeline.spark.test_sink import values
 
 pytestmark = pytest.mark.filterwarnings("default")

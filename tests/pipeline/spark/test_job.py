@@ -11,7 +11,7 @@ import pytest
 
 from millpond.pipeline.state.job import BatchReport, JobOptions, run_job
 from millpond.pipeline.state.table import Table
-from tests.pipeline.ponds import Pond
+from tests.pipeline.pipeline_nodes import Pond
 
 pytestmark = pytest.mark.filterwarnings("default")
 PATIENCE_S = 90.0

@@ -14,7 +14,7 @@ import pytest
 
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
-from tests.pipeline.ponds import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, Pond
 
 pytestmark = pytest.mark.filterwarnings("default")
 

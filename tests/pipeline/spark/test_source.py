@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from millpond.pipeline.errors import last_line
-from tests.pipeline.ponds import Pond
+from tests.pipeline.pipeline_nodes import Pond
 
 pytestmark = pytest.mark.filterwarnings("default")  # Spark's own are not ours to mend
 PATIENCE_S = 90.0

@@ -9,7 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 
 from millpond.pipeline.state.report import SAMPLES_MAX, Sample, report_page, with_sample
-from tests.pipeline.ponds import ROOT
+from tests.pipeline.pipeline_nodes import ROOT
 
 BAR = """
 from millpond.pipeline.commands.progress import progress

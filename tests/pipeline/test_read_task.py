@@ -19,7 +19,7 @@ from millpond.pipeline.spark.offsets import TopicPartition
 from millpond.pipeline.spark.planning import Bounds, StreamPlan, batch_ranges, split
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import Stager
-from tests.pipeline.ponds import Pond
+from tests.pipeline.pipeline_nodes import Pond
 
 ORDERS = TopicPartition("orders", 0)
 

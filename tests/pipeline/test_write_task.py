@@ -29,7 +29,7 @@ from millpond.pipeline.spark.write_task import (
     publish,
     rows_of,
 )
-from tests.pipeline.ponds import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, Pond
 
 PROTOBUF = "application/protobuf"
 

@@ -19,7 +19,7 @@ from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import Stager, publish
 from tests.node.tls_files import authority, files_of, signed_by
-from tests.pipeline.ponds import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, Pond
 
 
 @dataclass

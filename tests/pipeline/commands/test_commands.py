@@ -24,8 +24,8 @@ from millpond.pipeline.state.job import due, finish
 from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
-from tests.pipeline.ponds import Pond
-from tests.pipeline.test_state import write
+from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.state.test_job import write
 
 Told = Callable[..., tuple[int, str, str]]
 
