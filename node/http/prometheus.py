@@ -68,7 +68,7 @@ class _Snapshot(Collector):
         yield "cells", "Channels and streams in memory.", len(status.scheduler.cells)
         yield "channels", "Channels in memory.", totals.channels
         yield "channel_messages", "Messages stored in all channels.", usage.messages
-        yield "channel_bytes", "Bytes of data of these messages.", usage.bytes
+        yield "channel_bytes", "Bytes of data stored in all channels.", usage.bytes
         yield "channel_keys", "Idempotency keys kept for messages that are gone.", usage.keys
         yield "channel_guests", "Consumers and producers attached to channels.", totals.consumers
         yield "channel_leased_messages", "Messages pushed and not acknowledged yet.", totals.leased
