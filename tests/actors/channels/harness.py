@@ -91,7 +91,7 @@ class ChannelHarness:
         """A connection that asks for pushes unless told otherwise, and never falls silent."""
         peer = Peer(self, name, self.port(), join.get("identity"))
         self.scheduler.attach(name, peer.port, Attach(**{"keep_alive_s": 1e9, **join}), self.now)
-        self.spoken()
+        self.after_send()
         match peer.port.take():
             case [Attached() as joined, *pushes]:
                 peer.joined = joined
@@ -118,7 +118,7 @@ class ChannelHarness:
     def settle(self) -> None:
         self.advance(0)
 
-    def spoken(self) -> None:
+    def after_send(self) -> None:
         """Somebody said something: nobody else has to answer for it in a turn of their own."""
 
     def post(self, message: CellMessage, name: bytes = NAME) -> None:
@@ -160,7 +160,7 @@ class Peer:
     def say(self, *messages: CellMessage) -> None:
         """One read of the connection."""
         self.harness.scheduler.submit(self.name, Batch(self.port, list(messages)), self.harness.now)
-        self.harness.spoken()
+        self.harness.after_send()
 
     def ask(self, *messages: CellMessage) -> list[Reply]:
         """What comes back besides pushes, which stay for `pushed`."""

@@ -15,7 +15,7 @@ def worker(harness: ChannelHarness, window: int = 8) -> Peer:
     return harness.join(role=Role.WORKER, window=window, reports_start=True)
 
 
-def test_only_what_was_begun_counts_when_the_connection_is_lost() -> None:
+def test_only_started_messages_count_when_the_connection_is_lost() -> None:
     harness = job_harness()
     producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
@@ -26,7 +26,7 @@ def test_only_what_was_begun_counts_when_the_connection_is_lost() -> None:
     assert again == {first: 2, second: 1}
 
 
-def test_only_what_was_begun_counts_when_the_lease_is_over() -> None:
+def test_only_started_messages_count_when_the_lease_is_over() -> None:
     harness = job_harness(ack_timeout_s=10.0)
     producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
@@ -48,7 +48,7 @@ def test_a_lease_that_was_prolonged_is_still_begun() -> None:
     assert [each.attempt for each in worker(harness).pushed()] == [2]
 
 
-def test_one_attempt_is_enough_for_what_was_begun_and_none_for_the_rest() -> None:
+def test_started_messages_count_one_attempt_and_others_none() -> None:
     harness = job_harness(attempts_max=1)
     producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
@@ -60,7 +60,7 @@ def test_one_attempt_is_enough_for_what_was_begun_and_none_for_the_rest() -> Non
     assert [each.id for each in worker(harness).pushed()] == [second]
 
 
-def test_what_ends_everybody_before_a_word_is_a_dead_letter_in_the_end() -> None:
+def test_a_message_that_crashes_every_consumer_becomes_a_dead_letter() -> None:
     harness = job_harness(attempts_max=2)
     producer = harness.producer()
     producer.put(b"poison")
@@ -90,7 +90,7 @@ def test_losses_count_only_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("begins", [False, True])
-def test_who_never_agreed_to_say_it_has_begun_all_it_holds(begins: bool) -> None:
+def test_without_the_extension_all_leases_count_as_started(begins: bool) -> None:
     harness = job_harness()
     producer = harness.producer()
     hand = harness.join(role=Role.WORKER, reports_start=begins)
@@ -102,7 +102,7 @@ def test_who_never_agreed_to_say_it_has_begun_all_it_holds(begins: bool) -> None
     assert [each.attempt for each in harness.join(role=Role.WORKER).pushed()] == [expected]
 
 
-def test_who_asks_for_no_more_gets_no_more_until_it_does() -> None:
+def test_a_stopped_consumer_gets_nothing_until_its_next_credit() -> None:
     harness = job_harness()
     producer, hand = harness.producer(), worker(harness)
     assert isinstance(asked(hand, CountJobs, stop=True), JobCounts)

@@ -13,7 +13,7 @@ def row(message_id: int, expires_at: float = 100.0, data: bytes = b"data") -> St
     return StoredMessage(message_id, message_id, 60, expires_at, data)
 
 
-def test_p2p_14_every_read_leaves_out_what_expired_even_before_a_sweep() -> None:
+def test_p2p_14_every_read_leaves_out_expired_messages_before_a_sweep() -> None:
     buffer = Buffer([row(1, 10.0), row(2, 20.0), row(3, 10.0), row(4, 20.0)])
     assert buffer.get(1, 9.999) is not None and buffer.get(1, 10.0) is None
     assert [each.id for each in buffer.after(0, 10.0)] == [2, 4]
@@ -29,7 +29,7 @@ def test_between_is_inclusive_both_ways() -> None:
     assert list(buffer.between(9, 3, 0.0, newest_first=False)) == []
 
 
-def test_bytes_and_the_last_id_follow_what_is_kept() -> None:
+def test_bytes_and_the_last_id_follow_the_messages() -> None:
     buffer = Buffer([row(1, data=b"one"), row(2, data=b"four")])
     assert (buffer.bytes, buffer.last_id) == (7, 2)
     assert buffer.remove(2) == row(2, data=b"four") and buffer.remove(2) is None

@@ -60,7 +60,7 @@ def test_a_deadline_that_fails_leaves_the_others_armed() -> None:
     assert (bad.woken, good.woken) == (1, 1)
 
 
-def test_pa_16_acks_of_what_is_not_there_are_ignored_and_counted() -> None:
+def test_pa_16_acks_of_unknown_messages_are_ignored_and_counted() -> None:
     harness = ChannelHarness()
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put()

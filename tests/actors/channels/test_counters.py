@@ -46,7 +46,7 @@ def test_a_batch_counts_each_of_its_messages() -> None:
     assert changed(harness) == {"kept": 5, "pushes": 5, "acks": 5}
 
 
-def test_what_comes_back_and_is_pushed_again() -> None:
+def test_redeliveries_are_counted() -> None:
     harness = ChannelHarness(queue(ack_timeout_s=10.0))
     producer, worker = harness.producer(), harness.join()
     receipt = producer.put(ttl=36_000)
@@ -105,17 +105,17 @@ def test_a_message_that_a_consumer_cannot_read_is_given_back_once() -> None:
     assert changed(harness) == {"kept": 1, "pushes": 1, "nacks": 1}
 
 
-@pytest.mark.parametrize("bury", [False, True])
-def test_a_message_that_expires(bury: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_dead_lettered", [False, True])
+def test_a_message_that_expires(is_dead_lettered: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    harness = ChannelHarness(ChannelSettings(mode=Mode.QUEUE, dead_letter_expired=bury))
+    harness = ChannelHarness(ChannelSettings(mode=Mode.QUEUE, dead_letter_expired=is_dead_lettered))
     harness.producer().put(ttl=5)
     harness.advance(60)
-    dead = {"kept": 2, "dead_letters": 1} if bury else {"kept": 1}
+    dead = {"kept": 2, "dead_letters": 1} if is_dead_lettered else {"kept": 1}
     assert changed(harness) == {"expired": 1} | dead
 
 
-def test_subscribers_are_behind_by_what_they_did_not_acknowledge() -> None:
+def test_the_lag_of_a_subscriber_is_its_missing_acks() -> None:
     harness = ChannelHarness(fanout())
     producer, quick, slow = harness.producer(), harness.join(), harness.join()
     ids = [producer.put().id for _ in range(5)]
@@ -147,7 +147,7 @@ def test_an_identity_that_is_away_falls_behind_and_owes_itself_nothing() -> None
 
 
 @pytest.mark.parametrize("settings", [pair(), queue()], ids=lambda each: each.mode.name)
-def test_nobody_subscribes_to_other_channels(settings: ChannelSettings) -> None:
+def test_channels_of_other_modes_have_no_lags(settings: ChannelSettings) -> None:
     harness = ChannelHarness(settings)
     harness.join()
     harness.producer().put()

@@ -32,7 +32,7 @@ def reject(harness: ChannelHarness, data: bytes = b"bad") -> int:
     return receipt.id
 
 
-def letters(harness: ChannelHarness) -> list[tuple[bytes, int]]:
+def dead_letters(harness: ChannelHarness) -> list[tuple[bytes, int]]:
     rows = harness.store.load(DEAD).rows
     return [(row.data, row.origin.id) for row in rows if row.origin is not None]
 
@@ -42,18 +42,18 @@ def test_ps_14_a_dead_letter_is_read_like_any_message_and_has_its_own_id() -> No
     old = reject(harness)
     harness.settle()
     reader = harness.join(DEAD)
-    (letter,) = reader.pushed()
-    assert letter.data == b"bad" and letter.id > old
-    assert reader.list() == [letter.id]
-    assert reader.get(letter.id) == GetAck(letter.id, b"bad")
-    assert letters(harness) == [(b"bad", old)]
+    (dead_letter,) = reader.pushed()
+    assert dead_letter.data == b"bad" and dead_letter.id > old
+    assert reader.list() == [dead_letter.id]
+    assert reader.get(dead_letter.id) == GetAck(dead_letter.id, b"bad")
+    assert dead_letters(harness) == [(b"bad", old)]
     (row,) = harness.store.load(DEAD).rows
     assert row.ttl == WEEK and row.origin is not None and row.origin.reason == "reject"
-    reader.ack(letter.id)
+    reader.ack(dead_letter.id)
     assert harness.kept(DEAD) == []
 
 
-def test_it_is_not_pushed_again_while_its_burial_waits() -> None:
+def test_it_is_not_pushed_again_on_its_way_to_the_dead_letters() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
     old = reject(harness)
     worker = harness.join()
@@ -66,21 +66,21 @@ def test_a_full_dead_letter_channel_gets_it_once_there_is_room() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=1))
     first, second = reject(harness, b"one"), reject(harness, b"two")
     harness.advance(60)
-    assert letters(harness) == [(b"one", first)] and harness.kept() == [b"two"]
+    assert dead_letters(harness) == [(b"one", first)] and harness.kept() == [b"two"]
     reader = harness.join(DEAD)
     reader.ack(reader.pushed_ids()[0])
     harness.advance(6)
-    assert letters(harness) == [(b"two", second)] and harness.kept() == []
+    assert dead_letters(harness) == [(b"two", second)] and harness.kept() == []
     assert [each.data for each in reader.pushed()] == [b"two"]
 
 
-def test_a_dead_letter_channel_that_rests_after_a_crash_gets_it_afterwards() -> None:
+def test_a_dead_letter_channel_that_crashed_gets_it_after_its_restart() -> None:
     harness = ChannelHarness(queue())
     harness.crash(DEAD)
     old = reject(harness)
-    assert harness.kept() == [b"bad"] and letters(harness) == []
+    assert harness.kept() == [b"bad"] and dead_letters(harness) == []
     harness.advance(10)
-    assert letters(harness) == [(b"bad", old)] and harness.kept() == []
+    assert dead_letters(harness) == [(b"bad", old)] and harness.kept() == []
 
 
 def test_a_quarantined_dead_letter_channel_gets_it_after_its_quarantine() -> None:
@@ -91,10 +91,10 @@ def test_a_quarantined_dead_letter_channel_gets_it_after_its_quarantine() -> Non
     assert harness.scheduler.counters.quarantines == 1 and harness.kept() == [b"bad"]
     harness.crash_on_spawn = lambda name: False
     harness.advance(400)
-    assert letters(harness) == [(b"bad", old)] and harness.kept() == []
+    assert dead_letters(harness) == [(b"bad", old)] and harness.kept() == []
 
 
-def test_a_crash_of_the_channel_while_its_burial_waits_keeps_one_letter() -> None:
+def test_a_crash_of_the_channel_on_the_way_leaves_one_dead_letter() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
     old = reject(harness)
     harness.crash()
@@ -107,31 +107,31 @@ def test_a_crash_of_the_channel_while_its_burial_waits_keeps_one_letter() -> Non
         for each in worker.pushed():
             worker.nack(each.id, NackReason.REJECT)
     harness.settle()
-    assert letters(harness) == [(b"bad", old)] and harness.kept() == []
+    assert dead_letters(harness) == [(b"bad", old)] and harness.kept() == []
 
 
-def test_an_ack_while_its_burial_waits_ends_it() -> None:
+def test_an_ack_on_the_way_removes_it() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
     old = reject(harness)
     harness.producer().ack(old)
     harness.dead = ChannelSettings()
     harness.advance(60)
-    assert harness.kept() == [] and letters(harness) == []
+    assert harness.kept() == [] and dead_letters(harness) == []
 
 
-def test_its_deadline_ends_it_while_its_burial_waits() -> None:
+def test_its_deadline_removes_it_on_the_way() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
     reject(harness)
     harness.advance(36_000)
-    assert harness.kept() == [] and letters(harness) == []
+    assert harness.kept() == [] and dead_letters(harness) == []
 
 
-def test_what_a_dead_letter_channel_rejects_is_gone() -> None:
+def test_a_rejected_dead_letter_is_removed() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(mode=Mode.QUEUE))
     reject(harness)
     reader = harness.join(DEAD)
-    (letter,) = reader.pushed()
-    reader.nack(letter.id, NackReason.REJECT)
+    (dead_letter,) = reader.pushed()
+    reader.nack(dead_letter.id, NackReason.REJECT)
     harness.settle()
     assert harness.kept(DEAD) == [] and list(harness.store._partitions) == [NAME, DEAD]
 
@@ -145,7 +145,7 @@ def test_a_lost_connection_uses_up_the_last_attempt() -> None:
         assert [each.attempt for each in worker.pushed()] == [attempt]
         worker.leave()
     harness.settle()
-    assert letters(harness) == [(b"hi", old)] and harness.kept() == []
+    assert dead_letters(harness) == [(b"hi", old)] and harness.kept() == []
     assert harness.join().pushed() == []
 
 
@@ -160,7 +160,7 @@ def test_nacks_use_up_attempts(reason: NackReason) -> None:
             attempts.append(each.attempt)
             worker.nack(each.id, reason, 0 if reason is NackReason.LATER else None)
         harness.advance(60)
-    assert attempts == [1, 2, 3] and letters(harness) == [(b"hi", old)]
+    assert attempts == [1, 2, 3] and dead_letters(harness) == [(b"hi", old)]
 
 
 def test_cannot_decrypt_is_final_in_queue_mode() -> None:
@@ -170,7 +170,7 @@ def test_cannot_decrypt_is_final_in_queue_mode() -> None:
     worker.pushed()
     worker.nack(old, NackReason.CANNOT_DECRYPT)
     harness.settle()
-    assert letters(harness) == [(b"hi", old)]
+    assert dead_letters(harness) == [(b"hi", old)]
 
 
 def test_a_letter_posted_twice_is_kept_once_even_after_it_was_acked() -> None:
@@ -179,14 +179,14 @@ def test_a_letter_posted_twice_is_kept_once_even_after_it_was_acked() -> None:
     harness.settle()
     again = DeadLetter(NAME, old, 1, "reject", b"bad")
     harness.post(again, DEAD)
-    assert len(letters(harness)) == 1
+    assert len(dead_letters(harness)) == 1
     reader = harness.join(DEAD)
     reader.ack(reader.pushed_ids()[0])
     harness.post(again, DEAD)
-    assert letters(harness) == []
+    assert dead_letters(harness) == []
 
 
-def test_credit_of_who_rejected_returns_at_once() -> None:
+def test_credit_of_a_rejection_returns_at_once() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
     producer, worker = harness.producer(), harness.join(window=1)
     first, second = producer.put().id, producer.put().id

@@ -13,7 +13,7 @@ def harness() -> ChannelHarness:
     return ChannelHarness(fanout())
 
 
-def test_a_message_goes_when_all_who_were_subscribed_have_acked(harness: ChannelHarness) -> None:
+def test_a_message_is_removed_when_all_subscribers_have_acked(harness: ChannelHarness) -> None:
     producer, one, two = harness.producer(), harness.join(), harness.join()
     receipt = producer.put()
     assert one.pushed_ids() == two.pushed_ids() == [receipt.id]
@@ -43,7 +43,7 @@ def test_without_a_subscriber_it_stays_until_its_deadline(harness: ChannelHarnes
 
 
 @pytest.mark.parametrize(("after", "count"), [(None, 0), (0, 3), (1, 2), (3, 0)])
-def test_a_newcomer_gets_what_comes_later_and_what_is_kept_after_tag_0c(
+def test_a_new_subscriber_gets_later_messages_and_stored_ones_after_tag_0c(
     harness: ChannelHarness, after: int | None, count: int
 ) -> None:
     producer, early = harness.producer(), harness.join()
@@ -56,7 +56,9 @@ def test_a_newcomer_gets_what_comes_later_and_what_is_kept_after_tag_0c(
     assert newcomer.pushed_ids() == [later.id]
 
 
-def test_a_newcomer_s_ack_of_what_came_before_it_does_not_count(harness: ChannelHarness) -> None:
+def test_an_ack_of_a_message_from_before_the_subscription_does_not_count(
+    harness: ChannelHarness,
+) -> None:
     producer, early = harness.producer(), harness.join()
     receipt = producer.put()
     newcomer = harness.join(resume_after=0)
@@ -66,7 +68,9 @@ def test_a_newcomer_s_ack_of_what_came_before_it_does_not_count(harness: Channel
     assert harness.kept() == []
 
 
-def test_the_sender_and_who_cannot_take_it_are_not_waited_for(harness: ChannelHarness) -> None:
+def test_acks_of_the_sender_and_of_too_small_consumers_are_not_needed(
+    harness: ChannelHarness,
+) -> None:
     sender, small, reader = harness.join(), harness.join(data_max=1024), harness.join()
     receipt = sender.put(bytes(2000))
     assert sender.pushed() == small.pushed() == []
@@ -76,7 +80,9 @@ def test_the_sender_and_who_cannot_take_it_are_not_waited_for(harness: ChannelHa
     assert harness.kept() == []
 
 
-def test_who_left_without_an_ack_keeps_it_until_its_deadline(harness: ChannelHarness) -> None:
+def test_a_subscriber_that_left_without_an_ack_keeps_it_until_its_deadline(
+    harness: ChannelHarness,
+) -> None:
     producer, leaves, stays = harness.producer(), harness.join(), harness.join()
     receipt = producer.put(ttl=60)
     leaves.leave()
@@ -86,7 +92,7 @@ def test_who_left_without_an_ack_keeps_it_until_its_deadline(harness: ChannelHar
     assert harness.kept() == []
 
 
-def test_a_nack_rests_the_message_for_this_subscriber_alone(harness: ChannelHarness) -> None:
+def test_a_nack_delays_the_message_for_this_subscriber_alone(harness: ChannelHarness) -> None:
     producer, one, two = harness.producer(), harness.join(), harness.join()
     receipt = producer.put()
     one.pushed(), two.pushed()
@@ -99,7 +105,7 @@ def test_a_nack_rests_the_message_for_this_subscriber_alone(harness: ChannelHarn
 
 
 @pytest.mark.parametrize("reason", [NackReason.LATER, NackReason.REJECT, NackReason.BUSY])
-def test_what_was_acked_or_rejected_is_not_pushed_here_again(
+def test_acked_and_rejected_messages_are_not_pushed_here_again(
     harness: ChannelHarness, reason: NackReason
 ) -> None:
     producer, one, two = harness.producer(), harness.join(), harness.join()
@@ -114,7 +120,7 @@ def test_what_was_acked_or_rejected_is_not_pushed_here_again(
     assert harness.kept() == []
 
 
-def test_what_was_acked_before_it_was_pushed_is_not_pushed(harness: ChannelHarness) -> None:
+def test_a_message_acked_before_its_push_is_not_pushed(harness: ChannelHarness) -> None:
     producer, one, _two = harness.producer(), harness.join(window=0), harness.join()
     receipt = producer.put()
     one.ack(receipt.id)

@@ -99,7 +99,7 @@ def test_ps_03_ps_04_the_window_a_connection_gets(settings, asked, granted) -> N
 
 
 @ALL_MODES
-def test_the_window_in_bytes_holds_back_what_credit_would_allow(settings) -> None:
+def test_the_window_in_bytes_limits_pushes_within_credit(settings) -> None:
     settings = type(settings)(mode=settings.mode, delivery=type(settings.delivery)(window_bytes=20))
     harness = ChannelHarness(settings)
     producer, consumer = harness.producer(), harness.join()
@@ -109,7 +109,7 @@ def test_the_window_in_bytes_holds_back_what_credit_would_allow(settings) -> Non
     assert consumer.pushed_ids() == ids[2:3]
 
 
-def test_ps_04_producers_and_quiet_connections_are_never_pushed_anything() -> None:
+def test_ps_04_producers_and_connections_without_push_get_no_pushes() -> None:
     harness = ChannelHarness()
     sender, quiet = harness.producer(), harness.join(push=False)
     producer = harness.join(role=Role.PRODUCER)
@@ -142,7 +142,7 @@ def test_ordered_is_one_at_a_time_in_the_order_of_ids() -> None:
     assert got == ids
 
 
-def test_pushes_ascend_among_what_is_ready() -> None:
+def test_pushes_ascend_among_ready_messages() -> None:
     harness = ChannelHarness()
     producer, consumer = harness.producer(), harness.join(window=4)
     ids = [producer.put().id for _ in range(6)]
@@ -255,7 +255,7 @@ def test_a_message_that_all_gave_back_comes_to_all_again() -> None:
     assert one.pushed_ids() == two.pushed_ids() == [receipt.id]
 
 
-def test_what_rests_is_not_pushed_to_a_newcomer_before_its_time() -> None:
+def test_a_delayed_message_is_not_pushed_to_a_new_consumer_before_its_time() -> None:
     harness = ChannelHarness()
     producer, one = harness.producer(), harness.join()
     receipt = producer.put()
@@ -276,7 +276,7 @@ def test_ps_11_resume_after_skips_on_this_connection_only() -> None:
     assert late.list() == [a, b, c]
 
 
-def test_ps_11_what_was_skipped_stays_skipped_when_another_gives_it_back() -> None:
+def test_ps_11_a_skipped_message_stays_skipped_when_another_gives_it_back() -> None:
     harness = ChannelHarness()
     producer = harness.producer()
     skipped = producer.put().id
@@ -287,7 +287,7 @@ def test_ps_11_what_was_skipped_stays_skipped_when_another_gives_it_back() -> No
     assert other.pushed_ids() == [skipped] and late.pushed() == []
 
 
-def test_who_cannot_decrypt_is_not_pushed_it_again_and_it_stays_for_others() -> None:
+def test_a_message_that_cannot_be_decrypted_stays_for_others() -> None:
     harness = ChannelHarness()
     producer, blind, other = harness.producer(), harness.join(), harness.join()
     receipt = producer.put(ttl=36_000)
@@ -300,7 +300,7 @@ def test_who_cannot_decrypt_is_not_pushed_it_again_and_it_stays_for_others() -> 
     assert blind.pushed() == [] and harness.kept() == [b"hi"]
 
 
-def test_nacks_of_what_is_not_leased_here_are_ignored() -> None:
+def test_nacks_without_a_lease_are_ignored() -> None:
     harness = ChannelHarness()
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put()
@@ -332,7 +332,7 @@ def test_pa_36_a_draining_node_pushes_nothing_more_and_still_takes_acks() -> Non
     assert consumer.pushed() == [] and len(harness.kept()) == 1
 
 
-def test_a_crash_pushes_again_what_was_not_acked_to_those_still_there() -> None:
+def test_after_a_crash_unacked_messages_are_pushed_again() -> None:
     harness = ChannelHarness()
     producer, stays, leaves = harness.producer(), harness.join(), harness.join()
     a, b = producer.put(), producer.put()
@@ -413,7 +413,7 @@ def test_a_second_join_of_a_connection_changes_nothing() -> None:
     assert (harness.info().leased, harness.info().credit) == (1, 1)
 
 
-def test_strangers_may_put_and_read_but_hold_nothing() -> None:
+def test_ports_that_are_not_attached_may_put_and_read_but_get_no_leases() -> None:
     harness = ChannelHarness()
     stranger = type(harness.join())(harness, b"orders", harness.port())
     (receipt,) = stranger.ask(Put(1, 60, b"hi"))
@@ -424,7 +424,7 @@ def test_strangers_may_put_and_read_but_hold_nothing() -> None:
     stranger.leave()
 
 
-def test_who_joins_a_channel_that_rests_is_welcomed_before_anything_is_pushed() -> None:
+def test_a_connection_to_a_crashed_channel_is_attached_before_any_push() -> None:
     harness = ChannelHarness()
     receipt = harness.producer().put()
     harness.crash()

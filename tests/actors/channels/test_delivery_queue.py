@@ -20,7 +20,7 @@ def test_a_message_is_leased_to_one_consumer(harness: ChannelHarness) -> None:
     assert harness.info().leased == 1
 
 
-def test_the_fewest_unacked_come_first_then_who_waited_longest(harness: ChannelHarness) -> None:
+def test_the_fewest_leases_come_first_then_the_longest_wait(harness: ChannelHarness) -> None:
     producer, workers = harness.producer(), [harness.join(window=3) for _ in range(3)]
     ids = [producer.put().id for _ in range(6)]
     assert [worker.pushed_ids() for worker in workers] == [ids[0::3], ids[1::3], ids[2::3]]
@@ -52,7 +52,7 @@ def test_pa_38_a_lost_connection_hands_over_at_once_and_counts_the_attempt(
     assert [(each.id, each.attempt) for each in second.pushed()] == [(receipt.id, 2)]
 
 
-def test_a_nacked_message_goes_to_whoever_is_free(harness: ChannelHarness) -> None:
+def test_a_nacked_message_goes_to_any_free_consumer(harness: ChannelHarness) -> None:
     producer, first = harness.producer(), harness.join(window=1)
     receipt = producer.put(ttl=36_000)
     second = harness.join(window=1)
@@ -64,7 +64,9 @@ def test_a_nacked_message_goes_to_whoever_is_free(harness: ChannelHarness) -> No
     assert receipt.id in first.pushed_ids() + second.pushed_ids()
 
 
-def test_pa_18_what_one_may_not_have_stays_for_the_others(harness: ChannelHarness) -> None:
+def test_pa_18_a_message_that_one_may_not_have_stays_for_the_others(
+    harness: ChannelHarness,
+) -> None:
     both = harness.join(window=8)
     own = [both.put().id for _ in range(3)]
     foreign = harness.producer().put().id
@@ -86,7 +88,7 @@ def test_ps_11_resume_after_skips_for_one_and_leaves_it_to_others(harness: Chann
     assert harness.join(window=8).pushed_ids() == [a, b]
 
 
-def test_what_does_not_fit_one_consumer_goes_to_another(harness: ChannelHarness) -> None:
+def test_a_message_too_large_for_one_consumer_goes_to_another(harness: ChannelHarness) -> None:
     producer, small, large = harness.producer(), harness.join(data_max=1024), harness.join()
     big, little = producer.put(bytes(2000)), producer.put()
     assert large.pushed_ids() == [big.id] and small.pushed_ids() == [little.id]

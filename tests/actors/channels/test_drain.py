@@ -51,7 +51,7 @@ def test_pa_36_a_cell_that_is_rebuilt_still_pushes_nothing(
     assert harness.info().messages == 0, "acks still count"
 
 
-def test_pa_36_who_rests_when_the_drain_begins_hears_of_it_afterwards() -> None:
+def test_pa_36_a_channel_that_restarts_during_the_drain_pushes_nothing() -> None:
     harness = ChannelHarness()
     producer, consumer = harness.producer(), harness.join(window=0)
     producer.put()
@@ -63,7 +63,7 @@ def test_pa_36_who_rests_when_the_drain_begins_hears_of_it_afterwards() -> None:
     assert consumer.pushed() == [] and harness.info().messages == 1
 
 
-def test_pa_36_a_commit_that_fails_during_the_drain_makes_nobody_push() -> None:
+def test_pa_36_a_commit_that_fails_during_the_drain_leads_to_no_push() -> None:
     harness = ChannelHarness(store=(store := LateStore()))
     producer, consumer = harness.producer(), harness.join(window=1)
     producer.say(*puts(2))
@@ -77,7 +77,7 @@ def test_pa_36_a_commit_that_fails_during_the_drain_makes_nobody_push() -> None:
     assert consumer.pushed() == []
 
 
-def test_pa_36_who_comes_during_the_drain_is_pushed_nothing() -> None:
+def test_pa_36_a_connection_during_the_drain_gets_no_push() -> None:
     harness = ChannelHarness(runtime=SchedulerSettings(passivate_after_s=10))
     asleep, awake = harness.producer(b"asleep"), harness.producer(b"awake")
     for producer in (asleep, awake):

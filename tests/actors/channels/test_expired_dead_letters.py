@@ -33,7 +33,7 @@ def check_unseen(harness: ChannelHarness, reader: Peer, message_id: int) -> None
 
 @BY_MODE
 @pytest.mark.parametrize("has_reader", [False, True])
-def test_ps_14_what_expires_is_a_dead_letter_with_its_reason(
+def test_ps_14_an_expired_message_is_a_dead_letter_with_its_reason(
     settings: ChannelSettings, has_reader: bool
 ) -> None:
     harness = ChannelHarness(settings)
@@ -49,12 +49,12 @@ def test_ps_14_what_expires_is_a_dead_letter_with_its_reason(
         assert harness.info().credit == reader.joined.window
         reader.ack(receipt.id)
     check_unseen(harness, reader or harness.join(), receipt.id)
-    (letter,) = harness.join(DEAD).pushed()
-    assert letter.data == b"late" and letter.id > receipt.id
+    (dead_letter,) = harness.join(DEAD).pushed()
+    assert dead_letter.data == b"late" and dead_letter.id > receipt.id
 
 
 @BY_MODE
-def test_what_was_acked_in_time_is_not_buried(settings: ChannelSettings) -> None:
+def test_a_message_acked_in_time_is_no_dead_letter(settings: ChannelSettings) -> None:
     harness = ChannelHarness(settings)
     reader = harness.join()
     reader.ack(harness.producer().put(ttl=5).id)
@@ -62,7 +62,7 @@ def test_what_was_acked_in_time_is_not_buried(settings: ChannelSettings) -> None
     assert harness.kept() == [] == harness.kept(DEAD)
 
 
-def test_the_attempts_that_failed_are_told() -> None:
+def test_a_dead_letter_has_its_failed_attempts() -> None:
     harness = ChannelHarness(BURYING[Mode.QUEUE])
     worker = harness.join()
     harness.producer().put(ttl=100)
@@ -75,7 +75,7 @@ def test_the_attempts_that_failed_are_told() -> None:
 
 
 @BY_MODE
-def test_p2p_14_while_its_dead_letter_channel_is_full_nobody_sees_it_any_more(
+def test_p2p_14_while_its_dead_letter_channel_is_full_it_is_not_visible(
     settings: ChannelSettings,
 ) -> None:
     """It is kept where it was, and an ack comes too late for it."""
@@ -98,7 +98,7 @@ def test_p2p_14_while_its_dead_letter_channel_is_full_nobody_sees_it_any_more(
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
-def test_a_burial_goes_on_and_is_one(how: str) -> None:
+def test_an_interrupted_dead_letter_arrives_once(how: str) -> None:
     harness = ChannelHarness(BURYING[0], dead=ChannelSettings(messages_max=0))
     receipt = harness.producer().put(ttl=5)
     harness.advance(8)
@@ -120,7 +120,7 @@ def test_a_burial_goes_on_and_is_one(how: str) -> None:
     ]
 
 
-def test_dead_letters_are_never_buried_themselves() -> None:
+def test_dead_letters_do_not_become_dead_letters_again() -> None:
     dead = ChannelSettings(dead_ttl=60, dead_letter_expired=True)
     harness = ChannelHarness(BURYING[0], dead=dead)
     harness.producer().put(ttl=5)
@@ -130,7 +130,7 @@ def test_dead_letters_are_never_buried_themselves() -> None:
     assert harness.kept(DEAD) == [] == harness.kept(DEAD + b"!dead")
 
 
-def test_by_default_what_expires_is_gone() -> None:
+def test_by_default_an_expired_message_is_removed() -> None:
     harness = ChannelHarness()
     harness.producer().put(ttl=5)
     harness.advance(60)

@@ -46,7 +46,7 @@ def test_a_key_used_again_after_its_window_belongs_to_the_younger_message() -> N
     assert keys.rows[1] is young
 
 
-def test_what_is_forgotten_says_whether_its_message_was_gone() -> None:
+def test_an_expired_key_says_whether_its_message_was_removed() -> None:
     keys, old = IdempotencyKeys({}), row(1)
     remember(keys, old)
     keys.retain_digest(old)

@@ -54,7 +54,7 @@ class TestHangs:
         worker.ack(message.id)
         assert harness.info().messages == 0
 
-    def test_who_says_nothing_meanwhile_disturbs_nobody(self) -> None:
+    def test_a_silent_consumer_delays_no_other(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
@@ -63,7 +63,7 @@ class TestHangs:
         assert [each.data for each in worker.pushed()] == [b"one"]
         assert harness.scheduler.counters.crashes == 0
 
-    def test_ps_02_one_worker_gets_it_whoever_waits(self) -> None:
+    def test_ps_02_one_worker_gets_it_while_others_wait(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         workers, producer = [harness.join(), harness.join()], harness.producer()
         producer.say(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
@@ -72,7 +72,7 @@ class TestHangs:
         pushed = [each for worker in workers for each in worker.pushed()]
         assert sorted((each.data, each.attempt) for each in pushed) == [(b"one", 1), (b"two", 1)]
 
-    def test_p2p_14_what_expired_in_line_is_not_pushed(self) -> None:
+    def test_p2p_14_a_message_that_expired_while_its_push_waited_is_not_pushed(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 5, b"short"), Put(2, 3600, b"long"))
@@ -93,7 +93,7 @@ class TestHangs:
         assert message.attempt == 1
         assert harness.info().messages == 1
 
-    def test_what_was_pushed_before_is_given_to_another_in_time(self) -> None:
+    def test_a_message_pushed_before_goes_to_another_in_time(self) -> None:
         """Its holder's lease ends as ever; who is next has it from when it leaves."""
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         first, second, producer = harness.join(), harness.join(), harness.producer()
@@ -110,7 +110,7 @@ class TestHangs:
         assert [*holder.pushed(), *other.pushed()] == []
 
     @pytest.mark.parametrize("fault", [None, Fault.NOT_STORED])
-    def test_ps_14_who_leaves_before_it_has_the_message_uses_up_no_attempt(
+    def test_ps_14_a_worker_that_detaches_before_its_push_uses_up_no_attempt(
         self, fault: Fault | None
     ) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
@@ -189,7 +189,7 @@ class TestFailures:
         finish(store)
         assert [(each.id, each.attempt) for each in holder.pushed()] == [(two.id, 2)]
 
-    def test_what_was_refused_on_its_way_is_in_nobodys_hands(self) -> None:
+    def test_a_push_lost_on_its_way_leaves_no_lease(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
@@ -199,7 +199,7 @@ class TestFailures:
         # This store keeps what it refuses, as a disk may.
         assert [(each.data, each.attempt) for each in worker.pushed()] == [(b"one", 1)]
 
-    def test_ps_02_what_rested_before_somebody_got_it_rests_no_more(self) -> None:
+    def test_ps_02_a_leased_message_that_was_delayed_is_not_delayed_any_more(self) -> None:
         """That it rests until then is kept; that this is over, is not."""
         harness = ChannelHarness(queue(ack_timeout_s=300, window=1), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
@@ -223,7 +223,7 @@ class TestFailures:
         finish(store)
         assert [(each.id, each.attempt) for each in other.pushed()] == [(message.id, 3)]
 
-    def test_ps_14_who_leaves_at_the_refusal_uses_up_no_attempt(self) -> None:
+    def test_ps_14_a_worker_that_detaches_at_the_refusal_uses_up_no_attempt(self) -> None:
         """What was to be handed to it never left."""
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         producer = harness.producer()
@@ -239,7 +239,7 @@ class TestFailures:
         finish(store)
         assert {each.attempt for each in worker.pushed()} == {1}
 
-    def test_who_left_has_nothing(self) -> None:
+    def test_a_detached_worker_has_no_leases(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
         producer.say(Put(1, 3600, b"one"))
@@ -254,7 +254,7 @@ class TestFailures:
         assert message.id in other.pushed_ids()
 
     @pytest.mark.parametrize("gets_one", [True, False])
-    def test_ps_14_whose_attempts_are_used_up_is_not_pushed_after_a_restart(
+    def test_ps_14_a_message_without_attempts_is_not_pushed_after_a_restart(
         self, gets_one: bool
     ) -> None:
         """A loss of power came between the count and the burial."""

@@ -100,7 +100,7 @@ def test_ready_or_leased_ack_ends_it_and_returns_credit_to_the_holder(window) ->
     assert other.get(receipt.id) == Failed(Get(receipt.id), Code.NOT_FOUND)
 
 
-def test_leased_ack_timeout_rests_then_ready_again() -> None:
+def test_leased_ack_timeout_delayed_then_ready_again() -> None:
     harness = ChannelHarness(queue(ack_timeout_s=30))
     producer, consumer = harness.producer(), harness.join(window=1)
     receipt = producer.put(b"hi")
@@ -115,7 +115,7 @@ def test_leased_ack_timeout_rests_then_ready_again() -> None:
     assert consumer.pushed() == [Msg(receipt.id, 2, b"hi")]
 
 
-def test_leased_ack_timeouts_beyond_the_last_attempt_bury_in_queue_mode() -> None:
+def test_leased_ack_timeouts_beyond_the_last_attempt_dead_letter_in_queue_mode() -> None:
     harness = ChannelHarness(queue(ack_timeout_s=1, attempts_max=3))
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put(b"hi")
@@ -165,7 +165,7 @@ def test_leased_nack_later_is_ready_after_the_delay(ms) -> None:
     assert consumer.pushed() == [Msg(receipt.id, 2, b"hi")]
 
 
-def test_leased_nack_later_rests_an_hour_at_most() -> None:
+def test_leased_nack_later_delays_an_hour_at_most() -> None:
     harness = ChannelHarness(queue())
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put(b"hi", ttl=36_000)

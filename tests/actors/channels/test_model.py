@@ -229,8 +229,8 @@ class Life:
                 got.update(ids)
                 last.ack(*ids)
             self.harness.advance(60)
-        letters = {row.origin.id for row in self.harness.store.load(DEAD).rows if row.origin}
-        assert expected <= got | letters
+        dead_letters = {row.origin.id for row in self.harness.store.load(DEAD).rows if row.origin}
+        assert expected <= got | dead_letters
 
     def check_owed(self, identity: bytes, owed: set[int]) -> None:
         """Whoever comes again gets what it has not acked, and nothing that it had or put."""
@@ -296,7 +296,7 @@ def test_a_queue_hands_a_message_to_the_next_only_after_the_last_lost_it() -> No
     assert len(held) > 500
 
 
-def test_leave_and_put_in_one_breath_keep_what_was_put() -> None:
+def test_detach_and_put_in_one_batch_store_the_message() -> None:
     harness = ChannelHarness()
     peer = harness.join()
     peer.say(Put(1, 60, b"last words"), Detach())

@@ -34,14 +34,14 @@ def test_p2p_06_08_a_receipt_has_key_ttl_and_an_ascending_id() -> None:
 @pytest.mark.parametrize(
     ("asked", "honoured"), [(0, DAY), (1, 1), (7 * DAY, 7 * DAY), (7 * DAY + 1, 7 * DAY)]
 )
-def test_pa_06_07_ttl_is_defaulted_and_clamped_and_told(asked: int, honoured: int) -> None:
+def test_pa_06_07_ttl_is_defaulted_clamped_and_returned(asked: int, honoured: int) -> None:
     harness = ChannelHarness()
     assert harness.producer().put(ttl=asked).ttl == honoured
     assert harness.store.load(b"orders").rows[0].expires_at == START_S + honoured
 
 
 @pytest.mark.parametrize("ttl", [0, 7 * DAY + 1])
-def test_pa_06_strict_mode_refuses_what_it_would_change(ttl: int) -> None:
+def test_pa_06_strict_mode_refuses_a_ttl_that_it_would_change(ttl: int) -> None:
     harness = ChannelHarness(ChannelSettings(ttl_strict=True))
     producer = harness.producer()
     assert refusal(producer, Put(1, ttl, b"hi")) is Code.TTL_REFUSED
@@ -56,7 +56,7 @@ def test_pa_11_key_zero_is_an_ordinary_key() -> None:
     assert refusal(producer, Put(0, 60, b"other")) is Code.KEY_REUSED
 
 
-def test_pa_08_keys_are_the_channel_s_whoever_uses_them() -> None:
+def test_pa_08_keys_of_anonymous_connections_are_shared() -> None:
     harness = ChannelHarness()
     first = harness.producer().put(b"hi", key=1)
     assert harness.producer().put(b"hi", key=1) == first
@@ -188,7 +188,7 @@ def test_pa_35_an_ack_makes_room_within_its_batch() -> None:
     assert isinstance(producer.ask(Ack(kept.id), Put(5, 60, b"hi"))[0], PutAck)
 
 
-def test_pa_35_what_expired_makes_room_even_before_a_sweep() -> None:
+def test_pa_35_expired_messages_make_room_even_before_a_sweep() -> None:
     harness = ChannelHarness(ChannelSettings(messages_max=3))
     producer = harness.producer()
     for _ in range(3):
@@ -275,7 +275,7 @@ def test_the_same_seed_and_input_give_the_same_effects() -> None:
     assert run(1) != run(2)
 
 
-def test_what_is_passivated_or_forgotten_goes_without_the_garbage_collector() -> None:
+def test_passivated_and_forgotten_cells_are_freed_without_the_garbage_collector() -> None:
     def alive() -> int:
         return sum(isinstance(each, Channel) for each in gc.get_objects())
 

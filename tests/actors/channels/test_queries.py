@@ -20,7 +20,7 @@ def test_p2p_11_get_answers_again_and_again_and_deletes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fate", ["unknown", "acked", "expired"])
-def test_p2p_12_pa_14_what_is_not_there_looks_always_the_same(fate: str) -> None:
+def test_p2p_12_pa_14_all_missing_messages_look_the_same(fate: str) -> None:
     harness = ChannelHarness()
     producer = harness.producer()
     receipt = producer.put(ttl=5)
@@ -120,7 +120,7 @@ def test_ps_11_answers_fit_the_packets_that_the_other_end_takes() -> None:
     assert len(small.list()) == 1024 // 8
 
 
-def test_ps_06_in_fanout_mode_an_asker_lists_what_it_has_not_acked() -> None:
+def test_ps_06_in_fanout_mode_a_list_has_unacked_messages() -> None:
     harness = ChannelHarness(fanout())
     one, two, producer = harness.join(), harness.join(), harness.producer()
     receipt = producer.put()

@@ -85,7 +85,9 @@ class TestKeys:
         assert harness.join(identity=ANN).pushed() == []
         assert len(harness.join(identity=BOB).pushed()) == 1
 
-    def test_a_channel_that_knows_too_many_refuses_newcomers_and_serves_the_others(self) -> None:
+    def test_a_channel_with_too_many_identities_refuses_new_ones_and_serves_the_others(
+        self,
+    ) -> None:
         harness = ChannelHarness(ChannelSettings(subscribers_max=2))
         ann, bob, cat = (harness.producer(identity=each) for each in (ANN, BOB, CAT))
         ann.put(ttl=WEEK), bob.put(ttl=60)
@@ -94,7 +96,7 @@ class TestKeys:
         harness.advance(1000)
         assert isinstance(cat.put(), PutAck), "there is room as soon as one is forgotten"
 
-    def test_a_refused_put_makes_nobody_known(self) -> None:
+    def test_a_refused_put_adds_no_identity(self) -> None:
         harness = ChannelHarness()
         ann = harness.producer(identity=ANN)
         assert refused(ann, Put(1, 60, bytes(2**21))) is Code.DATA_TOO_LARGE
@@ -167,7 +169,7 @@ class TestOnesOwn:
         assert worker.pushed() == []
         assert harness.join(identity=BOB).pushed_ids() == [receipt.id]
 
-    def test_after_a_damage_a_newcomer_is_not_taken_for_who_was_lost(self) -> None:
+    def test_after_a_damage_a_new_identity_gets_no_number_in_use(self) -> None:
         """The table of members is gone, and messages still have the number of one."""
         harness = ChannelHarness()
         key = 3 << SENDER_SHIFT | 1
@@ -185,7 +187,9 @@ class TestSubscribers:
     def harness(self) -> ChannelHarness:
         return ChannelHarness(fanout())
 
-    def test_ps_06_who_was_away_gets_what_was_put_meanwhile(self, harness: ChannelHarness) -> None:
+    def test_ps_06_a_subscriber_that_was_away_gets_messages_put_meanwhile(
+        self, harness: ChannelHarness
+    ) -> None:
         ann, bob = harness.producer(identity=ANN), harness.join(identity=BOB)
         before = ann.put()
         assert bob.pushed_ids() == [before.id]
@@ -202,7 +206,7 @@ class TestSubscribers:
 
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)], ids=str)
     @pytest.mark.parametrize("how", ["restart", "crash"])
-    def test_ps_06_what_it_had_is_known_after_a_restart(
+    def test_ps_06_acks_are_known_after_a_restart(
         self, harness: ChannelHarness, how: str, order: tuple[int, ...]
     ) -> None:
         ann, bob = harness.producer(identity=ANN), harness.join(identity=BOB)
@@ -238,7 +242,7 @@ class TestSubscribers:
         cat.ack(receipt.id)
         assert harness.kept() == []
 
-    def test_ps_06_who_is_idle_for_the_longest_ttl_is_forgotten(
+    def test_ps_06_a_subscriber_idle_for_the_longest_ttl_is_forgotten(
         self, harness: ChannelHarness
     ) -> None:
         ann, bob = harness.producer(identity=ANN), harness.join(identity=BOB)
@@ -253,7 +257,7 @@ class TestSubscribers:
         ann.put(b"after")
         assert harness.join(identity=BOB).pushed() == []
 
-    def test_ps_06_who_is_connected_is_never_idle(self, harness: ChannelHarness) -> None:
+    def test_ps_06_a_connected_subscriber_is_never_idle(self, harness: ChannelHarness) -> None:
         bob = harness.join(identity=BOB)
         harness.advance(5 * WEEK)
         harness = harness.restarted()
@@ -261,7 +265,9 @@ class TestSubscribers:
         receipt = harness.producer(identity=ANN).put()
         assert harness.join(identity=BOB).pushed_ids() == [receipt.id]
 
-    def test_ps_06_who_was_forgotten_cannot_ack_for_others(self, harness: ChannelHarness) -> None:
+    def test_ps_06_a_forgotten_subscriber_cannot_ack_for_others(
+        self, harness: ChannelHarness
+    ) -> None:
         """A connection that asks for no pushes keeps no subscription alive, and lives on."""
         harness.join(identity=BOB).leave()
         asking = harness.join(identity=BOB, push=False)
@@ -309,7 +315,7 @@ class TestSubscribers:
         nobody.ack(two.id), bob.ack(two.id)
         assert harness.kept() == []
 
-    def test_ps_06_resume_after_0_shows_what_was_there_before_the_subscription(
+    def test_ps_06_resume_after_0_pushes_messages_from_before_the_subscription(
         self, harness: ChannelHarness
     ) -> None:
         receipt = harness.producer().put()
@@ -333,7 +339,7 @@ class TestSubscribers:
         assert harness.join(identity=BOB).pushed() == []
         assert harness.join(identity=CAT).pushed_ids() == [receipt.id]
 
-    def test_who_only_puts_is_no_subscriber(self, harness: ChannelHarness) -> None:
+    def test_a_producer_is_no_subscriber(self, harness: ChannelHarness) -> None:
         ann, bob = harness.producer(identity=ANN), harness.join(identity=BOB, role=Role.PRODUCER)
         ann.put(), bob.put()
         assert harness.info().subscribers == 0

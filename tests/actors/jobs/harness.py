@@ -81,7 +81,7 @@ def taken(peer: Peer) -> Msg:
     return message
 
 
-def dead_letter(
+def make_dead_letter(
     harness: ChannelHarness, peer: Peer, data: bytes = b"job", reason: str = "no way"
 ) -> int:
     """A job that a worker of its own rejects; gives the id that it had."""

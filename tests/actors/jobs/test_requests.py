@@ -17,8 +17,8 @@ from tests.actors.jobs.harness import (
     asked,
     counts,
     dead_ids,
-    dead_letter,
     job_harness,
+    make_dead_letter,
     put,
     rows,
     show,
@@ -41,7 +41,7 @@ def test_a_job_is_handed_out_when_it_is_due_and_not_before() -> None:
     assert taken(hand).id == later
 
 
-def test_a_job_that_became_due_while_nobody_was_there_is_handed_out_once() -> None:
+def test_a_job_that_became_due_without_workers_is_pushed_once() -> None:
     """Its rest ended before anybody looked at it: it must not be leased twice."""
     harness = job_harness()
     producer = harness.producer()
@@ -104,7 +104,7 @@ def test_the_wait_before_another_attempt_survives_a_restart() -> None:
     assert (taken(hand).id, kept) == (kept, kept)
 
 
-def test_a_channel_whose_jobs_all_wait_is_put_away_and_comes_back_for_them() -> None:
+def test_a_channel_with_only_delayed_jobs_is_passivated_and_wakes_for_them() -> None:
     """PA-30: the wait is in the store, so memory need not have it."""
     harness = ChannelHarness(
         ChannelSettings(mode=Mode.QUEUE), runtime=SchedulerSettings(passivate_after_s=60.0)
@@ -177,7 +177,7 @@ def test_a_put_is_refused_as_a_message_would_be(
     assert put(producer, data) is code
 
 
-def test_whoever_put_a_job_may_work_on_it() -> None:
+def test_an_identity_may_work_on_its_own_job() -> None:
     """Not so with messages (PA-18): there the sender is who should not get them."""
     harness = job_harness()
     ann = harness.join(identity=b"a" * 32, window=4)
@@ -199,14 +199,14 @@ def test_a_channel_in_another_mode_has_no_jobs() -> None:
 def test_lists_tell_where_each_job_stands() -> None:
     harness = job_harness()
     producer = harness.producer()
-    dead = dead_letter(harness, producer, b"dead")
+    dead = make_dead_letter(harness, producer, b"dead")
     held, waiting = put(producer, b"h" * 300).id, put(producer, due_in=60).id
     hand = worker(harness)
     ready = put(producer).id
     assert taken(hand).id == held
-    (letter,) = dead_ids(producer)
+    (dead_letter,) = dead_ids(producer)
     assert states(producer) == {
-        held: "leased", waiting: "delayed", ready: "ready", letter: "dead"
+        held: "leased", waiting: "delayed", ready: "ready", dead_letter: "dead"
     }  # fmt: skip
     assert list(states(producer)) == sorted(states(producer))
     for state in m.JobState:
@@ -215,7 +215,7 @@ def test_lists_tell_where_each_job_stands() -> None:
     (row,) = rows(producer, m.JobState.LEASED).rows
     assert (row.attempt, row.size, row.data) == (1, 300, b"h" * 256)
     assert START_S + 20 < row.leased_until < START_S + 40 and row.due == 0
-    row = show(producer, letter)
+    row = show(producer, dead_letter)
     assert (row.origin, row.reason, row.attempt, row.data) == (dead, "no way", 1, b"dead")
     assert show(producer, dead) == row, "by the id that it had, as well"
     assert show(producer, held).data == b"h" * 300
@@ -228,7 +228,7 @@ def test_pages_of_the_living_and_the_dead_give_every_job_once(size: int) -> None
     harness = job_harness()
     producer = harness.producer()
     for turn in range(4):
-        dead_letter(harness, producer, b"dead%d" % turn)
+        make_dead_letter(harness, producer, b"dead%d" % turn)
         put(producer, due_in=100)
         for _ in range(turn):
             put(producer, due_in=200)
@@ -246,7 +246,7 @@ def test_counts_are_those_of_the_states() -> None:
     producer = harness.producer()
     nothing = counts(producer)
     assert nothing == m.JobCounts(nothing.number, 0, 0, 0, 0, 0.0, 0)
-    dead_letter(harness, producer)
+    make_dead_letter(harness, producer)
     put(producer, due_in=60)
     put(producer)
     hand = worker(harness)
@@ -260,7 +260,7 @@ def test_counts_are_those_of_the_states() -> None:
     assert show(producer, first).state is m.JobState.READY and len(hand.pushed()) == 1
 
 
-def test_a_job_that_rests_can_be_had_at_once_also_after_a_restart() -> None:
+def test_a_delayed_job_can_be_retried_at_once_also_after_a_restart() -> None:
     harness = job_harness()
     producer = harness.producer()
     kept = put(producer, due_in=600).id
@@ -292,8 +292,8 @@ def test_only_the_holder_of_the_lease_rejects() -> None:
     assert asked(idle, m.RejectJob, kept, "mine?") is Code.LEASE_LOST
     assert asked(producer, m.RejectJob, kept, "mine?") is Code.LEASE_LOST
     asked(holder, m.RejectJob, kept, "payload: \u00e9")
-    (letter,) = dead_ids(producer)
-    assert show(producer, letter).reason == "payload: \u00e9"
+    (dead_letter,) = dead_ids(producer)
+    assert show(producer, dead_letter).reason == "payload: \u00e9"
     assert asked(holder, m.RejectJob, kept, "again") is Code.LEASE_LOST
 
 
@@ -314,7 +314,7 @@ def test_a_job_given_back_counts_no_attempt_and_its_worker_gets_no_other() -> No
     assert taken(hand).id == ids[2]
 
 
-def test_a_crash_of_the_channel_tells_who_asked() -> None:
+def test_a_crash_of_the_channel_is_reported_to_the_client() -> None:
     harness = job_harness()
     producer = harness.producer()
     put(producer)
@@ -360,7 +360,7 @@ def row(message_id: int, size: int = 0) -> m.JobRow:
     return m.JobRow(message_id, m.JobState.READY, 0, 0.0, 0.0, 0.0, size, bytes(size))
 
 
-def test_what_lies_above_a_page_that_goes_on_is_for_the_next_one() -> None:
+def test_rows_above_a_page_with_more_are_for_the_next_page() -> None:
     few = (row(1),), True
     assert merge_pages(few, ((row(9),), False), 5, 10_000) == ((row(1),), True)
     assert merge_pages(few, ((row(0), row(2)), True), 5, 10_000) == ((row(0), row(1)), True)

@@ -48,7 +48,7 @@ class TestVerdicts:
         assert [each.data for each in silent.pushed()] == [b"one", b"two"]
         assert [type(each) for each in producer.port.take()] == [PutAck, PutAck]
 
-    def test_what_the_disk_refuses_takes_no_ping_with_it(self) -> None:
+    def test_a_failed_commit_loses_no_ping(self) -> None:
         harness = ChannelHarness(store=(store := LateStore()))
         silent, producer = harness.join(keep_alive_s=20), harness.producer()
         producer.say(Put(1, 3600, b"one"))
@@ -56,7 +56,7 @@ class TestVerdicts:
         store.commits[0].finish(Fault.NOT_STORED)
         assert silent.port.take() == [Probe()]
 
-    def test_who_is_not_welcomed_yet_is_not_pinged_before(self) -> None:
+    def test_a_connection_is_not_pinged_before_it_is_attached(self) -> None:
         harness = ChannelHarness(store=(store := LateStore()))
         producer, newcomer = harness.producer(), harness.port()
         producer.say(Put(1, 3600, b"one"))
@@ -111,7 +111,7 @@ class TestFailures:
         assert a.take() == [GetAck(1, b""), GetAck(2, b""), GetAck(7, b"")]
 
     @pytest.mark.parametrize("fault", [None, Fault.NOT_STORED])
-    def test_every_failure_is_told(self, fault: Fault | None) -> None:
+    def test_every_failure_is_raised(self, fault: Fault | None) -> None:
         runtime, store, (a, b, c) = self.runtime()
         for port in (a, b):
             port.on_send = fail
@@ -147,7 +147,7 @@ class _AsksOn(RecordingPort):
             self._works.submit(A, self, Get(self._left))
 
 
-def test_many_who_ask_on_when_they_are_answered_are_no_levels() -> None:
+def test_requests_from_within_a_flush_do_not_nest() -> None:
     store = LateStore(shares=True)
     runtime = RuntimeHarness(store=store)
     ports = [_AsksOn(number, runtime) for number in range(1, 400)]
@@ -158,7 +158,7 @@ def test_many_who_ask_on_when_they_are_answered_are_no_levels() -> None:
         assert [each.id for each in port.take() if isinstance(each, GetAck)] == [3, 2, 1, 0]
 
 
-def test_everybody_who_waits_hears_of_it_although_some_fail() -> None:
+def test_all_waiting_requests_are_refused_although_some_ports_fail() -> None:
     pending: Deferred[int] = Deferred()
     heard: list[int] = []
 

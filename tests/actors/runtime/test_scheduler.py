@@ -53,7 +53,7 @@ def test_mail_for_a_busy_cell_waits_for_the_next_turn_in_order() -> None:
     assert runtime.ids(A) == [1, 2, 3, 4]
 
 
-def test_a_batch_of_ten_thousand_starves_nobody() -> None:
+def test_a_batch_of_ten_thousand_starves_no_cell() -> None:
     runtime, port = RuntimeHarness(turn_messages=512), RecordingPort(1)
     runtime.submit(A, port, *gets(0, 10_000))
     runtime.submit(A, port, Get(10_000))
@@ -116,7 +116,7 @@ def test_a_cell_is_woken_at_its_earliest_deadline() -> None:
     assert runtime.spawned[0].woken == [START_S + 5]
 
 
-def test_an_empty_cell_without_guests_is_forgotten() -> None:
+def test_an_empty_cell_without_connections_is_forgotten() -> None:
     runtime, port = RuntimeHarness(), RecordingPort(1)
     runtime.submit(A, port, Get(1))
     assert runtime.scheduler.cells == {}
@@ -153,7 +153,7 @@ def test_a_passivated_cell_keeps_its_deadline() -> None:
     assert runtime.spawned[1].woken == [START_S + 500]
 
 
-def test_a_cell_with_guests_is_never_passivated() -> None:
+def test_a_cell_with_connections_is_never_passivated() -> None:
     runtime, port = RuntimeHarness(passivate_after_s=60), RecordingPort(1)
     runtime.scheduler.attach(A, port, Attach(), runtime.now)
     runtime.submit(A, port, Put(1, 60, b""))
@@ -208,7 +208,7 @@ async def test_run_wakes_cells_on_time_and_earlier_ones_first(anyio_backend: obj
     assert (B, 7.0) in woken and (A, 1000.0) in woken and min(woken)[1] >= 7.0
 
 
-def test_batches_of_strangers_and_guests_are_told_apart() -> None:
+def test_only_attached_ports_get_attachments() -> None:
     runtime, port = RuntimeHarness(), RecordingPort(1)
     runtime.scheduler.attach(A, port, Attach(mode=Mode.QUEUE), runtime.now)
     assert port.take() == [Attached(Mode.PAIR, 1)]

@@ -71,7 +71,7 @@ def test_siblings_never_notice() -> None:
     assert port.take() == [GetAck(1, b"")]
 
 
-def test_guests_are_admitted_again_and_who_left_meanwhile_is_not() -> None:
+def test_connections_are_attached_again_unless_they_left() -> None:
     runtime, stays, leaves = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
     for port in (stays, leaves):
         runtime.scheduler.attach(A, port, Attach(), runtime.now)
@@ -81,13 +81,13 @@ def test_guests_are_admitted_again_and_who_left_meanwhile_is_not() -> None:
     assert runtime.spawned[-1].attachments == [stays]
 
 
-def test_who_comes_while_a_cell_rests_is_welcomed_afterwards() -> None:
-    runtime, port, guest = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
+def test_a_connection_to_a_crashed_cell_is_attached_after_its_restart() -> None:
+    runtime, port, consumer = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
     crashed(runtime, port)
-    runtime.scheduler.attach(A, guest, Attach(), runtime.now)
-    assert guest.take() == []
+    runtime.scheduler.attach(A, consumer, Attach(), runtime.now)
+    assert consumer.take() == []
     runtime.pass_time(0.05)
-    assert guest.take() == [Attached(Mode.PAIR, 1)]
+    assert consumer.take() == [Attached(Mode.PAIR, 1)]
 
 
 def test_a_crash_while_waking_is_a_crash_like_any_other() -> None:
@@ -128,7 +128,7 @@ def test_a_cell_that_keeps_crashing_is_quarantined_alone() -> None:
     assert port.take() == [Failed(Get(2), Code.QUARANTINED), GetAck(3, b"")]
 
 
-def test_what_waits_for_a_cell_that_is_quarantined_is_answered() -> None:
+def test_batches_that_wait_for_a_quarantined_cell_are_refused() -> None:
     runtime, port = RuntimeHarness(turn_messages=2, mailbox_bytes=10), RecordingPort(1)
     for _ in range(5):
         runtime.now += crashed(runtime, port)
@@ -148,9 +148,9 @@ def test_what_waits_for_a_cell_that_is_quarantined_is_answered() -> None:
     assert resumed == [True]
 
 
-def test_a_quarantine_ends_and_the_guests_are_still_there() -> None:
-    runtime, port, guest = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
-    runtime.scheduler.attach(A, guest, Attach(), runtime.now)
+def test_a_quarantine_ends_and_connections_are_still_attached() -> None:
+    runtime, port, consumer = RuntimeHarness(), RecordingPort(1), RecordingPort(2)
+    runtime.scheduler.attach(A, consumer, Attach(), runtime.now)
     for _ in range(6):
         runtime.now += crashed(runtime, port)
     assert runtime.scheduler.counters.quarantines == 1
@@ -160,7 +160,7 @@ def test_a_quarantine_ends_and_the_guests_are_still_there() -> None:
     runtime.submit(A, port, Get(1))
     assert port.take() == [Failed(Get(1), Code.QUARANTINED)]
     runtime.pass_time(1)
-    assert len(runtime.spawned) == spawned + 1 and runtime.spawned[-1].attachments == [guest]
+    assert len(runtime.spawned) == spawned + 1 and runtime.spawned[-1].attachments == [consumer]
     runtime.submit(A, port, Get(1))
     assert port.take() == [GetAck(1, b"")]
 

@@ -56,11 +56,11 @@ class Pool(StreamHarness):
             self.checkpoints = CheckpointStore(self.folder, OsDisk(), self.loop, most)
             self.directory.on_deleted = self.checkpoints.forget
 
-    def _spawn(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
+    def _spawn(self, cell: bytes, kept: CellSnapshot, consumers: dict[Port, Attach]) -> Behaviour:
         name = state_of(cell)
         if name is not None:
             return StateCell(name, self.state_shared, self.checkpoints)
-        return super()._spawn(cell, kept, guests)
+        return super()._spawn(cell, kept, consumers)
 
     def question(self, query: StreamRequest) -> RecordingPort:
         """A connection that asked about the state."""
@@ -105,7 +105,7 @@ def test_nothing_is_shown_before_it_is_kept() -> None:
     assert pool.values() == {"a": 2}
 
 
-def test_what_was_not_kept_never_was() -> None:
+def test_changes_that_were_not_stored_are_undone() -> None:
     store = SlowMemory()
     pool = Pool(store=store)
     pool.create()
@@ -167,7 +167,7 @@ def silent() -> tuple[Silent, Pool]:
     return store, pool
 
 
-def test_who_waits_for_a_state_is_answered_once_it_is_there() -> None:
+def test_a_query_is_answered_once_the_state_is_current() -> None:
     store, pool = silent()
     ports = [pool.question(GetValue(number, "t", "a")) for number in range(3)]
     gone = ports.pop()
@@ -180,7 +180,7 @@ def test_who_waits_for_a_state_is_answered_once_it_is_there() -> None:
     assert gone.take() == []
 
 
-def test_too_many_who_wait_and_those_who_waited_too_long_are_refused() -> None:
+def test_too_many_and_too_long_waiting_queries_are_refused() -> None:
     store, pool = silent()
     ports = [pool.question(GetValue(0, "t", "a")) for _ in range(4)]
     pool.settle()
@@ -194,7 +194,7 @@ def test_too_many_who_wait_and_those_who_waited_too_long_are_refused() -> None:
     assert pool.values() == {"a": 1}
 
 
-def test_a_store_that_cannot_be_read_is_told_and_asked_again() -> None:
+def test_a_stream_that_cannot_be_read_is_reported_and_read_again() -> None:
     store, pool = silent()
     port = pool.question(GetValue(0, "t", "a"))
     pool.settle()
@@ -222,7 +222,7 @@ def test_a_stream_that_is_made_anew_while_it_is_read_has_a_state_of_its_own() ->
     assert pool.values() == {f"{number}": 1995 + number for number in range(5)}
 
 
-def test_a_node_that_stops_keeps_nobody_waiting() -> None:
+def test_a_stopping_node_refuses_waiting_queries() -> None:
     _, pool = silent()
     port = pool.question(GetValue(0, "t", "a"))
     pool.settle()
@@ -243,7 +243,7 @@ def test_a_node_that_stops_reads_no_more() -> None:
     pool.advance(3600)
 
 
-def test_a_state_that_rests_takes_nothing_and_leaves_nothing_behind() -> None:
+def test_an_idle_state_takes_no_memory() -> None:
     pool = Pool()
     pool.create()
     pool.append(put("a", 1))
@@ -313,7 +313,7 @@ def check(pool: Pool) -> None:
     assert (told.info.changes, told.info.resets) == (fold.stats.changes, fold.stats.resets)
 
 
-def test_what_is_no_question_is_refused() -> None:
+def test_other_requests_are_refused() -> None:
     pool = Pool()
     told = pool.answer(m.Describe(0))
     assert isinstance(told, Failed) and told.code is Code.MALFORMED

@@ -71,7 +71,7 @@ def described(pool: Pool) -> StateInfo:
     return told.info
 
 
-def test_a_restart_reads_only_what_came_later(pool: Watched) -> None:
+def test_a_restart_reads_only_records_after_the_checkpoint(pool: Watched) -> None:
     check(pool)
     before = described(pool)
     pool.settle()
@@ -85,7 +85,7 @@ def test_a_restart_reads_only_what_came_later(pool: Watched) -> None:
     check(pool)
 
 
-def test_a_state_that_rests_is_written_and_outlives_what_is_trimmed(pool: Watched) -> None:
+def test_an_idle_state_is_written_and_outlives_a_trim(pool: Watched) -> None:
     pool.append(*[put(f"{number % 7}", number) for number in range(30)])
     values = pool.values()
     pool.advance(700)
@@ -96,7 +96,7 @@ def test_a_state_that_rests_is_written_and_outlives_what_is_trimmed(pool: Watche
     assert pool.values() == values
 
 
-def test_what_was_trimmed_to_its_end_is_built_of_what_is_left(pool: Watched) -> None:
+def test_a_stream_trimmed_behind_its_checkpoint_is_read_from_its_start(pool: Watched) -> None:
     pool.values()
     pool.settle()
     pool.append(*[put("late", number) for number in range(20)])

@@ -94,7 +94,7 @@ def test_a_crash_at_any_event_loses_and_doubles_nothing(
 
 
 @given(STREAMS, st.data())
-def test_what_is_delivered_again_changes_nothing(records: list[bytes], data: st.DataObject) -> None:
+def test_repeated_records_change_nothing(records: list[bytes], data: st.DataObject) -> None:
     fold, sequence = Fold(), 0
     while sequence < len(records):
         fold.take(sequence, records[sequence])
@@ -127,7 +127,7 @@ RESET = b'{"headers":{"control":"reset"}}'
 PEOPLE = StreamState(users=Collection("user", {"type": "integer", "minimum": 0}))
 
 
-def test_what_was_taken_is_told() -> None:
+def test_each_record_is_reported() -> None:
     fold = Fold(PEOPLE, OnInvalid.QUARANTINE)
     first = fold.take(0, put("a", 1))
     assert isinstance(first, Changed) and (first.key, first.value) == ("a", 1)
@@ -144,7 +144,7 @@ def test_what_was_taken_is_told() -> None:
     assert len(fold.state) == 0
 
 
-def test_a_fold_that_stops_stays_before_what_it_stopped_at() -> None:
+def test_a_fold_that_stops_stays_before_the_record() -> None:
     fold = Fold(PEOPLE, OnInvalid.STOP, OnReset.STOP)
     fold.take(0, put("a", 1))
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_checkpoint_of_another_stream_is_refused() -> None:
             Fold().restore(data, born)
 
 
-def test_a_checkpoint_under_a_new_schema_keeps_what_fits() -> None:
+def test_a_checkpoint_under_a_new_schema_keeps_valid_values() -> None:
     fold = fold_of([put("a", 1), put("b", "text")])
     again = Fold(PEOPLE)
     again.restore(fold.checkpoint())

@@ -47,7 +47,7 @@ def test_an_event_as_it_is_written() -> None:
     assert json.loads(encode(null))["value"] is None
 
 
-def test_an_upsert_is_written_as_what_every_reader_knows() -> None:
+def test_an_upsert_is_written_as_an_insert() -> None:
     event = CHAT["notes"].upsert({"a": 1}, "n")
     assert event.headers.operation is Operation.INSERT
 
@@ -65,12 +65,12 @@ def test_an_upsert_is_written_as_what_every_reader_knows() -> None:
         ("flags", 1, "n", "False schema"),
     ],
 )
-def test_what_does_not_fit_is_not_written(table: str, value: Any, key: Any, words: str) -> None:
+def test_an_invalid_value_is_not_written(table: str, value: Any, key: Any, words: str) -> None:
     with pytest.raises(BadValue, match=words):
         CHAT[table].insert(value, key)
 
 
-def test_values_are_read_as_what_the_schema_says() -> None:
+def test_values_are_read_as_their_types() -> None:
     assert CHAT["users"].typed({"id": "u1", "name": "Ann"}) == User("u1", "Ann")
     assert CHAT["notes"].typed([1]) == [1]
 
@@ -212,7 +212,7 @@ def test_json_schema(schema: Any, good: list[Any], bad: list[Any]) -> None:
         ({"users": [{}], "note": 1}, "$.note: 1 is not of type 'string'"),
     ],
 )
-def test_a_complaint_says_where_and_what(value: Any, words: str) -> None:
+def test_an_error_has_a_path_and_a_text(value: Any, words: str) -> None:
     user = {"properties": {"id": {"type": "string"}}, "required": ["id"]}
     schema = {
         "properties": {"users": {"items": {"anyOf": [{"type": "null"}, user]}}},
@@ -229,7 +229,7 @@ def test_a_complaint_about_a_large_value_is_short() -> None:
     assert len(complaint) <= ERROR_CHARS_MAX + len(" ... ")
 
 
-def test_the_definition_may_change_what_it_gave() -> None:
+def test_the_schema_may_change_its_argument() -> None:
     schema = {"items": {"type": "string"}}
     checker = JsonSchema(schema)
     schema["items"]["type"] = "number"

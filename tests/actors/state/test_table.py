@@ -57,7 +57,7 @@ def test_pages_are_in_order_whatever_changed_before_them(seed: int) -> None:
         assert table.size == size + len({kind for kind, _ in there}) * (TYPE_BYTES + 1)
 
 
-def test_a_list_goes_on_behind_a_name_that_is_gone_and_shows_what_came_behind_it() -> None:
+def test_a_list_goes_on_behind_a_removed_name_and_has_later_ones() -> None:
     table = StateTable()
     for key in "bdfh":
         table.take(put("t", key))
@@ -70,7 +70,7 @@ def test_a_list_goes_on_behind_a_name_that_is_gone_and_shows_what_came_behind_it
     assert not more
 
 
-def test_a_list_that_nobody_goes_on_with_is_forgotten() -> None:
+def test_an_abandoned_list_is_forgotten() -> None:
     table = StateTable()
     for number in range(10):
         table.take(put("t", f"{number}"))
