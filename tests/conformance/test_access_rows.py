@@ -78,7 +78,7 @@ async def test_p2p_24_acks_and_pushes_need_their_rights(serve: Serve, token_file
         assert await listing.ids() == []
 
 
-async def test_ps_14_who_may_only_put_is_refused_where_dead_letters_are(
+async def test_ps_14_a_client_that_may_only_put_may_not_put_dead_letters(
     serve: Serve, token_file: str
 ) -> None:
     async with serve(token_file=token_file) as server:
@@ -134,7 +134,7 @@ async def test_p2p_25_pa_39_refusals_are_the_same_bytes_after_the_same_delay(
         assert delays == {0.2}
 
 
-async def test_p2p_25_ps_08_who_is_refused_is_told_f5_and_closed(
+async def test_p2p_25_ps_08_a_refused_client_gets_f5_and_is_closed(
     serve: Serve, token_file: str
 ) -> None:
     async with serve(token_file=token_file) as server:
@@ -156,7 +156,7 @@ async def test_p2p_24_a_bare_client_has_no_token_to_show(serve: Serve, token_fil
 
 
 @pytest.mark.parametrize("wiring", ["memory", "tcp-uvloop", "tcp-trio"])
-async def test_p2p_25_too_many_connections_are_told_f7(serve: Serve) -> None:
+async def test_p2p_25_too_many_connections_get_f7(serve: Serve) -> None:
     async with serve(connections_max=2) as server:
         peers = [await server.hello(), await server.hello()]
         third = await server.dial()

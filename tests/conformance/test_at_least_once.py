@@ -101,7 +101,7 @@ async def _trouble(server: Served, rng: Random) -> None:
 @virtual_time
 @pytest.mark.parametrize("mode", [p.PAIR, p.QUEUE], ids=["pair", "queue"])
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_p2p_15_what_was_acknowledged_is_delivered_over_any_network(
+async def test_p2p_15_acknowledged_messages_are_delivered_over_any_network(
     serve: Serve, seed: int, mode: bytes
 ) -> None:
     rng = Random(seed)

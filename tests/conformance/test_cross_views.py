@@ -31,7 +31,7 @@ async def described(peer: RustlogPeer, topic: str) -> list[tuple[int, int]]:
     return [(each["log_start_offset"], each["high_watermark"]) for each in answer["partitions"]]
 
 
-async def test_what_s3p_appends_rustlog_fetches_with_offset_and_time() -> None:
+async def test_rustlog_fetches_records_of_s3p_with_offset_and_time() -> None:
     async with rustlog_server() as server:
         writer, reader = await server.s3p(), await server.rustlog()
         assert await writer.ask(s3p.create(b"orders")) == s3p.OK
@@ -50,7 +50,7 @@ async def test_what_s3p_appends_rustlog_fetches_with_offset_and_time() -> None:
         assert topics == [{"name": "orders", "partition_count": 1}]
 
 
-async def test_what_rustlog_produces_s3p_reads_with_its_ids() -> None:
+async def test_s3p_reads_records_of_rustlog_with_ids() -> None:
     async with rustlog_server() as server:
         writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")
@@ -66,7 +66,7 @@ async def test_what_rustlog_produces_s3p_reads_with_its_ids() -> None:
         assert seq == 1 and ms == found[0][0][0]
 
 
-async def test_offsets_and_ids_go_on_whoever_writes() -> None:
+async def test_offsets_and_ids_go_on_for_all_writers() -> None:
     async with rustlog_server() as server:
         one, other = await server.s3p(), await server.rustlog()
         await other.create("orders")
@@ -80,7 +80,7 @@ async def test_offsets_and_ids_go_on_whoever_writes() -> None:
         assert bodies_of(await other.ask(fetch("orders"))) == [b"%d" % each for each in range(5)]
 
 
-async def test_a_reader_that_waits_through_s3p_hears_of_what_rustlog_produces() -> None:
+async def test_a_waiting_s3p_read_gets_what_rustlog_produces() -> None:
     async with rustlog_server() as server:
         writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")
@@ -90,7 +90,7 @@ async def test_a_reader_that_waits_through_s3p_hears_of_what_rustlog_produces() 
         assert [body for _, body in await reader.found()] == [b"now"]
 
 
-async def test_what_s3p_cannot_spell_is_skipped_there_and_shown_here() -> None:
+async def test_records_that_s3p_cannot_express_are_skipped_there_and_shown_here() -> None:
     async with rustlog_server() as server:
         writer, reader = await server.rustlog(), await server.s3p()
         await writer.create("orders")

@@ -61,7 +61,7 @@ async def test_pa_18_an_identity_s_messages_are_pushed_to_none_of_its_connection
 
 
 @pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio", "ws-asyncio"])
-async def test_pa_18_pa_08_ps_06_what_identities_are_owed_outlives_the_node(
+async def test_pa_18_pa_08_ps_06_messages_for_identities_survive_a_restart(
     serve: Serve, tmp_path: Path
 ) -> None:
     async with serve(data=str(tmp_path)) as server:
@@ -96,7 +96,9 @@ async def test_ps_02_in_pair_mode_all_other_identities_are_pushed_and_one_ack_en
         assert await bob[1].ids() == []
 
 
-async def test_ps_06_a_known_subscriber_gets_what_was_put_while_it_was_away(serve: Serve) -> None:
+async def test_ps_06_a_known_subscriber_gets_the_messages_put_while_it_was_away(
+    serve: Serve,
+) -> None:
     async with serve() as server:
         alice = await known(server, ALICE, PRODUCING | FANOUT)
         bob = await known(server, BOB, CONSUMING)

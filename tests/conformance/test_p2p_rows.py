@@ -195,7 +195,7 @@ async def test_p2p_14_a_message_lives_until_its_ttl_and_no_longer(serve: Serve) 
 
 
 @virtual_time
-async def test_p2p_15_what_is_not_acked_is_pushed_again(serve: Serve) -> None:
+async def test_p2p_15_an_unacked_message_is_pushed_again(serve: Serve) -> None:
     async with serve() as server:
         server.network.latency_s = 0.001
         producer, consumer = await server.bare(), await server.bare()
@@ -234,7 +234,7 @@ async def test_p2p_17_goodbye_and_abort_close_the_connection(
             await peer.ends_with()
 
 
-async def test_p2p_17_what_came_before_a_goodbye_counts(serve: Serve) -> None:
+async def test_p2p_17_packets_before_a_goodbye_count(serve: Serve) -> None:
     async with serve() as server:
         reader = await server.hello(tags={p.ROLE: p.CONSUMER})
         leaving = await server.hello()

@@ -77,7 +77,7 @@ async def test_pa_20_queue_hands_each_to_one(serve: Serve) -> None:
 
 
 @virtual_time
-async def test_pa_21_what_expires_in_flight_is_gone_at_its_deadline(serve: Serve) -> None:
+async def test_pa_21_a_message_in_flight_expires_at_its_deadline(serve: Serve) -> None:
     async with serve() as server:
         producer = await server.hello(tags=PATIENT | PRODUCING)
         reader = await server.hello(tags=PATIENT | CONSUMING | ONE)
@@ -155,7 +155,7 @@ async def test_pa_25_nack_ff_with_other_codes_is_no_end(serve: Serve) -> None:
         await peer.quiet()
 
 
-async def test_pa_26_acks_of_what_was_never_asked_are_dropped(serve: Serve) -> None:
+async def test_pa_26_acks_without_a_request_are_dropped(serve: Serve) -> None:
     async with serve() as server:
         for peer in (await server.bare(), await server.hello()):
             message_id = await peer.put(1, b"x")
@@ -182,7 +182,7 @@ async def test_pa_27_answers_to_one_type_come_in_order(serve: Serve) -> None:
 
 @virtual_time
 @pytest.mark.parametrize("keep_alive_s", [None, 1, 20, 300])
-async def test_pa_28_silence_earns_two_pings_and_a_goodbye(
+async def test_pa_28_silence_gets_two_pings_and_a_goodbye(
     serve: Serve, keep_alive_s: int | None
 ) -> None:
     async with serve() as server:
@@ -241,7 +241,7 @@ async def test_pa_29_a_ping_of_another_length_is_malformed(serve: Serve, size: i
 
 
 @virtual_time
-async def test_pa_30_ids_tell_the_nodes_time_whatever_the_client_says(serve: Serve) -> None:
+async def test_pa_30_ids_have_the_time_of_the_node(serve: Serve) -> None:
     async with serve() as server:
         peer = await server.bare()
         for stamp in (0, p.U64_MAX):
@@ -267,7 +267,7 @@ async def test_pa_31_ids_are_41_bits_of_time_10_of_node_12_of_sequence(serve: Se
         assert later == (first_ms + 1000) << 22 | 5 << 12
 
 
-async def test_pa_34_what_is_too_large_for_a_message_is_refused(serve: Serve) -> None:
+async def test_pa_34_a_message_above_the_limit_is_refused(serve: Serve) -> None:
     async with serve(packet_bytes_max=4096) as server:
         peer, reader = await server.hello(), await server.hello(tags=CONSUMING)
         for size in (4033, 4087):
@@ -277,7 +277,7 @@ async def test_pa_34_what_is_too_large_for_a_message_is_refused(serve: Serve) ->
         assert await peer.ask(p.get(message_id)) == p.get_ack(message_id, bytes(4032))
 
 
-async def test_pa_34_what_is_too_large_for_a_packet_ends_the_connection(serve: Serve) -> None:
+async def test_pa_34_a_packet_above_the_limit_ends_the_connection(serve: Serve) -> None:
     async with serve(packet_bytes_max=4096) as server:
         for peer in (await server.dial(bare=True), await server.bare(), await server.hello()):
             await peer.send(bytes(4097))
@@ -309,7 +309,7 @@ async def test_pa_35_a_full_buffer_refuses_and_loses_nothing(
 
 
 @virtual_time
-async def test_pa_36_a_node_that_stops_says_goodbye_and_takes_acks_for_5_s(serve: Serve) -> None:
+async def test_pa_36_a_draining_node_sends_goodbye_and_takes_acks_for_5_s(serve: Serve) -> None:
     async with serve() as server:
         producer, reader = await server.hello(tags=PATIENT), await server.hello(tags=PATIENT)
         silent, waiting = await server.bare(), await server.dial()
@@ -380,9 +380,7 @@ async def test_pa_37_a_rejected_message_is_gone(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("mode", [p.PAIR, p.QUEUE])
-async def test_pa_38_what_a_lost_connection_held_is_ready_at_once(
-    serve: Serve, mode: bytes
-) -> None:
+async def test_pa_38_leases_of_a_lost_connection_end_at_once(serve: Serve, mode: bytes) -> None:
     async with serve() as server:
         producer = await server.hello(tags=PRODUCING | {p.MODE: mode})
         lost = await server.hello(tags=CONSUMING)

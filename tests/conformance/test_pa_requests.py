@@ -37,7 +37,7 @@ async def test_pa_02_a_hello_names_the_channel_and_the_version(serve: Serve) -> 
         await peer.quiet()
 
 
-async def test_pa_02_ready_tells_what_was_granted(serve: Serve) -> None:
+async def test_pa_02_ready_has_the_granted_values(serve: Serve) -> None:
     async with serve() as server:
         plain = await server.greet(b"chat/1")
         assert p.read_ready(await plain.packet()) == (
@@ -267,7 +267,7 @@ async def test_pa_16_strange_acks_are_ignored(serve: Serve) -> None:
         assert await peer.ids() == []
 
 
-async def test_pa_17_what_was_only_listed_may_be_acked(serve: Serve) -> None:
+async def test_pa_17_a_listed_message_may_be_acked(serve: Serve) -> None:
     async with serve() as server:
         producer = await server.hello()
         message_id = await producer.put(1, b"x")

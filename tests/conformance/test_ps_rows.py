@@ -67,7 +67,7 @@ async def test_ps_08_requests_before_the_proof_are_dropped(serve: Serve) -> None
         assert await peer.ids() == []
 
 
-async def test_ps_02_the_first_ack_gives_credit_back_to_all_who_hold_it(serve: Serve) -> None:
+async def test_ps_02_the_first_ack_gives_credit_back_to_all_consumers(serve: Serve) -> None:
     async with serve() as server:
         producer = await server.hello(tags=PRODUCING)
         readers = [await server.hello(tags=CONSUMING | ONE) for _ in range(3)]
@@ -96,7 +96,7 @@ async def test_ps_03_credit_opens_a_window_of_0(serve: Serve) -> None:
         await reader.quiet()
 
 
-async def test_ps_03_a_lowered_window_is_told(serve: Serve) -> None:
+async def test_ps_03_a_lowered_window_is_reported(serve: Serve) -> None:
     async with serve() as server:
         wide = await server.greet(b"chat/1", {p.WINDOW: p.u16(65_535)})
         assert told(await wide.packet())[p.WINDOW] == p.u16(1024)
@@ -165,7 +165,7 @@ async def test_ps_04_a_worker_has_a_window_of_1_and_the_extensions_of_jobs(serve
         assert await worker.ask(p.touch(ids[1], 60_000)) == p.nack(0x86, 0x28, p.u64(ids[1]))
 
 
-async def test_ps_05_the_first_hello_sets_the_mode_and_ready_tells_it(serve: Serve) -> None:
+async def test_ps_05_the_first_hello_sets_the_mode_and_ready_has_it(serve: Serve) -> None:
     async with serve() as server:
         plain = await server.greet(b"plain")
         assert told(await plain.packet())[p.MODE] == p.PAIR
@@ -198,7 +198,7 @@ async def test_ps_05_an_unknown_mode_is_malformed(serve: Serve) -> None:
         await peer.ends_with(p.MALFORMED_HELLO, p.ABORT)
 
 
-async def test_ps_06_a_subscriber_gets_what_is_put_later_or_kept_after_its_id(
+async def test_ps_06_a_subscriber_gets_later_messages_or_those_after_its_id(
     serve: Serve,
 ) -> None:
     async with serve() as server:
@@ -315,7 +315,7 @@ async def test_ps_11_a_client_caps_the_packets_it_gets(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(0, 1000), (7000, 7000), (2**32 - 1, 300_000)])
-async def test_ps_11_the_keep_alive_is_clamped_and_told(
+async def test_ps_11_the_keep_alive_is_clamped_and_reported(
     serve: Serve, asked: int, granted: int
 ) -> None:
     async with serve() as server:
@@ -341,7 +341,7 @@ async def test_ps_12_msg_at_the_node_is_dropped(serve: Serve) -> None:
         assert await peer.ids() == []
 
 
-async def test_ps_12_a_truncated_packet_is_told_with_what_it_had(serve: Serve) -> None:
+async def test_ps_12_a_truncated_packet_is_refused_with_its_correlation(serve: Serve) -> None:
     async with serve() as server:
         peer = await server.hello()
         for size in range(4):
@@ -404,7 +404,7 @@ async def test_ps_14_names_have_1_to_250_bytes(serve: Serve) -> None:
             await peer.ends_with(p.MALFORMED_HELLO, p.ABORT)
 
 
-async def test_who_says_goodbye_behind_an_ack_is_pushed_nothing_more(serve: Serve) -> None:
+async def test_after_a_goodbye_behind_an_ack_nothing_is_pushed(serve: Serve) -> None:
     """A push to one who leaves would use up an attempt of a job that nobody has seen."""
     async with serve() as server:
         producer = await server.hello(b"jobs", PATIENT | PRODUCING | {p.MODE: p.QUEUE})

@@ -89,7 +89,7 @@ async def test_rl_04_a_request_is_an_object_with_a_type(payload: str) -> None:
 @pytest.mark.parametrize(
     "payload", [b'{"type":"\xff"}', b'{"type":"Ping","x":"\xc3\x28"}', b"\x80"]
 )
-async def test_rl_05_what_is_not_utf_8_closes(payload: bytes) -> None:
+async def test_rl_05_bytes_that_are_not_utf_8_close(payload: bytes) -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.send(PING, framed(payload), PING)
@@ -101,7 +101,7 @@ async def test_rl_05_what_is_not_utf_8_closes(payload: bytes) -> None:
     "payload",
     ["{", '{"type":"Ping"', '{"type":"Ping"}}', "x", '{"type":"Ping","x":NaN}', "[" * 9999],
 )
-async def test_rl_06_what_is_not_json_closes(payload: str) -> None:
+async def test_rl_06_bytes_that_are_not_json_close(payload: str) -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.send(PING, framed(payload), PING)
@@ -184,7 +184,7 @@ async def test_rl_09_errors_of_business_leave_the_connection_open() -> None:
             await peer.refused(request, code)
 
 
-async def test_rl_10_fields_that_nobody_knows_are_ignored() -> None:
+async def test_rl_10_unknown_fields_are_ignored() -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         later = {"acks": "all", "headers": [{"key": "k"}], "\u00e9": None, "x": {"y": [1.5]}}
@@ -305,7 +305,7 @@ async def test_rl_13_produce_gives_consecutive_offsets_for_each_partition() -> N
                 offset += count
 
 
-async def test_rl_14_what_is_not_there_is_told_with_what_is() -> None:
+async def test_rl_14_an_error_for_a_missing_topic_names_the_others() -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         for topic in ("logs", "metrics", "events"):
@@ -455,7 +455,7 @@ async def test_rl_26_commits_succeed_where_there_is_a_partition() -> None:
         assert not await peer.commit("analytics-pipeline", "nothing", 150)
 
 
-async def test_rl_27_what_was_committed_is_told() -> None:
+async def test_rl_27_committed_offsets_are_returned() -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.create("t", 2)
@@ -562,7 +562,7 @@ async def test_rl_33_a_partition_is_described() -> None:
             )
 
 
-async def test_rl_34_metrics_are_told() -> None:
+async def test_rl_34_metrics_are_returned() -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         answer = await peer.ask({"type": "MetricsFetch"})

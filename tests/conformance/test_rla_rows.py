@@ -147,7 +147,7 @@ async def test_rla_09_the_group_of_a_fetch_moves_nothing() -> None:
         assert await peer.committed("never-committed", "t") is None
 
 
-async def test_rla_10_malformed_json_is_told_and_closes() -> None:
+async def test_rla_10_malformed_json_is_answered_and_closes() -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.send(b"".join([frame_of(**PING), framed('{"type":'), frame_of(**PING) * 100]))
@@ -155,7 +155,7 @@ async def test_rla_10_malformed_json_is_told_and_closes() -> None:
         await peer.ends(400)
 
 
-async def test_rla_11_a_frame_too_large_is_told_before_its_bytes_come() -> None:
+async def test_rla_11_a_frame_too_large_is_answered_before_its_bytes_come() -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.send((FRAME_MAX + 1).to_bytes(4, "big"))
@@ -167,7 +167,7 @@ async def test_rla_11_a_frame_too_large_is_told_before_its_bytes_come() -> None:
 
 
 @pytest.mark.parametrize("payload", ["[]", "[[1]]", "7", "-1.5e3", "true", "null", '"Ping"', '""'])
-async def test_rla_12_what_is_not_an_object_is_refused(payload: str) -> None:
+async def test_rla_12_json_that_is_not_an_object_is_refused(payload: str) -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.refused(framed(payload), 400)
@@ -207,7 +207,7 @@ async def test_rla_15_a_duplicate_key_is_refused() -> None:
 @pytest.mark.parametrize(
     "value", ["NaN", "Infinity", "-Infinity", "[" * 50_000 + "]" * 50_000, '{"a":' * 50_000]
 )
-async def test_rla_16_what_json_does_not_have_closes(value: str) -> None:
+async def test_rla_16_constants_that_json_does_not_have_close(value: str) -> None:
     async with rustlog_server() as server:
         peer = await server.rustlog()
         await peer.send(framed('{"type":"Ping","x":' + value + "}"))
@@ -449,7 +449,7 @@ async def test_rla_29_the_start_of_a_log_moves_and_an_emptied_log_starts_at_its_
         assert (await peer.ask(produce("t", b"d")))["base_offset"] == 3
 
 
-async def test_rla_29_what_is_too_old_is_gone() -> None:
+async def test_rla_29_records_that_are_too_old_are_trimmed() -> None:
     ahead_s = 0.0
 
     def now() -> float:
@@ -486,7 +486,7 @@ async def test_rla_30_a_batch_has_one_time_and_time_never_falls() -> None:
         assert stamps == sorted(stamps)
 
 
-async def test_rla_32_a_slow_disk_holds_up_nobody_else(tmp_path: Path) -> None:
+async def test_rla_32_a_slow_disk_holds_up_no_other_client(tmp_path: Path) -> None:
     disk = GatedDisk()
     async with rustlog_server(tmp_path, disk=disk) as server:
         slow, other = await server.rustlog(), await server.rustlog()
@@ -510,7 +510,7 @@ async def test_rla_32_a_slow_disk_holds_up_nobody_else(tmp_path: Path) -> None:
         assert bodies_of(await slow.read()) == [b"x"]
 
 
-async def test_rla_32_who_does_not_read_is_read_no_further() -> None:
+async def test_rla_32_a_client_that_does_not_read_is_read_no_further() -> None:
     async with rustlog_server() as server:
         greedy, other = await server.rustlog(), await server.rustlog()
         await greedy.create("t")

@@ -116,7 +116,7 @@ async def test_s3p_46_replies_of_many_streams_come_in_order(tmp_path: Path, wiri
             await client.expect(bulk(b"%d-0" % each))
 
 
-async def test_s3p_46_two_reads_that_wait_wait_in_turn() -> None:
+async def test_s3p_46_two_waiting_reads_wait_one_after_the_other() -> None:
     async with s3p_server() as server:
         client = await server.with_stream()
         began_at = anyio.current_time()
@@ -284,7 +284,7 @@ async def test_s3a_26_reading_ahead_is_bounded() -> None:
         await client.refused(b"", UNKNOWN)
 
 
-async def test_s3a_25_the_error_arrives_although_more_is_on_its_way() -> None:
+async def test_s3a_25_the_error_arrives_although_more_is_sent() -> None:
     async with s3p_server() as server:
         for size in (10, 60_000):
             client = await server.dial()
@@ -293,7 +293,7 @@ async def test_s3a_25_the_error_arrives_although_more_is_on_its_way() -> None:
             await client.ends(BAD_FORMAT)
 
 
-async def test_s3a_25_who_never_stops_is_cut_off() -> None:
+async def test_s3a_25_a_client_that_never_stops_is_cut_off() -> None:
     async with s3p_server() as server:
         client = await server.dial()
         await client.send(b"nonsense\r\n")

@@ -121,7 +121,7 @@ async def test_s3p_06_s3p_07_a_command_is_an_array() -> None:
         )
 
 
-async def test_s3p_08_elements_are_what_the_schema_says() -> None:
+async def test_s3p_08_elements_are_those_of_the_schema() -> None:
     async with s3p_server() as server:
         command, records = b"*4\r\n$6\r\nAPPEND\r\n", b"*1\r\n$1\r\nx\r\n"
         hostile = [
@@ -154,7 +154,7 @@ async def test_s3p_09_s3a_01_options_and_records_hold_bulk_strings_only() -> Non
         )
 
 
-async def test_s3p_10_a_bulk_string_ends_where_its_length_says() -> None:
+async def test_s3p_10_a_bulk_string_ends_at_its_length() -> None:
     async with s3p_server() as server:
         good = append(b"hello")
         await server.refuses(

@@ -294,7 +294,7 @@ async def test_s3p_39_an_append_wakes_every_reader_at_once() -> None:
         assert anyio.current_time() - began_at < 1
 
 
-async def test_s3p_40_what_is_there_is_given_at_once() -> None:
+async def test_s3p_40_existing_records_are_returned_at_once() -> None:
     async with s3p_server() as server:
         client = await server.with_stream(b"x")
         began_at = anyio.current_time()
@@ -302,7 +302,7 @@ async def test_s3p_40_what_is_there_is_given_at_once() -> None:
         assert anyio.current_time() - began_at < 1
 
 
-async def test_s3a_08_what_is_below_ends_no_wait_and_does_not_begin_it_anew() -> None:
+async def test_s3a_08_a_record_below_the_id_does_not_end_or_restart_a_wait() -> None:
     async with s3p_server() as server:
         writer, reader = await server.with_stream(), await server.dial()
         began_at = anyio.current_time()
@@ -326,7 +326,7 @@ async def test_s3a_27_a_delete_ends_every_wait() -> None:
         await reader.expect(NOTHING, b"-ERR_UNKNOWN_STREAM stream orders does not exist\r\n")
 
 
-async def test_s3a_28_a_trim_wakes_nobody() -> None:
+async def test_s3a_28_a_trim_wakes_no_read() -> None:
     async with s3p_server() as server:
         writer, reader = await server.with_stream(b"x"), await server.dial()
         await reader.send(read(BLOCK=60_000, MIN_ID="6-0"))
@@ -336,7 +336,7 @@ async def test_s3a_28_a_trim_wakes_nobody() -> None:
         await reader.expect(pairs(("10-0", b"y")))
 
 
-async def test_s3p_41_a_trim_removes_what_is_strictly_below() -> None:
+async def test_s3p_41_a_trim_removes_records_strictly_below() -> None:
     async with s3p_server() as server:
         client = await server.with_stream(*b"a b c d".split())
         assert await client.ask(trim(MIN_ID="5-2")) == OK
@@ -359,7 +359,7 @@ async def test_s3p_42_s3a_14_a_stream_that_is_created_again_is_another() -> None
         assert await client.append(b"y", ID=7) == (7, 0), "the last id is forgotten"
 
 
-async def test_s3a_14_who_waits_waits_for_the_stream_that_was() -> None:
+async def test_s3a_14_a_waiting_read_belongs_to_the_deleted_stream() -> None:
     async with s3p_server() as server:
         client, reader = await server.with_stream(), await server.dial()
         await reader.send(read(BLOCK=60_000))
@@ -473,7 +473,7 @@ class GatedDisk(OsDisk):
         return GatedFile(super().open(path), self.gate)
 
 
-async def test_s3a_34_nothing_is_told_before_it_is_on_the_disk(tmp_path: Path) -> None:
+async def test_s3a_34_nothing_is_answered_before_it_is_on_the_disk(tmp_path: Path) -> None:
     disk = GatedDisk()
     async with s3p_server(tmp_path, disk=disk) as server:
         client, reader = await server.with_stream(), await server.dial()

@@ -104,7 +104,7 @@ def test_state_c_04_an_end_without_a_beginning_is_counted() -> None:
     shown("C4")
 
 
-def test_state_c_05_up_to_date_stands_behind_what_is_applied() -> None:
+def test_state_c_05_up_to_date_follows_the_applied_changes() -> None:
     shown("C5")
 
 

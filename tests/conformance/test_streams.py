@@ -148,9 +148,7 @@ async def test_a_network_that_cuts_and_delays_changes_nothing(serve: Serve) -> N
     ],
 )
 @pytest.mark.parametrize("wiring", ["memory", "tcp-uvloop", "tcp-trio"])
-async def test_what_is_no_frame_is_refused_from_its_first_four_bytes(
-    serve: Serve, said: bytes
-) -> None:
+async def test_a_bad_length_is_refused_from_its_four_bytes(serve: Serve, said: bytes) -> None:
     async with serve() as server:
         for peer in (await server.dial(), await server.hello()):
             await peer.pipe.send(said)
@@ -233,7 +231,7 @@ async def test_a_handshake_has_5_s(serve: Serve) -> None:
 
 
 @virtual_time
-async def test_a_silent_bare_client_may_still_say_hello(serve: Serve) -> None:
+async def test_a_silent_bare_client_may_still_send_hello(serve: Serve) -> None:
     async with serve() as server:
         message_id = await (await server.bare()).put(1, b"in the lobby")
         peer = await server.dial()
@@ -313,7 +311,7 @@ def _reset_on_close(pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("wiring", ["tcp-uvloop", "tcp-trio", "ws-asyncio", "ws-trio"])
-async def test_resets_in_the_middle_of_anything_harm_nobody(serve: Serve) -> None:
+async def test_resets_at_any_moment_harm_no_other_connection(serve: Serve) -> None:
     rng = Random(7)
     async with serve() as server:
         bystander = await server.hello(tags=PATIENT | PRODUCING)

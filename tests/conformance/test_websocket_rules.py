@@ -118,7 +118,7 @@ async def test_path_and_hello_must_name_the_same_channel(serve: Serve) -> None:
             assert peer.close_code == 1008
 
 
-async def test_who_promised_a_hello_must_say_it(serve: Serve) -> None:
+async def test_a_promised_hello_must_be_sent(serve: Serve) -> None:
     async with serve() as server:
         async with await _open(server, HELLO) as peer:
             await peer.send(p.put(1, b"x"))
@@ -191,7 +191,7 @@ async def test_a_packet_may_come_in_fragments_with_pings_between(serve: Serve) -
                 assert {(await other.packet())[0], (await other.packet())[0]} == {2, 9}
 
 
-async def test_a_close_frame_is_a_goodbye(serve: Serve) -> None:
+async def test_a_close_frame_counts_as_goodbye(serve: Serve) -> None:
     async with serve() as server:
         async with await _open(server, BARE) as peer:
             close = Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True)
@@ -220,7 +220,7 @@ async def test_a_request_that_is_no_websocket_gets_an_http_answer(serve: Serve) 
             assert answer.startswith(status)
 
 
-async def test_who_says_nothing_in_time_is_closed(serve: Serve) -> None:
+async def test_a_silent_client_is_closed_in_time(serve: Serve) -> None:
     async with serve(handshake_s=0.2) as server:
         silent, slow = await server.raw(), await server.raw()
         await slow.send(b"GET /v1/channels/a HTT")

@@ -212,7 +212,7 @@ commands = st.one_of(
 
 @settings(max_examples=300)
 @given(st.lists(commands, max_size=8), st.lists(st.integers(0, 2**20)), st.binary(max_size=30))
-def test_what_was_encoded_is_read_in_any_split_whatever_follows(
+def test_encoded_commands_are_read_in_any_split(
     values: list[Command], places: list[int], behind: bytes
 ) -> None:
     wire = b"".join(map(encoded, values))

@@ -69,7 +69,7 @@ def test_text_becomes_the_type_of_the_setting(settings: Path):
         {"MILLPOND_DEFAULT_CHANNEL": 251 * "c"},
     ],
 )
-def test_what_a_setting_cannot_be_is_refused_by_name(environment: dict[str, str]):
+def test_a_bad_setting_is_refused_by_name(environment: dict[str, str]):
     [variable] = environment
     name = variable.removeprefix("MILLPOND_").lower().removesuffix("s")
     with pytest.raises(ConfigError, match=f"(?i){name}"):
@@ -148,7 +148,7 @@ def test_config_show_writes_toml_whatever_the_text(
     assert tomllib.loads(capfd.readouterr().out)["default_channel"] == name
 
 
-def test_config_show_tells_origins(settings: Path, capfd: pytest.CaptureFixture[str]):
+def test_config_show_names_origins(settings: Path, capfd: pytest.CaptureFixture[str]):
     words = ["config", "show", "--origin", "--config", str(settings)]
     assert main(words) == 0
     plain = capfd.readouterr().out

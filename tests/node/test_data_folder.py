@@ -34,7 +34,7 @@ def refusal(folder: Path) -> FolderInUse:
     return caught.value
 
 
-def test_who_has_the_folder_is_named(tmp_path: Path) -> None:
+def test_the_holder_of_the_folder_is_named(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as node:
         told = refusal(tmp_path)
         assert told.holder == f"process {node.process.pid}"
@@ -42,7 +42,7 @@ def test_who_has_the_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whose", ["one that is gone", "one that lives"])
-def test_a_number_that_a_former_node_left_is_never_told(tmp_path: Path, whose: str) -> None:
+def test_the_number_of_a_former_process_is_never_shown(tmp_path: Path, whose: str) -> None:
     """A number may have been given to somebody else by now, who must not be stopped for it."""
     with serving("--data", str(tmp_path)) as node:
         node.process.kill()

@@ -46,7 +46,7 @@ def _is_free(address: str) -> bool:
     return True
 
 
-async def test_a_node_tells_where_it_listens() -> None:
+async def test_a_node_gives_its_addresses() -> None:
     async with Node(Config(p2p=ANY, ws=ANY, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         assert set(node.listeners) == {"p2p", "ws"}
         async with await _greeted(node) as peer:
@@ -143,7 +143,7 @@ async def test_pa_36_leaving_is_quick_when_all_have_left() -> None:
     assert anyio.current_time() - start < 2
 
 
-async def test_pa_36_what_was_acked_while_it_drained_is_kept_and_what_was_acked_is_gone() -> None:
+async def test_pa_36_acks_during_the_drain_are_kept() -> None:
     async with Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
         producer, reader = await _greeted(node), await _greeted(node)
         first = await producer.put(1, b"a")
@@ -172,7 +172,7 @@ async def test_a_draining_node_takes_no_new_connections() -> None:
                 await connect_tcp(node.listeners["p2p"])
 
 
-async def test_what_the_block_raises_comes_out_as_it_is() -> None:
+async def test_an_exception_of_the_block_is_raised_bare() -> None:
     with pytest.raises(KeyError, match="mine"):
         async with _visited(Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF))):
             raise KeyError("mine")
@@ -216,7 +216,7 @@ async def test_two_nodes_share_nothing() -> None:
     ("listeners", "told"),
     [({"s3p": ANY, "rustlog": ANY}, "s3p rustlog"), ({"rustlog": ANY}, "rustlog"), ({}, "")],
 )
-async def test_p2p_24_a_token_file_shuts_what_knows_no_tokens_and_the_log_says_so(
+async def test_p2p_24_a_token_file_closes_listeners_without_tokens_and_is_logged(
     listeners: dict[str, str], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = tmp_path / "tokens"

@@ -90,7 +90,7 @@ async def test_a_session_and_a_wire_that_raise_in_one_pass(errors: LoopErrors) -
     assert "write" in errors
 
 
-async def test_what_raises_at_the_end_of_the_reads_keeps_back_neither_ends_nor_writes(
+async def test_an_exception_after_the_reads_stops_neither_callbacks_nor_writes(
     errors: LoopErrors,
 ) -> None:
     loop_pass, called = LoopPass(asyncio.get_running_loop()), list[str]()

@@ -164,7 +164,7 @@ async def test_a_seed_decides_where_segments_are_cut() -> None:
     assert first == again != other and len(first) > 5
 
 
-async def test_nobody_listening_refuses_and_a_taken_address_is_an_error() -> None:
+async def test_a_free_address_refuses_and_a_taken_one_is_an_error() -> None:
     network = Network(random.Random(1))
     async with anyio.create_task_group() as tasks:
         with pytest.raises(ConnectionRefusedError):

@@ -135,7 +135,7 @@ def test_each_end_knows_the_certificate_that_the_other_showed(files: Files):
     assert both.server.wire.peer_certificate_hash == sha256(shown).digest()
 
 
-def test_what_is_written_in_one_turn_is_sealed_once(files: Files):
+def test_writes_of_one_pass_are_encrypted_once(files: Files):
     pair = opened(files)
     pipe = pair.pipes[0]
     pipe.later, before = [], pipe.writes
@@ -149,7 +149,7 @@ def test_what_is_written_in_one_turn_is_sealed_once(files: Files):
     assert pair.server.data == b"a" * 50
 
 
-def test_much_is_sealed_before_the_turn_ends(files: Files):
+def test_much_is_encrypted_before_the_pass_ends(files: Files):
     """What waits unsealed is bounded, so that `congested` of the wire below is worth asking."""
     pair = opened(files)
     pair.pipes[0].later = []
@@ -159,7 +159,7 @@ def test_much_is_sealed_before_the_turn_ends(files: Files):
     assert len(pair.pipes[0].out) > 900_000
 
 
-def test_an_end_is_said_and_heard_once(files: Files):
+def test_an_end_is_sent_and_received_once(files: Files):
     pair = opened(files)
     pair.client.wire.write(b"last words")
     pair.client.wire.close()
@@ -172,14 +172,14 @@ def test_an_end_is_said_and_heard_once(files: Files):
     assert pair.server.wire.failure is None
 
 
-def test_an_end_without_a_goodbye_is_one_all_the_same(files: Files):
+def test_an_end_without_close_notify_is_an_end(files: Files):
     pair = opened(files)
     pair.ends[1].eof()
     pair.ends[1].ended()
     assert pair.server.events == ["opened", "eof", "ended"]
 
 
-def test_who_only_ever_demands_new_keys_is_sent_away(files: Files) -> None:
+def test_a_flood_of_key_updates_ends_the_connection(files: Files) -> None:
     """Each demand is answered, and whoever does not read the answers would have us keep them."""
     openssl = ctypes.CDLL(_ssl.__file__)
     if not hasattr(openssl, "SSL_key_update"):
@@ -208,7 +208,7 @@ def test_who_only_ever_demands_new_keys_is_sent_away(files: Files) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 7, -1])
-def test_a_changed_byte_ends_the_connection_and_reaches_nobody(files: Files, place: int):
+def test_a_changed_byte_ends_the_connection_and_reaches_no_session(files: Files, place: int):
     pair = opened(files)
     pair.client.wire.write(b"transfer 10")
     pair.pipes[0].out[place] ^= 1
@@ -223,7 +223,7 @@ def test_a_changed_byte_ends_the_connection_and_reaches_nobody(files: Files, pla
 @pytest.mark.parametrize(
     "data", [b"\0\0\0\x05\x01\0\0\0\0", b"GET / HTTP/1.1\r\n\r\n", b"*1\r\n", b"\x16\x03\x01", b""]
 )
-def test_what_is_no_handshake_ends_without_a_session(files: Files, data: bytes):
+def test_bytes_that_are_no_handshake_open_no_session(files: Files, data: bytes):
     pair = Pair(files.server(), files.client())
     pair.pipes[0].out[:] = data
     pair.carry()
@@ -255,7 +255,7 @@ def test_nothing_older_than_tls_1_3_is_spoken(files: Files):
     assert "PROTOCOL_VERSION" in str(pair.ends[0].failure.reason)
 
 
-def test_a_client_is_told_why_its_certificate_is_refused(files: Files, tmp_path: Path):
+def test_a_client_gets_the_reason_for_its_refused_certificate(files: Files, tmp_path: Path):
     """The server's part comes after the client's handshake is done: an alert, and a reason."""
     stranger = files_of(tmp_path)
     for context, reason in (
@@ -320,7 +320,7 @@ async def test_a_dialled_handshake_that_takes_too_long_is_an_oserror(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_thousand_half_open_handshakes_stop_nobody(
+async def test_a_thousand_half_open_handshakes_stop_no_other_client(
     files: Files, anyio_backend_name: str
 ) -> None:
     """The oldest give way to the newest, and who finishes a handshake is served meanwhile. On trio

@@ -26,7 +26,7 @@ SHAPES = st.sampled_from([SendRequest, ListBody])
         pytest.param(b"\x80\x80", id="more behind it"),
     ],
 )
-def test_what_is_no_body_is_malformed(body: bytes) -> None:
+def test_bytes_that_are_no_body_are_malformed(body: bytes) -> None:
     with pytest.raises(Malformed):
         read_body(body, SendRequest)
 

@@ -29,7 +29,7 @@ def test_a_hello_and_its_first_requests_may_come_together() -> None:
     assert ready[0] == 0x83 and stored[0] == 7 and len(listed) == 9
 
 
-def test_what_came_before_a_goodbye_in_the_same_read_is_carried_out() -> None:
+def test_packets_before_a_goodbye_in_the_same_read_are_handled() -> None:
     rig = Rig()
     reader, leaving = rig.logged_in(), rig.logged_in()
     (stored,) = leaving.ask(p.put(1, b"x"))
@@ -40,7 +40,7 @@ def test_what_came_before_a_goodbye_in_the_same_read_is_carried_out() -> None:
     assert len(listed) == 9 and listed != p.list_ack(message_id)
 
 
-def test_pa_23_what_came_before_the_tenth_malformed_packet_is_carried_out_and_answered() -> None:
+def test_pa_23_requests_before_the_tenth_malformed_packet_are_answered() -> None:
     rig = Rig()
     line = rig.logged_in()
     answers = line.ask(p.put(1, b"x"), *[b"\x04short"] * 10, p.put(2, b"never"))
@@ -72,7 +72,7 @@ def test_an_extension_is_no_first_word_of_a_bare_client(packet: bytes) -> None:
     assert ready[0] == 0x83
 
 
-def test_too_many_connections_are_told_so() -> None:
+def test_too_many_connections_are_refused() -> None:
     rig = Rig(connections_max=2)
     first, second = rig.logged_in(), rig.logged_in()
     third = rig.connect()
@@ -119,7 +119,7 @@ def test_handshakes_of_one_ipv6_network_are_answered_as_those_of_one_address() -
     assert rig.connect("2001:db8:0:1::").ask(hello(ALICE, b"chat/1"))[0][0] == 0x81
 
 
-def test_of_connections_before_ready_the_oldest_gives_way() -> None:
+def test_of_connections_before_ready_the_oldest_is_closed() -> None:
     """So those who say nothing, however many, keep nobody out."""
     rig = Rig(connections_before_ready_max=2)
     greeted, first, second = rig.connect(), rig.connect(), None
@@ -132,7 +132,7 @@ def test_of_connections_before_ready_the_oldest_gives_way() -> None:
 
 
 @pytest.mark.parametrize("head_bytes", [4, 5, 500])
-def test_p2p_18_nothing_large_is_kept_of_who_was_not_let_in(head_bytes: int) -> None:
+def test_p2p_18_nothing_large_is_kept_before_login(head_bytes: int) -> None:
     """Without a HELLO nobody can be let in here, and none is as large as that."""
     line = Rig(default_channel="").connect()
     size = MIB // 2
@@ -140,7 +140,7 @@ def test_p2p_18_nothing_large_is_kept_of_who_was_not_let_in(head_bytes: int) -> 
     assert line.heard() == [p.ABORT] and line.wire.closed
 
 
-def test_p2p_18_nothing_large_is_kept_of_who_has_to_prove_an_identity() -> None:
+def test_p2p_18_nothing_large_is_kept_before_an_identity_is_proved() -> None:
     rig = Rig()
     rig.node.services.signer = NODE
     line = rig.connect()
@@ -163,7 +163,7 @@ def test_p2p_18_the_same_on_a_websocket_that_promised_a_hello(is_in_pieces: bool
     assert isinstance(line._framing, Upgradable) and line._framing.close_code == 1009
 
 
-def test_what_is_no_larger_than_a_hello_may_be_is_waited_for() -> None:
+def test_a_first_packet_of_the_size_of_a_hello_is_awaited() -> None:
     line = Rig(default_channel="").connect()
     first = p.hello(b"chat/1", {0x80: bytes(3000)})
     wire = len(first).to_bytes(4, "big") + first
@@ -185,7 +185,7 @@ def test_large_packets_may_be_the_first_of_a_bare_client_and_come_right_behind_a
         assert line.heard()[-1][0] == 7
 
 
-def test_a_goodbye_before_the_greeting_closes_at_once() -> None:
+def test_a_goodbye_before_hello_closes_at_once() -> None:
     rig = Rig(default_channel="")
     line = rig.connect()
     line.connection.start_drain()
@@ -203,7 +203,7 @@ def test_a_goodbye_to_a_silent_bare_client_is_not_taken_back_by_its_hello() -> N
     assert all(packet[0] != 0x83 for packet in line.ask(p.hello(b"chat/1")))
 
 
-def test_a_goodbye_to_one_who_is_about_to_be_refused_closes() -> None:
+def test_a_drain_closes_a_connection_whose_refusal_is_delayed() -> None:
     rig = Rig()
     line = rig.connect()
     line.say(p.hello(b"chat/1", {p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(32)}))
@@ -301,7 +301,7 @@ def test_a_peer_that_reads_again_gets_the_rest() -> None:
     assert not slow.wire.is_over
 
 
-def test_what_was_asked_before_a_half_close_is_answered() -> None:
+def test_requests_before_a_half_close_are_answered() -> None:
     rig = Rig()
     line, (message_id,) = _with_large_messages(rig, 1, MIB - 64)
     line.wire.reads = False

@@ -123,7 +123,7 @@ def test_a_bad_length_behind_a_long_packet_is_seen() -> None:
     assert isinstance(framing.error, FrameEmpty)
 
 
-def test_the_error_tells_the_numbers() -> None:
+def test_the_error_has_the_numbers() -> None:
     framing = LengthPrefixed(LIMIT)
     framing.feed(bytes.fromhex("00a00000"))
     assert isinstance(framing.error, FrameTooLarge)

@@ -100,7 +100,7 @@ def test_every_tag_survives() -> None:
     assert decode_ready(encode_ready(Ready(want_push=False))) == Ready(want_push=False)
 
 
-def test_no_token_is_in_the_words_for_a_hello() -> None:
+def test_no_token_is_in_the_repr_of_a_hello() -> None:
     assert "secret" not in repr(Hello(channel=b"chat/1", token=b"secret"))
 
 
@@ -282,7 +282,7 @@ def test_a_hello_has_at_most_4_kib() -> None:
         Hello(user_agent=b"u" * 4096),
     ],
 )
-def test_what_no_server_would_take_is_not_written(value: Hello) -> None:
+def test_requests_above_limits_are_not_written(value: Hello) -> None:
     with pytest.raises(MalformedHandshake):
         encode_hello(value)
 

@@ -36,7 +36,7 @@ def test_ps_01_bytes_of_the_whole_handshake() -> None:
     assert ready[0] == 0x83 and p.read_ready(ready)[1][p.MODE] == p.PAIR
 
 
-def test_a_proved_key_is_the_guest_and_what_access_judges() -> None:
+def test_a_proved_key_is_the_identity_that_access_checks() -> None:
     door = Door(**{ALICE.public.hex(): Rights.CHANNEL})
     server = rig(door)
     line = server.connect("192.0.2.7")
@@ -49,7 +49,7 @@ def test_a_proved_key_is_the_guest_and_what_access_judges() -> None:
     assert server.node.services.counters.identified == 1
 
 
-def test_what_a_key_may_not_do_it_may_not_do() -> None:
+def test_rights_of_a_key_are_enforced() -> None:
     server = rig(Door(**{ALICE.public.hex(): Rights.PUT, BOB.public.hex(): Rights.LIST}))
     alice, bob = server.connect(), server.connect()
     assert is_ready(prove(alice, ALICE)) and is_ready(prove(bob, BOB))
@@ -57,7 +57,7 @@ def test_what_a_key_may_not_do_it_may_not_do() -> None:
     assert bob.ask(p.put(1, b"x")) == [p.nack(6, 0xF6, p.u32(1))]
 
 
-def test_who_has_no_identity_comes_in_as_before() -> None:
+def test_a_client_without_identity_logs_in_as_before() -> None:
     server = rig()
     assert is_ready(server.connect().ask(p.hello(b"chat/1")))
     assert server.node.services.counters.identified == 0
@@ -85,7 +85,7 @@ def test_a_reflected_challenge_proves_nothing() -> None:
         assert ends_refused(server, line)
 
 
-def test_whoever_shows_the_nodes_own_key_is_refused_even_with_a_proof() -> None:
+def test_the_nodes_own_key_is_refused_even_with_a_proof() -> None:
     server = rig()
     line = server.connect()
     assert prove(line, NODE) == [] and ends_refused(server, line)
@@ -99,7 +99,7 @@ def test_swapped_roles_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize("claimed", [ALICE.public, bytes(32), b"\x01" + bytes(31), b"\xff" * 32])
-def test_a_key_that_somebody_else_signs_for_is_refused(claimed: bytes) -> None:
+def test_a_key_with_a_signature_of_another_is_refused(claimed: bytes) -> None:
     """Also those of low order, for which anybody can make a signature, and no keys at all."""
     server = rig()
     first = hello(tags={p.PUBLIC_KEY: claimed})
@@ -135,7 +135,7 @@ def test_an_auth_with_any_bit_flipped_is_refused(place: int) -> None:
             assert line.heard() == [], "no AUTH, so it is dropped"
 
 
-def test_a_hello_cut_short_anywhere_lets_nobody_in() -> None:
+def test_a_truncated_hello_logs_in_no_client() -> None:
     server = rig()
     whole = hello()
     for size in range(1, len(whole)):
@@ -194,7 +194,7 @@ def test_ps_01_a_key_without_a_nonce_is_malformed() -> None:
     assert line.ask(key_alone) == [p.MALFORMED_HELLO, p.ABORT]
 
 
-def test_auth_out_of_turn_is_dropped() -> None:
+def test_an_unexpected_auth_is_dropped() -> None:
     server = rig()
     line, first = server.connect(), hello()
     assert line.ask(auth(first, b"\x81\x01")) == []
@@ -211,7 +211,7 @@ def test_two_proofs_the_first_counts() -> None:
     assert ends_refused(server, line)
 
 
-def test_ps_08_what_comes_before_ready_is_dropped() -> None:
+def test_ps_08_packets_before_ready_are_dropped() -> None:
     """3b: requests, and a HELLO without the identity."""
     server = rig()
     line, first = server.connect(), hello()
@@ -223,14 +223,14 @@ def test_ps_08_what_comes_before_ready_is_dropped() -> None:
     assert line.connection._admission.join.identity == ALICE.public
 
 
-def test_what_comes_with_the_auth_is_heard() -> None:
+def test_packets_behind_auth_in_the_same_read_are_handled() -> None:
     line, first = rig().connect(), hello()
     answers = line.ask(auth(first, challenged(line, first)), p.put(1, b"x"), p.PING)
     assert sorted(answer[0] for answer in answers) == [1, 7, 0x83]
 
 
 @pytest.mark.parametrize("farewell", [p.GOODBYE, p.ABORT])
-def test_who_says_goodbye_instead_of_a_proof_is_gone(farewell: bytes) -> None:
+def test_a_goodbye_instead_of_a_proof_closes(farewell: bytes) -> None:
     server = rig()
     line, first = server.connect(), hello()
     told = challenged(line, first)

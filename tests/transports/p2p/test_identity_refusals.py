@@ -85,7 +85,7 @@ def test_3b_the_whole_handshake_has_5_seconds() -> None:
     assert line.heard() == [p.ABORT] and line.wire.closed
 
 
-def test_who_was_silent_for_long_has_5_seconds_from_its_hello() -> None:
+def test_a_client_that_was_silent_for_long_has_5_seconds_from_its_hello() -> None:
     server = rig()
     line = server.connect()
     server.advance(19)
@@ -106,7 +106,7 @@ def _secured(server: Rig, certificate_hash: bytes | None = HASH) -> RecordedConn
     return line
 
 
-def test_3b_under_tls_the_challenge_tells_the_certificate() -> None:
+def test_3b_under_tls_the_challenge_names_the_certificate() -> None:
     server = rig()
     line, first = _secured(server), hello(tags={CERTIFICATE_HASH: HASH})
     told = challenged(line, first)
@@ -115,13 +115,13 @@ def test_3b_under_tls_the_challenge_tells_the_certificate() -> None:
 
 
 @pytest.mark.parametrize("seen", [{}, {CERTIFICATE_HASH: OTHER_HASH}])
-def test_3b_who_saw_another_certificate_is_refused(seen: p.Tags) -> None:
+def test_3b_another_certificate_is_refused(seen: p.Tags) -> None:
     server = rig()
     line = _secured(server)
     assert prove(line, first=hello(tags=seen)) == [] and ends_refused(server, line)
 
 
-def test_3b_who_saw_a_certificate_where_the_node_shows_none_is_refused() -> None:
+def test_3b_a_certificate_that_the_node_does_not_show_is_refused() -> None:
     """Somebody who ends TLS in front of the node is somebody in between."""
     server = rig()
     server.node.services.certificate_hash = HASH
@@ -132,7 +132,7 @@ def test_3b_who_saw_a_certificate_where_the_node_shows_none_is_refused() -> None
     assert ends_refused(server, line)
 
 
-def test_3b_a_new_certificate_does_not_break_handshakes_under_way() -> None:
+def test_3b_a_new_certificate_does_not_break_handshakes_in_progress() -> None:
     """What counts is the certificate that the connection was shown."""
     server = rig()
     line, first = _secured(server), hello(tags={CERTIFICATE_HASH: HASH})

@@ -146,7 +146,7 @@ def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply
         (2, b"\x91" * 100_000),
     ],
 )
-def test_what_is_malformed_is_refused_so(operation: int, body: bytes | dict[str, object]) -> None:
+def test_malformed_input_is_refused(operation: int, body: bytes | dict[str, object]) -> None:
     asked = job_requests()
     assert asked.take(jobs(9, operation, body)) == refusal(9, 0xF0)
     assert asked.is_idle
@@ -180,7 +180,7 @@ def test_so_many_requests_wait_and_no_more() -> None:
     assert isinstance(asked.take(jobs(5000, 2, {})), m.ListJobs)
 
 
-def test_pages_are_asked_for_as_large_as_the_other_end_takes() -> None:
+def test_pages_fit_into_the_packets_of_the_other_end() -> None:
     asked = job_requests(packet_max=1024)
     assert asked.take(jobs(1, 2, {})) == m.ListJobs(1, None, 0, 100, 1018)
     page = m.JobPage(
@@ -200,7 +200,7 @@ def test_a_refusal_of_the_channel_names_the_request(code: Code, byte: int) -> No
     assert asked.answered(Failed(request, code)) == refusal(7, byte)
 
 
-def test_what_comes_too_fast_is_told_when_to_come_again() -> None:
+def test_requests_above_the_rate_get_a_delay() -> None:
     told = encode_slow_down(p.Jobs(7, 1, b""), 250)
     assert told == refusal(7, 0xA0) + (250).to_bytes(4, "big")
     packet = p.decode(told)

@@ -197,7 +197,7 @@ def test_handshake_refusals(code: HelloCode, wire: str) -> None:
     assert HelloCode(refused(bytes.fromhex(wire)).code) is code
 
 
-def test_what_nobody_sent_is_never_answered() -> None:
+def test_nothing_is_answered_without_a_request() -> None:
     with pytest.raises(AssertionError):
         encode_failed(Failed(Drain(), Code.NOT_ALLOWED))
 
@@ -209,6 +209,6 @@ def test_what_nobody_sent_is_never_answered() -> None:
         ("ff 06 26 0a0b0c0d", "the channel or the node is full; retry later"),
     ],
 )
-def test_pa_35_what_is_full_is_called_what_it_is(wire: str, words: str) -> None:
+def test_pa_35_a_full_channel_or_node_has_its_own_code(wire: str, words: str) -> None:
     error = decode_refused(refused(bytes.fromhex(wire)))
     assert isinstance(error, BufferFull) and str(error) == words

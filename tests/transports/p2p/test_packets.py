@@ -143,12 +143,12 @@ def test_worked_bytes_in_both_directions(wire: str, value: p.Packet) -> None:
 
 
 @pytest.mark.parametrize(("wire", "value"), named(ONE_WAY))
-def test_what_is_read_but_not_written_like_that(wire: str, value: p.Packet) -> None:
+def test_packets_that_are_read_but_written_differently(wire: str, value: p.Packet) -> None:
     assert p.decode(bytes.fromhex(wire)) == value
 
 
 @pytest.mark.parametrize(("wire", "packet_type", "correlation"), named(MALFORMED))
-def test_malformed_packets_tell_type_and_correlation(
+def test_errors_of_malformed_packets_have_type_and_correlation(
     wire: str, packet_type: int, correlation: str
 ) -> None:
     """P2P-21, PA-23, PS-12."""
@@ -164,7 +164,7 @@ def test_a_handshake_packet_is_handed_on_whole() -> None:
     assert p.decode(raw) == p.Handshake(p.HELLO, raw)
 
 
-def test_msgx_tells_the_attempt_as_far_as_two_bytes_go() -> None:
+def test_msgx_has_the_attempt_up_to_two_bytes() -> None:
     """3d."""
     wire = bytes.fromhex("88 1ba3ca3a0fc05007 0003 6869")
     assert p.encode_msgx(Msg(ID, 3, b"hi")) == wire
@@ -179,7 +179,7 @@ def test_only_requests_are_ever_answered() -> None:
     assert acks.isdisjoint({0, 2, 4, 6, 8, p.CREDIT, p.TOUCH, p.MSGX, p.ADMIN, p.HELLO})
 
 
-def test_what_is_negotiated_is_not_standard() -> None:
+def test_negotiated_extensions_are_not_standard() -> None:
     """P2P-02, P2P-26."""
     assert all(128 <= kind <= 254 for kind in p.EXTENSIONS)
 

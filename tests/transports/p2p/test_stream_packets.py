@@ -65,7 +65,7 @@ def test_requests_of_one_read_are_carried_out_in_order_and_answered_in_one_write
     assert p.PONG in answers and any(packet[0] == 7 for packet in answers)
 
 
-def test_what_was_not_negotiated_is_dropped() -> None:
+def test_packets_that_were_not_negotiated_are_dropped() -> None:
     """P2P-26."""
     line = Rig().logged_in(tags={p.EXTENSIONS: b"\x90\x91"})
     assert line.ask(packet_of(1, Op.CREATE), p.PING) == [p.PONG]
@@ -96,7 +96,7 @@ def test_a_waiting_read_is_answered_by_an_append_and_by_its_time() -> None:
 
 
 @pytest.mark.parametrize("end", ["eof", "goodbye"])
-def test_who_says_nothing_more_gets_answers_but_waits_no_more(end: str) -> None:
+def test_after_a_half_close_requests_are_answered_and_reads_stop_waiting(end: str) -> None:
     rig = Rig()
     line, other = line_with_stream(rig), rig.logged_in(tags=EXTENSIONS)
     line.connection.received(
@@ -148,7 +148,7 @@ def test_an_answer_larger_than_the_packets_of_the_other_end_comes_in_parts() -> 
     assert bodies(whole) == [bytes(range(256)) * 20]
 
 
-def test_who_does_not_read_the_answers_is_read_no_further() -> None:
+def test_a_client_that_does_not_read_its_answers_is_read_no_further() -> None:
     """Backpressure: answers wait, and further requests wait in the other end's socket."""
     rig = Rig()
     line = line_with_stream(rig)
@@ -164,7 +164,7 @@ def test_who_does_not_read_the_answers_is_read_no_further() -> None:
     assert not line.wire.paused
 
 
-def test_a_crash_of_the_stream_is_told_to_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_the_stream_is_reported_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     line = line_with_stream(Rig())
     assert line.ask(packet_of(1, Op.READ, wait_ms=WAIT_MS)) == []
 

@@ -134,7 +134,7 @@ def test_requests_of_one_read_are_one_batch_for_each_stream_in_their_order() -> 
     assert asker.asked() == both
 
 
-def test_topics_are_asked_of_their_catalogue() -> None:
+def test_requests_about_topics_go_to_the_catalog() -> None:
     asker = Client()
     asker.say(Operation.CREATE_TOPIC, 1, topic=b"orders", partitions=3)
     asker.say(Operation.DELETE_TOPIC, 2, topic=b"orders")
@@ -253,7 +253,7 @@ def test_a_refusal_of_a_stream_is_a_nack_with_the_request_id(code: Code) -> None
         (Operation.LIST, {"limit": 1001}),
     ],
 )
-def test_what_cannot_be_asked_is_refused(operation: int, fields: dict[str, Any]) -> None:
+def test_bad_requests_are_refused(operation: int, fields: dict[str, Any]) -> None:
     asker = Client()
     assert asker.say(operation, **fields) == refused(Code.MALFORMED)
     assert asker.asked() == [] and asker.requests.is_idle
@@ -276,7 +276,7 @@ def test_an_append_has_a_thousand_records_at_most() -> None:
     assert told == refused(Code.DATA_TOO_LARGE, 2)
 
 
-def test_names_and_topics_are_told_page_by_page() -> None:
+def test_names_and_topics_are_listed_page_by_page() -> None:
     asker = Client()
 
     def page(operation: Operation, **fields: Any) -> Any:
@@ -310,7 +310,7 @@ def test_a_large_answer_comes_in_parts() -> None:
     assert told["spans"][0]["bodies"] == [record]
 
 
-def test_so_many_requests_are_under_way_and_no_more() -> None:
+def test_requests_in_flight_are_limited() -> None:
     asker = Client()
     for number in range(REQUESTS_MAX):
         assert asker.say(Operation.DESCRIBE, number, stream=b"s") == []
@@ -327,7 +327,7 @@ def test_a_number_is_used_once_at_a_time() -> None:
     assert isinstance(answer, p.StreamReply) and answer.operation == Operation.DESCRIBE
 
 
-def test_reads_share_what_their_answers_may_take() -> None:
+def test_reads_share_the_bytes_of_their_answers() -> None:
     asker = Client()
     for number in range(REQUESTS_MAX):
         asker.say(Operation.READ, number, stream=b"s", bytes_max=2**30)

@@ -119,7 +119,7 @@ def test_order_white_space_and_escapes_of_a_request_mean_nothing(
 
 
 @pytest.mark.parametrize(("text", "request_"), REQUESTS)
-def test_fields_that_nobody_knows_are_ignored(text: str, request_: r.Request) -> None:
+def test_unknown_fields_are_ignored(text: str, request_: r.Request) -> None:
     """RL-10."""
     extra = {"zusätzlich": [1.5, None, {"a": {"b": "\u20ac"}}], 'quo"te': {"x": 1e999}}
     wide = json.dumps(json.loads(text) | extra).replace("Infinity", "1e999")
@@ -248,7 +248,7 @@ CLOSING = [
 
 
 @pytest.mark.parametrize("payload", CLOSING)
-def test_what_is_not_json_in_utf_8_ends_the_stream(payload: bytes) -> None:
+def test_bytes_that_are_not_json_in_utf_8_end_the_stream(payload: bytes) -> None:
     """RL-05, RL-06, RLA-10, RLA-16: what came before it counts, what comes after it does not."""
     decoder = Decoder(LIMITS)
     ping = framed('{"type":"Ping"}')
@@ -337,7 +337,7 @@ REFUSED: list[str] = [
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_request_is_refused_and_the_stream_goes_on(text: str) -> None:
+def test_a_payload_that_is_no_request_is_refused_and_the_stream_goes_on(text: str) -> None:
     """RL-07, RL-08, RL-15, RL-17, RLA-12 to RLA-15, RLA-17, RLA-19, RLA-21 to RLA-23, RLA-26."""
     decoder = Decoder(LIMITS)
     refusal, ping = decoder.feed(framed(text) + framed('{"type":"Ping"}'))
@@ -372,7 +372,7 @@ def test_rla_15_objects_too_large_to_look_into_are_refused_too() -> None:
     assert ping(2**20) == r.Error(400, "duplicate key")
 
 
-def test_what_is_ignored_is_not_built() -> None:
+def test_ignored_fields_are_not_built() -> None:
     """A hostile frame of empty lists costs its own size and little more."""
     payload = b'{"type":"Ping","x":[' + b"[]," * 1_000_000 + b"0]}"
     tracemalloc.start()
@@ -410,7 +410,7 @@ def test_rla_05_a_record_that_could_not_be_fetched_is_refused_as_too_large() -> 
     assert response.records == [r.FetchedRecord(U64_MAX, U64_MAX, largest.records[0])]
 
 
-def test_rla_06_a_frame_carries_what_it_can_and_says_where_to_go_on() -> None:
+def test_rla_06_a_frame_has_what_fits_and_the_next_offset() -> None:
     bodies = [b"x" * 1_000_000] * 10
     spans = [
         RecordColumns(5, bodies[:3], 7, Position(1, 0)),

@@ -37,7 +37,7 @@ def connect() -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRe
     return node, wire, connection
 
 
-def test_errors_longer_than_their_requests_leave_in_turns() -> None:
+def test_errors_longer_than_their_requests_leave_in_several_passes() -> None:
     node, wire, connection = connect()
     connection.received(ABSENT * 100)
     one = len(wire.written) // 2

@@ -31,7 +31,7 @@ def test_nothing_took_no_time() -> None:
     assert Histogram().percentiles() == {"p50": 0, "p95": 0, "p99": 0}
 
 
-def test_what_is_longer_than_an_hour_counts_as_that() -> None:
+def test_durations_above_the_limit_count_as_the_limit() -> None:
     histogram = Histogram()
     histogram.add(10**18)
     histogram.add(-5)
@@ -39,7 +39,7 @@ def test_what_is_longer_than_an_hour_counts_as_that() -> None:
     assert histogram.percentile(50) == 0
 
 
-def test_what_is_new_weighs_more_than_what_is_old() -> None:
+def test_new_samples_count_more_than_old_ones() -> None:
     histogram = Histogram()
     for _ in range(131_072):
         histogram.add(10**9)
@@ -49,7 +49,7 @@ def test_what_is_new_weighs_more_than_what_is_old() -> None:
     assert histogram.count < 131_072 * 2
 
 
-def test_rla_25_the_figures_and_their_text_say_the_same() -> None:
+def test_rla_25_figures_and_their_text_agree() -> None:
     metrics = RustlogMetrics(int, lambda: Reclaimed(3, 4096))
     metrics.messages_produced = 7
     metrics.produce_latency.add(1000)

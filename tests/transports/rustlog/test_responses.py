@@ -35,7 +35,7 @@ def described(tail: int, groups: dict[bytes, int]) -> StreamDescription:
     return StreamDescription(0, info)
 
 
-def test_topics_that_do_not_fit_are_left_out_and_it_is_told() -> None:
+def test_topics_that_do_not_fit_are_left_out_and_marked() -> None:
     """RL-30: a list has no pages."""
     topics = [(b"%05d" % number + b"x" * 250, 1000) for number in range(100)]
     whole = json.loads(all_topics(topics, FRAME_MAX)[4:])

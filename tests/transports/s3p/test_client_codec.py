@@ -162,7 +162,7 @@ def test_s3p_02_s3p_43_an_error_is_one_line_of_printable_ascii(text: str) -> Non
     assert isinstance(found, ErrorReply) and found.code == "ERR_STREAM_EXISTS" and error is None
 
 
-def test_s3a_06_names_are_told_apart_in_errors() -> None:
+def test_s3a_06_names_are_distinct_in_errors() -> None:
     assert printable(b"orders/1") == "orders/1"
     assert printable(b"a\r\n\0\x7f\xff") == r"a\x0d\x0a\x00\x7f\xff"
 
@@ -181,7 +181,7 @@ LIMITS = ReplyLimits(records_max=4, record_bytes_max=40, reply_bytes_max=90, lin
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_what_is_no_reply_ends_the_stream(text: str) -> None:
+def test_bytes_that_are_no_reply_end_the_stream(text: str) -> None:
     """S3P-01 to S3P-06, S3P-43 from the other end: a client is as strict, and as bounded."""
     before = w("+OK~$3~1-2~*0~")
     for behind in (b"", b"~", before):

@@ -170,7 +170,7 @@ def test_commands_both_ways(text: str, command: Command, encoded: bytes) -> None
 @pytest.mark.parametrize(
     ("text", "command"), [pytest.param(text, command, id=name) for name, text, command in ACCEPTED]
 )
-def test_what_else_is_right(text: str, command: Command) -> None:
+def test_other_valid_input(text: str, command: Command) -> None:
     assert read(w(text)) == ([command], None)
 
 
@@ -189,7 +189,7 @@ def test_s3p_11_any_split_gives_the_same_commands(places: list[int], times: int)
 @pytest.mark.parametrize(
     ("text", "code"), [pytest.param(text, code, id=name) for name, text, code in HOSTILE]
 )
-def test_what_is_malformed_ends_the_stream_at_its_first_wrong_byte(text: str, code: str) -> None:
+def test_malformed_input_ends_the_stream_at_its_first_wrong_byte(text: str, code: str) -> None:
     """S3P-01 to S3P-10, S3P-14 to S3P-18, S3P-24 to S3P-27, S3P-34, S3P-36, S3P-38, S3P-41, S3A-16
     to S3A-23: nothing that is declared is waited for."""
     decoder = Decoder(LIMITS)
@@ -207,9 +207,7 @@ def test_what_is_malformed_ends_the_stream_at_its_first_wrong_byte(text: str, co
 @pytest.mark.parametrize(
     ("text", "code"), [pytest.param(text, code, id=name) for name, text, code in HOSTILE]
 )
-def test_what_is_complete_before_an_error_is_given_out_and_nothing_after_it(
-    text: str, code: str
-) -> None:
+def test_commands_before_an_error_are_given_out_and_none_after_it(text: str, code: str) -> None:
     """S3P-44, S3A-21."""
     before = w("".join(text for _, text, *_ in EXAMPLES))
     expected = [command for _, _, command, _ in EXAMPLES]
@@ -252,7 +250,7 @@ def test_s3p_04_empty_lines_are_no_empty_strings(text: str) -> None:
     assert found == [] and error is not None and error.code == "ERR_BAD_FORMAT"
 
 
-def test_s3a_06_what_a_client_sent_stands_escaped_in_the_error() -> None:
+def test_s3a_06_bytes_of_the_client_are_escaped_in_the_error() -> None:
     _, error = read(w("*3~$6~CREATE~$6~orders~*2~$7~x~+O\xff\0~"))
     assert error is not None
     assert error.text == r"unknown option x\x0d\x0a+O\xff\x00"

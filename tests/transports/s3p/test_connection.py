@@ -114,7 +114,7 @@ def test_s3p_46_answers_leave_in_the_order_of_the_commands_across_streams() -> N
     assert line.heard() == b"$3\r\n7-0\r\n$3\r\n8-0\r\n$3\r\n9-0\r\n$3\r\n9-1\r\n"
 
 
-def test_s3p_46_what_is_behind_a_waiting_read_waits() -> None:
+def test_s3p_46_commands_behind_a_waiting_read_wait() -> None:
     line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000), append(b"2"), append(b"3", name=b"others"))
     first, waiting = line.asked()
@@ -169,7 +169,7 @@ def test_s3a_26_an_end_while_a_read_waits_ends_the_wait_and_answers_the_rest() -
     assert line.wire.closed
 
 
-def test_s3p_40_s3a_30_an_end_behind_a_read_whose_answer_is_under_way() -> None:
+def test_s3p_40_s3a_30_an_end_behind_a_read_in_flight() -> None:
     """What there is the client gets, also behind a commit that is not done, or from the disk."""
     line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000))
@@ -209,7 +209,7 @@ def test_s3p_49_a_client_that_is_gone_waits_no_longer() -> None:
     assert line.asked() == [] and line.heard() == b""
 
 
-def test_s3p_44_what_came_before_an_error_is_answered_and_nothing_after_it() -> None:
+def test_s3p_44_commands_before_an_error_are_answered_and_none_after_it() -> None:
     line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000), append(b"2"), b":1\r\n", append(b"never"))
     line.say(append(b"never"))
@@ -264,7 +264,7 @@ FATAL = [
 
 @pytest.mark.parametrize("is_refused", [True, False], ids=["by-the-node", "by-the-stream"])
 @pytest.mark.parametrize(("code", "answer"), FATAL)
-def test_s3a_36_what_has_no_code_of_its_own_ends_the_connection(
+def test_s3a_36_errors_without_a_code_end_the_connection(
     code: Code, answer: bytes, is_refused: bool
 ) -> None:
     line = ScriptedConnection()
@@ -277,7 +277,7 @@ def test_s3a_36_what_has_no_code_of_its_own_ends_the_connection(
     assert line.heard() == b"$3\r\n7-0\r\n" + answer and line.wire.closed
 
 
-def test_s3a_36_a_client_that_may_not_come_in_is_told_at_its_first_command() -> None:
+def test_s3a_36_a_client_without_rights_is_refused_at_its_first_command() -> None:
     node = ScriptedNode()
     node.admits_clients = False
     line = ScriptedConnection(node=node)
@@ -287,7 +287,7 @@ def test_s3a_36_a_client_that_may_not_come_in_is_told_at_its_first_command() -> 
     assert line.wire.closed and line.asked() == [] and node.counters.refused == 1
 
 
-def test_s3p_48_one_connection_too_many_is_told_so() -> None:
+def test_s3p_48_one_connection_too_many_is_refused() -> None:
     node = ScriptedNode()
     node.accepts_connections = False
     line = ScriptedConnection(node=node)
@@ -374,7 +374,7 @@ def test_a_full_mailbox_stops_the_reading() -> None:
     assert line.wire.closed and line.heard().count(b"7-0") == 3
 
 
-def test_requests_under_way_are_bounded_in_bytes() -> None:
+def test_requests_in_flight_are_bounded_in_bytes() -> None:
     line = ScriptedConnection(settings(in_flight_bytes_max=1000))
     line.say(append(bytes(600), name=b"others"), append(bytes(600)), append(bytes(600)))
     assert line.node.batches == [(OTHERS, 1), (ORDERS, 2)]
@@ -386,7 +386,7 @@ def test_requests_under_way_are_bounded_in_bytes() -> None:
     assert line.asked() == [Append(3, [b"4"])] and not line.wire.paused
 
 
-def test_large_answers_leave_others_their_turn() -> None:
+def test_large_answers_let_others_run() -> None:
     line = ScriptedConnection(settings(pass_bytes_max=1000))
     node = line.node
     original = node.submit
@@ -427,7 +427,7 @@ def test_a_node_that_has_no_patience_left_closes_at_once() -> None:
     assert line.heard() == b""
 
 
-def test_what_came_and_went_is_counted() -> None:
+def test_requests_and_bytes_are_counted() -> None:
     line = ScriptedConnection()
     said = create() + append(b"1")
     line.say(said, b"nonsense")
@@ -440,7 +440,7 @@ def test_what_came_and_went_is_counted() -> None:
     assert line.node.protocol_stats["s3p"].bytes_in == len(said) + 8
 
 
-def test_a_reply_that_was_not_asked_for_is_a_mistake_of_ours() -> None:
+def test_a_reply_without_a_request_is_an_error() -> None:
     class Strange(StreamReply, frozen=True, gc=False):
         pass
 

@@ -158,14 +158,14 @@ def test_s3p_47_twice_as_much_costs_twice_as_much(body: bytes, size: int) -> Non
     assert 1.5 * lines < lines_twice < 2.2 * lines
 
 
-def test_the_fast_way_is_not_tried_in_vain_again_and_again() -> None:
+def test_the_fast_parser_is_not_tried_in_vain_again_and_again() -> None:
     for body in (b"x" * 1000, b"\r\n" * 50):
         one = append(body, 10)
         _, moved, _ = work(one * 50, len(one))
         assert moved < 1.1 * 50 * len(one)
 
 
-def test_s3a_22_nothing_is_kept_of_what_is_not_there() -> None:
+def test_s3a_22_nothing_is_kept_for_announced_bytes() -> None:
     """A length that is declared costs nothing until its bytes come."""
     decoder = Decoder(LIMITS)
     decoder.feed(w("*4~$6~APPEND~$6~orders~*0~*1000~$1048576~"))
@@ -175,7 +175,7 @@ def test_s3a_22_nothing_is_kept_of_what_is_not_there() -> None:
     assert sys.getsizeof(decoder._incremental._source._kept) < 3000
 
 
-def test_what_was_read_is_let_go() -> None:
+def test_bytes_that_were_read_are_freed() -> None:
     """S3P-47: between commands a connection keeps none of the bytes that came."""
     decoder = Decoder(LIMITS)
     for wire in (append(b"x" * 1000, 1000), append(b"\r\n" * 50, 100), append(b"x", 1)):

@@ -40,7 +40,7 @@ def test_a_cell_that_raises_does_not_keep_what_others_were_given() -> None:
     assert given[-1] == b"third"
 
 
-def test_s3p_46_what_comes_behind_something_gathered_never_passes_it() -> None:
+def test_s3p_46_a_command_never_overtakes_a_batched_one() -> None:
     """Also what a connection asks because of an answer it gets while all is handed over."""
     given: list[bytes] = []
 

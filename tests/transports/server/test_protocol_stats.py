@@ -122,7 +122,7 @@ def test_samples_keep_a_distance_so_that_many_requests_cost_no_more() -> None:
     assert traffic.latency.count == 11
 
 
-def test_what_has_no_answer_is_not_timed() -> None:
+def test_requests_without_an_answer_are_not_timed() -> None:
     rig = Rig()
     line, traffic = rig.logged_in(), rig.node.services.protocol_stats["p2p"]
     rig.advance(1)
@@ -130,7 +130,7 @@ def test_what_has_no_answer_is_not_timed() -> None:
     assert traffic.latency.count == 0
 
 
-def test_commands_of_s3p_are_timed_in_their_turn() -> None:
+def test_commands_of_s3p_are_timed() -> None:
     line = ScriptedConnection()
     traffic = line.node.protocol_stats["s3p"]
     line.say(create(), append(b"1"))

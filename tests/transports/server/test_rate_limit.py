@@ -31,7 +31,7 @@ def test_no_more_is_let_through_than_the_rate_and_one_second_of_it(
     assert taken <= per_s + now * per_s + 1
 
 
-def test_who_waits_as_long_as_it_was_told_is_let_through() -> None:
+def test_a_client_that_waits_for_the_given_delay_is_not_refused() -> None:
     bucket = TokenBucket(3, 0.0)
     assert [bucket.take(0.0) for _ in range(3)] == [0, 0, 0]
     wait_ms = bucket.take(0.0)

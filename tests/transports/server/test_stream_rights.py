@@ -72,7 +72,7 @@ def test_s3a_36_each_command_takes_one_right_in_its_stream(command: bytes, neede
         assert node.refusals == ([] if right == needed else [Refusal.NOT_ALLOWED])
 
 
-def test_s3a_36_what_came_before_is_answered_and_what_comes_behind_is_not_taken() -> None:
+def test_s3a_36_commands_before_a_refused_one_are_answered_and_those_behind_are_not() -> None:
     node, wire, connection = s3p(orders=PUT)
     connection.received(append(b"a") + append(b"b") + read() + append(b"c"))
     assert [len(request.bodies) for _, request in node.asked] == [1, 1]  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def test_rla_33_each_request_takes_one_right_and_the_connection_stays(
             assert node.refusals == [Refusal.NOT_ALLOWED]
 
 
-def test_rla_33_topics_that_one_may_not_see_are_not_told_of() -> None:
+def test_rla_33_hidden_topics_are_not_named() -> None:
     _, wire, connection = rustlog(mine=LIST, absent=GET)
     connection.received(encode_request(r.ListTopics()) + encode_request(r.Fetch("absent", 0, 0, 9)))
     topics, error = received(wire)
@@ -235,7 +235,7 @@ def test_3g_each_operation_takes_one_right_in_its_stream(operation: Operation) -
         assert bool(list(at.batches())) is is_allowed
 
 
-def test_3g_lists_show_what_one_may_list() -> None:
+def test_3g_lists_show_only_allowed_names() -> None:
     at = stream_requests({b"mine": LIST, b"others": GET, b"other": GET})
     for operation, field, found in (
         (Operation.LIST, "names", [b"mine"]),
@@ -259,7 +259,7 @@ def test_a_list_in_which_little_is_for_one_ends_with_an_answer_or_a_narrower_que
         listed(names, lambda name: name, 10, lambda name: GET)
 
 
-def test_the_cell_of_a_stream_is_asked_by_nobody_who_may_not() -> None:
+def test_the_cell_of_a_stream_gets_no_requests_without_rights() -> None:
     """Whatever the order of the requests of one read."""
     node, wire, connection = rustlog(mine=PUT)
     frames = [r.Produce("mine", 0, [b"a"]), r.Produce("others", 0, [b"b"])]

@@ -118,13 +118,13 @@ def test_a_form_may_say_no() -> None:
         (b"\x16\x03\x01 not HTTP at all\r\n\r\n", 400),
     ],
 )
-def test_what_is_not_served_is_refused_and_the_stream_ends(wire: bytes, status: int) -> None:
+def test_a_head_that_is_not_served_is_refused_and_the_stream_ends(wire: bytes, status: int) -> None:
     answer = answer_to(wire)
     assert status_of(answer) == status
     assert b"passwd" not in answer and len(answer) < 400
 
 
-def test_what_is_not_allowed_says_what_is() -> None:
+def test_a_refused_method_names_the_allowed_ones() -> None:
     assert b"\r\nAllow: GET, HEAD\r\n" in answer_to(request("POST / HTTP/1.1"))
     assert b"\r\nAllow: POST\r\n" in answer_to(request("GET /form HTTP/1.1"))
 
@@ -135,7 +135,7 @@ def test_pages_are_shown_at_addresses_and_names_that_were_allowed(host: str) -> 
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "pond.example.evil"])
-def test_a_name_that_somebody_points_here_shows_nothing(host: str) -> None:
+def test_a_foreign_host_name_shows_no_pages(host: str) -> None:
     """DNS rebinding: the browser believes that the page is theirs."""
     assert status_of(answer_to(request("GET / HTTP/1.1", host=host))) == 403
 
