@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from millpond.node.http.app import HttpServices
 from millpond.transports.http.app import Application
 from tests.transports.http.client import Client
-from tests.transports.http.served import Served, served
+from tests.transports.http.running_app import Served, served
 
 Figures = dict[tuple[str, tuple[str, ...]], float]
 """By name and the values of the labels."""

@@ -18,7 +18,7 @@ from millpond.pipeline.options import sink_options, source_options
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import Stager, publish
-from tests.node.tls_files import authority, files_of, signed_by
+from tests.node.tls.certificate_files import authority, files_of, signed_by
 from tests.pipeline.pipeline_nodes import ROOT, Pond
 
 

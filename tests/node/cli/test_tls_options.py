@@ -23,7 +23,7 @@ from millpond.node.tls.certificates import make_certificate, read_certificate, r
 from millpond.node.tls.contexts import pin_of
 from tests.node.processes import Serving, serving, started
 from tests.node.stream_commands import OFF, Run, Told, objects
-from tests.node.tls_files import Files, files_of
+from tests.node.tls.certificate_files import Files, files_of
 
 DAY_S = 86_400.0
 OURS = ("CA", "PIN", "CERT", "CERT_KEY", "CONFIG", "TLS_CERT", "CONNECT")

@@ -21,7 +21,7 @@ from millpond.transports.http.response import Response
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.state.app import PREFIX, StateApi
 from tests.transports.http.client import Client, Got
-from tests.transports.http.served import served
+from tests.transports.http.running_app import served
 
 ANY = "127.0.0.1:0"
 SOON_S = 20

@@ -21,7 +21,7 @@ from millpond.transports.http.request import (
 )
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
-from tests.transports.http.served import served
+from tests.transports.http.running_app import served
 
 
 def _scope(**more: Any) -> dict[str, Any]:

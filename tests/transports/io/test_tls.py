@@ -23,7 +23,7 @@ from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import dial, listen, parse_address
 from millpond.transports.io.tls import HandshakeFailed, KeyUpdateFlood, SecureWire
 from millpond.transports.io.tls_handshake import TlsAcceptor, TlsConnector
-from tests.node.tls_files import Files, files_of
+from tests.node.tls.certificate_files import Files, files_of
 from tests.transports.io.test_wires import Recorder, echo, until
 
 NAME = "127.0.0.1"

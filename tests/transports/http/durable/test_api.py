@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.transports.http.durable.asking import JSON, TEXT, Asker, asker, told
+from tests.transports.http.durable.api_client import JSON, TEXT, Asker, asker, told
 
 ZERO = "0" * 16 + "_" + "0" * 16
 

@@ -15,7 +15,7 @@ from millpond.node.clock import Clock
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from tests.transports.http.client import Client, Exchange, Got
-from tests.transports.http.served import Served, served
+from tests.transports.http.running_app import Served, served
 
 HERE, REMOTE = "127.0.0.1", "192.0.2.7"
 OWN, OTHER = "millpond", "other-basin"

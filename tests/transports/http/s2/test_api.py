@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.transports.http.s2.speaking import RECORDS, Speaker, code_of, speaker
+from tests.transports.http.s2.session_client import RECORDS, Speaker, code_of, speaker
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from millpond.transports.http.s2 import s2_pb2
-from tests.transports.http.s2.speaking import (
+from tests.transports.http.s2.session_client import (
     PROTO,
     RECORDS,
     Speaker,

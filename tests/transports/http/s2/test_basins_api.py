@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.transports.http.s2.speaking import Speaker, code_of, speaker
+from tests.transports.http.s2.session_client import Speaker, code_of, speaker
 
 NAME = "another-basin"
 PLAIN = {

@@ -10,7 +10,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.columns import RECORDS_MAX
 from millpond.transports.http.s2.read_limits import BULK_BYTES, ReadBudget
 from tests.transports.http.s2.samples import span_of
-from tests.transports.http.s2.speaking import RECORDS, Speaker, speaker
+from tests.transports.http.s2.session_client import RECORDS, Speaker, speaker
 
 COLUMNS = "s2s/columns"
 HEAD = struct.Struct("<IIQQII")

@@ -16,7 +16,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import basin_cell
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.append_session import DEPART_S, DRAIN_S, DRAIN_S_MAX
-from tests.transports.http.s2.speaking import (
+from tests.transports.http.s2.session_client import (
     BASIN,
     CLOCKED,
     RECORDS,

@@ -10,8 +10,15 @@ import pytest
 import zstandard
 
 from millpond.transports.http.s2 import s2_pb2
-from tests.node.http_clients import eventually
-from tests.transports.http.s2.speaking import CLOCKED, PROTO, RECORDS, Speaker, code_of, speaker
+from tests.node.http.clients import eventually
+from tests.transports.http.s2.session_client import (
+    CLOCKED,
+    PROTO,
+    RECORDS,
+    Speaker,
+    code_of,
+    speaker,
+)
 
 
 async def _fill(s2: Speaker, count: int = 5) -> int:

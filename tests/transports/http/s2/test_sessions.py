@@ -17,7 +17,7 @@ from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
-from tests.transports.http.s2.speaking import (
+from tests.transports.http.s2.session_client import (
     BASIN,
     CLOCKED,
     RECORDS,

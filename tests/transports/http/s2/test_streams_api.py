@@ -11,7 +11,7 @@ import pytest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient
-from tests.transports.http.s2.speaking import BASIN, Speaker, code_of, speaker
+from tests.transports.http.s2.session_client import BASIN, Speaker, code_of, speaker
 
 DEFAULTS = {
     "storage_class": "express",

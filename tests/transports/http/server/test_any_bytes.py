@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millpond.transports.http.server.connection import PREFACE
 from tests.transports.http.server.rig import Echo, serving
-from tests.transports.http.server.test_http1_reading import ASKED, BAD
+from tests.transports.http.server.test_http1_requests import ASKED, BAD
 from tests.transports.http.server.test_http2_streams import frame
 
 HEAD = b"\x82\x86\x84\x41\x01a"

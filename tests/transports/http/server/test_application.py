@@ -7,10 +7,10 @@ import pytest
 
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
-from tests.transports.http.served import served
+from tests.transports.http.running_app import served
 from tests.transports.http.server.http2_client import Client
 from tests.transports.http.server.rig import Heard, answers, serving
-from tests.transports.http.server.test_http1_answering import get, post
+from tests.transports.http.server.test_http1_responses import get, post
 
 
 async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[Heard], bool]:

@@ -13,7 +13,7 @@ from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.server.connection import PREFACE
 from tests.transports.http.server.http2_client import Client
 from tests.transports.http.server.rig import Echo, Rig, respond, serving
-from tests.transports.http.server.test_http1_answering import Gated
+from tests.transports.http.server.test_http1_responses import Gated
 from tests.transports.http.server.test_http2_streams import frame
 
 SETTINGS = frame(4, 0, 0, b"")

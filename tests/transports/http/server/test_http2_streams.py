@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millpond.transports.http.asgi import Receive, Scope, Send
 from tests.transports.http.server.http2_client import Client
 from tests.transports.http.server.rig import Echo, body_of, respond, serving
-from tests.transports.http.server.test_http1_answering import Gated
+from tests.transports.http.server.test_http1_responses import Gated
 
 
 async def test_many_streams_at_once_are_answered_each_by_itself() -> None:

@@ -20,7 +20,7 @@ from millpond.transports.http.request import HttpLimits
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.server.server import HttpServer
 from millpond.transports.http.server.settings import ServerSettings
-from tests.transports.http.served import QUICK, Served, served
+from tests.transports.http.running_app import QUICK, Served, served
 from tests.transports.http.server.rig import DATE, Heard, Line, answers
 
 LIMIT_S = 5.0

@@ -15,7 +15,7 @@ from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import HttpLimits, Request
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
-from tests.transports.http.served import Does, served
+from tests.transports.http.running_app import Does, served
 
 
 def _named(name: str) -> Does:

@@ -18,7 +18,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
 from millpond.transports.http.s2.errors import CodedError
 from millpond.transports.http.s2.model import HEADERS_MAX, RECORDS_MAX, check_append
-from tests.transports.http.s2.speaking import (
+from tests.transports.http.s2.session_client import (
     PROTO,
     RECORDS,
     append_frame,

@@ -13,8 +13,8 @@ import pytest
 from millpond.actors.store.filesystem import OsFile
 from millpond.node.clock import Clock
 from tests.conformance.gated_disk import GatedDisk
-from tests.node.http_clients import eventually
-from tests.transports.http.prompting import (
+from tests.node.http.clients import eventually
+from tests.transports.http.direct_server import (
     JSON,
     LIMIT_S,
     OCTETS,

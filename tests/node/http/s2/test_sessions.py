@@ -21,9 +21,9 @@ from s2_sdk import (
     SeqNumMismatchError,
 )
 
-from tests.node.http_clients import eventually
+from tests.node.http.clients import eventually
+from tests.node.http.s2.conftest import BASIN, client, client_at, running
 from tests.node.processes import serving
-from tests.node.s2.conftest import BASIN, client, client_at, running
 
 COUNT = 10_000
 

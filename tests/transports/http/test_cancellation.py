@@ -16,7 +16,7 @@ from millpond.transports.http.cancellation import (
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
-from tests.transports.http.served import served
+from tests.transports.http.running_app import served
 
 
 async def test_what_takes_too_long_ends_without_an_error() -> None:

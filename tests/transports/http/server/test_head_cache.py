@@ -24,8 +24,16 @@ from tests.transports.http.server.rig import (
     respond,
     serving,
 )
-from tests.transports.http.server.test_http1_answering import get, post
-from tests.transports.http.server.test_http1_reading import BAD, CUT, H2C, LAST, OLD, PIECES, SOCKET
+from tests.transports.http.server.test_http1_requests import (
+    BAD,
+    CUT,
+    H2C,
+    LAST,
+    OLD,
+    PIECES,
+    SOCKET,
+)
+from tests.transports.http.server.test_http1_responses import get, post
 
 GET = get(b"/a?b=c")
 POST = post(b"/p", b"hello")

@@ -27,7 +27,7 @@ from millpond.node.tls.contexts import (
 )
 from millpond.node.tls.errors import PinMismatch, TlsReason, reason_of
 from millpond.node.tls.listeners import TlsListeners
-from tests.node.tls_files import Files, authority, files_of, signed_by
+from tests.node.tls.certificate_files import Files, authority, files_of, signed_by
 from tests.transports.io.test_tls import Pipe
 from tests.transports.io.test_wires import Recorder
 

@@ -18,10 +18,10 @@ from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import connect_s3p
 from millpond.node.node import Node
 from millpond.transports.http.app import Application
-from tests.node.http_clients import eventually
+from tests.node.http.clients import eventually
 from tests.node.watched_room import figures, plain, watched
 from tests.transports.http.client import Client
-from tests.transports.http.served import Served
+from tests.transports.http.running_app import Served
 
 ANY_PORT = "127.0.0.1:0"
 OPEN = {"p2p": ANY_PORT, "ws": ANY_PORT, "s3p": ANY_PORT, "rustlog": ANY_PORT}

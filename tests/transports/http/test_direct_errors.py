@@ -14,7 +14,7 @@ from millpond.transports.http.direct import DirectRequest
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
-from tests.transports.http.prompting import prompting, said
+from tests.transports.http.direct_server import prompting, said
 
 
 class _Broken:

@@ -24,7 +24,7 @@ from millpond.node.peers.identity import Identity
 from millpond.node.tls.certificates import read_certificate
 from millpond.node.tls.contexts import TlsError
 from millpond.node.tls.listeners import REASON
-from tests.node.tls_files import Files, authority, files_of, signed_by
+from tests.node.tls.certificate_files import Files, authority, files_of, signed_by
 
 FREE = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "127.0.0.1:0")
 SCHEMES = {"p2p": "tls", "ws": "wss"}

@@ -24,7 +24,7 @@ from s2_sdk import (
     metered_bytes,
 )
 
-from tests.node.s2.conftest import BASIN, client, running
+from tests.node.http.s2.conftest import BASIN, client, running
 
 MIB = 2**20
 

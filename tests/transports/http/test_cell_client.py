@@ -14,7 +14,7 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient
-from tests.transports.http.served import Served, served
+from tests.transports.http.running_app import Served, served
 
 CELL = stream_cell(b"orders")
 

@@ -15,7 +15,7 @@ from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.server.connection import PREFACE
 from tests.transports.http.server.http2_client import Client
 from tests.transports.http.server.rig import Echo, answers, body_of, respond, serving
-from tests.transports.http.server.test_http1_answering import Gated, get, post
+from tests.transports.http.server.test_http1_responses import Gated, get, post
 
 
 @pytest.mark.parametrize("said", [b"", b"P", PREFACE[:-1], b"GET / HTTP/1.1\r\n", b"GET / HT"])

@@ -21,7 +21,7 @@ from s2_sdk import (
     TimeseriesInterval,
 )
 
-from tests.node.s2.conftest import BASIN
+from tests.node.http.s2.conftest import BASIN
 
 
 async def test_a_2_what_the_node_tells_of_itself(s2: Any, basin: Any, stream: Any) -> None:

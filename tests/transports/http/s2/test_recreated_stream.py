@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import basin_cell
 from millpond.transports.http.cell_client import CellClient
-from tests.transports.http.s2.speaking import (
+from tests.transports.http.s2.session_client import (
     BASIN,
     RECORDS,
     Speaker,

@@ -14,7 +14,7 @@ import pytest
 from millpond.transports.http.state.app import PREFIX, StateApi
 from tests.node.state.pond import EVENTS, FRONT, JSON, RESET, Pond, pond, put
 from tests.transports.http.client import Client, Exchange
-from tests.transports.http.served import served
+from tests.transports.http.running_app import served
 
 ALLOWED = ((b"origin", b"http://127.0.0.1:7404"), (b"host", b"127.0.0.1:7404"))
 FOREIGN = ((b"origin", b"https://evil.example"), (b"host", b"127.0.0.1:7404"))

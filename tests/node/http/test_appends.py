@@ -11,9 +11,9 @@ import pytest
 
 from millpond.node.config import Config, Durability
 from millpond.node.node import Node
-from tests.node.http_clients import dial, eventually, get, rest
-from tests.transports.http.prompting import append, said
-from tests.transports.http.served import CLOSED
+from tests.node.http.clients import dial, eventually, get, rest
+from tests.transports.http.direct_server import append, said
+from tests.transports.http.running_app import CLOSED
 
 CONNECTIONS = 60
 EACH = 12

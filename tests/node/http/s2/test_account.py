@@ -17,8 +17,8 @@ from s2_sdk import (
     TimestampingMode,
 )
 
-from tests.node.http_clients import eventually
-from tests.node.s2.conftest import BASIN, client, running
+from tests.node.http.clients import eventually
+from tests.node.http.s2.conftest import BASIN, client, running
 
 WEEK_S = 604_800
 

@@ -22,9 +22,9 @@ from anyio.abc import SocketStream
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
-from tests.node.http_clients import Http2, dial, eventually, get, rest
+from tests.node.http.clients import Http2, dial, eventually, get, rest
+from tests.node.http.s2.conftest import running
 from tests.node.processes import Serving, serving
-from tests.node.s2.conftest import running
 
 MIB = 2**20
 RECORDS = "/v1/streams/orders/records"

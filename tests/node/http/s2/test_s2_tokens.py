@@ -28,7 +28,7 @@ from s2_sdk import (
 
 from millpond.actors.messages import Durability
 from millpond.node.node import Node
-from tests.node.s2.conftest import BASIN, ONCE, client, running
+from tests.node.http.s2.conftest import BASIN, ONCE, client, running
 
 
 def _with(node: Node, token: str) -> Any:

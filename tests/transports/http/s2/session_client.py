@@ -19,7 +19,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
 from millpond.transports.http.s2.codecs.s2s import Decoder, Frame
 from tests.transports.http.client import Client, Exchange, Got
-from tests.transports.http.served import QUICK, Served, served
+from tests.transports.http.running_app import QUICK, Served, served
 
 BASIN = "test-basin"
 JSON, PROTO, S2S = "application/json", "application/protobuf", "s2s/proto"

@@ -19,7 +19,7 @@ from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
 from tests.actors.recording_port import RecordingPort
 from tests.transports.http.client import Client, Exchange, Got
-from tests.transports.http.served import QUICK, Served, served
+from tests.transports.http.running_app import QUICK, Served, served
 
 JSON, TEXT = "application/json", "text/plain"
 CLOCKED = pytest.mark.parametrize(

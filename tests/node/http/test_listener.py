@@ -19,8 +19,8 @@ from millpond.node.http.listener import HttpListener, listen
 from millpond.node.node import Node
 from millpond.transports.http.request import HttpLimits, Request
 from millpond.transports.http.response import Response, ResponseWriter
-from tests.node.http_clients import Http2, dial, eventually, get, rest
-from tests.transports.http.served import CLOSED, Does, Run, Served, served
+from tests.node.http.clients import Http2, dial, eventually, get, rest
+from tests.transports.http.running_app import CLOSED, Does, Run, Served, served
 
 ANY = "127.0.0.1:0"
 ALONE = Config(**{**CLOSED, "http": ANY, "drain_timeout_s": 0.3})

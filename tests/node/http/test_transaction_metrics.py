@@ -13,7 +13,7 @@ from millpond.transports.http.transactions import publish as publishing
 from millpond.transports.http.transactions import stage as staging
 from tests.node.watched_room import plain, watched
 from tests.transports.http.client import Client
-from tests.transports.http.durable.asking import CLOCKED
+from tests.transports.http.durable.api_client import CLOCKED
 
 BASIN = (b"s2-basin", b"millpond")
 

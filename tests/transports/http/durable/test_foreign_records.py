@@ -7,7 +7,7 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.transports.http.durable.asking import JSON, TEXT, Asker, asker, told
+from tests.transports.http.durable.api_client import JSON, TEXT, Asker, asker, told
 
 
 def _offset(sequence: int) -> str:

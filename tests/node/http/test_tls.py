@@ -12,9 +12,9 @@ from anyio.streams.tls import TLSAttribute
 
 from millpond.node.config import Config
 from millpond.node.node import Node
-from tests.node.http_clients import Http2, dial, get
-from tests.node.tls_files import Files, authority, files_of, signed_by
-from tests.transports.http.served import CLOSED
+from tests.node.http.clients import Http2, dial, get
+from tests.node.tls.certificate_files import Files, authority, files_of, signed_by
+from tests.transports.http.running_app import CLOSED
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])

@@ -15,7 +15,7 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import NewRecord
 from millpond.node.client.streams.stream import Stream
 from millpond.node.node import Node
-from tests.node.s2.conftest import client, running
+from tests.node.http.s2.conftest import client, running
 
 ANY = "127.0.0.1:0"
 NAME = "orders"
