@@ -27,8 +27,8 @@ SOURCE = re.compile(r"`((?:actors|transports|node|pipeline|tests|scripts)/[\w/.*
 CITED = re.compile(r"\bdocs/[\w/-]+\.md\b")
 README_LINES_MAX = 200
 COLUMNS_MAX = 100
-UNWRAPPED = re.compile(r"^(\||!\[|- 2026-|    CREATE INDEX|.* \\$)")
-"""Rows of tables, records of benchmark runs, SQL and continued shell lines are not wrapped."""
+UNWRAPPED = re.compile(r"^(\||!\[|    CREATE INDEX|.* \\$)")
+"""Rows of tables, SQL and continued shell lines are not wrapped."""
 
 
 def name_of(path: Path) -> str:

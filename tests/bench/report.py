@@ -3,6 +3,7 @@ docs/internals/benchmarks.md."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 TARGETS = ("floor", "goal", "p99_ms_floor", "p99_ms_goal")
@@ -91,7 +92,13 @@ def tables(document: dict[str, Any], plots: list[str]) -> str:
             ("measure", "node ms", "peer ms", "node CPU", "peer CPU", "spread", "remarks"),
             [_cost_cells(row) for row in measured],
         ),
-        "\n".join(_run_lines(run) for run in document["runs"].values()),
+        "Runs:",
+        _table(
+            ("date", "commit", "machine", "rounds", "load before", "data on"),
+            [_run_cells(run) for run in document["runs"].values()],
+        ),
+        "Servers; server and generator have cores of their own where a row does not say one core:",
+        "\n".join(_server_lines(document["runs"])),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -131,17 +138,22 @@ def _remarks(side: dict[str, Any], who: str) -> list[str]:
     return busy + ([f"{who} unsteady"] if side["spread"] >= SPREAD_WIDE else [])
 
 
-def _run_lines(run: dict[str, Any]) -> str:
-    servers = "; ".join(
-        f"{name}: {server['version']} ({server['config']})"
+def _run_cells(run: dict[str, Any]) -> tuple[str, ...]:
+    machine = f"{run['cpu']}, {run['system']}"
+    load = f"{run['load'][0]:g}"
+    return (run["when"], run["commit"], machine, str(run["rounds"]), load, run.get("disk", "-"))
+
+
+def _server_lines(runs: dict[str, Any]) -> list[str]:
+    """Each server once for each version and configuration that was measured."""
+    known = {
+        f"- {name}: {server['version']} ({server['config']})": None
+        for run in runs.values()
         for name, server in run["servers"].items()
-    )
-    load = run["load"][0]
-    return (
-        f"- {run['when']}, commit {run['commit']}, {run['cpu']}, {run['system']}, "
-        f"{run['pinning']}, {run['rounds']} rounds, load before {load}"
-        f"{', data on ' + run['disk'] if 'disk' in run else ''}. {servers}."
-    )
+    }
+    return [
+        textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False) for line in known
+    ]
 
 
 def _wanted(row: dict[str, Any], level: str) -> str:
