@@ -56,7 +56,7 @@ DEFAULT_BATCHING = BatchSettings()
 
 
 class RecordFuture(ReplyFuture[T]):
-    """A record that was taken; await it for its result, or the error that became of it."""
+    """The future of one record: its result, or the error of its batch."""
 
     __slots__ = ("is_claimed",)
 
@@ -70,7 +70,7 @@ class RecordFuture(ReplyFuture[T]):
 
 
 class _FlushGroup:
-    """The records that were taken between two flushes."""
+    """The records between two flushes."""
 
     __slots__ = ("event", "left")
 
@@ -100,7 +100,7 @@ class _Partition(Generic[T]):
 
 
 class _Batch(Generic[R, T]):
-    """Waits for the reply to one request, for all records in it."""
+    """A request with the records of one batch, and their results."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ Results = Callable[[R, int, int], Sequence[T]]
 
 
 class Batcher(Generic[R, T]):
-    """Takes records for any number of partitions."""
+    """A batcher of records for any number of partitions."""
 
     def __init__(
         self,
@@ -178,11 +178,11 @@ class Batcher(Generic[R, T]):
 
     @property
     def buffered(self) -> int:
-        """How many records were taken and have no result yet."""
+        """The number of records that have no result yet."""
         return self._limit.count
 
     async def send(self, partition: int, data: bytes) -> RecordFuture[T]:
-        """Take a record, waiting for room in the buffer."""
+        """Take a record; waits while the buffer is full."""
         self._check_open()
         size = len(data) + RECORD_OVERHEAD
         if not self._limit.acquire_nowait(size):
@@ -198,9 +198,9 @@ class Batcher(Generic[R, T]):
         return self._take(partition, data, size)
 
     async def flush(self) -> None:
-        """Send what waits, and wait until all that was taken so far has its result.
+        """Send all records, and wait until they have their results.
 
-        Raises the first error of a record whose result nobody waits for.
+        Raises the first error of a record whose future was not awaited.
         """
         if self._open_group.left:
             self._flushing.append(self._open_group)
@@ -229,14 +229,14 @@ class Batcher(Generic[R, T]):
             await self._sleep(self._send_due())
 
     async def close(self) -> None:
-        """`flush`, and take no more."""
+        """`flush`, and take no more records."""
         try:
             await self.flush()
         finally:
             self.stop(ConnectionLost("the producer is closed"))
 
     def stop(self, error: Exception) -> None:
-        """Take no more; what was not sent fails."""
+        """Take no more; records that were not sent fail."""
         self._error = self._error or error
         for partition in self._busy.values():
             records, partition.waiting = list(partition.waiting), deque()
@@ -244,7 +244,7 @@ class Batcher(Generic[R, T]):
         self._busy.clear()
 
     def settle(self, records: list[_Record[T]], results: Sequence[T] | Exception) -> None:
-        """Give every record its result, and its room back."""
+        """Give every record its result, and release its size."""
         for index, record in enumerate(records):
             future = record.future
             if isinstance(results, Exception):
@@ -263,7 +263,7 @@ class Batcher(Generic[R, T]):
             group.event.set()
 
     def _remember(self, future: RecordFuture[T], error: Exception) -> None:
-        """For `flush`, which raises one of them; that they are many is no use to anybody."""
+        """For `flush`, which raises one error; the number of errors does not matter."""
         self._unclaimed = [pair for pair in self._unclaimed if not pair[0].is_claimed]
         if not self._unclaimed and not future.is_claimed:
             self._unclaimed.append((future, error))
@@ -294,7 +294,7 @@ class Batcher(Generic[R, T]):
         )
 
     def _send_due(self) -> float | None:
-        """Send what is due; in how many seconds the next is (None: when something happens)."""
+        """Send the batches that are due. Returns the seconds until the next one, if any."""
         connection = self._connection.current
         if connection is None:
             return 0.0

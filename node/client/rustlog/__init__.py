@@ -1,1 +1,1 @@
-"""Rustlog."""
+"""The RustLog client: `client` for async programs, `sync` for blocking ones."""

@@ -1,6 +1,6 @@
 """A client of RustLog: `async with connect_rustlog("127.0.0.1:7403") as rustlog`.
 
-It speaks to any server of the protocol. Calls of many tasks share a connection and are pipelined;
+It works with any server of the protocol. Requests of many tasks are pipelined on one connection;
 the server answers them one after the other.
 """
 
@@ -65,18 +65,18 @@ REFUSALS: dict[int, type[RustlogRefused]] = {
 }
 
 
-AGAIN_S = 0.2
+RETRY_S = 0.2
 IDLE_S_MIN = 0.005
 LEAVE_S = 2.0
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True):
-    """`start`: where a group begins that committed nothing yet.
+    """Settings of a consumer. `start`: the offset of a group that committed none.
 
-    `on_trimmed`: where records were removed before they were read, raise OffsetOutOfRange, or go on
-    behind them and count them in `skipped`. `commit_ms`: how often it commits by itself; None: only
-    `commit` does. `fetch_bytes`: about so much is fetched of a partition at once. `idle_ms`: how
-    long it rests at most where nothing new is; RustLog has no fetch that waits.
+    `on_trimmed`: for records that were trimmed before they were read, raise OffsetOutOfRange, or
+    skip them and count them in `skipped`. `commit_ms`: the interval of automatic commits; None:
+    only `commit` does. `fetch_bytes`: the approximate size of a fetch. `idle_ms`: the longest pause
+    without new records; RustLog has no fetch that waits.
     """
 
     start: Literal["earliest", "latest"] = "earliest"
@@ -100,7 +100,7 @@ class ConsumedRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RustlogConsumer:
-    """Iterate over it; one task at a time. Each record is given out at least once per group.
+    """An iterator over partitions, for one task at a time. Each record comes at least once.
 
     A record counts as processed once the next one is asked for, or the block ends without an error.
     `skipped` records were trimmed before they were read.
@@ -125,7 +125,7 @@ class RustlogConsumer:
         self._processed = dict(offsets)
         self._committed = dict(offsets)
         self._ready: deque[ConsumedRecord] = deque()
-        self._in_hand: ConsumedRecord | None = None
+        self._current: ConsumedRecord | None = None
         self._commit_at = 0.0
         self._idle_s = IDLE_S_MIN
         self._errors: list[Exception] = []
@@ -140,48 +140,48 @@ class RustlogConsumer:
 
     async def __anext__(self) -> ConsumedRecord:
         """The next record of any partition. Raises RequestErrors and ConnectionLost."""
-        self._done_with_it()
+        self._finish_current()
         while True:
             await self._commit_if_due()
             if self._ready:
-                self._in_hand = self._ready.popleft()
-                return self._in_hand
+                self._current = self._ready.popleft()
+                return self._current
             await self._fetch_all()
 
     async def commit(self) -> None:
-        """Tell the server what is processed; the record in hand is not."""
+        """Commit the offsets of processed records; the current record is not."""
         for partition, offset in self._processed.items():
             if self._committed[partition] != offset:
                 await self._commit(partition, offset)
                 self._committed[partition] = offset
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on at `offset`, forwards or backwards; KeyError for a partition not followed."""
+        """Continue at `offset`, forwards or backwards. Raises KeyError for other partitions."""
         if partition not in self._processed:
             raise KeyError(partition)
         self._processed[partition] = self._fetch_at[partition] = offset
         self._ready = deque(one for one in self._ready if one.partition != partition)
-        if self._in_hand is not None and self._in_hand.partition == partition:
-            self._in_hand = None
+        if self._current is not None and self._current.partition == partition:
+            self._current = None
 
     @asynccontextmanager
     async def committing(self) -> AsyncIterator[None]:
-        """Commit at the end of the block, if it commits by itself."""
+        """Commit at the end of the block, with automatic commits."""
         is_clean = False
         try:
             yield
             is_clean = True
         finally:
             if is_clean:
-                self._done_with_it()
+                self._finish_current()
             if self._settings.commit_ms is not None and not self._rustlog.closed:
                 with anyio.move_on_after(LEAVE_S, shield=True):
                     await self.commit()
 
-    def _done_with_it(self) -> None:
-        if self._in_hand is not None:
-            self._processed[self._in_hand.partition] = self._in_hand.offset + 1
-            self._in_hand = None
+    def _finish_current(self) -> None:
+        if self._current is not None:
+            self._processed[self._current.partition] = self._current.offset + 1
+            self._current = None
 
     async def _commit_if_due(self) -> None:
         commit_ms = self._settings.commit_ms
@@ -191,17 +191,17 @@ class RustlogConsumer:
         self._commit_at = anyio.current_time() + commit_ms / 1000
 
     async def _commit(self, partition: int, offset: int) -> None:
-        """Until it is answered: the same commit twice is one."""
+        """Commit until there is a reply: the same commit twice is one."""
         while True:
             try:
                 return await self._rustlog.commit(self._group, self._topic, partition, offset)
             except (NotDone, OutcomeUnknown) as error:
                 if self._rustlog.closed or isinstance(error, ServerFailed):
                     raise
-            await anyio.sleep(AGAIN_S)
+            await anyio.sleep(RETRY_S)
 
     async def _fetch_all(self) -> None:
-        """Ask for what every partition has next; rest where none has anything."""
+        """Fetch the next records of every partition; pause where none has any."""
         self._errors.clear()
         async with anyio.create_task_group() as tasks:
             for partition in self._fetch_at:
@@ -212,7 +212,7 @@ class RustlogConsumer:
         for error in self._errors:
             if self._rustlog.closed or not isinstance(error, NotDone):
                 raise error
-        await anyio.sleep(AGAIN_S if self._errors else self._idle_s)
+        await anyio.sleep(RETRY_S if self._errors else self._idle_s)
         self._idle_s = min(2 * self._idle_s, self._settings.idle_ms / 1000)
 
     async def _fetch(self, partition: int) -> None:
@@ -252,7 +252,7 @@ async def first_offsets(
     partitions: Iterable[int] | None,
     settings: ConsumerSettings,
 ) -> dict[int, int]:
-    """By partition, where the group goes on. Raises UnknownTopic and UnknownPartition."""
+    """The first offset by partition. Raises UnknownTopic and UnknownPartition."""
     rows = {row.partition: row for row in await rustlog.describe(topic)}
     chosen = sorted(rows) if partitions is None else list(partitions)
     offsets: dict[int, int] = {}
@@ -269,8 +269,8 @@ async def first_offsets(
 class Rustlog:
     """An open client; see `connect_rustlog`. Tasks may share it.
 
-    Every call raises RustlogRefused for what the server refuses, NotDone when the connection was
-    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows.
+    Methods raise RustlogRefused for what the server refuses. After a lost connection they raise
+    NotDone for a request without effect, and OutcomeUnknown for one that may have had one.
     """
 
     def __init__(self, connection: ReconnectingConnection[m.Response]) -> None:
@@ -278,7 +278,7 @@ class Rustlog:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next request dials if none does."""
+        """Whether a connection is live now; the next request dials if none is."""
         return self._connection.current is not None
 
     @property
@@ -289,7 +289,7 @@ class Rustlog:
     async def produce(
         self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0
     ) -> int:
-        """Add one record or several to a partition, all or none; the offset of the first."""
+        """Append one record or several to a partition, all or none; the offset of the first."""
         bodies = [records] if isinstance(records, bytes) else list(records)
         if not bodies:
             raise ValueError("no records")
@@ -307,14 +307,14 @@ class Rustlog:
     ) -> m.FetchResponse:
         """Records from `offset` (inclusive) on, about `max_bytes` of them; none at the end.
 
-        `group` is for the server's figures alone. Raises OffsetOutOfRange below the first record
+        `group` is for the server's metrics alone. Raises OffsetOutOfRange below the first record
         that is kept.
         """
         request = m.Fetch(topic, partition, offset, max_bytes, group)
         return await self._ask(request, m.FetchResponse)
 
     async def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """A consumer group got as far as `offset`, the next one it will process.
+        """Commit the offset of a consumer group: the next one that it will process.
 
         Raises UnknownPartition where there is no such partition.
         """
@@ -323,37 +323,37 @@ class Rustlog:
             raise UnknownPartition(m.PARTITION_NOT_FOUND, f"there is no {topic}/{partition}")
 
     async def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
-        """How far a consumer group got; None: it committed nothing there."""
+        """The committed offset of a consumer group; None: it committed none."""
         request = m.OffsetFetch(group, topic, partition)
         return (await self._ask(request, m.OffsetFetchResponse)).offset
 
     async def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic; TopicExists if there is one."""
+        """Create a topic. Raises TopicExists."""
         request = m.CreateTopic(topic, partitions)
         if not (await self._ask(request, m.CreateTopicResponse, has_effect=True)).success:
             raise TopicExists(f"there is a topic {topic!r}")
 
     async def topics(self) -> dict[str, int]:
-        """How many partitions each topic has, by name."""
+        """The number of partitions of each topic, by name."""
         listed = await self._ask(m.ListTopics(), m.ListTopicsResponse)
         return {row.name: row.partition_count for row in listed.topics}
 
     async def describe(self, topic: str) -> list[m.PartitionRow]:
-        """What each partition holds."""
+        """The offsets and sizes of each partition."""
         return (await self._ask(m.DescribeTopic(topic), m.DescribeTopicResponse)).partitions
 
     async def describe_partition(
         self, topic: str, partition: int = 0
     ) -> m.DescribePartitionResponse:
-        """What one partition holds."""
+        """The offsets and sizes of one partition."""
         return await self._ask(m.DescribePartition(topic, partition), m.DescribePartitionResponse)
 
     async def metrics(self) -> m.MetricsFetchResponse:
-        """The server's figures."""
+        """The server's metrics."""
         return await self._ask(m.MetricsFetch(), m.MetricsFetchResponse)
 
     async def ping(self) -> None:
-        """Return when the server has answered all before."""
+        """Wait until the server has answered all requests before."""
         await self._ask(m.Ping(), m.Pong)
 
     @asynccontextmanager
@@ -378,9 +378,9 @@ class Rustlog:
         partitions: Iterable[int] | None = None,
         settings: ConsumerSettings = CONSUMER,
     ) -> AsyncIterator[RustlogConsumer]:
-        """Follow partitions (None: all) from where the group got to, and commit how far it gets.
+        """Follow partitions (None: all) from the group's committed offsets, and commit new ones.
 
-        Groups do not share partitions out: who is to have which is the program's to say.
+        Partitions are not distributed within a group: each consumer names its own.
         """
         offsets = await first_offsets(self, group, topic, partitions, settings)
         consumer = RustlogConsumer(self, group, topic, offsets, settings)
@@ -414,11 +414,11 @@ async def connect_rustlog(
 ) -> AsyncIterator[Rustlog]:
     """Connect to the server at `address` (host:port), and close with the block.
 
-    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
-    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
-    `requests_max`: requests under way; more of them wait their turn.
+    `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
+    trying for so long when the server is not there yet. After a loss, the next request reconnects,
+    with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
+    server that is silent for so long while requests are under way counts as lost. `requests_max`:
+    requests under way; more of them wait.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
@@ -451,7 +451,7 @@ def _encode(request: m.Request) -> bytes:
 
 
 def closing_error(response: m.Response, is_waiting: bool) -> RequestError | None:
-    """An Error that answers nothing says why the connection is closed."""
+    """The error of a closed connection: an Error response without a request."""
     if isinstance(response, m.Error) and not is_waiting:
         return _refused(response)
     return None

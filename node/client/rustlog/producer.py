@@ -1,4 +1,4 @@
-"""Single records for a topic, in batches, each in the partition of its key."""
+"""A producer of RustLog: single records in batches, each in the partition of its key."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from millpond.transports.rustlog.messages import Response
 
 
 class PartitionOffset(NamedTuple):
-    """Where a record is kept."""
+    """The place of a record in a topic."""
 
     partition: int
     offset: int
 
 
 class RustlogProducer:
-    """Adds records to a topic. Those of one partition keep the order of the calls.
+    """Appends records to a topic. Those of one partition keep the order of the calls.
 
     A record with a `key` goes where all with this key go (CRC-32 modulo the partitions), one with
     a `partition` there, others to one partition after the other. Where the outcome of a batch is
-    unknown its records say so and are not sent again.
+    unknown, its records fail with OutcomeUnknown and are not sent again.
     """
 
     partitions: int
@@ -34,7 +34,7 @@ class RustlogProducer:
 
     @property
     def buffered(self) -> int:
-        """How many records were taken and have no result yet."""
+        """The number of records that have no result yet."""
         return self._batcher.buffered
 
     async def produce(

@@ -31,11 +31,11 @@ from millpond.transports.rustlog import messages as m
 
 
 class RustlogProducer(Blocking[AsyncRustlogProducer]):
-    """Adds records to a topic. Those of one partition keep the order of the calls.
+    """Appends records to a topic. Those of one partition keep the order of the calls.
 
     A record with a `key` goes where all with this key go (CRC-32 modulo the partitions), one with
     a `partition` there, others to one partition after the other. Where the outcome of a batch is
-    unknown its records say so and are not sent again.
+    unknown, its records fail with OutcomeUnknown and are not sent again.
     """
 
     @property
@@ -44,7 +44,7 @@ class RustlogProducer(Blocking[AsyncRustlogProducer]):
 
     @property
     def buffered(self) -> int:
-        """How many records were taken and have no result yet."""
+        """The number of records that have no result yet."""
         return self._async.buffered
 
     def produce(
@@ -78,7 +78,7 @@ class RustlogProducer(Blocking[AsyncRustlogProducer]):
 
 
 class RustlogConsumer(Blocking[AsyncRustlogConsumer]):
-    """Iterate over it; one task at a time. Each record is given out at least once per group.
+    """An iterator over partitions, for one task at a time. Each record comes at least once.
 
     A record counts as processed once the next one is asked for, or the block ends without an error.
     `skipped` records were trimmed before they were read.
@@ -101,24 +101,24 @@ class RustlogConsumer(Blocking[AsyncRustlogConsumer]):
         return self._await(self._async.__anext__)
 
     def commit(self) -> None:
-        """Tell the server what is processed; the record in hand is not."""
+        """Commit the offsets of processed records; the current record is not."""
         self._await(self._async.commit)
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on at `offset`, forwards or backwards; KeyError for a partition not followed."""
+        """Continue at `offset`, forwards or backwards. Raises KeyError for other partitions."""
         self._call(self._async.seek, partition, offset)
 
 
 class Rustlog(Blocking[AsyncRustlog]):
     """An open client; see `connect_rustlog`. Tasks may share it.
 
-    Every call raises RustlogRefused for what the server refuses, NotDone when the connection was
-    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows.
+    Methods raise RustlogRefused for what the server refuses. After a lost connection they raise
+    NotDone for a request without effect, and OutcomeUnknown for one that may have had one.
     """
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next request dials if none does."""
+        """Whether a connection is live now; the next request dials if none is."""
         return self._async.connected
 
     @property
@@ -127,7 +127,7 @@ class Rustlog(Blocking[AsyncRustlog]):
         return self._async.closed
 
     def produce(self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0) -> int:
-        """Add one record or several to a partition, all or none; the offset of the first."""
+        """Append one record or several to a partition, all or none; the offset of the first."""
         return self._await(self._async.produce, topic, records, partition=partition)
 
     def fetch(
@@ -141,7 +141,7 @@ class Rustlog(Blocking[AsyncRustlog]):
     ) -> m.FetchResponse:
         """Records from `offset` (inclusive) on, about `max_bytes` of them; none at the end.
 
-        `group` is for the server's figures alone. Raises OffsetOutOfRange below the first record
+        `group` is for the server's metrics alone. Raises OffsetOutOfRange below the first record
         that is kept.
         """
         return self._await(
@@ -149,38 +149,38 @@ class Rustlog(Blocking[AsyncRustlog]):
         )
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """A consumer group got as far as `offset`, the next one it will process.
+        """Commit the offset of a consumer group: the next one that it will process.
 
         Raises UnknownPartition where there is no such partition.
         """
         self._await(self._async.commit, group, topic, partition, offset)
 
     def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
-        """How far a consumer group got; None: it committed nothing there."""
+        """The committed offset of a consumer group; None: it committed none."""
         return self._await(self._async.committed, group, topic, partition)
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic; TopicExists if there is one."""
+        """Create a topic. Raises TopicExists."""
         self._await(self._async.create_topic, topic, partitions)
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each topic has, by name."""
+        """The number of partitions of each topic, by name."""
         return self._await(self._async.topics)
 
     def describe(self, topic: str) -> list[m.PartitionRow]:
-        """What each partition holds."""
+        """The offsets and sizes of each partition."""
         return self._await(self._async.describe, topic)
 
     def describe_partition(self, topic: str, partition: int = 0) -> m.DescribePartitionResponse:
-        """What one partition holds."""
+        """The offsets and sizes of one partition."""
         return self._await(self._async.describe_partition, topic, partition)
 
     def metrics(self) -> m.MetricsFetchResponse:
-        """The server's figures."""
+        """The server's metrics."""
         return self._await(self._async.metrics)
 
     def ping(self) -> None:
-        """Return when the server has answered all before."""
+        """Wait until the server has answered all requests before."""
         self._await(self._async.ping)
 
     @contextmanager
@@ -199,9 +199,9 @@ class Rustlog(Blocking[AsyncRustlog]):
         partitions: Iterable[int] | None = None,
         settings: ConsumerSettings = CONSUMER,
     ) -> Generator[RustlogConsumer]:
-        """Follow partitions (None: all) from where the group got to, and commit how far it gets.
+        """Follow partitions (None: all) from the group's committed offsets, and commit new ones.
 
-        Groups do not share partitions out: who is to have which is the program's to say.
+        Partitions are not distributed within a group: each consumer names its own.
         """
         with self._enter(self._async.consumer(group, topic, partitions, settings)) as opened:
             yield RustlogConsumer(opened, self._portal)
@@ -225,11 +225,11 @@ def connect_rustlog(
 ) -> Generator[Rustlog]:
     """Connect to the server at `address` (host:port), and close with the block.
 
-    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
-    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
-    `requests_max`: requests under way; more of them wait their turn.
+    `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
+    trying for so long when the server is not there yet. After a loss, the next request reconnects,
+    with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
+    server that is silent for so long while requests are under way counts as lost. `requests_max`:
+    requests under way; more of them wait.
 
     Raises ConnectionLost, and ValueError for arguments.
     """

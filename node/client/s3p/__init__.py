@@ -1,1 +1,1 @@
-"""S3p."""
+"""The S3P client: `client` for async programs, `sync` for blocking ones."""

@@ -1,7 +1,7 @@
 """A client of S3P v0.2.0: `async with connect_s3p("127.0.0.1:7402") as s3p`.
 
-It speaks to any server of the protocol. Calls of many tasks share a connection and are pipelined;
-a read that waits has a connection of its own, because replies come in the order of the commands.
+It works with any server of the protocol. Requests of many tasks are pipelined on one connection; a
+read that waits has a dedicated one, because replies come in the order of the commands.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from millpond.transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimit
 
 ADDRESS = "127.0.0.1:7402"
 FOLLOW_MS = 5_000
-AGAIN_S = 0.2
+RETRY_S = 0.2
 
 REPLY_LIMITS = ReplyLimits(
     records_max=100_000, record_bytes_max=64 * 2**20, reply_bytes_max=64 * 2**20
 )
-"""Other servers may be told to allow more than ours does."""
+"""Other servers may be configured to allow more than ours."""
 
 T = TypeVar("T")
 
@@ -68,9 +68,9 @@ T = TypeVar("T")
 class S3p:
     """An open client; see `connect_s3p`. Tasks may share it.
 
-    Every call raises RequestErrors for what the server refuses, NotDone when the connection was
-    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows. `Malformed`
-    and `LimitExceeded` end the connection: calls behind fail with NotDone.
+    Methods raise RequestErrors for what the server refuses. After a lost connection they raise
+    NotDone for a request without effect, and OutcomeUnknown for one that may have had one.
+    `Malformed` and `LimitExceeded` end the connection: requests behind fail with NotDone.
     """
 
     def __init__(self, connection: ReconnectingConnection[Reply]) -> None:
@@ -78,7 +78,7 @@ class S3p:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next request dials if none does."""
+        """Whether a connection is live now; the next request dials if none is."""
         return self._connection.current is not None
 
     @property
@@ -87,16 +87,16 @@ class S3p:
         return self._connection.error is not None
 
     async def create(self, stream: str | bytes) -> None:
-        """Make a stream; StreamExists if there is one."""
+        """Create a stream. Raises StreamExists."""
         await self._connection.request(wire.encode_create(_name(stream)), read_ok, has_effect=True)
 
     async def append(
         self, stream: str | bytes, records: bytes | Sequence[bytes], *, ms: int | None = None
     ) -> RecordId:
-        """Add one record or several, all or none; the id of the last one.
+        """Append one record or several, all or none; the id of the last one.
 
         `ms`: the milliseconds of their ids, else the server's clock. Raises NonMonotonicId when
-        the stream is past them already.
+        the stream has later ids already.
         """
         bodies = [records] if isinstance(records, bytes) else list(records)
         if not bodies:
@@ -116,7 +116,7 @@ class S3p:
     ) -> list[S3pRecord]:
         """Records from `min_id` (inclusive) on, at most `count` (None: the server's default).
 
-        Where there is none, waits for one for `block_ms` milliseconds.
+        Without one, waits for it for `block_ms` milliseconds.
         """
         if count is not None and count < 1:
             raise ValueError("count must be 1 or more")
@@ -136,12 +136,12 @@ class S3p:
         count: int | None = None,
         block_ms: int = FOLLOW_MS,
     ) -> AsyncIterator[S3pRecord]:
-        """Records from `min_id` on, without end: each once, over lost connections as well.
+        """Records from `min_id` on, without end: each once, also over lost connections.
 
         `count`: how many are read at once at most; `block_ms`: how long one read waits, which the
         server must allow.
         """
-        return Following(self, stream, min_id, count, block_ms)
+        return FollowIterator(self, stream, min_id, count, block_ms)
 
     async def trim(self, stream: str | bytes, min_id: IdLike) -> None:
         """Remove the records below `min_id`."""
@@ -149,7 +149,7 @@ class S3p:
         await self._connection.request(request, read_ok, has_effect=True)
 
     async def delete(self, stream: str | bytes) -> None:
-        """Remove a stream with all its records; UnknownStream if there is none."""
+        """Remove a stream with all its records. Raises UnknownStream."""
         await self._connection.request(wire.encode_delete(_name(stream)), read_ok, has_effect=True)
 
     @asynccontextmanager
@@ -171,8 +171,8 @@ class S3p:
         await self._connection.stop()
 
 
-class Following:
-    """Iterate over it; one task at a time. A cancelled step loses nothing."""
+class FollowIterator:
+    """An iterator over a stream, for one task at a time. A cancelled step loses no record."""
 
     def __init__(
         self, s3p: S3p, stream: str | bytes, min_id: IdLike, count: int | None, block_ms: int
@@ -195,7 +195,7 @@ class Following:
             except NotDone:
                 if self._s3p.closed:
                     raise
-                await anyio.sleep(AGAIN_S)
+                await anyio.sleep(RETRY_S)
         record = self._ready.popleft()
         self._start = record.id.next
         return record
@@ -204,8 +204,8 @@ class Following:
 class S3pProducer:
     """Appends records to one stream, in the order of the calls. See `BatchSettings`.
 
-    Where the outcome of a batch is unknown its records say so and are not sent again: S3P could not
-    tell the server that they are the same.
+    Where the outcome of a batch is unknown, its records fail with OutcomeUnknown and are not sent
+    again: in S3P the server could not know that they are the same.
     """
 
     def __init__(self, batcher: Batcher[Reply, RecordId]) -> None:
@@ -213,7 +213,7 @@ class S3pProducer:
 
     @property
     def buffered(self) -> int:
-        """How many records were taken and have no result yet."""
+        """The number of records that have no result yet."""
         return self._batcher.buffered
 
     async def append(self, data: bytes) -> RecordId:
@@ -255,10 +255,10 @@ async def connect_s3p(
 ) -> AsyncIterator[S3p]:
     """Connect to the server at `address` (host:port), and close with the block.
 
-    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
-    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
+    `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
+    trying for so long when the server is not there yet. After a loss, the next request reconnects,
+    with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
+    server that is silent for so long while requests are under way counts as lost.
     `requests_max`: requests under way; `waiting_max`: reads that wait. More of them wait.
 
     Raises ConnectionLost, and ValueError for arguments.

@@ -1,4 +1,4 @@
-"""What an S3P server says, as a program reads it: ids, records, typed errors."""
+"""Replies of an S3P server as typed values: ids, records, errors."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ FATAL: dict[str, type[RequestError]] = {"ERR_BAD_FORMAT": Malformed, "ERR_LIMITS
 
 
 def closing_error(reply: Reply, is_waiting: bool) -> RequestError | None:
-    """After these errors the server closes, and does nothing of what is behind (section 9)."""
+    """The error after which the server closes, and does no request behind it (section 9)."""
     if isinstance(reply, ErrorReply) and reply.code in FATAL:
-        return FATAL[reply.code](_said(reply))
+        return FATAL[reply.code](_text(reply))
     return None
 
 
@@ -75,11 +75,11 @@ def _refusal(reply: Reply) -> RequestError | BadReply:
         return BadReply(f"the server answers with {type(reply).__name__}")
     error = SOFT.get(reply.code) or FATAL.get(reply.code)
     if error is None:
-        return OutcomeUnknown(_said(reply))
-    return error(_said(reply))
+        return OutcomeUnknown(_text(reply))
+    return error(_text(reply))
 
 
-def _said(reply: ErrorReply) -> str:
+def _text(reply: ErrorReply) -> str:
     return f"{reply.code} {reply.text}".rstrip()
 
 
@@ -97,7 +97,7 @@ def read_id(reply: Reply) -> RecordId:
 
 
 def read_ids(reply: Reply, _: int, count: int) -> list[RecordId]:
-    """The reply has the last one; records of one APPEND share their ms and follow each other."""
+    """The ids of an APPEND. The reply has the last; they share their ms, and are consecutive."""
     last = read_id(reply)
     first = last.seq - count + 1
     if first < 0:
@@ -106,14 +106,14 @@ def read_ids(reply: Reply, _: int, count: int) -> list[RecordId]:
 
 
 def read_records(reply: Reply) -> list[S3pRecord]:
-    """What a READ found."""
+    """The records of a READ."""
     if not isinstance(reply, Records):
         raise _refusal(reply)
     return [S3pRecord(RecordId(id.ms, id.seq), data) for id, data in reply.pairs]
 
 
 def position_of(id: IdLike) -> Position:
-    """An id as the codec has it; ValueError for what is none."""
+    """An id for the codec. Raises ValueError."""
     ms, seq = RecordId.parse(id) if isinstance(id, str) else id
     if not (0 <= ms <= U64_MAX and 0 <= seq <= U64_MAX):
         raise ValueError(f"{ms}-{seq} is no id: its parts are u64")

@@ -24,13 +24,13 @@ from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
 class S3pProducer(Blocking[AsyncS3pProducer]):
     """Appends records to one stream, in the order of the calls. See `BatchSettings`.
 
-    Where the outcome of a batch is unknown its records say so and are not sent again: S3P could not
-    tell the server that they are the same.
+    Where the outcome of a batch is unknown, its records fail with OutcomeUnknown and are not sent
+    again: in S3P the server could not know that they are the same.
     """
 
     @property
     def buffered(self) -> int:
-        """How many records were taken and have no result yet."""
+        """The number of records that have no result yet."""
         return self._async.buffered
 
     def append(self, data: bytes) -> RecordId:
@@ -60,14 +60,14 @@ class S3pProducer(Blocking[AsyncS3pProducer]):
 class S3p(Blocking[AsyncS3p]):
     """An open client; see `connect_s3p`. Tasks may share it.
 
-    Every call raises RequestErrors for what the server refuses, NotDone when the connection was
-    lost and the call had no effect, OutcomeUnknown when it was lost and nobody knows. `Malformed`
-    and `LimitExceeded` end the connection: calls behind fail with NotDone.
+    Methods raise RequestErrors for what the server refuses. After a lost connection they raise
+    NotDone for a request without effect, and OutcomeUnknown for one that may have had one.
+    `Malformed` and `LimitExceeded` end the connection: requests behind fail with NotDone.
     """
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now; the next request dials if none does."""
+        """Whether a connection is live now; the next request dials if none is."""
         return self._async.connected
 
     @property
@@ -76,16 +76,16 @@ class S3p(Blocking[AsyncS3p]):
         return self._async.closed
 
     def create(self, stream: str | bytes) -> None:
-        """Make a stream; StreamExists if there is one."""
+        """Create a stream. Raises StreamExists."""
         self._await(self._async.create, stream)
 
     def append(
         self, stream: str | bytes, records: bytes | Sequence[bytes], *, ms: int | None = None
     ) -> RecordId:
-        """Add one record or several, all or none; the id of the last one.
+        """Append one record or several, all or none; the id of the last one.
 
         `ms`: the milliseconds of their ids, else the server's clock. Raises NonMonotonicId when
-        the stream is past them already.
+        the stream has later ids already.
         """
         return self._await(self._async.append, stream, records, ms=ms)
 
@@ -99,7 +99,7 @@ class S3p(Blocking[AsyncS3p]):
     ) -> list[S3pRecord]:
         """Records from `min_id` (inclusive) on, at most `count` (None: the server's default).
 
-        Where there is none, waits for one for `block_ms` milliseconds.
+        Without one, waits for it for `block_ms` milliseconds.
         """
         return self._await(self._async.read, stream, min_id, count=count, block_ms=block_ms)
 
@@ -111,7 +111,7 @@ class S3p(Blocking[AsyncS3p]):
         count: int | None = None,
         block_ms: int = FOLLOW_MS,
     ) -> Iterator[S3pRecord]:
-        """Records from `min_id` on, without end: each once, over lost connections as well.
+        """Records from `min_id` on, without end: each once, also over lost connections.
 
         `count`: how many are read at once at most; `block_ms`: how long one read waits, which the
         server must allow.
@@ -123,7 +123,7 @@ class S3p(Blocking[AsyncS3p]):
         self._await(self._async.trim, stream, min_id)
 
     def delete(self, stream: str | bytes) -> None:
-        """Remove a stream with all its records; UnknownStream if there is none."""
+        """Remove a stream with all its records. Raises UnknownStream."""
         self._await(self._async.delete, stream)
 
     @contextmanager
@@ -154,10 +154,10 @@ def connect_s3p(
 ) -> Generator[S3p]:
     """Connect to the server at `address` (host:port), and close with the block.
 
-    `tls`: what a server is asked for that speaks TLS; `node.tls.contexts.client_context` makes one.
-    `wait_s`: keep trying for so long when the server is not there yet. Later losses are mended when
-    a request needs it, with backoff, unless `reconnect` is off; `on_event` hears of them.
-    `answer_s`: a server that is silent for so long while requests are under way counts as lost.
+    `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
+    trying for so long when the server is not there yet. After a loss, the next request reconnects,
+    with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
+    server that is silent for so long while requests are under way counts as lost.
     `requests_max`: requests under way; `waiting_max`: reads that wait. More of them wait.
 
     Raises ConnectionLost, and ValueError for arguments.

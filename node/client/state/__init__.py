@@ -1,1 +1,1 @@
-"""State streams: write them, follow them, and ask the node for what they make."""
+"""Shared states of streams: writing events, following them, and requests to the node."""

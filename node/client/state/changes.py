@@ -1,4 +1,4 @@
-"""Subscriptions to the changes of a followed state: bounded, and honest about what they lost."""
+"""Subscriptions to the changes of a followed state: bounded, and they report lost changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE_MAX = 1000
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """So many changes were dropped before the next one: look at the state again."""
+    """So many changes were dropped before the next one: read the state again."""
 
     count: int
 
@@ -24,7 +24,7 @@ StateUpdate = Changed | ControlApplied | Missed
 
 
 class Changes:
-    """Changes from now on, for `async for`, as a context. At most `size_max` wait; the oldest go,
+    """Changes from now on, as a context, for `async for`. At most `size_max` wait; the oldest go,
     and a `Missed` stands in their place. Resets and snapshots come as `ControlApplied`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Changes:
         self.end()
 
     def tell(self, change: Changed | ControlApplied) -> None:
-        """Something was applied."""
+        """A change was applied."""
         if isinstance(change, Changed) and (
             self._kind not in (None, change.type) or self._key not in (None, change.key)
         ):
@@ -68,7 +68,7 @@ class Changes:
         self._has_news.set()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """No change comes any more."""
         self._is_over = True
         self._has_news.set()
 
@@ -76,12 +76,12 @@ class Changes:
         return self
 
     async def next(self, timeout_s: float | None = None) -> StateUpdate:
-        """The next one. Raises TimeoutError, and StopAsyncIteration behind the last one."""
+        """The next change. Raises TimeoutError, and StopAsyncIteration at the end."""
         with anyio.fail_after(timeout_s):
             return await anext(self)
 
     async def __anext__(self) -> StateUpdate:
-        """The next one. Raises what ended the following, after what came before it."""
+        """The next change. Raises the error that ended the following, after all changes."""
         while not self._waiting:
             if self._is_over:
                 failure = self._failure()

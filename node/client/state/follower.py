@@ -1,7 +1,7 @@
-"""A live view of a stream's state, kept by a program: `async with follow_state(stream) as view`.
+"""A live view of a stream's state in this process: `async with follow_state(stream) as view`.
 
-The state is in this process and follows the stream. Lost connections are mended; a checkpoint is
-where it goes on after a restart. Each record is applied once.
+It reconnects after a lost connection, and continues from a checkpoint after a restart. Each record
+is applied once.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from millpond.node.error_groups import single_errors
 EVERY = 10_000
 QUARANTINE_MAX = 1000
 ENDS = (RequestError, ChannelClosed, ConnectionLost, InvalidEvent, StateReset, OSError)
-"""What may end the following of a stream."""
+"""Errors that may end the following of a stream."""
 
 
 class FollowSettings(msgspec.Struct, frozen=True):
-    """How a stream is followed.
+    """Settings of following a stream.
 
-    `from_node`: begin with what the node has materialized, where there is no checkpoint. It has
-    no schemas, so what does not fit is left out, where a replay would have an older value that did.
+    `from_node`: without a checkpoint, begin with the state that the node has materialized. The node
+    has no schemas: a value that does not fit is left out, where a replay would keep an older one.
     `checkpoint`: a file; written behind each snapshot, every `every` records and at the end.
     `skip_gaps`: go on where records were trimmed before they were read; they are counted.
     """
@@ -64,7 +64,7 @@ class FollowSettings(msgspec.Struct, frozen=True):
 
 
 class TableView(Mapping[str, Any]):
-    """The values of a collection by their keys, read as what its schema says."""
+    """The values of a collection by key, converted to the type of its schema."""
 
     def __init__(self, table: Table, values: Mapping[str, Any]) -> None:
         self._table = table
@@ -81,7 +81,7 @@ class TableView(Mapping[str, Any]):
 
 
 class StateView:
-    """The state so far. It changes between two awaits, never within one turn of the loop.
+    """A live state. It changes between two awaits, never within one pass of the loop.
 
     `failure` is why it follows no more. `quarantined` has the last records that changed nothing,
     with OnInvalid.QUARANTINE.
@@ -107,7 +107,7 @@ class StateView:
         self._subscribers: dict[Changes, None] = {}
         self._moved = anyio.Event()
         self._whole_from = 0
-        """What the node had materialized is whole from here on."""
+        """The state that came from the node is whole from this position on."""
 
     # What there is.
 
@@ -138,7 +138,7 @@ class StateView:
 
     @property
     def stats(self) -> EventStats:
-        """What went by."""
+        """Counts of the events so far."""
         return self._fold.stats
 
     def changes(
@@ -157,11 +157,11 @@ class StateView:
             await self._moved.wait()
 
     async def caught_up(self) -> None:
-        """Wait until everything is in the state that is in the stream now."""
+        """Wait until the state has every record that the stream has now."""
         await self.applied((await self.stream.info()).tail - 1)
 
     def checkpoint(self) -> bytes:
-        """The state and how far it got, for `Fold.restore`."""
+        """The state and its position, for `Fold.restore`."""
         return self._fold.checkpoint(self._born, _witness(self._last) if self._last else "")
 
     # The task.
@@ -173,7 +173,7 @@ class StateView:
             while True:
                 await self._follow()
         except ENDS as exc:
-            # Whoever waits for this state hears it, and so does who leaves the block.
+            # The tasks that wait for the state raise it, and so does the end of the block.
             self.failure = exc
         finally:
             for changes in self._subscribers:
@@ -207,7 +207,7 @@ class StateView:
         return True
 
     async def _check_witness(self, witness: str) -> None:
-        """A stream that promises less than the disk may have lost its end, and have another one.
+        """A stream with less than disk durability may have lost its end, and have another one.
 
         Raises BadCheckpoint.
         """
@@ -220,7 +220,7 @@ class StateView:
             self._last = found[0] if found and not is_trimmed else None
 
     async def _take_over(self) -> None:
-        """Begin with the node's state: pages of it, and then what happened since the first."""
+        """Begin with the node's state: its pages, then the records since the first page."""
         first: int | None = None
         async for position, rows in self.stream.state.pages():
             first = position if first is None else first
@@ -239,7 +239,7 @@ class StateView:
                     self._apply(page)
                     await self._keep()
         except SequenceMismatch:
-            # It was deleted and made again: as with a reset.
+            # It was deleted and created again: as with a reset.
             if self._settings.on_reset is OnReset.STOP:
                 raise StateReset(0) from None
             self._fold, self._last = self._new_fold(), None
@@ -248,14 +248,14 @@ class StateView:
             self._born = (await self.stream.info()).created_ms
 
     async def _check_same(self) -> None:
-        """A page may be of another stream of that name, a longer one even: behind a new connection,
-        or where it was made anew in one breath. What is there behind the page is what was there
-        before it, if it is as old: nothing comes back once it is deleted.
+        """A page may be of another stream of that name, which was created in the meantime. If the
+        stream is as old after the page as before, the page is its own: a deleted stream does not
+        come back.
 
         Raises SequenceMismatch.
         """
         if (await self.stream.info()).created_ms != self._born:
-            raise SequenceMismatch("the stream was made anew")
+            raise SequenceMismatch("the stream was created again")
 
     def _apply(self, page: list[Record]) -> None:
         fold, has_subscribers = self._fold, bool(self._subscribers)
@@ -317,8 +317,8 @@ async def follow_state(
     definition: StreamState | None = None,
     settings: FollowSettings | None = None,
 ) -> AsyncIterator[StateView]:
-    """Follow a stream's state for the block. What ended the following, if anything did, is raised
-    by whoever waits for the view, else behind the block.
+    """Follow a stream's state for the block. An error that ends the following is raised by the
+    tasks that wait for the view, else at the end of the block.
 
     Raises InvalidEvent and StateReset, where the settings say so, Trimmed, and what
     `Stream.follow` raises.
@@ -335,7 +335,7 @@ async def follow_state(
 
 
 def _witness(record: Record) -> str:
-    """What tells a record from another one that has its sequence."""
+    """A text that tells a record from another one of the same sequence."""
     digest = blake2b(record.data, digest_size=16).hexdigest()
     return f"{record.sequence} {record.id.ms}-{record.id.seq} {record.timestamp} {digest}"
 

@@ -1,4 +1,4 @@
-"""The state of a stream as its node materializes it: asked for, not followed."""
+"""The state of a stream as its node materializes it, by requests."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeState:
-    """One stream's state. Every answer has what was in the stream when it was asked for.
+    """The state of one stream. Every reply has all records of the time of the request.
 
-    The first question makes the node read the stream from its beginning; until then questions wait.
+    The first request makes the node read the stream from its beginning, and waits for that.
     Raises UnknownStream, and StateTooLarge above the node's limit.
     """
 
@@ -49,19 +49,19 @@ class NodeState:
         return None if answer.value is None else Row(kind, key, answer.value)
 
     async def info(self) -> StateInfo:
-        """What there is of it, without the values."""
+        """The counts and positions of the state, without values."""
         return await self._ask(Operation.STATE, s.StateBody(self.name), StateInfo)
 
     async def rows(self, kind: str | None = None) -> AsyncIterator[Row]:
-        """All values, or those of a type, in the order of types and keys. A page at a time: what
-        changes meanwhile may be in it or not."""
+        """All values, or those of a type, in the order of types and keys. They are read page by
+        page: changes in the meantime may be in it or not."""
         async for _, rows in self.pages(kind):
             for row in rows:
                 yield row
 
     async def pages(self, kind: str | None = None) -> AsyncIterator[tuple[int, list[Row]]]:
-        """The same as they come, each with its position. Who reads the stream on from that of the
-        first page has the state once behind that of the last."""
+        """The values page by page, each page with its position. Records from the position of the
+        first page on complete the state at the position of the last."""
         after: tuple[str, str] | None = None
         more = True
         while more:
@@ -72,7 +72,7 @@ class NodeState:
             after = page.rows[-1][:2] if page.rows else None
 
     async def _ask(self, operation: Operation, body: msgspec.Struct, answer: type[T]) -> T:
-        """Ask again while the node is still reading."""
+        """Repeat the request while the node is still reading."""
         while True:
             try:
                 return await self._requests.ask(operation, body, answer)

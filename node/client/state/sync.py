@@ -26,7 +26,7 @@ from millpond.node.client.sync.streams import Stream
 
 
 class StateWriter(Blocking[AsyncStateWriter]):
-    """Appends to one stream. Raises BadValue, and what `Stream.append` raises."""
+    """A writer to one stream. Raises BadValue, and the errors of `Stream.append`."""
 
     @property
     def stream(self) -> Stream:
@@ -39,16 +39,16 @@ class StateWriter(Blocking[AsyncStateWriter]):
     def __init__(self, stream: Stream, definition: StreamState) -> None:
         super().__init__(AsyncStateWriter(async_of(stream), definition), portal_of(stream))
 
-    def insert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
+    def insert(self, name: str, value: object, key: str | None = None, **more: str) -> Appended:
         """Set a value of the collection `name`; `more`: `txid`, `timestamp`."""
         return self._await(self._async.insert, name, value, key, **more)
 
-    def update(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        """The same, of a value that is there."""
+    def update(self, name: str, value: object, key: str | None = None, **more: str) -> Appended:
+        """Change a value that exists; otherwise as `insert`."""
         return self._await(self._async.update, name, value, key, **more)
 
-    def upsert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        """The same, whether it is there or not."""
+    def upsert(self, name: str, value: object, key: str | None = None, **more: str) -> Appended:
+        """Set a value, new or not; otherwise as `insert`."""
         return self._await(self._async.upsert, name, value, key, **more)
 
     def delete(self, name: str, key: str, **more: str) -> Appended:
@@ -56,25 +56,25 @@ class StateWriter(Blocking[AsyncStateWriter]):
         return self._await(self._async.delete, name, key, **more)
 
     def reset(self) -> Appended:
-        """What came before counts no more: a new epoch, with another schema perhaps."""
+        """Clear the state: a new epoch begins, perhaps with another schema."""
         return self._await(self._async.reset)
 
     def send(self, *events: Event[Any], match: int | None = None) -> Appended:
-        """Append several events, all or none. `match`: the stream's tail has to be there."""
+        """Append several events, all or none. `match`: the tail that the stream has to have."""
         return self._await(self._async.send, *events, match=match)
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
-        """What is written in the block is a consistent state. Raises SnapshotOpen within another.
+        """Mark the events of the block as a consistent snapshot. Raises SnapshotOpen.
 
-        The end is written whatever happens, or what follows would seem to belong to it.
+        The end is always written: later events would seem to belong to the snapshot otherwise.
         """
         with self._enter(self._async.snapshot()):
             yield
 
 
 class Changes(Blocking[AsyncChanges]):
-    """Changes from now on, for `for`, as a context. At most `size_max` wait; the oldest go,
+    """Changes from now on, as a context, for `for`. At most `size_max` wait; the oldest go,
     and a `Missed` stands in their place. Resets and snapshots come as `ControlApplied`.
     """
 
@@ -94,16 +94,16 @@ class Changes(Blocking[AsyncChanges]):
         return self
 
     def next(self, timeout_s: float | None = None) -> StateUpdate:
-        """The next one. Raises TimeoutError, and StopAsyncIteration behind the last one."""
+        """The next change. Raises TimeoutError, and StopAsyncIteration at the end."""
         return self._await(self._async.next, timeout_s)
 
     def __next__(self) -> StateUpdate:
-        """The next one. Raises what ended the following, after what came before it."""
+        """The next change. Raises the error that ended the following, after all changes."""
         return self._await(self._async.__anext__)
 
 
 class StateView(Blocking[AsyncStateView]):
-    """The state so far. It changes between two awaits, never within one turn of the loop.
+    """A live state. It changes between two awaits, never within one pass of the loop.
 
     `failure` is why it follows no more. `quarantined` has the last records that changed nothing,
     with OnInvalid.QUARANTINE.
@@ -145,7 +145,7 @@ class StateView(Blocking[AsyncStateView]):
 
     @property
     def stats(self) -> EventStats:
-        """What went by."""
+        """Counts of the events so far."""
         return self._call(lambda: self._async.stats.copy())
 
     def changes(
@@ -159,11 +159,11 @@ class StateView(Blocking[AsyncStateView]):
         self._await(self._async.applied, sequence)
 
     def caught_up(self) -> None:
-        """Wait until everything is in the state that is in the stream now."""
+        """Wait until the state has every record that the stream has now."""
         self._await(self._async.caught_up)
 
     def checkpoint(self) -> bytes:
-        """The state and how far it got, for `Fold.restore`."""
+        """The state and its position, for `Fold.restore`."""
         return self._call(self._async.checkpoint)
 
     def keep(self) -> None:
@@ -175,8 +175,8 @@ class StateView(Blocking[AsyncStateView]):
 def follow_state(
     stream: Stream, definition: StreamState | None = None, settings: FollowSettings | None = None
 ) -> Generator[StateView]:
-    """Follow a stream's state for the block. What ended the following, if anything did, is raised
-    by whoever waits for the view, else behind the block.
+    """Follow a stream's state for the block. An error that ends the following is raised by the
+    tasks that wait for the view, else at the end of the block.
 
     Raises InvalidEvent and StateReset, where the settings say so, Trimmed, and what
     `Stream.follow` raises.

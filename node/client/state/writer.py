@@ -1,4 +1,4 @@
-"""Writes events of a definition into a stream: nothing is appended that does not fit."""
+"""A writer of events: nothing is appended that does not fit the definition."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from millpond.node.client.streams.stream import Stream
 
 
 class SnapshotOpen(ValueError):
-    """There are no snapshots within snapshots."""
+    """A snapshot is open already."""
 
 
 class StateWriter:
-    """Appends to one stream. Raises BadValue, and what `Stream.append` raises."""
+    """A writer to one stream. Raises BadValue, and the errors of `Stream.append`."""
 
     stream: Stream
     definition: StreamState
@@ -28,16 +28,22 @@ class StateWriter:
         self.definition = definition
         self._in_snapshot = False
 
-    async def insert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
+    async def insert(
+        self, name: str, value: object, key: str | None = None, **more: str
+    ) -> Appended:
         """Set a value of the collection `name`; `more`: `txid`, `timestamp`."""
         return await self.send(self.definition[name].insert(value, key, **more))
 
-    async def update(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        """The same, of a value that is there."""
+    async def update(
+        self, name: str, value: object, key: str | None = None, **more: str
+    ) -> Appended:
+        """Change a value that exists; otherwise as `insert`."""
         return await self.send(self.definition[name].update(value, key, **more))
 
-    async def upsert(self, name: str, value: Any, key: str | None = None, **more: str) -> Appended:
-        """The same, whether it is there or not."""
+    async def upsert(
+        self, name: str, value: object, key: str | None = None, **more: str
+    ) -> Appended:
+        """Set a value, new or not; otherwise as `insert`."""
         return await self.send(self.definition[name].upsert(value, key, **more))
 
     async def delete(self, name: str, key: str, **more: str) -> Appended:
@@ -45,13 +51,13 @@ class StateWriter:
         return await self.send(self.definition[name].delete(key, **more))
 
     async def reset(self) -> Appended:
-        """What came before counts no more: a new epoch, with another schema perhaps."""
+        """Clear the state: a new epoch begins, perhaps with another schema."""
         appended = await self.send(control(Control.RESET))
         self._in_snapshot = False
         return appended
 
     async def send(self, *events: Event[Any], match: int | None = None) -> Appended:
-        """Append several events, all or none. `match`: the stream's tail has to be there."""
+        """Append several events, all or none. `match`: the tail that the stream has to have."""
         for event in events:
             why = self.definition.judge(event) if isinstance(event, ChangeEvent) else None
             if why is not None:
@@ -64,12 +70,12 @@ class StateWriter:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[None]:
-        """What is written in the block is a consistent state. Raises SnapshotOpen within another.
+        """Mark the events of the block as a consistent snapshot. Raises SnapshotOpen.
 
-        The end is written whatever happens, or what follows would seem to belong to it.
+        The end is always written: later events would seem to belong to the snapshot otherwise.
         """
         if self._in_snapshot:
-            raise SnapshotOpen("the snapshot before is not over")
+            raise SnapshotOpen("a snapshot is open already")
         await self.send(control(Control.SNAPSHOT_START))
         self._in_snapshot = True
         try:

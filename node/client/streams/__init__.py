@@ -1,1 +1,1 @@
-"""Streams."""
+"""Streams over the node's own protocol."""

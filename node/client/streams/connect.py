@@ -1,6 +1,6 @@
-"""The node's own way to streams: `async with connect_streams(url) as streams`.
+"""Streams over the node's own protocol: `async with connect_streams(url) as streams`.
 
-It travels beside channels on one connection, and needs the right to administer the node.
+Requests travel beside channels on one connection, and need the right to administer the node.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from millpond.actors.streams.messages import StreamInfo as StreamInfo
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record of a stream. `timestamp` is in milliseconds, `id` what S3P calls it."""
+    """A record of a stream. `timestamp` is in milliseconds, `id` is its id in S3P."""
 
     sequence: int
     timestamp: int
@@ -34,8 +34,10 @@ class NewRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Records are kept, as durably as the stream promises: `count` of them from sequence `first`
-    on. `id` and `timestamp` are those of the last one."""
+    """The receipt of an append: `count` records are kept from sequence `first` on.
+
+    They are as durable as the stream promises. `id` and `timestamp` are those of the last one.
+    """
 
     first: int
     count: int
@@ -50,7 +52,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 def records_of(span: RecordColumns) -> Iterator[Record]:
-    """The records that a node told by columns."""
+    """The records of columns."""
     ids, timestamps, headers = span.ids, span.timestamps, span.headers
     for index, body in enumerate(span.bodies):
         yield Record(

@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 
 class StreamRequests:
-    """Requests about streams, over however many connections it takes."""
+    """Requests about streams over a link. One that may be repeated survives lost connections."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
 
-    async def ask(self, operation: Operation, body: msgspec.Struct, answer: type[T]) -> T:
-        """Ask, and wait for the answer."""
+    async def ask(self, operation: Operation, body: msgspec.Struct, reply_type: type[T]) -> T:
+        """Send a request and wait for the reply."""
         data = msgspec.msgpack.encode(body)
         size = OPERATION_BYTES + len(data)
         link = self.link
         requests = link.inflight.streams
         await requests.limit.acquire(size)
-        is_taken = False
+        is_sent = False
         try:
             session = await link.live()
             if not session.negotiated(STREAM):
@@ -35,14 +35,14 @@ class StreamRequests:
             if size > link.packet_max:
                 raise DataTooLarge(f"the node takes packets of {link.packet_max} bytes at most")
             number, packet, pending = requests.add(operation, data)
-            is_taken = True
+            is_sent = True
         finally:
-            if not is_taken:
+            if not is_sent:
                 requests.limit.release(size)
         link.send(packet, at_once=requests.limit.count == 1)
         try:
-            told = await pending.wait()
+            reply = await pending.wait()
         finally:
             if not pending.done and operation is Operation.READ:
                 link.send(requests.cancel(number), at_once=True)
-        return msgspec.msgpack.decode(told, type=answer)
+        return msgspec.msgpack.decode(reply, type=reply_type)

@@ -32,11 +32,11 @@ FOLLOW_S = 20.0
 WAIT_S_MAX = b.WAIT_MS_MAX / 1000
 PAGE = b.RECORDS_MAX
 RETRY_S = 0.05, 2.0
-PASSING = (OutcomeUnknown, BufferFull, SlowDown)
-"""What a read may be refused with although the next one will succeed."""
+TEMPORARY = (OutcomeUnknown, BufferFull, SlowDown)
+"""Errors of a read that may pass."""
 
 Start = int | Position | datetime
-"""Where a read begins: a sequence, an id or a time; at the next record there is."""
+"""The start of a read: a sequence, an id or a time; from the next record on."""
 Body = bytes | bytearray | memoryview
 Entry = Body | NewRecord
 OnGap = Callable[[int, int], None]
@@ -55,7 +55,7 @@ class _Page(msgspec.Struct):
 
 
 class Stream:
-    """One stream of a node, by name. It holds nothing and need not be closed."""
+    """One stream of a node, by name. It need not be closed."""
 
     name: bytes
 
@@ -79,8 +79,8 @@ class Stream:
         content_type: bytes | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Make it. Records go when they are older than `age_s` seconds, and the oldest ones when
-        there are more than `bytes_max` bytes. Raises StreamExists."""
+        """Create the stream. Records are removed once they are older than `age_s` seconds, and the
+        oldest ones above `bytes_max` bytes. Raises StreamExists."""
         body = b.CreateBody(self.name, age_s, bytes_max, content_type)
         try:
             await self._requests.ask(Operation.CREATE, body, dict)
@@ -89,7 +89,7 @@ class Stream:
                 raise
 
     async def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
-        """Change for how long it keeps records; None: as the node's configuration says."""
+        """Change how long records are kept; None: as the node is configured."""
         content_type = (await self.info()).content_type
         body = b.CreateBody(self.name, age_s, bytes_max, content_type)
         await self._requests.ask(Operation.CONFIGURE, body, dict)
@@ -105,7 +105,7 @@ class Stream:
         """Add records at the end, all or none.
 
         `ms`: the first part of their ids (NonMonotonicId if it is below the last one). `match`: the
-        tail has to be there (SequenceMismatch). `fence`: the stream's fencing token (Fenced).
+        expected tail (SequenceMismatch). `fence`: the stream's fencing token (Fenced).
         Raises UnknownStream; DataTooLarge above 1000 records or a packet of the node.
         """
         entries = [records] if isinstance(records, Body | NewRecord) else list(records)
@@ -128,7 +128,7 @@ class Stream:
     async def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
         """At most `count` records from `start` on, or fewer: as many as fit about 256 KiB.
 
-        What is trimmed is passed over. Where there is nothing, wait for it so many seconds.
+        Trimmed records are left out. Without a record, waits for one for so many seconds.
         """
         now = self._requests.link.now
         give_up_at = now() + wait_s
@@ -139,20 +139,20 @@ class Stream:
                 return page.records
 
     async def tail(self, count: int = 10) -> list[Record]:
-        """The last `count` records there are now."""
+        """The last `count` records."""
         info = await self.info()
         first = max(info.trim_point, info.tail - count)
         return [record async for record in self.records(first, info.tail)]
 
     async def records(self, start: Start = 0, end: int | None = None) -> AsyncGenerator[Record]:
-        """Records from `start` on to before sequence `end`; None: what is now the tail."""
+        """Records from `start` to before sequence `end`; None: the present tail."""
         async with aclosing(self.pages(start, end)) as pages:
             async for page in pages:
                 for record in page:
                     yield record
 
     async def pages(self, start: Start = 0, end: int | None = None) -> AsyncGenerator[list[Record]]:
-        """The same, as they come."""
+        """The same, page by page."""
         while end is None or not isinstance(start, int) or start < end:
             page = await self._page(start, PAGE, 0.0)
             end = page.tail if end is None else end
@@ -169,9 +169,9 @@ class Stream:
     ) -> AsyncGenerator[Record]:
         """Records from `start` on (None: from the tail), and then those to come, for ever.
 
-        Lost connections are mended: every record comes once, in order. Records that were trimmed
-        before they could be read are told to `on_gap` (first, end), else they raise Trimmed. Raises
-        SequenceMismatch if the stream was made anew meanwhile, UnknownStream if it was deleted.
+        It reconnects after a lost connection: every record comes once, in order. For records that
+        were trimmed before they were read `on_gap` (first, end) is called; without it Trimmed is
+        raised. Raises SequenceMismatch if the stream was created again, UnknownStream if deleted.
         """
         async with aclosing(self.follow_pages(start, on_gap=on_gap)) as pages:
             async for page in pages:
@@ -181,12 +181,12 @@ class Stream:
     async def follow_pages(
         self, start: Start | None = None, *, on_gap: OnGap | None = None
     ) -> AsyncGenerator[list[Record]]:
-        """The same, as they come."""
+        """The same, page by page."""
         reached: int | None = None
         if start is None:
             start = reached = (await self.info()).tail
         while True:
-            page = await self._patiently(start)
+            page = await self._page_with_retries(start)
             if reached is not None:
                 _check_continuity(reached, page, on_gap)
             if page.spans:
@@ -205,21 +205,21 @@ class Stream:
         await self._requests.ask(Operation.TRIM, body, dict)
 
     async def delete(self) -> None:
-        """Remove the stream with all it has."""
+        """Remove the stream with all its records."""
         await self._requests.ask(Operation.DELETE, b.StreamBody(self.name), dict)
 
     async def info(self) -> StreamInfo:
-        """What there is of it. Raises UnknownStream."""
+        """The stream's tail, trim point, settings and counts. Raises UnknownStream."""
         body = b.StreamBody(self.name)
         return await self._requests.ask(Operation.DESCRIBE, body, StreamInfo)
 
     async def commit(self, group: str | bytes, offset: int) -> None:
-        """A consumer group got as far as sequence `offset`, exclusive."""
+        """Commit the offset of a consumer group: the next sequence that it will process."""
         body = b.CommitBody(self.name, os.fsencode(group), offset)
         await self._requests.ask(Operation.COMMIT, body, dict)
 
     async def committed(self, group: str | bytes) -> int | None:
-        """How far a group got; None: it never committed."""
+        """The committed offset of a group; None: it committed none."""
         body = b.CommittedBody(self.name, os.fsencode(group))
         return (await self._requests.ask(Operation.COMMITTED, body, b.OffsetBody)).offset
 
@@ -242,13 +242,13 @@ class Stream:
         finally:
             waiting.release(1)
 
-    async def _patiently(self, start: Start) -> _Page:
-        """A page, or none after a while; what passes is waited for."""
+    async def _page_with_retries(self, start: Start) -> _Page:
+        """A page, or an empty one after a while; errors that pass are retried."""
         delay_s, delay_s_max = RETRY_S
         while True:
             try:
                 return await self._page(start, PAGE, FOLLOW_S)
-            except PASSING as error:
+            except TEMPORARY as error:
                 told_s = (error.delay_ms or 0) / 1000
             await anyio.sleep(max(delay_s, told_s))
             delay_s = min(2 * delay_s, delay_s_max)
@@ -263,9 +263,9 @@ def stream_name(name: str | bytes) -> bytes:
 
 
 def _check_continuity(reached: int, page: _Page, on_gap: OnGap | None) -> None:
-    """A page that was read from `reached` on begins there, unless something happened."""
+    """Check that a page that was read from `reached` on begins there."""
     if page.tail < reached:
-        text = f"the stream ends at {page.tail}, before {reached}: it was made anew"
+        text = f"the stream ends at {page.tail}, before {reached}: it was created again"
         raise SequenceMismatch(text)
     first = page.spans[0].first if page.spans else page.next
     if first > reached:

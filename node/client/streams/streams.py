@@ -13,15 +13,15 @@ from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import Operation
 
 APPEND_OVERHEAD_BYTES = 2048
-"""What an append takes in its packet, at most, besides its records and what belongs to them."""
+"""The largest part of an append's packet besides its records and their headers."""
 
 
 class Streams:
-    """The streams and topics of a node. Tasks may share it; 64 requests are under way at once, a
-    read that waits being one, and further ones wait for their turn.
+    """The streams and topics of a node. Tasks may share it. 64 requests are under way at once, a
+    waiting read among them; further ones wait.
 
-    Everything raises RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
-    connection was lost after something was asked that must not be done twice.
+    Methods raise RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
+    connection was lost after a request that must not be done twice.
     """
 
     def __init__(self, link: Link) -> None:
@@ -29,17 +29,17 @@ class Streams:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now."""
+        """Whether a connection is live now."""
         return self._requests.link.session is not None
 
     @property
     def append_bytes_max(self) -> int:
-        """What the records of one append may take: bodies, names and values of headers, and 16
-        bytes for each of them."""
+        """The size that the records of one append may have: data, names and values of headers, and
+        16 bytes for each of them."""
         return self._requests.link.packet_max - APPEND_OVERHEAD_BYTES
 
     def stream(self, name: str | bytes) -> Stream:
-        """One stream, which need not be there."""
+        """One stream, which need not exist."""
         return Stream(stream_name(name), self._requests)
 
     async def partition(self, topic: str | bytes, partition: int = 0) -> Stream:
@@ -53,7 +53,7 @@ class Streams:
         return self.stream(name if count == 1 else b"%b/%d" % (name, partition))
 
     async def names(self, prefix: str | bytes = b"") -> AsyncIterator[bytes]:
-        """All streams whose names begin so, in the order of their names."""
+        """The names of all streams that begin so, in order."""
         wanted = os.fsencode(prefix)
         after, more = b"", True
         while more:
@@ -76,13 +76,13 @@ class Streams:
             after = page.topics[-1][0] if page.topics else after
 
     async def partitions(self, topic: str | bytes) -> int | None:
-        """How many partitions a topic has; None: there is no such topic."""
+        """The number of partitions of a topic; None: there is no such topic."""
         request = b.ListTopicsBody(stream_name(topic))
         page = await self._requests.ask(Operation.LIST_TOPICS, request, b.TopicsBody)
         return page.topics[0][1] if page.topics else None
 
     async def create_topic(self, topic: str | bytes, partitions: int = 1) -> None:
-        """Make a topic. Raises StreamExists if it, or a stream that it needs, is there."""
+        """Create a topic. Raises StreamExists if it, or a stream of its partitions, exists."""
         request = b.CreateTopicBody(stream_name(topic), partitions)
         await self._requests.ask(Operation.CREATE_TOPIC, request, dict)
 

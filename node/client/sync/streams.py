@@ -26,9 +26,9 @@ from millpond.transports.p2p.handshake import Signer
 
 
 class NodeState(Blocking[AsyncNodeState]):
-    """One stream's state. Every answer has what was in the stream when it was asked for.
+    """The state of one stream. Every reply has all records of the time of the request.
 
-    The first question makes the node read the stream from its beginning; until then questions wait.
+    The first request makes the node read the stream from its beginning, and waits for that.
     Raises UnknownStream, and StateTooLarge above the node's limit.
     """
 
@@ -41,24 +41,24 @@ class NodeState(Blocking[AsyncNodeState]):
         return self._await(self._async.get, kind, key)
 
     def info(self) -> StateInfo:
-        """What there is of it, without the values."""
+        """The counts and positions of the state, without values."""
         return self._await(self._async.info)
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:
-        """All values, or those of a type, in the order of types and keys. A page at a time: what
-        changes meanwhile may be in it or not.
+        """All values, or those of a type, in the order of types and keys. They are read page by
+        page: changes in the meantime may be in it or not.
         """
         return self._iterate(self._async.rows(kind))
 
     def pages(self, kind: str | None = None) -> Iterator[tuple[int, list[Row]]]:
-        """The same as they come, each with its position. Who reads the stream on from that of the
-        first page has the state once behind that of the last.
+        """The values page by page, each page with its position. Records from the position of the
+        first page on complete the state at the position of the last.
         """
         return self._iterate(self._async.pages(kind))
 
 
 class Stream(Blocking[AsyncStream]):
-    """One stream of a node, by name. It holds nothing and need not be closed."""
+    """One stream of a node, by name. It need not be closed."""
 
     @property
     def name(self) -> bytes:
@@ -77,8 +77,8 @@ class Stream(Blocking[AsyncStream]):
         content_type: bytes | None = None,
         exist_ok: bool = False,
     ) -> None:
-        """Make it. Records go when they are older than `age_s` seconds, and the oldest ones when
-        there are more than `bytes_max` bytes. Raises StreamExists.
+        """Create the stream. Records are removed once they are older than `age_s` seconds, and the
+        oldest ones above `bytes_max` bytes. Raises StreamExists.
         """
         self._await(
             self._async.create,
@@ -89,7 +89,7 @@ class Stream(Blocking[AsyncStream]):
         )
 
     def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
-        """Change for how long it keeps records; None: as the node's configuration says."""
+        """Change how long records are kept; None: as the node is configured."""
         self._await(self._async.configure, age_s=age_s, bytes_max=bytes_max)
 
     def append(
@@ -103,7 +103,7 @@ class Stream(Blocking[AsyncStream]):
         """Add records at the end, all or none.
 
         `ms`: the first part of their ids (NonMonotonicId if it is below the last one). `match`: the
-        tail has to be there (SequenceMismatch). `fence`: the stream's fencing token (Fenced).
+        expected tail (SequenceMismatch). `fence`: the stream's fencing token (Fenced).
         Raises UnknownStream; DataTooLarge above 1000 records or a packet of the node.
         """
         return self._await(self._async.append, records, ms=ms, match=match, fence=fence)
@@ -111,20 +111,20 @@ class Stream(Blocking[AsyncStream]):
     def read(self, start: Start = 0, count: int = 100, wait_s: float = 0.0) -> list[Record]:
         """At most `count` records from `start` on, or fewer: as many as fit about 256 KiB.
 
-        What is trimmed is passed over. Where there is nothing, wait for it so many seconds.
+        Trimmed records are left out. Without a record, waits for one for so many seconds.
         """
         return self._await(self._async.read, start, count, wait_s)
 
     def tail(self, count: int = 10) -> list[Record]:
-        """The last `count` records there are now."""
+        """The last `count` records."""
         return self._await(self._async.tail, count)
 
     def records(self, start: Start = 0, end: int | None = None) -> Iterator[Record]:
-        """Records from `start` on to before sequence `end`; None: what is now the tail."""
+        """Records from `start` to before sequence `end`; None: the present tail."""
         return self._iterate(self._async.records(start, end))
 
     def pages(self, start: Start = 0, end: int | None = None) -> Iterator[list[Record]]:
-        """The same, as they come."""
+        """The same, page by page."""
         return self._iterate(self._async.pages(start, end))
 
     def follow(
@@ -132,16 +132,16 @@ class Stream(Blocking[AsyncStream]):
     ) -> Iterator[Record]:
         """Records from `start` on (None: from the tail), and then those to come, for ever.
 
-        Lost connections are mended: every record comes once, in order. Records that were trimmed
-        before they could be read are told to `on_gap` (first, end), else they raise Trimmed. Raises
-        SequenceMismatch if the stream was made anew meanwhile, UnknownStream if it was deleted.
+        It reconnects after a lost connection: every record comes once, in order. For records that
+        were trimmed before they were read `on_gap` (first, end) is called; without it Trimmed is
+        raised. Raises SequenceMismatch if the stream was created again, UnknownStream if deleted.
         """
         return self._iterate(self._async.follow(start, on_gap=on_gap))
 
     def follow_pages(
         self, start: Start | None = None, *, on_gap: OnGap | None = None
     ) -> Iterator[list[Record]]:
-        """The same, as they come."""
+        """The same, page by page."""
         return self._iterate(self._async.follow_pages(start, on_gap=on_gap))
 
     def trim(self, below: int | Position) -> None:
@@ -149,44 +149,44 @@ class Stream(Blocking[AsyncStream]):
         self._await(self._async.trim, below)
 
     def delete(self) -> None:
-        """Remove the stream with all it has."""
+        """Remove the stream with all its records."""
         self._await(self._async.delete)
 
     def info(self) -> StreamInfo:
-        """What there is of it. Raises UnknownStream."""
+        """The stream's tail, trim point, settings and counts. Raises UnknownStream."""
         return self._await(self._async.info)
 
     def commit(self, group: str | bytes, offset: int) -> None:
-        """A consumer group got as far as sequence `offset`, exclusive."""
+        """Commit the offset of a consumer group: the next sequence that it will process."""
         self._await(self._async.commit, group, offset)
 
     def committed(self, group: str | bytes) -> int | None:
-        """How far a group got; None: it never committed."""
+        """The committed offset of a group; None: it committed none."""
         return self._await(self._async.committed, group)
 
 
 class Streams(Blocking[AsyncStreams]):
-    """The streams and topics of a node. Tasks may share it; 64 requests are under way at once, a
-    read that waits being one, and further ones wait for their turn.
+    """The streams and topics of a node. Tasks may share it. 64 requests are under way at once, a
+    waiting read among them; further ones wait.
 
-    Everything raises RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
-    connection was lost after something was asked that must not be done twice.
+    Methods raise RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
+    connection was lost after a request that must not be done twice.
     """
 
     @property
     def connected(self) -> bool:
-        """Whether a connection stands now."""
+        """Whether a connection is live now."""
         return self._async.connected
 
     @property
     def append_bytes_max(self) -> int:
-        """What the records of one append may take: bodies, names and values of headers, and 16
-        bytes for each of them.
+        """The size that the records of one append may have: data, names and values of headers, and
+        16 bytes for each of them.
         """
         return self._async.append_bytes_max
 
     def stream(self, name: str | bytes) -> Stream:
-        """One stream, which need not be there."""
+        """One stream, which need not exist."""
         return Stream(self._call(self._async.stream, name), self._portal)
 
     def partition(self, topic: str | bytes, partition: int = 0) -> Stream:
@@ -194,7 +194,7 @@ class Streams(Blocking[AsyncStreams]):
         return Stream(self._await(self._async.partition, topic, partition), self._portal)
 
     def names(self, prefix: str | bytes = b"") -> Iterator[bytes]:
-        """All streams whose names begin so, in the order of their names."""
+        """The names of all streams that begin so, in order."""
         return self._iterate(self._async.names(prefix))
 
     def topics(self) -> Iterator[tuple[bytes, int]]:
@@ -202,11 +202,11 @@ class Streams(Blocking[AsyncStreams]):
         return self._iterate(self._async.topics())
 
     def partitions(self, topic: str | bytes) -> int | None:
-        """How many partitions a topic has; None: there is no such topic."""
+        """The number of partitions of a topic; None: there is no such topic."""
         return self._await(self._async.partitions, topic)
 
     def create_topic(self, topic: str | bytes, partitions: int = 1) -> None:
-        """Make a topic. Raises StreamExists if it, or a stream that it needs, is there."""
+        """Create a topic. Raises StreamExists if it, or a stream of its partitions, exists."""
         self._await(self._async.create_topic, topic, partitions)
 
     def delete_topic(self, topic: str | bytes) -> None:

@@ -1,1 +1,1 @@
-"""Worker."""
+"""The worker of job queues: leases, handlers, completion."""

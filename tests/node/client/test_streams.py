@@ -476,7 +476,7 @@ async def test_follow_ends_with_its_stream(orders: Stream, monkeypatch: pytest.M
         await orders.delete()
         await orders.create()
         await orders.append(b"other")
-        with pytest.raises(SequenceMismatch, match="made anew"):
+        with pytest.raises(SequenceMismatch, match="created again"):
             await anext(records)
 
 
