@@ -1,1 +1,1 @@
-"""The actor runtime and the actors: cells, their scheduler, channels and the store."""
+"""The actors: channels, streams, jobs and states, on a runtime and a store without sockets."""

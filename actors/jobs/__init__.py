@@ -1,1 +1,2 @@
-"""Jobs: what a channel in queue mode does for them beyond messages (docs/guides/jobs.md)."""
+"""Jobs: requests to channels in queue mode beyond messages (docs/guides/jobs.md). Channels answer
+them; transports know their messages."""

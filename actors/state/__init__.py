@@ -1,1 +1,1 @@
-"""The State Protocol: events, the state that they make, and the cell that keeps it."""
+"""The State Protocol: events, the state that they make, and the cell that materializes a stream."""
