@@ -1,4 +1,4 @@
-"""P2P packets written by hand from the specification, so that the node's codec is not its judge."""
+"""P2P packets written by hand from the specification: the node's codec must not check itself."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ class Peer:
         return [int.from_bytes(answer[at : at + 8], "big") for at in range(1, len(answer), 8)]
 
     async def quiet(self) -> None:
-        """Nothing came, and nothing was on its way.
+        """Nothing came, and nothing is in flight.
 
         Two round trips: what one read causes in the channel may leave behind the first PONG.
         """

@@ -70,7 +70,7 @@ class RecordedWire:
 
 
 class Upgradable:
-    """Reads what a node says on a WebSocket: the 101, then frames without a mask."""
+    """Reads the bytes of a node on a WebSocket: the 101, then frames without a mask."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -179,7 +179,7 @@ class Rig:
         )
 
     def connect(self, host: str = "127.0.0.1") -> RecordedConnection:
-        """A TCP connection on which nothing was said."""
+        """A new TCP connection."""
         session = self.node.new_session("p2p")
         assert isinstance(session, P2PConnection)
         return RecordedConnection(self, session, RecordedWire(host))
@@ -209,7 +209,7 @@ class Rig:
         self.settle()
 
     def settle(self) -> None:
-        """Turn until nothing is due and no mail waits."""
+        """Run the scheduler until nothing is due and no mail waits."""
         scheduler = self.node.scheduler
         while scheduler.turn(self.node.clock.now()):
             pass

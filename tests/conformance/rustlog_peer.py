@@ -78,7 +78,7 @@ class RustlogPeer:
         )
 
     async def payload(self) -> bytes:
-        """What the next frame holds. Raises Ended."""
+        """The content of the next frame. Raises Ended."""
         with anyio.fail_after(PATIENCE_S):
             while len(self._rest) < 4 or len(self._rest) < 4 + self._size():
                 data = await self.pipe.receive()
@@ -194,7 +194,7 @@ async def rustlog_server(
     disk: Disk | None = None,
     **settings: Any,
 ) -> AsyncIterator[RustlogServer]:
-    """Run a node: in memory, unless it has a folder; by its own clock, unless it is told one."""
+    """Run a node: in memory, unless it has a folder; by its own clock, unless one is given."""
     ports = {"p2p": OFF, "ws": OFF, "s3p": "127.0.0.1:0", "rustlog": "127.0.0.1:0", "http": OFF}
     config = Config(data=str(data or ""), **(ports | settings))
     clock = Clock(monotonic=now, wall=now) if now is not None else None

@@ -175,7 +175,7 @@ class Client:
         return id_of(await self.ask(append(*records, name=name, **options)))
 
     async def records(self, name: bytes = b"orders", **options: object) -> list[tuple[Id, bytes]]:
-        """What a READ gives, strictly increasing (S3P-32)."""
+        """The records of a READ, strictly increasing (S3P-32)."""
         await self.send(read(name, **options))
         return await self.found()
 
@@ -282,7 +282,7 @@ async def s3p_server(
     disk: Disk | None = None,
     **settings: Any,
 ) -> AsyncIterator[S3pServer]:
-    """Run a node: in memory, unless it has a folder; by its own clock, unless it is told one."""
+    """Run a node: in memory, unless it has a folder; by its own clock, unless one is given."""
     ports = {"p2p": OFF, "ws": OFF, "s3p": "127.0.0.1:0", "rustlog": OFF, "http": OFF}
     config = Config(data=str(data or ""), **(ports | settings))
     clock = Clock(monotonic=now, wall=now) if now is not None else None

@@ -69,7 +69,7 @@ class Served:
     async def dial(
         self, channel: bytes = LOBBY, *, bare: bool = False, source: str = "somebody"
     ) -> Peer:
-        """A connection on which nothing was said yet."""
+        """A new connection."""
         if self._is_memory:
             pipe = await connect_memory(self._tasks, self.network, "node", source)
             peer = Peer(pipe, Prefixed())
@@ -83,7 +83,7 @@ class Served:
         return peer
 
     async def bare(self, *, push_starts: bool = True) -> Peer:
-        """A client that says no HELLO; `push_starts`: it has said its first word."""
+        """A client that sends no HELLO; `push_starts`: it has sent its first packet."""
         peer = await self.dial(LOBBY, bare=True)
         if push_starts:
             await peer.send(p.PING)
@@ -105,7 +105,7 @@ class Served:
         return peer
 
     async def raw(self) -> SocketPipe:
-        """A socket, without anything said on it."""
+        """A new socket."""
         return await connect_tcp(self.node.listeners["ws" if self.is_websocket else "p2p"])
 
     async def close_peers(self) -> None:

@@ -1,4 +1,4 @@
-"""P2P-24, P2P-25, PA-39, PS-08: tokens and their rights, and refusals that tell nothing."""
+"""P2P-24, P2P-25, PA-39, PS-08: tokens and their rights, and refusals that disclose nothing."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_p2p_25_one_key_has_so_many_connections_and_no_more(serve: Serve) 
 async def test_p2p_24_rights_that_end_end_connections_that_are_open(
     serve: Serve, tmp_path: Path
 ) -> None:
-    """A line that ends, within 30 s; a file that changed, when the node is told of it."""
+    """A rule that ends, within 30 s; a file that changed, when the node reloads it."""
     rules = tmp_path / "access.conf"
     rules.write_text("anyone put,list a until=2025-11-21T00:00:40Z\nanyone put,list b\n")
     rules.chmod(0o600)

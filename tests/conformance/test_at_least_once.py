@@ -18,7 +18,7 @@ PRODUCING, CONSUMING = {p.ROLE: p.PRODUCER}, {p.ROLE: p.CONSUMER}
 
 
 class Outcome:
-    """What the producer was promised, and what the consumers were handed."""
+    """The receipts of the producer, and the messages that consumers got."""
 
     def __init__(self) -> None:
         self.promised: dict[int, int] = {}

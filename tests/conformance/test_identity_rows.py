@@ -1,4 +1,4 @@
-"""What a known identity changes in a channel, on the wire (PA-08, PA-18, PS-02, PS-06, PS-10)."""
+"""Identities in a channel, on the wire (PA-08, PA-18, PS-02, PS-06, PS-10)."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ async def test_ps_14_names_have_1_to_250_bytes(serve: Serve) -> None:
 
 
 async def test_after_a_goodbye_behind_an_ack_nothing_is_pushed(serve: Serve) -> None:
-    """A push to one who leaves would use up an attempt of a job that nobody has seen."""
+    """A push to a closing client would use up an attempt of a job that no worker has seen."""
     async with serve() as server:
         producer = await server.hello(b"jobs", PATIENT | PRODUCING | {p.MODE: p.QUEUE})
         first = await producer.put(1, b"first")

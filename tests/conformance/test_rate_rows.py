@@ -1,4 +1,4 @@
-"""P2P-24, P2P-25: above the rate, requests are refused; who never slows down is sent away."""
+"""P2P-24, P2P-25: rate limits; a client that never slows down is disconnected."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ WIRED = pytest.mark.parametrize("wiring", ["tcp-uvloop", "ws-trio"])
 
 @pytest.fixture
 def access_file(tmp_path: Path) -> str:
-    """By it only who is named comes in, on this machine, too."""
+    """Only named identities are admitted by it, on this machine, too."""
     path = tmp_path / "access.conf"
     path.write_text("key:alice all chat/*\n")
     path.chmod(0o600)
@@ -91,7 +91,7 @@ async def test_a_key_that_is_revoked_between_challenge_and_proof_stays_outside(
 async def test_a_key_that_a_command_revokes_loses_the_connection_it_has(
     serve: Serve, tmp_path: Path
 ) -> None:
-    """The node hears of it by the file, also when it changes the book itself just then."""
+    """The node notices it by the file, also when it changes the book itself just then."""
     data = tmp_path / "data"
     async with serve(data=str(data)) as server:
         book = book_of(server)

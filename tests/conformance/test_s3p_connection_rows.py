@@ -1,4 +1,4 @@
-"""How an S3P connection lives and ends, row by row (wire.md 1.1, 2.1)."""
+"""The life of an S3P connection, row by row (wire.md 1.1, 2.1)."""
 
 from __future__ import annotations
 

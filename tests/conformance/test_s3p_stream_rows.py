@@ -1,4 +1,4 @@
-"""What streams do, seen through S3P, row by row (wire.md 1.1, 2.1)."""
+"""Streams, seen through S3P, row by row (wire.md 1.1, 2.1)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_s3p_29_s3a_12_ids_follow_the_clock_but_never_back() -> None:
 
 
 def pretend(server: S3pServer, last_id: Id) -> None:
-    """Nobody appends 2^64 records to see what the next one gets."""
+    """No test appends 2^64 records to see the id of the next one."""
     stream = server.node.scheduler.view(stream_cell(b"orders"))
     assert isinstance(stream, Stream)
     stream._extent.last_id = Position(*last_id)

@@ -1,4 +1,4 @@
-"""S3A-36, RLA-33, P2P-24 with an access file: rights in streams, whoever asks by whatever door."""
+"""S3A-36, RLA-33, P2P-24 with an access file: rights in streams, for all clients and protocols."""
 
 from __future__ import annotations
 

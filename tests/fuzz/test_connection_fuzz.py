@@ -180,7 +180,7 @@ class Fuzzer:
 
 
 class Session:
-    """One connection with its input under way."""
+    """One connection and its input."""
 
     def __init__(self, rig: Rig, fuzzer: Fuzzer) -> None:
         rng = fuzzer.rng
@@ -214,7 +214,7 @@ class Session:
         return True
 
     def judge(self) -> None:
-        """What came back is within the limits and makes sense."""
+        """The output is within the limits and makes sense."""
         assert self.line.wire.unsent_bytes_peak <= UNSENT_MAX
         for packet in self.line.heard():
             assert 0 < len(packet) <= PACKET_MAX or packet[0] == 0x91, packet[:20].hex()
@@ -253,7 +253,7 @@ def _run(seed: int, inputs: int) -> None:
 
 
 def _settle(rig: Rig) -> None:
-    """Nothing crashed, nobody is left over, and after a week there is nothing to remember."""
+    """Nothing crashed, no connection is left over, and after a week nothing is kept."""
     node = rig.node
     assert node.scheduler.counters.crashes == 0
     assert not node.registry.connections

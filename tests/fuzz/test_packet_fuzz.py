@@ -100,7 +100,7 @@ AUTHS = [h.encode_auth(h.Auth(b"s" * 64))]
 
 
 def rewritten(value: p.Packet, packet_type: int) -> bytes:
-    """The packet once more; a push that told its attempt tells it again."""
+    """The packet encoded again; a push that had its attempt has it again."""
     if packet_type == p.MSGX and isinstance(value, Msg):
         return p.encode_msgx(value)
     return p.encode(value)
@@ -181,7 +181,7 @@ def test_handshakes_are_read_or_refused_and_mean_one_thing(
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_noise_is_read_or_refused(rounds: int) -> None:
-    """Bytes that nobody mutated from anything, at every decoder."""
+    """Random bytes, at every decoder."""
     rng = random.Random(3)
     decoders: list[Callable[[bytes], object]] = [
         p.decode,

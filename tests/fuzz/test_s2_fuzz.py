@@ -140,7 +140,7 @@ TARGETS: dict[str, tuple[Callable[[random.Random], bytes], Callable[[bytes], obj
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_only_typed_errors_come_of_mutated_input(target: str, rounds: int) -> None:
-    """A.9: what is refused has a status below 500, and words that can be written."""
+    """A.9: a refusal has a status below 500, and a text that can be written."""
     rng = random.Random(11)
     make, read = TARGETS[target]
     refused = 0

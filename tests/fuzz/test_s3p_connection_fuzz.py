@@ -64,7 +64,7 @@ def sessions(draw: st.DrawFn) -> bytes:
 
 
 def answers_to(said: bytes, cuts: list[int]) -> tuple[bytes, int]:
-    """What the node says, and how many commands it understood; the client ends its side."""
+    """The output of the node, and the number of commands it read; the client ends its side."""
     rig, wire = Rig(), RecordedWire()
     connection = rig.node.new_session("s3p")
     connection.opened(wire)

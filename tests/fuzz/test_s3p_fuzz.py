@@ -68,7 +68,7 @@ Outcome = tuple[list[Command], str, bool]
 
 
 class Counting(IncrementalParser):
-    """How many commands the exact parser had to read, beside the fast ways."""
+    """Counts the commands that the incremental parser had to read."""
 
     read = 0
 
@@ -85,7 +85,7 @@ class Counting(IncrementalParser):
 
 
 def judged(wire: bytes, limits: S3pLimits) -> Outcome:
-    """What the exact parser says to the bytes in one piece."""
+    """The result of the incremental parser for the bytes in one piece."""
     judge = IncrementalParser(limits)
     found: list[Command] = []
     try:
@@ -226,7 +226,7 @@ def test_encoded_commands_are_read_in_any_split(
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_noise_is_read_alike(rounds: int) -> None:
-    """Bytes that nobody mutated from anything."""
+    """Random bytes."""
     rng = random.Random(6)
     for _ in range(rounds):
         wire = rng.choice((b"", b"*3\r\n$6\r\nCREATE\r\n")) + bytes(
@@ -239,7 +239,7 @@ REPLIES = ReplyLimits(records_max=4, record_bytes_max=40, reply_bytes_max=90, li
 
 
 def reply(rng: random.Random) -> bytes:
-    """What a server says, at times more than the client takes."""
+    """Replies of a server, at times above the limits of the client."""
     first = Position(rng.choice((0, 7, 1700000000000)), rng.choice((0, 8, 98, 2**64 - 9)))
     match rng.randint(0, 5):
         case 0:

@@ -1,4 +1,4 @@
-"""A listener that ends while somebody is being accepted leaves no socket behind."""
+"""A listener that ends while a connection is accepted leaves no socket behind."""
 
 from __future__ import annotations
 

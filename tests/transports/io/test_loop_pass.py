@@ -11,7 +11,7 @@ from millpond.transports.io.loop_pass import LoopPass
 
 
 class Echo:
-    """A wire that writes what it reads, or raises on the way."""
+    """A wire that writes the bytes it reads, or raises."""
 
     def __init__(self, loop_pass: LoopPass, *, raises_at: str = "") -> None:
         self._loop_pass = loop_pass
@@ -39,12 +39,12 @@ class Echo:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Trio has no turns."""
+    """Trio has no passes of this kind."""
     return "asyncio"
 
 
 class LoopErrors(list[str]):
-    """What was raised, as the loop reports it."""
+    """Exceptions, as the loop reports them."""
 
     def keep(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         self.append(str(context["exception"]))

@@ -150,7 +150,7 @@ def test_writes_of_one_pass_are_encrypted_once(files: Files):
 
 
 def test_much_is_encrypted_before_the_pass_ends(files: Files):
-    """What waits unsealed is bounded, so that `congested` of the wire below is worth asking."""
+    """Unencrypted bytes are bounded, so that `congested` of the wire below means something."""
     pair = opened(files)
     pair.pipes[0].later = []
     for _ in range(100):
@@ -180,7 +180,7 @@ def test_an_end_without_close_notify_is_an_end(files: Files):
 
 
 def test_a_flood_of_key_updates_ends_the_connection(files: Files) -> None:
-    """Each demand is answered, and whoever does not read the answers would have us keep them."""
+    """Each key update is answered; for a client that does not read, the answers would pile up."""
     openssl = ctypes.CDLL(_ssl.__file__)
     if not hasattr(openssl, "SSL_key_update"):
         pytest.skip("this interpreter hides its OpenSSL")
@@ -323,7 +323,7 @@ async def test_a_dialled_handshake_that_takes_too_long_is_an_oserror(
 async def test_a_thousand_half_open_handshakes_stop_no_other_client(
     files: Files, anyio_backend_name: str
 ) -> None:
-    """The oldest give way to the newest, and who finishes a handshake is served meanwhile. On trio
+    """The oldest give way to the newest, and finished handshakes are served meanwhile. On trio
     fewer will do: there a thousand take seconds."""
     many = 1000 if anyio_backend_name == "asyncio" else 300
     refused: list[OSError] = []
@@ -357,7 +357,7 @@ async def test_a_thousand_half_open_handshakes_stop_no_other_client(
 
 
 async def test_plain_bytes_get_a_clean_end(files: Files) -> None:
-    """No reset: whoever asks in plain reads an end, and is not left waiting."""
+    """No reset: a client without TLS reads an end, and is not left waiting."""
     async with anyio.create_task_group() as tasks:
         listener = await listen(tasks, "127.0.0.1", 0, echo, tls=TlsAcceptor(files.server))
         got: list[bytes] = []

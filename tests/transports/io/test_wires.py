@@ -209,7 +209,7 @@ async def wires(
 
 
 class LoopFailures:
-    """What asyncio reports of callbacks that raised."""
+    """Exceptions of callbacks, as asyncio reports them."""
 
     def __init__(self, wires: Wires) -> None:
         self._wires = wires
@@ -319,7 +319,7 @@ async def test_abort_ends_both_ends_and_loses_what_is_unsent(wires: Wires) -> No
 
 
 async def test_a_stalled_reader_makes_the_wire_congested(wires: Wires) -> None:
-    """What waits is bounded by whoever heeds `congested`; reading on brings `uncongested`."""
+    """A session that heeds `congested` bounds unsent bytes; reading on brings `uncongested`."""
     server, client = Recorder(), Recorder()
     await wires.pair(server, client)
     client.wire.pause()
@@ -512,7 +512,7 @@ async def test_a_reset_by_the_other_end_ends_the_session_once() -> None:
 async def test_an_error_beside_an_end_leaves_the_end_in_order(
     wires: Wires, faulty_first: bool, kind: str
 ) -> None:
-    """What one pass of the loop brings is handled together, and faults stay apart all the same."""
+    """Reads of one pass of the loop are handled together, and errors stay apart."""
 
     def crash(*_: object) -> None:
         raise Crash("received")

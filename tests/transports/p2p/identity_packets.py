@@ -15,7 +15,7 @@ SIGNATURE, CERTIFICATE_HASH = 0x0A, 0x0D
 
 
 class Key:
-    """An identity that is nobody's but the test's: `seed` is any byte."""
+    """An identity of the test: `seed` is any byte."""
 
     def __init__(self, seed: int) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(bytes((seed,)) * 32)
@@ -66,7 +66,7 @@ def challenge(
     role: bytes = b"S",
     version: int = 1,
 ) -> bytes:
-    """What a node with this key answers; `shown` is the key that it shows instead."""
+    """The CHALLENGE of a node with this key; `shown` is the key that it shows instead."""
     told = {p.PUBLIC_KEY: shown or key.public, p.NONCE: nonce} | (tags or {})
     head = bytes((0x81, version))
     unsigned = head + b"".join(p.tlv(tag, value) for tag, value in sorted(told.items()))

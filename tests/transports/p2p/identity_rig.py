@@ -16,7 +16,7 @@ REFUSAL_S = 0.2
 
 
 class Door(AccessPolicy):
-    """Lets these keys into every channel, with what they may do there, and nobody else."""
+    """Grants these keys rights in every channel, and no other client."""
 
     def __init__(self, **keys: Rights) -> None:
         super().__init__({})
@@ -44,7 +44,7 @@ def challenged(line: RecordedConnection, first: bytes) -> bytes:
 
 
 def prove(line: RecordedConnection, key: Key = ALICE, first: bytes | None = None) -> list[bytes]:
-    """HELLO and AUTH; what the node says to that."""
+    """Send HELLO and AUTH; gives the packets of the node."""
     first = first or hello(key)
     return line.ask(auth(first, challenged(line, first), key))
 

@@ -1,4 +1,4 @@
-"""What is no body of the shape that is asked for is Malformed, whatever it is."""
+"""Bodies of packets: bytes of another shape are Malformed."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_connections_of_one_address_are_limited_but_not_those_of_this_machine() 
 
 
 def test_ipv6_addresses_of_one_network_count_as_one() -> None:
-    """Whoever has one has all of its /64 at hand."""
+    """One host has all addresses of a /64."""
     rig = Rig(connections_per_address_max=1)
     first = rig.connect("2001:db8::1")
     for near in ("2001:db8::2", "2001:db8::ffff:1:2:3", "2001:DB8:0:0:9::"):
@@ -120,7 +120,7 @@ def test_handshakes_of_one_ipv6_network_are_answered_as_those_of_one_address() -
 
 
 def test_of_connections_before_ready_the_oldest_is_closed() -> None:
-    """So those who say nothing, however many, keep nobody out."""
+    """So silent connections, however many, keep no client out."""
     rig = Rig(connections_before_ready_max=2)
     greeted, first, second = rig.connect(), rig.connect(), None
     greeted.ask(p.hello(b"chat/1"))
@@ -133,7 +133,7 @@ def test_of_connections_before_ready_the_oldest_is_closed() -> None:
 
 @pytest.mark.parametrize("head_bytes", [4, 5, 500])
 def test_p2p_18_nothing_large_is_kept_before_login(head_bytes: int) -> None:
-    """Without a HELLO nobody can be let in here, and none is as large as that."""
+    """Every client needs a HELLO here, and none is as large as that."""
     line = Rig(default_channel="").connect()
     size = MIB // 2
     line.feed((size.to_bytes(4, "big") + p.put(1, bytes(1000)))[:head_bytes])

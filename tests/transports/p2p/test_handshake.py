@@ -131,7 +131,7 @@ def test_the_transcript_of_worked_packets() -> None:
 
 
 def test_a_challenge_without_its_signature_is_otherwise_the_same() -> None:
-    """PS-01: wherever it stands, and with tags that nobody knows."""
+    """PS-01: at any place, and with unknown tags."""
     head, signature = b"\x81\x01", tlv(0x0A, SIGNATURE)
     others = [tlv(0x02, KEY), tlv(0x03, NONCE), tlv(0x99, b"unknown"), tlv(0x98, b"")]
     for place in range(len(others) + 1):

@@ -1,4 +1,4 @@
-"""The node's side of HELLO, CHALLENGE, AUTH, READY: who gets in, and every attack on it (PS-01).
+"""The node's side of HELLO, CHALLENGE, AUTH, READY: login, and every attack on it (PS-01).
 
 On recorded wires, in virtual time; the client's half is `tests.transports.p2p.identity_packets`.
 """

@@ -122,7 +122,7 @@ def test_3b_another_certificate_is_refused(seen: p.Tags) -> None:
 
 
 def test_3b_a_certificate_that_the_node_does_not_show_is_refused() -> None:
-    """Somebody who ends TLS in front of the node is somebody in between."""
+    """A proxy that ends TLS in front of the node is a man in the middle."""
     server = rig()
     server.node.services.certificate_hash = HASH
     line, first = server.connect(), hello(tags={CERTIFICATE_HASH: HASH})
@@ -133,7 +133,7 @@ def test_3b_a_certificate_that_the_node_does_not_show_is_refused() -> None:
 
 
 def test_3b_a_new_certificate_does_not_break_handshakes_in_progress() -> None:
-    """What counts is the certificate that the connection was shown."""
+    """The certificate that the connection was shown counts."""
     server = rig()
     line, first = _secured(server), hello(tags={CERTIFICATE_HASH: HASH})
     server.node.services.certificate_hash = OTHER_HASH

@@ -492,11 +492,11 @@ def test_any_records_come_back(data: bytes, more: st.DataObject) -> None:
 
 
 class TestAgainstTheStandardLibrary:
-    """The fast path and the judge, against a reading by `json` (RLA-15, RLA-16)."""
+    """The fast path and the fallback, against a reading by `json` (RLA-15, RLA-16)."""
 
     @staticmethod
     def verdict(payload: bytes) -> str:
-        """How the standard library would have it: closed, refused, or taken."""
+        """The outcome by the standard library: closed, refused, or accepted."""
         duplicates = []
 
         def note(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a RustLog client may have the node keep for it: small requests with large answers."""
+"""Bounds of memory for a RustLog client: small requests with large answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RustLog says of many things at once fits into a frame."""
+"""Responses of RustLog about many things at once fit into a frame."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ EXAMPLES = [
 
 
 def decoded(wire: bytes, limits: ReplyLimits | None = None) -> tuple[list[Reply], str | None]:
-    """What a client makes of the bytes in one piece; byte by byte it is the same."""
+    """The replies in the bytes in one piece; byte by byte they are the same."""
     whole, single = ReplyDecoder(limits), ReplyDecoder(limits)
     found = whole.feed(wire)
     pieces = [reply for byte in wire for reply in single.feed(bytes((byte,)))]

@@ -148,7 +148,7 @@ ACCEPTED: list[tuple[str, str, Command]] = [
 
 
 def read(wire: bytes, limits: S3pLimits = LIMITS) -> tuple[list[Command], S3pError | None]:
-    """What a decoder makes of the bytes in one piece; byte by byte it is the same."""
+    """The commands in the bytes in one piece; byte by byte they are the same."""
     whole, single = Decoder(limits), Decoder(limits)
     found = whole.feed(wire)
     pieces = [command for byte in wire for command in single.feed(bytes((byte,)))]

@@ -1,4 +1,4 @@
-"""An S3P connection, and a node that answers as the test says: order, waiting, limits, endings."""
+"""An S3P connection and a scripted node: order, waiting, limits, endings."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_s3a_26_an_end_while_a_read_waits_ends_the_wait_and_answers_the_rest() -
 
 
 def test_s3p_40_s3a_30_an_end_behind_a_read_in_flight() -> None:
-    """What there is the client gets, also behind a commit that is not done, or from the disk."""
+    """The client gets existing records, also behind an unfinished commit, or from the disk."""
     line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000))
     line.asked()

@@ -1,4 +1,4 @@
-"""What it costs to read S3P, counted in bytes that are moved and lines that are run, not in time.
+"""The cost of reading S3P, counted in bytes that are moved and lines that are run, not in time.
 
 However a command trickles in, each of its bytes is moved a few times and no more.
 """
@@ -27,14 +27,14 @@ FILES = {module.__file__ for module in (fast_parser, parser, scanner)}
 
 
 class Moved:
-    """How many bytes were put from one place to another, or looked through."""
+    """Counts the bytes that were copied or scanned."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
 
 class WeighedInput(InputBuffer):
-    """Counts what becomes its data, and what it keeps apart."""
+    """Counts the bytes of its data, and those it keeps apart."""
 
     def __init__(self, moved: Moved) -> None:
         self._moved = moved

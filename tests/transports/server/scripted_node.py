@@ -1,4 +1,4 @@
-"""A node that answers as the test says: what connections ask is kept until then."""
+"""A scripted node: it keeps requests of connections until the test answers them."""
 
 from __future__ import annotations
 

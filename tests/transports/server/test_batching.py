@@ -1,4 +1,4 @@
-"""What several connections ask of a cell in one pass of the loop is handed over, whatever fails."""
+"""Batches of several connections for one cell, and errors while they are submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What connections count by protocol, and which requests they time."""
+"""Counters of connections by protocol, and the requests that are timed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def timed(traffic: ProtocolStats) -> tuple[int, float]:
 
 
 class Held:
-    """A rig whose cells answer when the test says so: a batch goes to its cell in `release`."""
+    """A rig whose cells answer late: a batch goes to its cell in `release`."""
 
     def __init__(self) -> None:
         self.rig = Rig()

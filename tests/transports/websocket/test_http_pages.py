@@ -41,7 +41,7 @@ def request(line: str, *fields: str, body: bytes = b"", host: str = "127.0.0.1:7
 
 
 def answer_to(wire: bytes, cuts: list[int] | None = None, site: Site | None = SITE) -> bytes:
-    """What a listener says to these bytes, in pieces; it closes behind an answer."""
+    """The answer of a listener to these bytes, in pieces; it closes behind it."""
     framing = ServerFraming(PACKET_MAX, ORIGINS, site)
     edges = sorted({0, *(cut % len(wire) for cut in cuts or ()), len(wire)})
     for start, end in pairwise(edges):
