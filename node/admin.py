@@ -204,9 +204,9 @@ def _channel(name: bytes, sources: StatusSources) -> ChannelInfo:
     if isinstance(behaviour, Channel):
         return behaviour.info
     # Passivated: its messages are in the store, and it has no consumers.
-    kept = sources.store.partition_usage(name)
-    mode = (kept.mode or Mode.PAIR).name.lower()
-    return ChannelInfo(name, mode, kept.messages, kept.bytes, kept.keys, 0, 0, 0)
+    usage = sources.store.partition_usage(name)
+    mode = (usage.mode or Mode.PAIR).name.lower()
+    return ChannelInfo(name, mode, usage.messages, usage.bytes, usage.keys, 0, 0, 0)
 
 
 def _wire(sources: StatusSources) -> TrafficInfo:
@@ -230,7 +230,7 @@ def _export(request: ExportRequest, client: Admission, sources: StatusSources) -
     cell = sources.scheduler.cells.get(request.channel)
     may_export = client.join.rights & MAY_EXPORT == MAY_EXPORT
     if cell is None or client.channel != request.channel or not may_export:
-        raise NotAllowed("only who is in the channel, with the rights admin and get, may export it")
+        raise NotAllowed("only a client of the channel with the rights admin and get may export it")
     if cell.refusal is not None:
         raise ERRORS[cell.refusal]
     if not isinstance(cell.behaviour, Channel):
@@ -244,7 +244,7 @@ def _export(request: ExportRequest, client: Admission, sources: StatusSources) -
 
 def _export_page(
     rows: Iterator[tuple[StoredMessage, int]],
-    terms_of: Callable[[int], tuple[float, bytes]],
+    attributes_of: Callable[[int], tuple[float, bytes]],
     bytes_max: int,
 ) -> Iterator[Exported]:
     """At least one message; two halves, so that the last one never makes it too much."""
@@ -254,7 +254,9 @@ def _export_page(
         head = MESSAGE_BYTES + (len(origin.reason.encode()) if origin is not None else 0)
         data = row.data if head + len(row.data) <= half else None
         size += head + len(data or b"")
-        terms = terms_of(row.id)
-        yield Exported(row.id, row.key, row.ttl, row.expires_at, attempts, origin, data, *terms)
+        attributes = attributes_of(row.id)
+        yield Exported(
+            row.id, row.key, row.ttl, row.expires_at, attempts, origin, data, *attributes
+        )
         if size >= half:
             return

@@ -44,7 +44,6 @@ class ChannelRule:
 class StreamRule:
     """Settings of the streams that match a shell pattern; None: the node's default.
 
-
     Records go when they are older than `age` seconds, and the oldest when there are more than
     `bytes`.
     """
@@ -68,7 +67,6 @@ class StreamRule:
 
 class RuleTable(Generic[T]):
     """Settings by name: those of the first rule that matches, else `others`.
-
 
     `durability` holds where no rule sets another; no rule can add to MEMORY.
     """

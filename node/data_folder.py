@@ -182,10 +182,10 @@ class OfflineStore:
 
     def load(self, name: bytes) -> Snapshot | Fault:
         """The stored messages of a channel."""
-        kept = self._store.load(name)
-        if not isinstance(kept, Deferred):
-            return kept
-        return self._finished(kept) or Fault.UNREADABLE
+        snapshot = self._store.load(name)
+        if not isinstance(snapshot, Deferred):
+            return snapshot
+        return self._finished(snapshot) or Fault.UNREADABLE
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Fault | None:
         """Keep changes; on the disk when this returns None."""

@@ -70,7 +70,6 @@ INSTANCES = 1024
 class Node:
     """A node. `async with Node(config) as node` runs it; leaving the block drains it.
 
-
     `rng`, `clock` and `entropy` (so many unpredictable bytes, for keys and nonces) are for tests:
     with the same ones and the same input a node does the same.
     """
@@ -384,12 +383,12 @@ class Node:
             case _:
                 raise AssertionError(f"{listener} makes no sessions")
 
-    def _spawn(self, name: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
-        if isinstance(kept, LogSnapshot):
-            return self._streams.spawn(name, kept)
+    def _spawn(self, name: bytes, snapshot: CellSnapshot, ports: dict[Port, Attach]) -> Behaviour:
+        if isinstance(snapshot, LogSnapshot):
+            return self._streams.spawn(name, snapshot)
         settings = self._channel_rules.settings(name)
-        mailbox = self.peer_services.spawn(name, kept, guests, settings, self._channels)
-        return mailbox or Channel(name, kept, guests, settings, self._channels)
+        mailbox = self.peer_services.spawn(name, snapshot, ports, settings, self._channels)
+        return mailbox or Channel(name, snapshot, ports, settings, self._channels)
 
     def _submit_one(self, name: bytes, message: CellMessage) -> None:
         self.scheduler.submit(name, Batch(None, [message]), self.clock.now())

@@ -1,6 +1,5 @@
 """One pass of the event loop: its reads are handled together, then their answers are written.
 
-
 Reading fifty sockets first, then running the same code fifty times, then writing fifty times keeps
 the processor's caches warm: measured against a call for each read, twice the requests a second at
 one request per read, and replies to several connections leave in one write each.

@@ -139,6 +139,6 @@ def is_channel_name(channel: bytes) -> bool:
     return 0 < length <= NAME_BYTES_MAX and not channel.startswith(RESERVED)
 
 
-def _keep_alive_ms(asked: int | None, settings: LoginSettings) -> int:
-    wanted = settings.keep_alive_ms if asked is None else asked
+def _keep_alive_ms(requested: int | None, settings: LoginSettings) -> int:
+    wanted = settings.keep_alive_ms if requested is None else requested
     return max(KEEP_ALIVE_MS_MIN, min(wanted, KEEP_ALIVE_MS_MAX))

@@ -18,7 +18,6 @@ _RUN_MIN = 8
 class Upgrade(msgspec.Struct, frozen=True):
     """Facts known before the first packet: from a WebSocket's path and headers; none on TCP.
 
-
     `hello`: True where the subprotocol promises a HELLO, False where it promises none.
     """
 
@@ -92,7 +91,6 @@ class LengthPrefixed:
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` is set if the stream broke after them.
 
-
         A bad length is refused as soon as its four bytes are there, before any byte of the body
         is kept (P2P-18, PA-24, PA-34, RL-02).
         """
@@ -150,8 +148,8 @@ class LengthPrefixed:
         end = count * stride
         if count < _RUN_MIN or not 0 < size <= self._frame_size_max:
             return [], 0
-        for place in (3, 2, 1, 0):
-            if data[place:end:stride] != data[place : place + 1] * count:
+        for index in (3, 2, 1, 0):
+            if data[index:end:stride] != data[index : index + 1] * count:
                 return [], 0
         run = struct.iter_unpack(f"4x{size}s", memoryview(data)[:end])
         return [packet for (packet,) in run], end

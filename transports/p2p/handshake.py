@@ -224,7 +224,6 @@ def decode_challenge(raw: bytes) -> Challenge:
 def transcript(hello: bytes, unsigned: bytes) -> bytes:
     """The 32 bytes that both sides sign, of a HELLO and a CHALLENGE without its signature (PS-01).
 
-
     Whole packets with their type byte, as they were sent, without the length of TCP.
     """
     parts = [b"p2pbuf auth v1\0"]

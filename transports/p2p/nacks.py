@@ -147,7 +147,6 @@ def decode_refused(refused: Refused) -> RequestError:
 def correlation_number(refused: Refused) -> int | None:
     """The number of the refused request: a PUT's key, an Admin's request id, else a message id.
 
-
     None where the packet type has no correlation (LIST, CREDIT) or the NACK left it out.
     """
     size = _CORRELATION_BYTES.get(refused.packet_type, 0)

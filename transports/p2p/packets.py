@@ -351,7 +351,7 @@ ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Ack: lambda ack: _ID.pack(MSG_ACK, ack.id),
     Get: lambda get: _ID.pack(GET, get.id),
     GetAck: lambda ack: _ID.pack(GET_ACK, ack.id) + ack.data,
-    List: lambda asked: _RANGE.pack(LIST, asked.limit, asked.start, asked.end),
+    List: lambda request: _RANGE.pack(LIST, request.limit, request.start, request.end),
     ListAck: _encode_list_ack,
     Nack: _encode_nack,
     Touch: lambda touch: _ID_MS.pack(TOUCH, touch.id, touch.ms),

@@ -123,7 +123,7 @@ class RustlogProtocol:
         self._settings = settings
         self._metrics = metrics
         self.decoder = Decoder(settings.limits)
-        # A command record is told by its header, which RustLog has no field for.
+        # A command record has a header, which RustLog has no field for.
         size = settings.limits.record_bytes_max
         self._filter = m.RecordFilter(commands=False, body_bytes_max=size)
         self._creates_topic = False

@@ -1,6 +1,5 @@
 """The decoder of RustLog payloads that the fast path rejects: a request, an error, or not JSON.
 
-
 Nothing is built of what is ignored, so a frame of ten megabytes costs no more than reading it.
 """
 

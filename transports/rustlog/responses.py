@@ -57,11 +57,11 @@ def out_of_range(offset: int, failed: StreamFailed) -> r.Error:
     return r.Error(r.OFFSET_OUT_OF_RANGE, f"Offset {offset} out of range", details)
 
 
-def lags_of(places: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
+def lags_of(partitions: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
     """The lag of each group, in the order of topics, partitions and groups."""
     lags = [
-        Lag(*places[place], group.decode(errors="replace"), max(found.info.tail - offset, 0))
-        for place, found in answers.items()
+        Lag(*partitions[index], group.decode(errors="replace"), max(found.info.tail - offset, 0))
+        for index, found in answers.items()
         if isinstance(found, StreamDescription)
         for group, offset in found.info.groups.items()
     ]
@@ -85,10 +85,10 @@ def topic_described(topic: str, count: int, used: Sequence[int], answers: Answer
     """A DescribeTopicResponse: `used` are the partitions that were asked, in the order of
     `answers`; the others have never had a record (3h)."""
     rows = [r.PartitionRow(each, 0, 0, 1) for each in range(count)]
-    for place, found in answers.items():
+    for index, found in answers.items():
         if isinstance(found, StreamDescription):
             row = (found.info.tail, found.info.trim_point, found.info.segments)
-            rows[used[place]] = r.PartitionRow(used[place], *row)
+            rows[used[index]] = r.PartitionRow(used[index], *row)
         elif found is not Code.UNKNOWN_STREAM:
             return encode_response(error_of(found))
     return encode_response(r.DescribeTopicResponse(topic, rows))

@@ -165,8 +165,8 @@ class FastParser:
         after = at + 1 + 2 * _OPTIONS[parts[at]]
         if after >= len(parts):
             return 0
-        for place in range(at + 1, after, 4):
-            key_head, key, value_head, value = parts[place : place + 4]
+        for index in range(at + 1, after, 4):
+            key_head, key, value_head, value = parts[index : index + 4]
             if key_head != _WORDS[len(key)] or value_head != _WORDS[len(value)]:
                 return 0
             schema.option(key).read(options, value, self._limits)

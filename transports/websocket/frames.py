@@ -219,8 +219,8 @@ class Frames:
     def _frame_masked(self, packets: list[bytes]) -> bytes:
         keys = self._entropy(4 * len(packets))
         parts: list[bytes] = []
-        for place, packet in enumerate(packets):
-            key = keys[4 * place : 4 * place + 4]
+        for index, packet in enumerate(packets):
+            key = keys[4 * index : 4 * index + 4]
             parts += (_header(len(packet), _MASKED), key, apply_mask(packet, key))
         return b"".join(parts)
 

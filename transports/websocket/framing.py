@@ -109,12 +109,12 @@ class ServerFraming(_Handshake):
             raise UpgradeRefused(400, "not a WebSocket request")
         (request,) = events
         assert isinstance(request, Request)
-        asked = http.read_request(request, self._origins)
+        upgrade = http.read_request(request, self._origins)
         response = core.accept(request)
         if response.status_code != 101:
             raise UpgradeRefused(response.status_code, response.reason_phrase)
         self._out = response.serialize()
-        self._open(Upgrade(asked.channel, core.subprotocol == http.HELLO, asked.token))
+        self._open(Upgrade(upgrade.channel, core.subprotocol == http.HELLO, upgrade.token))
 
 
 class ClientFraming(_Handshake):
@@ -184,5 +184,5 @@ class ClientFraming(_Handshake):
         self._handshake.receive_data(head)
         subprotocol = http.HELLO if self._asked.hello else http.BARE
         if self._handshake.handshake_exc or self._handshake.subprotocol != subprotocol:
-            raise UpgradeRefused(502, "not the WebSocket that was asked for")
+            raise UpgradeRefused(502, "not the requested WebSocket")
         return True

@@ -61,23 +61,22 @@ class PageRequest(msgspec.Struct, frozen=True):
 def read_page_request(head: bytes) -> PageRequest | None:
     """The page that a complete head requests; None: a WebSocket, or a request for its handshake.
 
-
     Raises UpgradeRefused for what is no request.
     """
     line = _REQUEST.match(head)
     if line is None:
         return None
     method, path = line[1].decode(), line[2].decode()
-    fields, place = [], line.end()
-    while field := _FIELD.match(head, place):
+    fields, at = [], line.end()
+    while field := _FIELD.match(head, at):
         fields.append((field[1].decode().lower(), field[2].decode("latin-1").rstrip(" \t")))
-        place = field.end()
+        at = field.end()
     is_upgrade = any(name in ("upgrade", "sec-websocket-key") for name, _ in fields)
     if is_upgrade or path.startswith(CHANNELS):
         return None
     if len(head) > HEAD_BYTES_MAX:
         raise UpgradeRefused(431, "the header is too long")
-    if head[place:] != b"\r\n":
+    if head[at:] != b"\r\n":
         raise UpgradeRefused(400, "not an HTTP request")
     request = PageRequest(method, path.partition("?")[0], fields)
     return msgspec.structs.replace(request, body_bytes=_body_bytes(request))

@@ -47,19 +47,19 @@ class JobRequests:
 
     def answered(self, reply: JobReply | Failed) -> bytes | None:
         """The packet that answers a request; None for one that is over."""
-        asked = reply.request if isinstance(reply, Failed) else reply
-        if not isinstance(asked, JobRequest | JobReply):
+        answered = reply.request if isinstance(reply, Failed) else reply
+        if not isinstance(answered, JobRequest | JobReply):
             raise AssertionError(f"{reply} answers no request about jobs")
-        operation = self._in_flight.pop(asked.number, None)
+        operation = self._in_flight.pop(answered.number, None)
         if operation is None:
             return None
         self._reads -= operation in READS
         if isinstance(reply, Failed):
-            return _refusal(asked.number, reply.code, reply.delay_ms)
+            return _refusal(answered.number, reply.code, reply.delay_ms)
         body = answer_body(reply)
         if len(body) > self._part_bytes:
-            return _refusal(asked.number, Code.TOO_LARGE_FOR_PEER)
-        return p.encode(p.JobsReply(asked.number, operation, body))
+            return _refusal(answered.number, Code.TOO_LARGE_FOR_PEER)
+        return p.encode(p.JobsReply(answered.number, operation, body))
 
     def _take(self, packet: p.Jobs) -> JobRequest | bytes:
         number = packet.request_id

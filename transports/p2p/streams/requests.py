@@ -124,27 +124,27 @@ class StreamRequests:
                 pass
             case _:
                 raise AssertionError(f"{reply} answers no request of a stream")
-        asked = self._forget(number)
-        if asked is None:
+        pending = self._forget(number)
+        if pending is None:
             return []
         if isinstance(reply, Failed):
             return [self._refusal(number, reply.code, reply.delay_ms)]
         if isinstance(reply, m.StreamFailed):
             return [self._refusal(number, reply.code)]
-        return self._parts(number, asked.operation, _body(reply))
+        return self._parts(number, pending.operation, _body(reply))
 
     def stop_waiting(self) -> None:
         """The other end sends nothing more: reads that wait are cancelled."""
-        for number in [number for number, asked in self._in_flight.items() if asked.waits]:
+        for number in [number for number, pending in self._in_flight.items() if pending.waits]:
             self._cancel(number)
 
     def leave(self) -> list[bytes]:
         """The connection is gone. Gives the cells that may still look for records for it, once."""
-        reads = [asked for asked in self._in_flight.values() if asked.operation in WAITING]
+        reads = [pending for pending in self._in_flight.values() if pending.operation in WAITING]
         self._in_flight.clear()
         self._batches.clear()
         self._answer_bytes = 0
-        return list(dict.fromkeys(asked.cell for asked in reads))
+        return list(dict.fromkeys(pending.cell for pending in reads))
 
     def _take(self, packet: p.Stream) -> list[bytes]:
         try:
@@ -176,17 +176,17 @@ class StreamRequests:
 
     def _take_read(self, number: int, read: b.ReadBody) -> None:
         start = _start(read)
-        asked = _Request(Operation.READ, stream_cell(read.stream))
-        asked.waits = read.wait_ms > 0
-        asked.reserved = self._granted(read.bytes_max)
-        wait_until = self._now() + read.wait_ms / 1000 if asked.waits else 0.0
-        self._in_flight[number] = asked
-        self._answer_bytes += asked.reserved
-        self._ask(asked.cell, m.Read(number, start, read.count, asked.reserved, wait_until), 0)
+        pending = _Request(Operation.READ, stream_cell(read.stream))
+        pending.waits = read.wait_ms > 0
+        pending.reserved = self._granted(read.bytes_max)
+        wait_until = self._now() + read.wait_ms / 1000 if pending.waits else 0.0
+        self._in_flight[number] = pending
+        self._answer_bytes += pending.reserved
+        self._ask(pending.cell, m.Read(number, start, read.count, pending.reserved, wait_until), 0)
 
-    def _granted(self, asked: int) -> int:
+    def _granted(self, wanted: int) -> int:
         left = ANSWERS_BYTES_MAX - self._answer_bytes
-        return max(min(asked, READ_BYTES_MIN), min(asked, READ_BYTES_MAX, left))
+        return max(min(wanted, READ_BYTES_MIN), min(wanted, READ_BYTES_MAX, left))
 
     def _ask(self, cell: bytes, request: StreamRequest, size: int) -> None:
         requests, before = self._batches.get(cell, ([], 0))
@@ -195,21 +195,21 @@ class StreamRequests:
 
     def _cancel(self, number: int) -> None:
         """Only a read can be cancelled: other requests are carried out."""
-        asked = self._in_flight.get(number)
-        if asked is not None and asked.operation is Operation.READ:
+        pending = self._in_flight.get(number)
+        if pending is not None and pending.operation is Operation.READ:
             self._forget(number)
-            self._ask(asked.cell, m.CancelRead(number), 0)
+            self._ask(pending.cell, m.CancelRead(number), 0)
 
     def _forget(self, number: int) -> _Request | None:
-        asked = self._in_flight.pop(number, None)
-        if asked is not None:
-            self._answer_bytes -= asked.reserved
-        return asked
+        pending = self._in_flight.pop(number, None)
+        if pending is not None:
+            self._answer_bytes -= pending.reserved
+        return pending
 
-    def _list(self, asked: b.ListBody) -> bytes:
-        wanted = asked.limit if self._rights_in is None else LISTED_MAX
-        names = self._directory.names(asked.prefix, asked.after, wanted + 1)
-        page, more = self._page(names, _itself, asked.limit)
+    def _list(self, body: b.ListBody) -> bytes:
+        wanted = body.limit if self._rights_in is None else LISTED_MAX
+        names = self._directory.names(body.prefix, body.after, wanted + 1)
+        page, more = self._page(names, _itself, body.limit)
         return msgspec.msgpack.encode(b.NamesBody(page, more))
 
     def _page(
@@ -219,16 +219,16 @@ class StreamRequests:
             return rows[:limit], len(rows) > limit
         return listed(rows, name_of, limit, self._rights_in)
 
-    def _list_topics(self, asked: b.ListTopicsBody) -> bytes:
+    def _list_topics(self, body: b.ListTopicsBody) -> bytes:
         topics = self._directory
-        if asked.topic is not None:
-            self._check(Operation.LIST_TOPICS, asked.topic)
-            partitions = topics.partitions(asked.topic)
-            found = [] if partitions is None else [(asked.topic, partitions)]
+        if body.topic is not None:
+            self._check(Operation.LIST_TOPICS, body.topic)
+            partitions = topics.partitions(body.topic)
+            found = [] if partitions is None else [(body.topic, partitions)]
             return msgspec.msgpack.encode(b.TopicsBody(found, more=False))
-        later = (each for each in topics.topics() if each[0] > asked.after)
-        wanted = asked.limit if self._rights_in is None else LISTED_MAX
-        page, more = self._page(list(islice(later, wanted + 1)), _topic_name, asked.limit)
+        later = (each for each in topics.topics() if each[0] > body.after)
+        wanted = body.limit if self._rights_in is None else LISTED_MAX
+        page, more = self._page(list(islice(later, wanted + 1)), _topic_name, body.limit)
         return msgspec.msgpack.encode(b.TopicsBody(page, more))
 
     def _parts(self, number: int, operation: Operation, body: bytes) -> list[bytes]:
@@ -268,7 +268,7 @@ def _start(read: b.ReadBody) -> Seek:
         case b.ReadBody(id=Position() as position, timestamp=None):
             return Seek(SeekBy.ID, id=position)
         case _:
-            raise Malformed("a read begins at one place")
+            raise Malformed("a read begins at one position")
 
 
 def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, StreamRequest]:
@@ -295,8 +295,8 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
             commit = read_body(body, b.CommitBody)
             return stream_cell(commit.stream), m.CommitOffset(number, commit.group, commit.offset)
         case Operation.COMMITTED:
-            asked = read_body(body, b.CommittedBody)
-            return stream_cell(asked.stream), m.GetGroupOffset(number, asked.group)
+            committed = read_body(body, b.CommittedBody)
+            return stream_cell(committed.stream), m.GetGroupOffset(number, committed.group)
         case Operation.CREATE_TOPIC:
             topic = read_body(body, b.CreateTopicBody)
             return TOPICS, m.CreateTopic(number, _topic(topic.topic), topic.partitions)
@@ -307,7 +307,7 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
             name, request = state_request(number, operation, body)
             return state_cell(name), request
         case Operation.READ | Operation.LIST | Operation.LIST_TOPICS | Operation.CANCEL:
-            raise AssertionError(f"{operation.name} is not asked so")
+            raise AssertionError(f"{operation.name} makes no request here")
         case _:
             assert_never(operation)
 
