@@ -14,8 +14,8 @@ from millpond.transports.websocket.http_pages import Form, Page, Site
 HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
 SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"
 SCRIPTS = (
-    *("chat", "elements", "frame", "home", "login", "msgpack", "p2p", "people", "rows", "sheets"),
-    *("talk", "timeline", "words"),
+    *("chat", "conversation", "elements", "format", "frame", "home", "login", "msgpack", "p2p"),
+    *("peer_list", "rows", "sheets", "timeline"),
 )
 FILES = {
     "/": ("index.html", HTML),
@@ -58,7 +58,7 @@ def _log_in(login: WebLogin, body: bytes) -> Page:
     """A session's token for a link's secret."""
     token = login.exchange(body.decode("ascii", "replace"))
     if token is None:
-        text = b"this link was used, or its time is over\n"
+        text = b"this link was used already or has expired\n"
         return Page(text, "text/plain; charset=utf-8", _SECRET, HTTPStatus.FORBIDDEN)
     return Page(msgspec.json.encode({"token": token}), JSON, _SECRET)
 

@@ -61,7 +61,7 @@ async def test_what_one_writes_the_other_reads(
     await tab.until(sees("hello bob", "are you there?", "I am"))
     assert await tab.text("#news") == "bob: I am"
     await other.until(fates("Read"))
-    await tab.until("document.getElementById('talk-presence').innerText === 'Here'")
+    await tab.until("document.getElementById('talk-presence').innerText === 'Online'")
     assert other.errors == []
 
 

@@ -1,4 +1,4 @@
-// The page: a board of notes that all windows share, and the state behind it as a table.
+// The page of a shared state: a board of notes, and the state behind it as a table.
 
 import { SharedState } from "./shared.js";
 

@@ -1,5 +1,5 @@
-// A state shared over HTTP: what the events of a stream make, kept up to date, and written to.
-// Only fetch is needed; `follow` reads server-sent events by itself, so that a token can go along.
+// A shared state over HTTP: the materialized events of a stream, kept up to date, and writes to it.
+// Only fetch is needed; `follow` reads server-sent events by itself, so that it can send a token.
 
 const RETRY_MS = [250, 500, 1000, 2000, 5000];
 const SILENT_MS = 40_000;

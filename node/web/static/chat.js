@@ -1,15 +1,15 @@
-// The page: which conversation is open, what is written in it, and how it stands with the node.
+// The chat page: the open conversation, the draft, and the connection to the node.
 
 import { announce, byId } from "./elements.js";
 import { Frame } from "./frame.js";
 import { Home } from "./home.js";
 import * as login from "./login.js";
 import { Lost, Refused } from "./p2p.js";
-import { People, byNews } from "./people.js";
+import { People, byNews } from "./peer_list.js";
 import { addPeer, showOurselves, showPeer } from "./sheets.js";
-import { Talk, isUnknown } from "./talk.js";
+import { Talk, isUnknown } from "./conversation.js";
 import { Timeline } from "./timeline.js";
-import { count, refusal } from "./words.js";
+import { count, refusal } from "./format.js";
 
 const LOOK_MS = 4_000;
 const NEWS_MS = 150;
@@ -315,7 +315,7 @@ const { token, isStale } = await login.session();
 if (token) {
   new Page(token).run();
 } else if (isStale) {
-  Frame.showLogin("This link was used, or its time is over. Ask your node for a new one:");
+  Frame.showLogin("This link was used already or has expired. Ask your node for a new one:");
 } else {
-  Frame.showLogin("This page opens with a link that your node gives out:");
+  Frame.showLogin("This page opens with a link from your node:");
 }

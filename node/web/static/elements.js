@@ -1,4 +1,4 @@
-// Elements of the page. Text is only ever a text node: what peers write is never read as markup.
+// Elements of the page. Text is always a text node: messages of peers are never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const LINK = /https?:\/\/[^\s<>"']+[^\s<>"'.,:;!?)\]}]/g;

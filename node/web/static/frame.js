@@ -1,7 +1,7 @@
-// Everything around the conversations: banner, heads, where one writes, the address, narrow screens.
+// The layout around a conversation: banner, headers, composer, address, narrow screens.
 
 import { announce, avatar, byId, icon, make } from "./elements.js";
-import { count, presence } from "./words.js";
+import { count, presence } from "./format.js";
 
 const TITLE = "Millpond";
 const TEXT_BYTES_MAX = 32 * 1024;
@@ -242,7 +242,7 @@ export class Frame {
 
 function hindrance(chat) {
   if (chat.trust !== "trusted") {
-    return ["This key is not confirmed, so nothing is sent to it. Its words are under Details.", "alert"];
+    return ["This key is not confirmed, so nothing is sent to it. Compare the safety words under Details.", "alert"];
   }
   if (chat.waiting && Date.now() - chat.last.at > SEALED_MS) {
     const what = count(chat.waiting, "message");

@@ -1,4 +1,4 @@
-// Our own node, as the page needs it: a connection that comes back, and what can be asked of it.
+// The user's own node: a reconnecting connection, and the requests to it.
 
 import { Lost, PEERS, STREAM, code, connect } from "./p2p.js";
 

@@ -1,5 +1,5 @@
 // The session of this browser: a link's secret becomes a token, once; the token stays in the tab,
-// or in the browser if somebody wants that.
+// or in the browser if the user asks for that.
 
 const NAME = "millpond.session";
 const SECRET = /^#(mpw1\.[A-Za-z0-9_-]{20,})$/;

@@ -1,4 +1,4 @@
-// MessagePack, as far as packets of a node have it: bodies are maps of what is below.
+// MessagePack, the part that packets of a node use: bodies are maps of the types below.
 //
 // Integers beyond 2^53 come out as bigint; bin and str as Uint8Array and string; a map as a Map
 // only if a key is no string (names of groups are bytes), else as a plain object.

@@ -1,7 +1,7 @@
-// What a conversation looks like, row by row: days, messages, notes, and where the new ones begin.
+// The rows of a conversation: days, messages, notices, and the mark of the first new message.
 
 import { icon, linked, make, unseen } from "./elements.js";
-import { STATES, clock, day, dayOf, exactly } from "./words.js";
+import { STATES, clock, day, dayOf, exactly } from "./format.js";
 
 const TOGETHER_MS = 5 * 60_000;
 const DELAYED_MS = 2 * 60_000;
@@ -92,7 +92,7 @@ function when(item) {
     parts.push(make("time", { ...came, title: exactly(item.at) }, `came ${clock(item.at)}`));
   }
   if (item.late) {
-    parts.push(make("span", { title: "Later messages were shown before it" }, "out of order"));
+    parts.push(make("span", { title: "Later messages were displayed first" }, "out of order"));
   }
   return parts;
 }
@@ -115,6 +115,6 @@ function failure(item) {
     { class: "failure" },
     make("span", {}, item.error),
     make("button", { type: "button", "data-retry": item.uuid }, "Try again"),
-    make("button", { type: "button", "data-drop": item.uuid }, "Take back"),
+    make("button", { type: "button", "data-drop": item.uuid }, "Discard"),
   );
 }

@@ -1,14 +1,14 @@
-// What opens above the page: who somebody is, who we are, and a new peer.
+// Dialogs: the details of a peer, the own identity, and a new peer.
 
 import { avatar, byId, icon, make } from "./elements.js";
 import * as login from "./login.js";
 import { Refused } from "./p2p.js";
-import { count, presence, refusal } from "./words.js";
+import { count, presence, refusal } from "./format.js";
 
 const TRUST = {
   trusted: "Trusted: you confirmed this key.",
-  pinned: "Seen first, not confirmed yet: compare the words below with your peer.",
-  revoked: "Revoked: nothing from this key is taken any more.",
+  pinned: "Pinned on first contact, not confirmed yet: compare the safety words below with your peer.",
+  revoked: "Revoked: messages from this key are rejected.",
 };
 
 function open(title, ...children) {
@@ -29,13 +29,13 @@ export function showPeer(peer) {
       make("p", {}, presence(peer.here, peer.seen_at)),
     ),
     make("p", { class: `trust is-${peer.trust}` }, icon(peer.trust === "trusted" ? "checks" : "alert"), TRUST[peer.trust] ?? peer.trust),
-    words("Compare these words with your peer, in person or on the phone. They are the same at both ends if nobody is in between.", peer.words),
+    words("Compare these words with your peer, in person or on the phone. If they match, nobody is intercepting the connection.", peer.words),
     facts([
       ["Fingerprint", code(peer.fingerprint)],
       ["Peer id", code(peer.id)],
       ["Addresses", list(peer.addresses)],
       ["Relays", list(peer.relays)],
-      ["Waiting here", count(peer.queued, "letter")],
+      ["Waiting here", count(peer.queued, "message")],
     ]),
   );
 }
@@ -52,9 +52,9 @@ export function showOurselves(who, onLeave) {
   });
   open(
     "You",
-    words("Your words, for your peers to compare.", who.words),
+    words("Your safety words, for your peers to compare.", who.words),
     make("h3", {}, "Your card"),
-    make("p", { class: "hint" }, "Give this line to whoever shall be able to write to you. It holds no secret."),
+    make("p", { class: "hint" }, "Give this line to people who want to write to you. It contains no secret."),
     copyable(who.card),
     facts([
       ["Fingerprint", code(who.fingerprint)],
@@ -64,7 +64,7 @@ export function showOurselves(who, onLeave) {
     ]),
     make("h3", {}, "This browser"),
     make("label", { class: "choice", for: "stay" }, stay, "Stay logged in when the tab is closed"),
-    make("p", { class: "hint" }, "A login holds for 30 days. Your keys never leave your node."),
+    make("p", { class: "hint" }, "A login lasts 30 days. Your keys never leave your node."),
     leave,
   );
 }
@@ -77,11 +77,11 @@ export function addPeer(home, onAdded) {
   const form = make(
     "form",
     { class: "form" },
-    make("label", { for: "peer-name" }, "Name, as you call them"),
+    make("label", { for: "peer-name" }, "Name for this peer"),
     name,
-    make("label", { for: "peer-card" }, "Their card"),
+    make("label", { for: "peer-card" }, "Contact card"),
     card,
-    make("p", { class: "hint" }, "They find it behind the person at the top of this page, or with: millpond keys show --card"),
+    make("p", { class: "hint" }, "Your peer finds it under the person icon at the top of this page, or with: millpond keys show --card"),
     problem,
     make("button", { type: "submit", class: "strong" }, "Add"),
   );
@@ -106,7 +106,7 @@ export function addPeer(home, onAdded) {
 
 function words(hint, text) {
   const each = text.split(/\s+/).map((word) => make("li", {}, word));
-  return make("div", { class: "words" }, make("ol", { "aria-label": "Words of the key" }, ...each), make("p", { class: "hint" }, hint));
+  return make("div", { class: "words" }, make("ol", { "aria-label": "Safety words of the key" }, ...each), make("p", { class: "hint" }, hint));
 }
 
 function copyable(text) {

@@ -145,7 +145,7 @@ BOTH = b'{"type":"u","key":"k","value":1,"headers":{"operation":"insert","contro
         (BOTH, 422, "both"),
         (b"[%b,%b]" % (put("a", 1), b"{}"), 422, "event 1"),
         (b'{"type":"u","key":"k","headers":{"operation":"insert"}}', 422, "without a value"),
-        (b'{"headers":{"control":"compact"}}', 422, "nobody knows"),
+        (b'{"headers":{"control":"compact"}}', 422, "unknown control event"),
         (b"[" + b",".join([put("a", 1)] * 1001) + b"]", 422, "1 to 1000"),
         (b" " * (2**20 + 1), 413, ""),
     ],

@@ -1,7 +1,7 @@
 // The list of conversations.
 
 import { avatar, icon, make, unseen } from "./elements.js";
-import { briefly, count, presence } from "./words.js";
+import { briefly, count, presence } from "./format.js";
 
 const FILTER_FROM = 8;
 
@@ -43,7 +43,7 @@ export class People {
       : null;
     const rows = shown.map((chat) => this.row(chat));
     if (!shown.length && this.chats.length) {
-      rows.push(make("li", { class: "nobody" }, "Nobody of that name."));
+      rows.push(make("li", { class: "nobody" }, "No peer has this name."));
     }
     arrange(this.list, rows);
     const kept = this.rows.get(focused)?.querySelector("button");
@@ -128,7 +128,7 @@ function preview(chat) {
     return [make("span", { class: "preview" }, icon("alert"), "Key not confirmed")];
   }
   if (!chat.last) {
-    return [make("span", { class: "preview is-empty" }, "Nothing said yet")];
+    return [make("span", { class: "preview is-empty" }, "No messages yet")];
   }
   const who = chat.last.kind === "out" ? "You: " : "";
   return [make("span", { class: "preview", dir: "auto" }, `${who}${chat.last.text}`)];

@@ -1,4 +1,4 @@
-// A conversation as it is known here: records of its stream in, items to be shown out.
+// A conversation: records of its stream in, items to display out.
 //
 // An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}.
 // What was written here and is not in the stream yet is an item of the outbox, without a sequence.

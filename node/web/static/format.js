@@ -1,4 +1,4 @@
-// How times, presence and the fate of a message are said.
+// Texts for times, presence and the states of a message.
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
 const DAY = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long" });
@@ -7,28 +7,28 @@ const WEEKDAY = new Intl.DateTimeFormat(undefined, { weekday: "short" });
 const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
 const DAY_MS = 86_400_000;
 
-/** By state of a message of ours: icon, a word, and what it means. */
+/** By state of an outgoing message: icon, label, and explanation. */
 export const STATES = {
-  sending: ["clock", "Sending", "not at your node yet"],
-  failed: ["alert", "Not accepted", "your node did not take it"],
-  waiting: ["clock", "Waiting", "kept here until it can be sealed for its reader"],
-  kept: ["kept", "Kept", "sealed, and kept here until it can leave"],
-  sent: ["check", "Sent", "left your node for the other one, or a relay"],
-  delivered: ["checks", "Delivered", "the other node has it"],
-  read: ["checks", "Read", "somebody saw it"],
-  expired: ["alert", "Expired", "nobody fetched it in time"],
-  refused: ["alert", "Refused", "it will not arrive"],
+  sending: ["clock", "Sending", "not accepted by your node yet"],
+  failed: ["alert", "Not accepted", "your node did not accept it"],
+  waiting: ["clock", "Waiting", "stored here until it can be encrypted for the recipient"],
+  kept: ["kept", "Kept", "encrypted, and stored here until it can be sent"],
+  sent: ["check", "Sent", "sent to the other node, or to a relay"],
+  delivered: ["checks", "Delivered", "received by the other node"],
+  read: ["checks", "Read", "read by the recipient"],
+  expired: ["alert", "Expired", "not fetched before its deadline"],
+  refused: ["alert", "Refused", "it will not be delivered"],
 };
 
-/** By code of a refusal. */
+/** Texts by error code. */
 const REFUSALS = {
-  0x23: "There is nothing in it.",
-  0x24: "It is too long.",
-  0x26: "Too much waits already. Try again later.",
+  0x23: "The message is empty.",
+  0x24: "The message is too long.",
+  0x26: "Too many messages are waiting. Try again later.",
   0x48: "Your node does not know this peer any more.",
   0xe1: "Your node cannot write to its disk.",
-  0xf0: "Your node did not understand. It may be of an older version.",
-  0xfe: "It is not known whether your node has it. Trying again does no harm.",
+  0xf0: "Your node did not understand the request. It may be an older version.",
+  0xfe: "It is not known whether your node has the message. Trying again does no harm.",
 };
 
 export function refusal(code) {
@@ -40,18 +40,18 @@ export function clock(ms) {
   return CLOCK.format(ms);
 }
 
-/** The day and the time, for whoever wants to know exactly. */
+/** The full day and time. */
 export function exactly(ms) {
   return FULL.format(ms);
 }
 
-/** Days since some day, by the calendar here. */
+/** A day number, by the local calendar. */
 export function dayOf(ms) {
   const date = new Date(ms);
   return Math.floor(Date.UTC(date.getFullYear(), date.getMonth(), date.getDate()) / DAY_MS);
 }
 
-/** Today, Yesterday, or which day. */
+/** Today, Yesterday, or the date. */
 export function day(ms) {
   const ago = dayOf(Date.now()) - dayOf(ms);
   if (ago === 0) return "Today";
@@ -60,7 +60,7 @@ export function day(ms) {
   return year === new Date().getFullYear() ? DAY.format(ms) : `${DAY.format(ms)} ${year}`;
 }
 
-/** As short as it can be said. */
+/** The shortest form of a time. */
 export function briefly(ms) {
   const ago = dayOf(Date.now()) - dayOf(ms);
   if (ago === 0) return CLOCK.format(ms);
@@ -68,9 +68,9 @@ export function briefly(ms) {
   return ago > 1 && ago < 7 ? WEEKDAY.format(ms) : SHORT.format(ms);
 }
 
-/** Whether a peer is here; `seenAt` in seconds, or null. */
+/** The presence of a peer; `seenAt` in seconds, or null. */
 export function presence(here, seenAt) {
-  if (here) return "Here";
+  if (here) return "Online";
   if (seenAt === null || seenAt === undefined) return "Away";
   const ms = seenAt * 1000;
   const when = dayOf(ms) === dayOf(Date.now()) ? clock(ms) : `${day(ms)}, ${clock(ms)}`;
