@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.node.outbox.peer_nodes import free_port
-from tests.node.processes import ROOT, Serving, command, environment, serving
+from tests.node.processes import ROOT, Serving, command_here, environment, serving
 
 PATIENCE_S = 15.0
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -41,7 +41,7 @@ class ChatProcess:
 
     def do(self, *words: str, typed: bytes = b"", code: int = 0) -> str:
         """A command of theirs; what it prints."""
-        done = command(*words, input=typed, env=self.env)
+        done = command_here(*words, input=typed, env=self.env)
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return (done.stdout or done.stderr).decode()
 
