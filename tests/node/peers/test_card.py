@@ -63,7 +63,7 @@ def test_what_mail_programs_do_to_long_lines_does_not_matter() -> None:
 def test_the_largest_card_fits() -> None:
     urls = tuple(f"tcp://{number}{'h' * 280}:7400" for number in range(8))
     large = msgspec.structs.replace(FULL, addresses=(), relays=())
-    with pytest.raises(ValueError, match="no such host"):
+    with pytest.raises(ValueError, match="not a host name"):
         encode_card(msgspec.structs.replace(large, addresses=urls), ALICE)
     label = ".".join(["h" * 60] * 4)
     urls = tuple(f"wss://{number}{label}:65535" for number in range(8))
