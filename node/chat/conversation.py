@@ -146,12 +146,12 @@ class Conversation:
         return list(self._changes(changes, now_ms))
 
     def _changes(self, changes: Sequence[tuple[str, State]], now_ms: int) -> Iterator[Record]:
-        told: dict[str, State] = {}
+        latest: dict[str, State] = {}
         for uuid, state in changes:
             own = self._own.get(uuid)
-            if own is not None and is_newer(state, told.get(uuid, own.state)):
-                told[uuid] = state
-        for uuid, state in told.items():
+            if own is not None and is_newer(state, latest.get(uuid, own.state)):
+                latest[uuid] = state
+        for uuid, state in latest.items():
             yield Record(v=VERSION, kind=Kind.STATE, at=now_ms, uuid=uuid, state=state)
 
     @staticmethod

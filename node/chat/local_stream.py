@@ -67,33 +67,33 @@ class LocalStream:
     async def create(self, bytes_max: int) -> None:
         """Create the stream if it does not exist; above `bytes_max` bytes the oldest records go."""
         try:
-            await self._ask(m.Create(REQUEST_ID, m.Settings(bytes_max=bytes_max)), m.Done)
+            await self._request(m.Create(REQUEST_ID, m.Settings(bytes_max=bytes_max)), m.Done)
         except StreamExists:
             return
 
     async def append(self, bodies: Sequence[bytes]) -> int:
         """Append records, all or none; returns the sequence of the first when they are durable."""
-        return (await self._ask(m.Append(REQUEST_ID, list(bodies)), m.Appended)).first
+        return (await self._request(m.Append(REQUEST_ID, list(bodies)), m.Appended)).first
 
     async def describe(self) -> m.StreamDescription:
         """The description of the stream."""
-        return await self._ask(m.Describe(REQUEST_ID), m.StreamDescription)
+        return await self._request(m.Describe(REQUEST_ID), m.StreamDescription)
 
     async def commit(self, group: bytes, offset: int) -> None:
         """Commit the offset of a group, exclusive."""
-        await self._ask(m.CommitOffset(REQUEST_ID, group, offset), m.Done)
+        await self._request(m.CommitOffset(REQUEST_ID, group, offset), m.Done)
 
     async def at_time(self, timestamp_ms: int) -> int:
         """The sequence of the first record at this time or later; else the tail."""
         seek = Seek(SeekBy.TIMESTAMP, timestamp=timestamp_ms)
-        found = await self._ask(m.Read(REQUEST_ID, seek, 1, 1), m.Records)
+        found = await self._request(m.Read(REQUEST_ID, seek, 1, 1), m.Records)
         return found.spans[0].first if found.spans else found.tail
 
     async def read(self, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
         """Sequences and bodies from `start` to before `end`; trimmed records are skipped."""
         while start < end:
             seek = Seek(SeekBy.SEQUENCE, sequence=start)
-            page = await self._ask(m.Read(REQUEST_ID, seek, PAGE, PAGE_BYTES), m.Records)
+            page = await self._request(m.Read(REQUEST_ID, seek, PAGE, PAGE_BYTES), m.Records)
             for span in page.spans:
                 for place, body in enumerate(span.bodies, span.first):
                     if place < end:
@@ -102,7 +102,7 @@ class LocalStream:
                 return
             start = page.next
 
-    async def _ask(self, request: StreamRequest, shape: type[ReplyT]) -> ReplyT:
+    async def _request(self, request: StreamRequest, shape: type[ReplyT]) -> ReplyT:
         port = _ReplyPort(self._number)
         self._scheduler.submit(stream_cell(self.name), Batch(port, [request]), self._now())
         told = await port.answer

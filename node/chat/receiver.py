@@ -47,7 +47,7 @@ class Receiver:
                 conversation = await self._history.wait_conversation()
                 messages = await self._receive(consumer, conversation.reorder_buffer.deadline)
                 received = [(each, await self._open(consumer, each)) for each in messages]
-                await self._keep(conversation, received, unacknowledged)
+                await self._store(conversation, received, unacknowledged)
                 for uuid in unacknowledged.keys() - conversation.reorder_buffer.held:
                     for message in unacknowledged.pop(uuid):
                         consumer.settle(Ack(message.id))
@@ -63,7 +63,7 @@ class Receiver:
                 messages.append(await consumer.receive())
         return messages
 
-    async def _keep(
+    async def _store(
         self,
         conversation: Conversation,
         received: Sequence[tuple[Msg, ReceivedPayload | None]],
@@ -75,16 +75,16 @@ class Receiver:
             for message, each in received:
                 if each is None:
                     continue
-                uuid, words = each
+                uuid, payload = each
                 pushes = unacknowledged.setdefault(uuid, [])
                 pushes.append(message)
                 if len(pushes) > 1 or conversation.is_seen(uuid):
                     continue
-                match words:
+                match payload:
                     case Text():
-                        records += conversation.receive(uuid, words, now)
+                        records += conversation.receive(uuid, payload, now)
                     case Receipt():
-                        changes += [(of, words.new_state) for of in words.of]
+                        changes += [(of, payload.new_state) for of in payload.of]
                     case None:
                         records.append(conversation.note(uuid, UNKNOWN_PAYLOAD, now_ms))
             records += conversation.state_records(changes, now_ms)

@@ -56,17 +56,17 @@ async def open_channel(
     mode: ModeName | None = None,
     window: int | None = 0,
     reconnect_s: float = 0.0,
-    tell: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Channel]:
     """The channel, for the block; a lost connection may be away for up to `reconnect_s` seconds.
 
-    `tell` hears of attempts to come back, and of a node that is new to us; by default the user
+    `notify` hears of attempts to come back, and of a node that is new to us; by default the user
     does, on stderr.
     `window` 0: nothing is pushed here, so nothing is leased to a command that only looks.
     """
-    patience = ReconnectLimit(reconnect_s, tell or _complain)
-    known = identity_options(args, tell or _complain)
-    with patience.scope:
+    limit = ReconnectLimit(reconnect_s, notify or _warn)
+    known = identity_options(args, notify or _warn)
+    with limit.scope:
         async with connect(
             args.connect,
             channel,
@@ -79,24 +79,24 @@ async def open_channel(
             on_peer=known.on_peer,
             tls=tls_context(args, parse_url(args.connect)),
             reconnect=reconnect_s > 0,
-            on_event=patience.hear,
+            on_event=limit.on_event,
         ) as opened:
             yield opened
-    if patience.scope.cancelled_caught:
+    if limit.scope.cancelled_caught:
         raise ConnectionLost(f"the connection was lost and not back within {reconnect_s:g} s")
 
 
 class ReconnectLimit:
     """The limit of reconnecting: its scope is cancelled when a connection is away too long."""
 
-    def __init__(self, reconnect_s: float, tell: Callable[[str], None]) -> None:
+    def __init__(self, reconnect_s: float, notify: Callable[[str], None]) -> None:
         self.scope = anyio.CancelScope()
-        self._tell = tell
+        self._notify = notify
         self._reconnect_s = reconnect_s
         self._was_connected = False
         self._reason = ""
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Handle an event of the connection."""
         match event:
             case Connected():
@@ -107,10 +107,10 @@ class ReconnectLimit:
                 if self._was_connected and self.scope.deadline == inf:
                     self.scope.deadline = anyio.current_time() + self._reconnect_s
             case Retrying(delay_s=delay_s):
-                self._tell(f"not connected ({self._reason}); trying again in {delay_s:.1f} s")
+                self._notify(f"not connected ({self._reason}); trying again in {delay_s:.1f} s")
 
 
-def _complain(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"millpond: {text}", file=sys.stderr)
 
 

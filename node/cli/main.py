@@ -132,7 +132,7 @@ def _end(error: BaseException, words: list[str]) -> int:
     """The exit code of an error that ended a command, after its line on stderr."""
     match error:
         case Failure():
-            _complain(str(error), words)
+            _print_error(str(error), words)
             return error.code
         case BrokenPipeError():
             # Whoever read our output has gone; the interpreter's last flush must not complain.
@@ -145,10 +145,10 @@ def _end(error: BaseException, words: list[str]) -> int:
         case _:
             frames = extract_tb(error.__traceback__)
             where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-            _complain(f"internal error{where}: {type(error).__name__}: {error}", words)
+            _print_error(f"internal error{where}: {type(error).__name__}: {error}", words)
             return ExitCode.FAILURE
 
 
-def _complain(text: str, words: list[str]) -> None:
+def _print_error(text: str, words: list[str]) -> None:
     command = words[0] if words and words[0] in COMMANDS else ""
     print(f"millpond {command}".rstrip() + f": {text}", file=sys.stderr)

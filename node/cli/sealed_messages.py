@@ -40,7 +40,7 @@ class OpenedMessage(msgspec.Struct, frozen=True):
         return names | data_field(self.data)
 
 
-async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
+async def send_message(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
     """Let the node encrypt a message for the peer `args.to`, and print the stored message."""
     request = {
         "peer": args.to,
@@ -51,7 +51,7 @@ async def send(channel: Channel, args: argparse.Namespace, data: bytes) -> None:
         "uuid": os.urandom(UUID_BYTES),
     }
     try:
-        body = await _ask(channel, PeerOperation.SEND, request)
+        body = await _request(channel, PeerOperation.SEND, request)
     except UnknownPeer as exc:
         text = f"there is no trusted peer {args.to!r}; `millpond peer ls` lists them"
         raise Failure(text, ExitCode.NOT_FOUND) from exc
@@ -81,11 +81,11 @@ def is_envelope(data: bytes) -> bool:
     return True
 
 
-async def opened(channel: Channel, name: bytes, message: Message) -> OpenedMessage | None:
+async def open_message(channel: Channel, name: bytes, message: Message) -> OpenedMessage | None:
     """Let the node decrypt a message; None if it cannot, with the reason on stderr."""
     request = {"channel": name, "envelope": message.data}
     try:
-        body = await _ask(channel, PeerOperation.OPEN, request)
+        body = await _request(channel, PeerOperation.OPEN, request)
     except (NotAllowed, NotNegotiated) as exc:
         text = f"message {message.id} is encrypted, and decrypting it requires the right admin"
         raise Failure(f"{text}; --sealed prints it encrypted", ExitCode.REFUSED) from exc
@@ -98,7 +98,9 @@ async def opened(channel: Channel, name: bytes, message: Message) -> OpenedMessa
     return OpenedMessage(answer.uuid.hex(), answer.sender, sender_name, answer.data)
 
 
-async def _ask(channel: Channel, operation: PeerOperation, body: dict[str, Any]) -> dict[str, Any]:
+async def _request(
+    channel: Channel, operation: PeerOperation, body: dict[str, Any]
+) -> dict[str, Any]:
     for _ in range(ASKED_MAX - 1):
         try:
             return await channel.peers(operation, body)

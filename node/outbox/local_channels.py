@@ -135,23 +135,23 @@ class LocalChannels:
 
     def put_nowait(self, channel: bytes, put: Put) -> ReplyFuture[Reply]:
         """Put a message, in the order of the calls; the future has a PutAck or a RequestError."""
-        return self._ask(channel, put)
+        return self._request(channel, put)
 
     async def put(self, channel: bytes, put: Put) -> PutAck:
         """Put a message; it is durable when this returns. Raises RequestErrors."""
-        answer = await self._ask(channel, put)
+        answer = await self._request(channel, put)
         assert isinstance(answer, PutAck)
         return answer
 
     async def list(self, channel: bytes) -> list[int]:
         """The first page of the ids of the messages in a channel. Raises RequestErrors."""
-        answer = await self._ask(channel, List(0, 0, 0))
+        answer = await self._request(channel, List(0, 0, 0))
         assert isinstance(answer, ListAck)
         return answer.ids
 
     async def get(self, channel: bytes, message_id: int) -> bytes:
         """The data of a message. Raises NotFound and other RequestErrors."""
-        answer = await self._ask(channel, Get(message_id))
+        answer = await self._request(channel, Get(message_id))
         assert isinstance(answer, GetAck)
         return answer.data
 
@@ -205,7 +205,7 @@ class LocalChannels:
             return None
         return next((row for row, _ in behaviour.export(message_id - 1, message_id + 1)), None)
 
-    def _ask(self, channel: bytes, request: Put | Get | List) -> ReplyFuture[Reply]:
+    def _request(self, channel: bytes, request: Put | Get | List) -> ReplyFuture[Reply]:
         port = _ReplyPort(self._own_number)
         self.submit(channel, Batch(port, [request]))
         if isinstance(request, Put) and not request.data:

@@ -137,9 +137,9 @@ class Outbox:
             del self._recent[next(iter(self._recent))]
         error: RequestError = OutcomeUnknown()
         try:
-            kept = await self._send(peer, channel, plaintext, ttl, uuid)
-            queued.resolve(kept)
-            return kept
+            stored = await self._send(peer, channel, plaintext, ttl, uuid)
+            queued.resolve(stored)
+            return stored
         except RequestError as reason:
             error = reason
             raise
@@ -170,11 +170,11 @@ class Outbox:
             )
             answer = self.context.local.put_nowait(mailbox_of(peer), put)
         try:
-            kept = await answer
+            stored = await answer
         except KeyReused:
-            kept = await self._put_with_other_key(peer, put, relayed)
-        assert isinstance(kept, PutAck)
-        return QueuedMessage(uuid, kept.id, kept.ttl)
+            stored = await self._put_with_other_key(peer, put, relayed)
+        assert isinstance(stored, PutAck)
+        return QueuedMessage(uuid, stored.id, stored.ttl)
 
     async def open(self, channel: bytes, envelope: bytes) -> OpenedEnvelope:
         """Open an envelope that was sealed for this node and `channel`. Raises CannotOpen.
@@ -241,8 +241,8 @@ class Outbox:
         """Resolve a taken idempotency key: it belongs to this message, or to another one."""
         local, mailbox, uuid = self.context.local, mailbox_of(peer), envelope_uuid(relayed.envelope)
         for row in local.messages(mailbox):
-            kept = decode_relayed_message(row.data)
-            if envelope_uuid(kept.envelope) == uuid:
+            stored = decode_relayed_message(row.data)
+            if envelope_uuid(stored.envelope) == uuid:
                 return PutAck(row.key, row.ttl, row.id)
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             key = envelope_idempotency_key(relayed.envelope, attempt, put.data)

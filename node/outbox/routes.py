@@ -71,7 +71,7 @@ def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
     revoked key gives no route.
     """
     if "://" not in text:
-        peer = _found(text, book)
+        peer = _peer(text, book)
         if peer is not None and peer.trust is Trust.TRUSTED:
             yield from (Route(url, peer.public, True) for url in peer.addresses)
         return
@@ -90,5 +90,5 @@ def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
     yield Route(text, next(known, None), True)
 
 
-def _found(text: str, book: AddressBook) -> Peer | None:
+def _peer(text: str, book: AddressBook) -> Peer | None:
     return next((each for each in book.peers if text in (each.name, each.id)), None)

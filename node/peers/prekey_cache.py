@@ -61,7 +61,7 @@ class PrekeyCache:
             self._by_owner.pop(owner, None)
             self._by_owner[owner] = (prekey, *known)[:KEPT_EACH]
             try:
-                self._keep(owner)
+                self._save(owner)
             except OSError as exc:
                 log.warning("prekey_not_kept owner=%s error=%s", peer_id(owner), exc)
         return True
@@ -79,7 +79,7 @@ class PrekeyCache:
             known = self._by_owner[owner] = tuple(_read(self._folder / peer_id(owner), owner))
         return known
 
-    def _keep(self, owner: bytes) -> None:
+    def _save(self, owner: bytes) -> None:
         too_many = list(self._by_owner)[: -self._owners_max]
         for each in too_many:
             del self._by_owner[each]

@@ -180,7 +180,9 @@ def _measure_all(args: argparse.Namespace, chosen: list[Row]) -> int:
             result = _measure(args, row)
         if not args.json and not results:
             if _durability(args) != "memory":
-                print_line(f"durability {_durability(args)}, {bench_store.described(args.data)}")
+                print_line(
+                    f"durability {_durability(args)}, {bench_store.describe_folder(args.data)}"
+                )
             print_line(HEADER)
         results.append(result)
         _show(result, args.json)
@@ -237,7 +239,7 @@ def _store(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
     if durability == "memory":
         yield ()
         return
-    with bench_store.folder(args.data) as data:
+    with bench_store.temporary_folder(args.data) as data:
         yield on_disk(data, durability)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from millpond.node.bench.jobs import JobsResult, measure_jobs
 from millpond.node.bench.load import Clocks
 from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_node
-from millpond.node.cli.bench.store import described, folder
+from millpond.node.cli.bench.store import describe_folder, temporary_folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import positive
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(msgspec.to_builtins(result))
     else:
         if durability != "memory":
-            print_line(f"durability {durability}, {described(args.data)}")
+            print_line(f"durability {durability}, {describe_folder(args.data)}")
         print_line(HEADER)
         print_line(_line(result))
     if not result.ok:
@@ -97,7 +97,7 @@ def _node(args: argparse.Namespace, durability: str) -> Iterator[OwnNode]:
             with own_node() as node:
                 yield node
         else:
-            with folder(args.data) as data, own_node(*on_disk(data, durability)) as node:
+            with temporary_folder(args.data) as data, own_node(*on_disk(data, durability)) as node:
                 yield node
     except NodeNotReady as exc:
         raise Failure(str(exc)) from exc

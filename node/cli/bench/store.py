@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         raise usage_error(f"--messages: {LIVE_EACH} to {MESSAGES_MAX}")
     if args.seconds <= 0:
         raise usage_error("--seconds: more than 0 seconds are needed")
-    with folder(args.data) as data:
+    with temporary_folder(args.data) as data:
         results = [_shown(result, args.json) for result in _measured(args, data)]
     bad = [result.row for result in results if not result.ok]
     if bad:
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def folder(below: Path | None) -> Iterator[Path]:
+def temporary_folder(below: Path | None) -> Iterator[Path]:
     """A new folder on the disk to be measured, removed afterwards; a problem becomes one line."""
     place = default_folder() if below is None else below
     try:
@@ -107,7 +107,7 @@ def folder(below: Path | None) -> Iterator[Path]:
         raise Failure(f"cannot use {exc.filename or place}: {exc.strerror}{hint}") from exc
 
 
-def described(place: Path | None) -> str:
+def describe_folder(place: Path | None) -> str:
     """The folder for data and its file system, in words."""
     place = default_folder() if place is None else place
     kind = file_system(place)
@@ -121,7 +121,7 @@ def _measured(args: argparse.Namespace, data: Path) -> Iterator[StoreResult]:
     shape = {"seconds": args.seconds, "messages": args.messages, "size": args.size}
     bench = StoreBench(data, OsDisk(), *clocks, **shape)
     if not args.json:
-        print_line(described(data.parent))
+        print_line(describe_folder(data.parent))
         print_line(HEADER)
     for measure in bench.rows():
         yield measure()

@@ -29,7 +29,7 @@ from millpond.node.bench.servers import (
     peer_servers,
 )
 from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
-from millpond.node.cli.bench.store import described, folder
+from millpond.node.cli.bench.store import describe_folder, temporary_folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive, seconds
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     raise_descriptor_limit()
     if not args.json:
         if _durability(args) != "memory":
-            print_line(f"durability {_durability(args)}, {described(args.data)}")
+            print_line(f"durability {_durability(args)}, {describe_folder(args.data)}")
         print_line(HEADER)
     results = [_measure(args, load) for load in chosen]
     if not args.json and any(result.generator > BUSY for result in results):
@@ -248,7 +248,7 @@ def _data(args: argparse.Namespace) -> Iterator[Path | None]:
     if _durability(args) == "memory":
         yield None
         return
-    with folder(args.data) as data:
+    with temporary_folder(args.data) as data:
         yield data
 
 

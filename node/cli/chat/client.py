@@ -45,7 +45,7 @@ class ChatClient:
         found: list[ChatInfo] = []
         while True:
             body = {"after": found[-1].name if found else ""}
-            answer = msgspec.convert(await self._ask(PeerOperation.CHATS, body), ChatsAnswer)
+            answer = msgspec.convert(await self._request(PeerOperation.CHATS, body), ChatsAnswer)
             found += answer.chats
             if not answer.more:
                 return found
@@ -53,7 +53,7 @@ class ChatClient:
     async def chat_with(self, name: str) -> ChatInfo:
         """One conversation. Raises Failure if there is no such peer."""
         try:
-            answer = await self._ask(PeerOperation.CHATS, {"peer": name})
+            answer = await self._request(PeerOperation.CHATS, {"peer": name})
         except UnknownPeer as error:
             text = f"there is no peer {name!r}; `millpond peer ls` lists them"
             raise Failure(text, ExitCode.NOT_FOUND) from error
@@ -65,13 +65,13 @@ class ChatClient:
         Raises RequestErrors.
         """
         body = {"peer": chat.id, "text": text, "uuid": os.urandom(UUID_BYTES)}
-        sequence: int = (await self._ask(PeerOperation.CHAT_SEND, body))["sequence"]
+        sequence: int = (await self._request(PeerOperation.CHAT_SEND, body))["sequence"]
         return sequence
 
     async def mark_read(self, chat: ChatInfo, sequence: int) -> None:
         """Everything up to this record was seen."""
         try:
-            await self._ask(PeerOperation.CHAT_READ, {"peer": chat.id, "sequence": sequence})
+            await self._request(PeerOperation.CHAT_READ, {"peer": chat.id, "sequence": sequence})
         except (NotAllowed, UnknownPeer):
             return  # the peer is not trusted any more: nobody hears of it
 
@@ -93,7 +93,7 @@ class ChatClient:
             async for page in pages:
                 yield _readable(page)
 
-    async def _ask(self, operation: PeerOperation, body: dict[str, Any]) -> dict[str, Any]:
+    async def _request(self, operation: PeerOperation, body: dict[str, Any]) -> dict[str, Any]:
         while True:
             try:
                 return await self._channel.peers(operation, body)

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.whom is None:
         return run_in_loop(args, partial(_list, args))
     with _screen(args) as screen:
-        return run_in_loop(args, partial(_talk, args, screen))
+        return run_in_loop(args, partial(_run_dialogue, args, screen))
 
 
 @contextmanager
@@ -94,18 +94,18 @@ def _screen(args: argparse.Namespace) -> Iterator[Screen]:
         yield PipeScreen(TEXT_BYTES_MAX)
 
 
-async def _talk(args: argparse.Namespace, screen: Screen) -> int:
+async def _run_dialogue(args: argparse.Namespace, screen: Screen) -> int:
     history = args.history
     if history is None:
         history = HISTORY if screen.is_interactive else 0
     options = Options(min(history, U32_MAX), args.follow, args.wait, args.json)
     notices: list[str] = []
     reconnect_s = inf if screen.is_interactive else PIPE_RECONNECT_S
-    tell = notices.append if screen.is_interactive else None
+    notify = notices.append if screen.is_interactive else None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_signal, tasks.cancel_scope)
         async with open_channel(
-            args, PROBE, "consumer", reconnect_s=reconnect_s, tell=tell
+            args, PROBE, "consumer", reconnect_s=reconnect_s, notify=notify
         ) as channel:
             code = await Dialogue(channel, screen, options, notices).run(args.whom)
         tasks.cancel_scope.cancel()

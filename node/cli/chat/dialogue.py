@@ -15,12 +15,12 @@ from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient, Page
 from millpond.node.cli.chat.screen import Screen
 from millpond.node.cli.chat.view import (
+    CHANGE_INDENT,
     MESSAGES,
-    TOLD,
     ConversationView,
     clean,
     first_shown,
-    moment_of,
+    local_time,
     quoted,
 )
 from millpond.node.cli.exit_codes import ExitCode, Failure
@@ -58,7 +58,7 @@ class Dialogue:
     def __init__(
         self, channel: Channel, screen: Screen, options: Options, notices: list[str]
     ) -> None:
-        self._asking = ChatClient(channel)
+        self._client = ChatClient(channel)
         self._screen = screen
         self._options = options
         self._chat: ChatInfo  # from `run` on
@@ -76,7 +76,7 @@ class Dialogue:
 
     async def run(self, peer: str) -> int:
         """Until the end of the input; gives the exit code."""
-        chat = await self._asking.chat_with(peer)
+        chat = await self._client.chat_with(peer)
         self._offer([chat])
         await self._turn_to(chat)
         code: int = ExitCode.OK
@@ -114,20 +114,20 @@ class Dialogue:
         async for line in lines:
             if self._screen.is_interactive and line.startswith("/"):
                 if line.startswith("//"):
-                    await self._say(line[1:])
-                elif not await self._obey(line):
+                    await self._send(line[1:])
+                elif not await self._run_command(line):
                     return
             elif line.strip():
-                await self._say(line)
+                await self._send(line)
 
-    async def _obey(self, line: str) -> bool:
+    async def _run_command(self, line: str) -> bool:
         """Carry out a command; False: it was to leave."""
         command, _, rest = line.partition(" ")
         match command:
             case "/quit" | "/q":
                 return False
             case "/list" | "/who":
-                chats = await self._asking.chats()
+                chats = await self._client.chats()
                 if command == "/who":
                     chats = [each for each in chats if each.here]
                 lines = [describe(each) for each in chats]
@@ -143,7 +143,7 @@ class Dialogue:
 
     async def _change_to(self, name: str) -> None:
         try:
-            info = await self._asking.chat_with(name)
+            info = await self._client.chat_with(name)
         except Failure as error:
             await self._screen.show([clean(str(error))])
             return
@@ -160,11 +160,11 @@ class Dialogue:
         await self._screen.prompt(f"{info.name}> ")
         await self._show_history(info)
 
-    async def _say(self, text: str) -> None:
+    async def _send(self, text: str) -> None:
         """Returns when the node keeps it."""
         self._asked, self._asked_looks = text, 0
         try:
-            sequence = await self._asking.say(self._chat, text)
+            sequence = await self._client.say(self._chat, text)
         except (DataTooLarge, EmptyData, NotAllowed, UnknownPeer) as error:
             if not self._screen.is_interactive:
                 raise Failure(f"not sent: {error}") from error
@@ -177,7 +177,7 @@ class Dialogue:
     async def _see_off(self) -> int:
         """Wait until what was said is delivered."""
         with anyio.move_on_after(self._options.wait_s):
-            while self._shown_to <= self._said_to or self._view.under_way:
+            while self._shown_to <= self._said_to or self._view.in_flight:
                 self._changed = anyio.Event()
                 await self._changed.wait()
             if self._view.lost:
@@ -195,13 +195,13 @@ class Dialogue:
                     await self._follow(self._chat)
 
     async def _follow(self, chat: ChatInfo) -> None:
-        async with aclosing(self._asking.follow(chat, self._shown_to)) as pages:
+        async with aclosing(self._client.follow(chat, self._shown_to)) as pages:
             async for page in pages:
                 await self._take(page)
                 for sequence, _ in page[-1:]:
                     self._shown_to = sequence + 1
                     self._changed.set()
-                    await self._asking.mark_read(chat, sequence)
+                    await self._client.mark_read(chat, sequence)
 
     async def _show_history(self, chat: ChatInfo) -> None:
         count = self._options.history
@@ -217,14 +217,14 @@ class Dialogue:
             is_plain = not self._screen.is_interactive
             lines = self._view.history(page, count, unread_from, is_plain=is_plain)
             await self._screen.show(lines)
-        await self._asking.mark_read(chat, chat.tail - 1)
+        await self._client.mark_read(chat, chat.tail - 1)
 
     async def _read_behind(self, chat: ChatInfo, count: int, unread_from: int) -> Page:
         """The last records, with so many messages among them, or all from `unread_from` on."""
         span = RECORDS_A_MESSAGE * count
         while True:
             start = max(0, min(unread_from, chat.tail - span))
-            page = await self._asking.history(chat, start)
+            page = await self._client.history(chat, start)
             if not start or sum(each.kind in MESSAGES for _, each in page) >= count:
                 return page
             span *= 2
@@ -257,12 +257,12 @@ class Dialogue:
     async def _tell_news(self) -> None:
         while True:
             await anyio.sleep(SETTLED_S)
-            lines = [*self._noticed(), *self._not_kept()]
+            lines = [*self._show_notices(), *self._not_kept()]
             self._notices.clear()
             if self._screen.is_interactive:
-                await self._screen.show([*lines, *self._view.news()])
+                await self._screen.show([*lines, *self._view.state_changes()])
 
-    def _noticed(self) -> Iterator[str]:
+    def _show_notices(self) -> Iterator[str]:
         """Of attempts to come back, the first one."""
         for each in self._notices:
             what, *again = clean(each).split("; trying again")
@@ -274,15 +274,15 @@ class Dialogue:
         """The notices about messages that wait for the node."""
         self._asked_looks += 1
         if self._asked is not None and self._asked_looks == PATIENT_LOOKS:
-            yield f"{TOLD}not kept yet, the node does not answer: {quoted(self._asked)}"
+            yield f"{CHANGE_INDENT}not kept yet, the node does not answer: {quoted(self._asked)}"
 
     async def _watch(self) -> None:
         """Show changes of presence, and new messages of other peers."""
         if self._screen.is_interactive:
-            self._offer(await self._asking.chats())
+            self._offer(await self._client.chats())
         while self._screen.is_interactive:
             await anyio.sleep(LOOK_S)
-            chats = {each.id: each for each in await self._asking.chats()}
+            chats = {each.id: each for each in await self._client.chats()}
             self._offer(chats.values())
             if self._is_cut_off:
                 self._is_cut_off = False
@@ -306,7 +306,7 @@ class Dialogue:
 def describe(chat: ChatInfo) -> str:
     """A conversation in one line: peer, presence, and new messages."""
     words = [f"{chat.name} is here" if chat.here else f"{chat.name} is away"]
-    moment = None if chat.seen_at is None else moment_of(round(chat.seen_at * 1000))
+    moment = None if chat.seen_at is None else local_time(round(chat.seen_at * 1000))
     if not chat.here and moment is not None:
         words.append(f"since {moment:%d %b %H:%M}")
     if chat.trust != "trusted":

@@ -83,7 +83,7 @@ class LineEditor:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
         self._is_pasting = False
-        self._kept: list[str] = []
+        self._history: list[str] = []
         self._recalled: int | None = None
         self._draft = ""
         self._keys: dict[str, Callable[[], None]] = {
@@ -91,9 +91,9 @@ class LineEditor:
             **dict.fromkeys(("\x05", "\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"), self._end),
             **dict.fromkeys(("\x02", "\x1b[D", "\x1bOD"), self._left),
             **dict.fromkeys(("\x06", "\x1b[C", "\x1bOC"), self._right),
-            **dict.fromkeys(("\x10", "\x1b[A", "\x1bOA"), self._earlier),
-            **dict.fromkeys(("\x0e", "\x1b[B", "\x1bOB"), self._later),
-            **dict.fromkeys(("\x7f", "\x08"), self._rub_out),
+            **dict.fromkeys(("\x10", "\x1b[A", "\x1bOA"), self._previous_line),
+            **dict.fromkeys(("\x0e", "\x1b[B", "\x1bOB"), self._next_line),
+            **dict.fromkeys(("\x7f", "\x08"), self._backspace),
             **dict.fromkeys(("\x1b\r", "\x1b\n"), self._break),
             "\x1b[3~": self._delete,
             "\x0b": self._cut_end,
@@ -165,8 +165,8 @@ class LineEditor:
 
     def _submit(self) -> Submitted:
         text = self.text
-        if text.strip() and self._kept[-1:] != [text]:
-            self._kept = [*self._kept[1 - LINES_KEPT_MAX :], text]
+        if text.strip() and self._history[-1:] != [text]:
+            self._history = [*self._history[1 - LINES_KEPT_MAX :], text]
         self._recalled, self._draft = None, ""
         self._replace("")
         return Submitted(text)
@@ -210,7 +210,7 @@ class LineEditor:
             if self.cursor == len(self.text) or char_width(self.text[self.cursor]):
                 return
 
-    def _rub_out(self) -> None:
+    def _backspace(self) -> None:
         end = self.cursor
         self._left()
         self.text = self.text[: self.cursor] + self.text[end:]
@@ -232,21 +232,21 @@ class LineEditor:
         start = len(head) - len(re.split(r"\s", head)[-1]) if head else 0
         self.text, self.cursor = self.text[:start] + self.text[self.cursor :], start
 
-    def _earlier(self) -> None:
-        place = len(self._kept) if self._recalled is None else self._recalled
+    def _previous_line(self) -> None:
+        place = len(self._history) if self._recalled is None else self._recalled
         if place == 0:
             return
         if self._recalled is None:
             self._draft = self.text
         self._recalled = place - 1
-        self._replace(self._kept[self._recalled])
+        self._replace(self._history[self._recalled])
 
-    def _later(self) -> None:
+    def _next_line(self) -> None:
         if self._recalled is None:
             return
         self._recalled += 1
-        if self._recalled == len(self._kept):
+        if self._recalled == len(self._history):
             self._recalled = None
             self._replace(self._draft)
         else:
-            self._replace(self._kept[self._recalled])
+            self._replace(self._history[self._recalled])

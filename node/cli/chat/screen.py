@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 import anyio
 
 from millpond.node.cli.chat.line_editor import KeyCommand, LineEditor, Submitted, text_width
-from millpond.node.cli.chat.view import TOLD
+from millpond.node.cli.chat.view import CHANGE_INDENT
 from millpond.node.cli.input import read_available, read_lines
 from millpond.node.cli.output import write_async
 
@@ -104,8 +104,8 @@ class TerminalScreen:
     async def typed(self) -> AsyncGenerator[str]:
         """Until Ctrl-D on an empty line, or the terminal is gone."""
         while data := await _read():
-            for wish in self._editor.feed(data):
-                match wish:
+            for command in self._editor.feed(data):
+                match command:
                     case Submitted(text=text):
                         await self._draw("")
                         yield text
@@ -119,7 +119,7 @@ class TerminalScreen:
                         more = ["..."] if len(found) > OFFERED_MAX else []
                         await self.show(["   ".join(found[:OFFERED_MAX] + more)] if found else [])
                     case _:
-                        assert_never(wish)
+                        assert_never(command)
             await self._draw("")
 
     async def tend(self) -> None:
@@ -131,7 +131,9 @@ class TerminalScreen:
                 await self._draw("")
 
     def _styled(self, line: str) -> str:
-        return f"{DIM}{line}{PLAIN}" if self._has_styles and line.startswith(TOLD) else line
+        return (
+            f"{DIM}{line}{PLAIN}" if self._has_styles and line.startswith(CHANGE_INDENT) else line
+        )
 
     async def _draw(self, above: str) -> None:
         async with self._lock:

@@ -14,13 +14,13 @@ from millpond.node.cli.chat.line_editor import is_shown
 OURS_MAX = 10_000
 """So many messages of ours are known by their text when something becomes of them."""
 QUOTED_CHARS = 40
-MORE = "         "
+INDENT = "         "
 """Before what belongs to the line above."""
-TOLD = "       -- "
+CHANGE_INDENT = "       -- "
 """Begins what is said about messages; terminals show it dimmed. Set in less than any line of a
 message, so that nobody can write one."""
 
-WORDS = {
+STATE_TEXTS = {
     State.WAITING: "waits for a key of the peer",
     State.KEPT: "kept here, until it can go",
     State.SENT: "on its way",
@@ -43,15 +43,15 @@ class ConversationView:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._ours: dict[str, ShownMessage] = {}
-        self._news: dict[str, None] = {}
+        self._own: dict[str, ShownMessage] = {}
+        self._changes: dict[str, None] = {}
         self._day = ""
         self._long_lost: frozenset[str] = frozenset()
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """The number of shown messages that have not arrived yet."""
-        return sum(each.state in ON_THE_WAY for each in self._ours.values())
+        return sum(each.state in ON_THE_WAY for each in self._own.values())
 
     @property
     def lost(self) -> int:
@@ -59,7 +59,7 @@ class ConversationView:
         return len(self._lost() - self._long_lost)
 
     def _lost(self) -> frozenset[str]:
-        return frozenset(uuid for uuid, each in self._ours.items() if each.state in LOST)
+        return frozenset(uuid for uuid, each in self._own.items() if each.state in LOST)
 
     def history(
         self,
@@ -82,9 +82,9 @@ class ConversationView:
                 lines += self.plain(record)
                 continue
             if place == first_unread:
-                lines.append(f"{TOLD}new:")
+                lines.append(f"{CHANGE_INDENT}new:")
             lines += self._lines(record, with_state=True)
-        self._news.clear()
+        self._changes.clear()
         self._long_lost = self._lost()
         return lines
 
@@ -101,29 +101,29 @@ class ConversationView:
         who = self.name if record.kind is Kind.IN else "you"
         return [f"{who}: {first}", *(f"  {line}" for line in rest)]
 
-    def news(self) -> list[str]:
+    def state_changes(self) -> list[str]:
         """The lines about state changes of messages since the last call."""
-        found = [self._ours[uuid] for uuid in self._news if uuid in self._ours]
-        self._news.clear()
+        found = [self._own[uuid] for uuid in self._changes if uuid in self._own]
+        self._changes.clear()
         counts = Counter(each.state for each in found)
         lines = []
         for state in sorted(counts, key=list(State).index):
             (quote, *_) = [each.text for each in found if each.state is state]
             what = quoted(quote) if counts[state] == 1 else f"{counts[state]} messages"
-            lines.append(f"{TOLD}{WORDS[state]}: {what}")
+            lines.append(f"{CHANGE_INDENT}{STATE_TEXTS[state]}: {what}")
         return lines
 
     def _learn(self, record: Record) -> None:
         if record.kind is Kind.OUT:
-            self._ours[record.uuid] = ShownMessage(record.text, record.state or State.WAITING)
-            self._news[record.uuid] = None
-            if len(self._ours) > OURS_MAX:
-                self._ours.pop(next(iter(self._ours)))
+            self._own[record.uuid] = ShownMessage(record.text, record.state or State.WAITING)
+            self._changes[record.uuid] = None
+            if len(self._own) > OURS_MAX:
+                self._own.pop(next(iter(self._own)))
         elif record.kind is Kind.STATE and record.state is not None:
-            ours = self._ours.get(record.uuid)
-            if ours is not None and is_newer(record.state, ours.state):
-                ours.state = record.state
-                self._news[record.uuid] = None
+            own = self._own.get(record.uuid)
+            if own is not None and is_newer(record.state, own.state):
+                own.state = record.state
+                self._changes[record.uuid] = None
 
     def _lines(self, record: Record, *, with_state: bool) -> Iterator[str]:
         match record.kind:
@@ -131,24 +131,24 @@ class ConversationView:
                 return
             case Kind.NOTE:
                 yield from self._new_day(record.at)
-                yield f"{TOLD}{clean(record.text)}"
+                yield f"{CHANGE_INDENT}{clean(record.text)}"
             case Kind.OUT:
                 yield from self._new_day(record.at)
-                ours = self._ours.get(record.uuid)
-                told = f"   ({WORDS[ours.state]})" if with_state and ours is not None else ""
-                yield from said(record.at, "you", record.text + told)
+                own = self._own.get(record.uuid)
+                told = f"   ({STATE_TEXTS[own.state]})" if with_state and own is not None else ""
+                yield from message_text(record.at, "you", record.text + told)
             case Kind.IN:
                 yield from self._new_day(record.at)
                 late = " (late)" if record.late else ""
-                sent = sent_words(record)
-                yield from said(record.at, f"{self.name}{late}{sent}", record.text)
+                sent = sent_text(record)
+                yield from message_text(record.at, f"{self.name}{late}{sent}", record.text)
 
     def _new_day(self, at: int) -> Iterator[str]:
-        moment = moment_of(at)
+        moment = local_time(at)
         day = "" if moment is None else f"{moment:%A %d %B %Y}"
         if day and day != self._day:
             self._day = day
-            yield f"{TOLD}{day}"
+            yield f"{CHANGE_INDENT}{day}"
 
 
 MESSAGES = (Kind.IN, Kind.OUT)
@@ -175,26 +175,26 @@ def _first_unread(records: Sequence[tuple[int, Record]], unread_from: int) -> in
     )
 
 
-def said(at: int, who: str, text: str) -> Iterator[str]:
+def message_text(at: int, who: str, text: str) -> Iterator[str]:
     """A message with its further lines indented."""
     first, *rest = clean_lines(text)
-    moment = moment_of(at)
+    moment = local_time(at)
     yield f"{moment:%H:%M}  {who}: {first}" if moment else f"--:--  {who}: {first}"
     for line in rest:
-        yield f"{MORE}{line}"
+        yield f"{INDENT}{line}"
 
 
-def sent_words(record: Record) -> str:
+def sent_text(record: Record) -> str:
     """The time of writing by the clock of the sender, if it was well before the arrival."""
-    moment = moment_of(record.sent_at)
+    moment = local_time(record.sent_at)
     if moment is None or not record.sent_at or abs(record.at - record.sent_at) < LATE_MS:
         return ""
-    came = moment_of(record.at)
+    came = local_time(record.at)
     is_today = came is not None and came.date() == moment.date()
     return f" (written {moment:%H:%M})" if is_today else f" (written {moment:%d %b %H:%M})"
 
 
-def moment_of(at: int) -> datetime | None:
+def local_time(at: int) -> datetime | None:
     """The local time; None for a time that no calendar has."""
     try:
         return datetime.fromtimestamp(at / 1000).astimezone()

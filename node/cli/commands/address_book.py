@@ -16,7 +16,7 @@ from typing import Any
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import (
     DATA_DEFAULT,
-    as_owner,
+    check_owner,
     data_folder,
     explain_folder,
 )
@@ -72,7 +72,9 @@ def add_key_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
     given = parser.add_mutually_exclusive_group(required=required)
     given.add_argument("--key", metavar="K", help="public key: an id from `keys show`")
     given.add_argument(
-        "--card", metavar="CARD", help="contact card from `keys show --card`; -: read stdin"
+        "--card",
+        metavar="CARD",
+        help="contact card from `keys show --card`; -: read stdin",
     )
 
 
@@ -81,7 +83,7 @@ def own_identity(folder: Path) -> Identity:
     return load_identity(folder / IDENTITY_FILE)
 
 
-def not_own(folder: Path, public: bytes | None) -> None:
+def check_not_own(folder: Path, public: bytes | None) -> None:
     """Check that a key is not that of the node itself. Raises Failure."""
     try:
         own = own_identity(folder).public
@@ -91,14 +93,14 @@ def not_own(folder: Path, public: bytes | None) -> None:
         raise usage_error("this is the key of this node")
 
 
-def opened(folder: Path, *, to_change: bool = False) -> AddressBook:
+def open_address_book(folder: Path, *, to_change: bool = False) -> AddressBook:
     """The address book in a data folder. Raises Failure without write access."""
     if to_change:
-        as_owner(folder)
+        check_owner(folder)
     return AddressBook(folder / BOOK_FILE, time.time)
 
 
-def found(book: AddressBook, text: str) -> Peer:
+def get_peer(book: AddressBook, text: str) -> Peer:
     """The peer of this name or id. Raises UnknownPeer."""
     peer = book.resolve(text)
     if peer is None:
@@ -117,10 +119,10 @@ def given_key(args: argparse.Namespace) -> tuple[bytes | None, ContactCard | Non
     return card.public, card, line
 
 
-def show(public: bytes, peer: Peer | None, *, as_json: bool) -> None:
+def print_identity(public: bytes, peer: Peer | None, *, as_json: bool) -> None:
     """Print the identity of this node (without `peer`) or of a peer."""
     if as_json:
-        print_json(object_of(public) if peer is None else peer_object(peer))
+        print_json(identity_fields(public) if peer is None else peer_fields(peer))
         return
     if peer is not None:
         print_line(f"{peer.name}: {peer.trust.value}")
@@ -133,7 +135,7 @@ def show(public: bytes, peer: Peer | None, *, as_json: bool) -> None:
             print_line(f"relay        {relay}")
 
 
-def object_of(public: bytes) -> dict[str, object]:
+def identity_fields(public: bytes) -> dict[str, object]:
     """An identity in JSON."""
     return {
         "id": peer_id(public),
@@ -142,19 +144,19 @@ def object_of(public: bytes) -> dict[str, object]:
     }
 
 
-def peer_object(peer: Peer) -> dict[str, object]:
+def peer_fields(peer: Peer) -> dict[str, object]:
     """A peer in JSON."""
     return {
         "name": peer.name,
         "trust": peer.trust.value,
-        **object_of(peer.public),
+        **identity_fields(peer.public),
         "addresses": list(peer.addresses),
         "relays": list(peer.relays),
         "added_at": peer.added_at,
     }
 
 
-def changed_text(error: KeyChanged) -> str:
+def key_changed_text(error: KeyChanged) -> str:
     """The warning about a changed key."""
     name = error.peer.name
     where = f" at {error.address}" if error.address else ""
@@ -184,7 +186,7 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyChanged as exc:
-        raise Failure(changed_text(exc)) from exc
+        raise Failure(key_changed_text(exc)) from exc
     except PeerRevoked as exc:
         text = f"{exc}; to trust it again: millpond keys trust {quote(exc.peer.name)} --replace"
         raise Failure(text) from exc

@@ -191,12 +191,16 @@ def _line(channel: bytes, mode: str, fields: dict[str, Any]) -> MessageLine:
 
 
 def _export_stopped(args: argparse.Namespace, sink: ExportFile) -> None:
-    from millpond.node.cli.options.data_folder import as_owner, existing, explain_folder_errors
+    from millpond.node.cli.options.data_folder import (
+        check_owner,
+        existing_folder,
+        explain_folder_errors,
+    )
     from millpond.node.data_folder import offline_store
 
     name = os.fsdecode(args.channel)
-    with explain_folder_errors(existing(args.data)):
-        as_owner(args.data)
+    with explain_folder_errors(existing_folder(args.data)):
+        check_owner(args.data)
         with offline_store(args.data) as store:
             kept = store.load(args.channel)
     match kept:

@@ -83,10 +83,10 @@ class Summary(msgspec.Struct):
         return not (self.imported or self.already_there or self.expired or self.refused)
 
     def __str__(self) -> str:
-        told = f"{counted(self.imported)} imported"
+        text = f"{counted(self.imported)} imported"
         rest = {"already there": self.already_there, "expired": self.expired}
         rest["refused"] = self.refused
-        return told + "".join(f", {count} {what}" for what, count in rest.items() if count)
+        return text + "".join(f", {count} {what}" for what, count in rest.items() if count)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -147,8 +147,8 @@ def _channel_and_file(words: list[str]) -> tuple[bytes | None, str]:
 def _opened(file: str, words: list[str]) -> Iterator[int]:
     if file == "-":
         if sys.stdin.isatty():
-            told = "nothing to import" if len(words) != 1 else f"there is no file {words[0]!r}"
-            raise usage_error(f"{told}: give a FILE, or a pipe on stdin")
+            text = "nothing to import" if len(words) != 1 else f"there is no file {words[0]!r}"
+            raise usage_error(f"{text}: give a FILE, or a pipe on stdin")
         yield STDIN
         return
     try:
@@ -175,11 +175,11 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
 
 
 def _import_offline(args: argparse.Namespace, fd: int, summary: Summary) -> None:
-    from millpond.node.cli.options.data_folder import as_owner, explain_folder_errors
+    from millpond.node.cli.options.data_folder import check_owner, explain_folder_errors
     from millpond.node.data_folder import offline_store
 
     with explain_folder_errors(args.data):
-        as_owner(args.data)
+        check_owner(args.data)
         with offline_store(args.data) as store:
             anyio.run(partial(_store_all, messages(args, fd), summary, store))
 
@@ -210,8 +210,8 @@ async def _producing(
                 open_channel(args, name, "producer", mode=wanted)
             )
         except ModeMismatch as exc:
-            told = f"channel {os.fsdecode(name)!r} was in {wanted} mode, and here {exc}"
-            print(f"millpond import: {told}", file=sys.stderr)
+            text = f"channel {os.fsdecode(name)!r} was in {wanted} mode, and here {exc}"
+            print(f"millpond import: {text}", file=sys.stderr)
             channel = await stack.enter_async_context(open_channel(args, name, "producer"))
         yield channel
 
@@ -261,13 +261,13 @@ class _Puts:
         if ttl <= 0:
             self._summary.expired += 1
             return
-        asked = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
-        asked |= {"due": round(due * 1000), "unique": line.unique}
+        fields = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
+        fields |= {"due": round(due * 1000), "unique": line.unique}
         budget = RetryBudget(PATIENCE_S, self._rng, time.monotonic)
         while True:
             try:
                 with anyio.fail_after(self._args.timeout):
-                    answer = await ask(self._channel, Operation.PUT, **asked)
+                    answer = await ask(self._channel, Operation.PUT, **fields)
             except RETRYABLE as exc:
                 await budget.wait(exc)
             except RequestError as exc:

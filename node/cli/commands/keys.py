@@ -14,17 +14,17 @@ import msgspec
 from millpond.node.cli.commands.address_book import (
     add_command,
     add_key_options,
-    found,
+    check_not_own,
+    get_peer,
     given_key,
-    not_own,
-    opened,
+    open_address_book,
     own_identity,
-    peer_object,
-    show,
+    peer_fields,
+    print_identity,
 )
 from millpond.node.cli.commands.peer import relay_texts
 from millpond.node.cli.exit_codes import usage_error
-from millpond.node.cli.options.data_folder import as_owner
+from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 from millpond.node.peers.address_book import Trust
@@ -122,9 +122,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _new(folder: Path, args: argparse.Namespace) -> None:
-    as_owner(folder)
+    check_owner(folder)
     identity = create_identity(folder / FILE_NAME, os.urandom)
-    show(identity.public, None, as_json=args.json)
+    print_identity(identity.public, None, as_json=args.json)
 
 
 def _show(folder: Path, args: argparse.Namespace) -> None:
@@ -136,18 +136,18 @@ def _show(folder: Path, args: argparse.Namespace) -> None:
     if args.address or args.relay:
         raise usage_error("--address and --relay need --card")
     if args.peer is not None:
-        peer = found(opened(folder), args.peer)
-        show(peer.public, peer, as_json=args.json)
+        peer = get_peer(open_address_book(folder), args.peer)
+        print_identity(peer.public, peer, as_json=args.json)
     else:
-        show(own_identity(folder).public, None, as_json=args.json)
+        print_identity(own_identity(folder).public, None, as_json=args.json)
 
 
 def _show_card(folder: Path, args: argparse.Namespace) -> None:
-    as_owner(folder)
+    check_owner(folder)
     identity = own_identity(folder)
     try:
         addresses = checked_addresses(args.address)
-        relays = relay_texts(opened(folder), args.relay)
+        relays = relay_texts(open_address_book(folder), args.relay)
     except ValueError as exc:
         raise usage_error(str(exc)) from exc
     prekeys = Prekeys(folder / PREKEYS_FOLDER, identity, time.time, os.urandom)
@@ -161,22 +161,22 @@ def _show_card(folder: Path, args: argparse.Namespace) -> None:
 
 def _trust(folder: Path, args: argparse.Namespace) -> None:
     public, card, line = given_key(args)
-    not_own(folder, public)
-    book = opened(folder, to_change=True)
-    found(book, args.peer)
+    check_not_own(folder, public)
+    book = open_address_book(folder, to_change=True)
+    get_peer(book, args.peer)
     peer = book.trust(args.peer, public, replace=args.replace)
     if card is not None:
         addresses, relays = card.addresses or peer.addresses, card.relays or peer.relays
         told = msgspec.structs.replace(peer, addresses=addresses, relays=relays, card=line)
         peer = book.replace(peer.id, told)
-    show(peer.public, peer, as_json=args.json)
+    print_identity(peer.public, peer, as_json=args.json)
 
 
 def _list(folder: Path, args: argparse.Namespace) -> None:
-    peers = sorted(opened(folder).peers, key=lambda each: each.name)
+    peers = sorted(open_address_book(folder).peers, key=lambda each: each.name)
     if args.json:
         for peer in peers:
-            print_json(peer_object(peer))
+            print_json(peer_fields(peer))
         return
     width = max((len(peer.name) for peer in peers), default=0)
     trust_width = max(len(each.value) for each in Trust)
@@ -186,6 +186,6 @@ def _list(folder: Path, args: argparse.Namespace) -> None:
 
 
 def _revoke(folder: Path, args: argparse.Namespace) -> None:
-    book = opened(folder, to_change=True)
-    peer = book.revoke(found(book, args.peer).id)
-    show(peer.public, peer, as_json=args.json)
+    book = open_address_book(folder, to_change=True)
+    peer = book.revoke(get_peer(book, args.peer).id)
+    print_identity(peer.public, peer, as_json=args.json)

@@ -88,7 +88,7 @@ def make(args: argparse.Namespace) -> int:
     except OSError as exc:
         raise Failure(f"{exc.filename}: {exc.strerror}") from exc
     _write(certificate, key, pair.certificate, pair.key, args.renew)
-    _tell(certificate, key, args)
+    _print_result(certificate, key, args)
     return ExitCode.OK
 
 
@@ -154,7 +154,7 @@ def _write(certificate: Path, key: Path, shown: bytes, secret: bytes, renew: boo
         raise Failure(f"{exc.filename}: {exc.strerror}") from exc
 
 
-def _tell(certificate: Path, key: Path, args: argparse.Namespace) -> None:
+def _print_result(certificate: Path, key: Path, args: argparse.Namespace) -> None:
     from millpond.node.tls.certificates import read_certificate
     from millpond.node.tls.contexts import pin_of
 

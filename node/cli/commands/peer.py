@@ -13,12 +13,12 @@ import msgspec
 from millpond.node.cli.commands.address_book import (
     add_command,
     add_key_options,
-    found,
+    check_not_own,
+    get_peer,
     given_key,
-    not_own,
-    opened,
-    peer_object,
-    show,
+    open_address_book,
+    peer_fields,
+    print_identity,
 )
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.output import print_json, print_line
@@ -109,7 +109,7 @@ def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
         if "://" in text:
             texts.append(text)
             continue
-        peer = found(book, text)
+        peer = get_peer(book, text)
         if not peer.addresses:
             raise ValueError(f"no address of {peer.name!r} is known")
         texts += [f"{peer.id}@{address}" for address in peer.addresses]
@@ -119,8 +119,8 @@ def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
 def _add_peer(folder: Path, args: argparse.Namespace) -> None:
     public, card, line = given_key(args)
     assert public is not None
-    not_own(folder, public)
-    book = opened(folder, to_change=True)
+    check_not_own(folder, public)
+    book = open_address_book(folder, to_change=True)
     try:
         name = checked_name(args.name)
         addresses = checked_addresses([*args.address, *(card.addresses if card else ())])
@@ -129,7 +129,7 @@ def _add_peer(folder: Path, args: argparse.Namespace) -> None:
         raise usage_error(str(exc)) from exc
     new = Peer(name, public, Trust.TRUSTED, addresses, relays, time.time(), line)
     peer = _put_in(book, new)
-    show(peer.public, peer, as_json=args.json)
+    print_identity(peer.public, peer, as_json=args.json)
 
 
 def _put_in(book: AddressBook, new: Peer) -> Peer:
@@ -153,19 +153,19 @@ def _put_in(book: AddressBook, new: Peer) -> Peer:
 
 
 def _ls(folder: Path, args: argparse.Namespace) -> None:
-    peers = sorted(opened(folder).peers, key=lambda each: each.name)
+    peers = sorted(open_address_book(folder).peers, key=lambda each: each.name)
     width = max((len(peer.name) for peer in peers), default=0)
     for peer in peers:
         if args.json:
-            print_json(peer_object(peer))
+            print_json(peer_fields(peer))
             continue
         places = [*peer.addresses, *(f"relay={relay}" for relay in peer.relays)]
         print_line(" ".join((f"{peer.name:{width}}  {peer.trust.value:7}  {peer.id} ", *places)))
 
 
 def _rm(folder: Path, args: argparse.Namespace) -> None:
-    book = opened(folder, to_change=True)
-    peer = found(book, args.name)
+    book = open_address_book(folder, to_change=True)
+    peer = get_peer(book, args.name)
     book.remove(peer.id)
     if args.json:
-        print_json(peer_object(peer))
+        print_json(peer_fields(peer))

@@ -115,7 +115,7 @@ async def _put_one(args: argparse.Namespace) -> int:
     data = await _data(args.data)
     if args.to is not None:
         async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
-            await sealed.send(channel, args, data)
+            await sealed.send_message(channel, args, data)
         return ExitCode.OK
     async with open_channel(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
         _show(await channel.put(data, ttl=args.ttl, key=args.key), args.json)
@@ -127,7 +127,7 @@ async def _send_each(args: argparse.Namespace) -> int:
     async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
         async for line in read_lines(DATA_MAX):
             if line:
-                await sealed.send(channel, args, line)
+                await sealed.send_message(channel, args, line)
     return ExitCode.OK
 
 

@@ -16,7 +16,7 @@ from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
 from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
 from millpond.node.cli.output import data_field, write_async
-from millpond.node.cli.sealed_messages import is_envelope, opened
+from millpond.node.cli.sealed_messages import is_envelope, open_message
 from millpond.node.client.channel import Channel, Message
 
 EPILOG = """\
@@ -134,10 +134,10 @@ async def _line(channel: Channel, message: Message, args: argparse.Namespace) ->
     if args.sealed or not is_envelope(message.data):
         data, fields = message.data, data_field(message.data)
     else:
-        letter = await opened(channel, args.channel, message)
-        if letter is None:
+        envelope = await open_message(channel, args.channel, message)
+        if envelope is None:
             return None
-        data, fields = letter.data, letter.fields()
+        data, fields = envelope.data, envelope.fields()
     if not args.json:
         return data + b"\n"
     return json.dumps(names | fields, ensure_ascii=False).encode() + b"\n"

@@ -155,10 +155,10 @@ async def _follow(args: argparse.Namespace, timeout_s: float | None) -> int:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_signal, tasks.cancel_scope)
         async with open_streams(args, args.reconnect) as streams:
-            with anyio.move_on_after(timeout_s) as patience:
+            with anyio.move_on_after(timeout_s) as limit:
                 await _follow_one(args, streams.stream(args.name))
         tasks.cancel_scope.cancel()
-        return ExitCode.TIMEOUT if patience.cancelled_caught else ExitCode.OK
+        return ExitCode.TIMEOUT if limit.cancelled_caught else ExitCode.OK
     return ExitCode.OK
 
 
@@ -169,15 +169,15 @@ async def _follow_one(args: argparse.Namespace, stream: Stream) -> None:
         await write_async(b"".join(map(_object if args.json else _line, rows)))
     live = json.dumps({"live": str(position)}) if args.json else f"= {position}"
     await write_async(live.encode() + b"\n")
-    left = args.count
+    remaining = args.count
     async for record in _events(stream, begin or 0):
         line = _event_line(args, record)
         if line is None:
             continue
         await write_async(line)
-        if left is not None:
-            left -= 1
-            if left == 0:
+        if remaining is not None:
+            remaining -= 1
+            if remaining == 0:
                 return
 
 

@@ -43,7 +43,7 @@ from millpond.node.access.tokens import (
 from millpond.node.cli.commands.address_book import add_command, own_identity
 from millpond.node.cli.connection import read_token
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.options.data_folder import as_owner
+from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 
@@ -147,7 +147,7 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
     if args.access_file is None and args.data is None:
         _show(args, token, id_of(token), line)
         return
-    as_owner(folder)
+    check_owner(folder)
     path = _path(folder, args)
     is_new = add_line(path, line, args.note)
     _show(args, token, id_of(token), None)
@@ -216,7 +216,7 @@ def _row(note: str, words: list[str]) -> dict[str, Any] | None:
 
 def _revoke(folder: Path, args: argparse.Namespace) -> None:
     token_id = _id_to_revoke(args)
-    as_owner(folder)
+    check_owner(folder)
     path = _path(folder, args)
     if without_token(path, token_id):
         _tell_changed(path, is_new=False)

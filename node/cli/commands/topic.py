@@ -148,8 +148,8 @@ async def _create(args: argparse.Namespace, streams: Streams) -> None:
     try:
         await streams.create_topic(args.name, args.partitions)
     except StreamExists as exc:
-        told = "it, or a stream of one of its partitions, is there"
-        raise Failure(f"{args.name.decode()!r}: {told}") from exc
+        text = "it, or a stream of one of its partitions, is there"
+        raise Failure(f"{args.name.decode()!r}: {text}") from exc
     if args.json:
         print_json({"topic": args.name.decode(), "partitions": args.partitions})
 
@@ -218,22 +218,22 @@ async def _commit(args: argparse.Namespace, streams: Streams) -> None:
     stream = await _partition(args, streams)
     await stream.commit(args.group, args.offset)
     if args.json:
-        print_json(_place(args) | {"offset": str(args.offset)})
+        print_json(_partition_fields(args) | {"offset": str(args.offset)})
 
 
 async def _offset(args: argparse.Namespace, streams: Streams) -> None:
     stream = await _partition(args, streams)
     offset = await stream.committed(args.group)
     if offset is None:
-        told = f"group {os.fsdecode(args.group)!r} never committed an offset there"
-        raise Failure(told, ExitCode.NOT_FOUND)
+        text = f"group {os.fsdecode(args.group)!r} never committed an offset there"
+        raise Failure(text, ExitCode.NOT_FOUND)
     if args.json:
-        print_json(_place(args) | {"offset": str(offset)})
+        print_json(_partition_fields(args) | {"offset": str(offset)})
     else:
         print_line(str(offset))
 
 
-def _place(args: argparse.Namespace) -> dict[str, Any]:
+def _partition_fields(args: argparse.Namespace) -> dict[str, Any]:
     group = os.fsdecode(args.group)
     return {"topic": args.name.decode(), "partition": args.partition, "group": group}
 

@@ -92,13 +92,13 @@ def run(args: argparse.Namespace) -> int:
         raise Failure(str(exc)) from exc
     access.peers = peers
     asker = _asker(args, None if peers is None else peers.book)
-    told = access.explain(asker, name, is_stream=args.stream)
+    explanation = access.explain(asker, name, is_stream=args.stream)
     if args.json:
-        print_json(_object(told, access))
+        print_json(_object(explanation, access))
     else:
-        for line in _lines(args, asker, told):
+        for line in _lines(args, asker, explanation):
             print_line(line)
-    return ExitCode.OK if told.rights else ExitCode.REFUSED
+    return ExitCode.OK if explanation.rights else ExitCode.REFUSED
 
 
 def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
@@ -152,24 +152,26 @@ def _key(who: str, book: AddressBook | None) -> bytes:
         raise Failure(f"{who!r} is not known; expected {known}", ExitCode.NOT_FOUND) from None
 
 
-def _lines(args: argparse.Namespace, asker: Principal, told: Explanation) -> Iterator[str]:
+def _lines(args: argparse.Namespace, asker: Principal, explanation: Explanation) -> Iterator[str]:
     who = printable(args.who)
     if asker.identity is not None:
         who = f"{who} ({peer_id(asker.identity)})" if len(who) < 52 else who
-    whence = f"from {asker.address}" if asker.address != ELSEWHERE else "from another machine"
+    client_address = (
+        f"from {asker.address}" if asker.address != ELSEWHERE else "from another machine"
+    )
     if not is_remote(asker.address):
-        whence = "from this machine"
+        client_address = "from this machine"
     what = "stream" if args.stream else "channel"
-    yield f"{who} at {asker.listener} {whence}, {what} {printable(args.name)}:"
+    yield f"{who} at {asker.listener} {client_address}, {what} {printable(args.name)}:"
     for word, right in _each_right():
-        given = told.rights is not None and right in told.rights
-        yield f"  {word:5}  {'yes' if given else 'no':3}  {_why(told, right, given=given)}"
-    yield from (f"note: {note}" for note in told.notes)
+        given = explanation.rights is not None and right in explanation.rights
+        yield f"  {word:5}  {'yes' if given else 'no':3}  {_why(explanation, right, given=given)}"
+    yield from (f"note: {note}" for note in explanation.notes)
 
 
-def _why(told: Explanation, right: Rights, *, given: bool) -> str:
+def _why(explanation: Explanation, right: Rights, *, given: bool) -> str:
     """The rules that grant a right, or those that would grant it under other conditions."""
-    about = [each for each in told.reasons if right in each.grant.rights]
+    about = [each for each in explanation.reasons if right in each.grant.rights]
     giving = [each.grant.where for each in about if each.verdict is GrantOutcome.GIVES]
     if given:
         return ", ".join(giving)
@@ -180,15 +182,20 @@ def _why(told: Explanation, right: Rights, *, given: bool) -> str:
     return "; ".join(f"{each.grant.where} {each.verdict.value}" for each in about)
 
 
-def _object(told: Explanation, access: AccessPolicy) -> dict[str, Any]:
+def _object(explanation: Explanation, access: AccessPolicy) -> dict[str, Any]:
     rights = {}
     for word, right in _each_right():
-        given = told.rights is not None and right in told.rights
-        about = [each for each in told.reasons if right in each.grant.rights]
+        given = explanation.rights is not None and right in explanation.rights
+        about = [each for each in explanation.reasons if right in each.grant.rights]
         because = [{"line": each.grant.where, "verdict": each.verdict.name} for each in about]
         rights[word] = {"given": given, "because": because}
     files = [str(path) for path in access.files]
-    return {"allowed": bool(told.rights), "rights": rights, "notes": told.notes, "files": files}
+    return {
+        "allowed": bool(explanation.rights),
+        "rights": rights,
+        "notes": explanation.notes,
+        "files": files,
+    }
 
 
 def _each_right() -> Iterator[tuple[str, Rights]]:

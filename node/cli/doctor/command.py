@@ -26,7 +26,7 @@ from millpond.node.cli.doctor.node import node_findings
 from millpond.node.cli.doctor.repair import repair_partition
 from millpond.node.cli.doctor.tls import file_findings
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.options.data_folder import data_folder, existing, holds_node
+from millpond.node.cli.options.data_folder import data_folder, existing_folder, is_data_folder
 from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
 from millpond.node.cli.output import installed, print_json, print_line
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     if args.repair is not None:
         if args.data is None:
             raise usage_error("a repair needs --data, the folder of a stopped node")
-        return repair_partition(existing(args.data), args.repair, as_json=args.json)
+        return repair_partition(existing_folder(args.data), args.repair, as_json=args.json)
     worst = ExitCode.OK
     for finding in _findings(args):
         if args.json:
@@ -159,7 +159,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     except ConfigError as exc:
         yield Finding("configuration", "fail", str(exc))
     if args.data is not None:
-        yield from folder_findings(existing(args.data))
+        yield from folder_findings(existing_folder(args.data))
         return
     yield from _token_files(args, config)
     yield from file_findings(config)
@@ -177,7 +177,7 @@ def _usual_folder(config: Config) -> Iterator[Finding]:
         return
     folder = Path(config.data) if config.data else data_folder(os.environ)
     try:
-        is_there = holds_node(folder)
+        is_there = is_data_folder(folder)
     except Failure as exc:
         yield Finding("data folder", "fail", str(exc))
         return

@@ -54,12 +54,12 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
     except FolderInUse as exc:
         text = f"{folder} is in use by {exc.holder}; stop it to check the files"
         yield Finding("lock", "ok", text)
-        yield from _noted(folder)
+        yield from _reported_damage(folder)
     except OSError as exc:
-        how = "run this as its owner"
+        advice = "run this as its owner"
         if exc.errno in NO_ROOM:
-            how = f"free space in {gettempdir()} for copies of the files, or set TMPDIR"
-        text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; {how}"
+            advice = f"free space in {gettempdir()} for copies of the files, or set TMPDIR"
+        text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; {advice}"
         yield Finding("data folder", "fail", text)
 
 
@@ -79,12 +79,14 @@ def _locked(folder: Path) -> Iterator[None]:
             lock.release()
 
 
-def _noted(folder: Path) -> Iterator[Finding]:
+def _reported_damage(folder: Path) -> Iterator[Finding]:
     """The damage that the running node has recorded."""
     for damage in read_reports(folder / "damaged", OsDisk()):
-        whose = "" if damage.name is None else f"{describe_partition(damage.name)} is not served; "
-        how = f"stop the node, then `millpond doctor --data {folder}`"
-        text = f"{whose}{damage.where}: {damage.text}; {how}"
+        subject = (
+            "" if damage.name is None else f"{describe_partition(damage.name)} is not served; "
+        )
+        advice = f"stop the node, then `millpond doctor --data {folder}`"
+        text = f"{subject}{damage.where}: {damage.text}; {advice}"
         yield Finding("damage", "fail", text)
 
 
@@ -250,10 +252,10 @@ class _Inspection:
         if damage.name is None:
             return f"{what}; its owner is unknown: see docs/guides/troubleshooting.md"
         if staged_part_of(damage.name) is not None:
-            how = "restart the query that wrote it: it writes the batch again"
-            return f"{describe_partition(damage.name)} is not served; {what}; {how}"
-        how = repair_command(self._folder, damage.name)
-        return f"{describe_partition(damage.name)} is not served; {what}; `{how}` repairs it"
+            advice = "restart the query that wrote it: it writes the batch again"
+            return f"{describe_partition(damage.name)} is not served; {what}; {advice}"
+        advice = repair_command(self._folder, damage.name)
+        return f"{describe_partition(damage.name)} is not served; {what}; `{advice}` repairs it"
 
 
 CATALOGS = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens"}
@@ -265,8 +267,8 @@ def describe_partition(name: bytes) -> str:
         return f"the catalog of {CATALOGS[name]}"
     stream, part = qualified_name_of(name), staged_part_of(name)
     if part is not None:
-        whose = f"batch {part.batch} of {os.fsdecode(part.writer)!r} for the stream"
-        return f"a part of {whose} {os.fsdecode(stream or b'')!r}"
+        subject = f"batch {part.batch} of {os.fsdecode(part.writer)!r} for the stream"
+        return f"a part of {subject} {os.fsdecode(stream or b'')!r}"
     what, shown = ("channel", name) if stream is None else ("stream", stream)
     return f"{what} {os.fsdecode(shown)!r}"
 

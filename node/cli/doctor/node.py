@@ -29,7 +29,7 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
     try:
         with explain_errors(args):
             address = parse_url(args.connect)
-            ms, answer = anyio.run(partial(_asked, args))
+            ms, answer = anyio.run(partial(_ping_and_info, args))
         yield _round_trip(str(address), ms)
         yield from _store(answer)
         yield from _parts(answer)
@@ -51,7 +51,7 @@ def _round_trip(where: str, ms: float) -> Finding:
     return Finding("node", "ok", f"{where} answers in {ms:.3f} ms")
 
 
-async def _asked(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
+async def _ping_and_info(args: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
     """A round trip in ms, and the INFO reply of the node; None without the right to it."""
     with anyio.fail_after(args.timeout):
         async with open_channel(args, PROBE, "consumer") as channel:
@@ -81,9 +81,9 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
         )
         yield Finding("store", "fail", f"{text} repair the disk; no restart is needed")
     if damaged:
-        how = f"stop the node, then `millpond doctor --data {folder}` says what to do"
+        advice = f"stop the node, then `millpond doctor --data {folder}` says what to do"
         count = "1 channel is" if damaged == 1 else f"{damaged} channels are"
-        yield Finding("damage", "fail", f"{count} not served; {how}")
+        yield Finding("damage", "fail", f"{count} not served; {advice}")
 
 
 def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:

@@ -13,7 +13,7 @@ from millpond.actors.streams.durable.fork_log import base_of
 from millpond.actors.streams.names import stream_of
 from millpond.node.cli.doctor.data_folder import describe_partition, known_damages, partition_name
 from millpond.node.cli.exit_codes import ExitCode, Failure
-from millpond.node.cli.options.data_folder import as_owner, explain_folder_errors
+from millpond.node.cli.options.data_folder import check_owner, explain_folder_errors
 from millpond.node.cli.output import counted, print_json, print_line
 from millpond.node.data_folder import FolderLock
 
@@ -25,7 +25,7 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     # `doctor` reports the others itself.
     logging.getLogger("millpond.actors").addHandler(logging.NullHandler())
     with explain_folder_errors(folder):
-        as_owner(folder)
+        check_owner(folder)
         lock = FolderLock(folder)
         try:
             damages = known_damages(folder, name)
@@ -47,11 +47,11 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
 def _object(name: bytes, done: Repaired, damages: list[str]) -> dict[str, object]:
     aside = None if done.aside is None else str(done.aside)
     if done.kind is PartitionKind.LOG:
-        whose, lost = "stream", _ranges(done)
+        kind, lost = "stream", _ranges(done)
     else:
-        whose, lost = "channel", [str(each) for each in done.lost]
+        kind, lost = "channel", [str(each) for each in done.lost]
     counts = {"messages": done.messages, "in_file": done.in_file}
-    return {whose: partition_name(name), **counts, "lost": lost, "aside": aside, "damages": damages}
+    return {kind: partition_name(name), **counts, "lost": lost, "aside": aside, "damages": damages}
 
 
 def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:

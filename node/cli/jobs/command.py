@@ -101,15 +101,17 @@ def add_parser(subparsers: Any) -> None:
     _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
     _add_ids(_add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel))
     dead = action(actions, "dead", "Inspect, retry and purge dead letters.", DEAD_EPILOG)
-    deeds = dead.add_subparsers(
+    dead_actions = dead.add_subparsers(
         dest="deed", metavar="COMMAND", required=True, parser_class=_JobsParser
     )
-    ls = _add(deeds, "ls", "List dead letters.", DEAD_EPILOG, _ls)
+    ls = _add(dead_actions, "ls", "List dead letters.", DEAD_EPILOG, _ls)
     ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     ls.set_defaults(state="dead")
-    _add_ids(_add(deeds, "show", "Show a dead letter.", DEAD_EPILOG, _show), nargs=None)
-    _add_dead(_add(deeds, "retry", "Put dead letters back into the queue.", DEAD_EPILOG, _dead))
-    _add_dead(_add(deeds, "purge", "Delete dead letters.", DEAD_EPILOG, _dead))
+    _add_ids(_add(dead_actions, "show", "Show a dead letter.", DEAD_EPILOG, _show), nargs=None)
+    _add_dead(
+        _add(dead_actions, "retry", "Put dead letters back into the queue.", DEAD_EPILOG, _dead)
+    )
+    _add_dead(_add(dead_actions, "purge", "Delete dead letters.", DEAD_EPILOG, _dead))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -53,7 +53,7 @@ def due(text: str) -> float | datetime:
 
 def connection_options(args: argparse.Namespace) -> ConnectionOptions:
     """The connection options of a command. Raises Failure."""
-    known = identity_options(args, _complain)
+    known = identity_options(args, _warn)
     return {
         "token": read_token(args.token_file),
         "identity": known.identity,
@@ -141,5 +141,5 @@ def shown_time(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _complain(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"millpond: {text}", file=sys.stderr)

@@ -170,7 +170,7 @@ def _worker(args: argparse.Namespace, work: Any, view: WorkStatus) -> Worker:
             name=args.name,
             history=not args.no_history,
             log_done=args.log_done,
-            on_end=partial(_tell, args, view),
+            on_end=partial(_on_attempt_end, args, view),
             **_options(args),
         )
     except (TypeError, ValueError) as exc:
@@ -211,7 +211,7 @@ async def _hear_signals(worker: Worker, stopped: list[int]) -> None:
                 worker.stop()
 
 
-def _tell(args: argparse.Namespace, view: WorkStatus, ended: AttemptResult) -> None:
+def _on_attempt_end(args: argparse.Namespace, view: WorkStatus, ended: AttemptResult) -> None:
     view.ended()
     if args.json:
         from millpond.node.cli.output import print_json

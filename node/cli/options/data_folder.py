@@ -27,9 +27,9 @@ def data_folder(environment: Mapping[str, str]) -> Path:
     return Path(home) / "millpond"
 
 
-def existing(folder: Path) -> Path:
+def existing_folder(folder: Path) -> Path:
     """The folder, if it is the data folder of a node. Raises Failure."""
-    if not holds_node(folder):
+    if not is_data_folder(folder):
         if not folder.is_dir():
             what = "is no folder" if folder.exists() else "does not exist"
             raise Failure(f"data folder {folder} {what}", ExitCode.NOT_FOUND)
@@ -37,7 +37,7 @@ def existing(folder: Path) -> Path:
     return folder
 
 
-def holds_node(folder: Path) -> bool:
+def is_data_folder(folder: Path) -> bool:
     """True for the data folder of a node. Raises Failure without permission."""
     try:
         return (folder / "journal").is_dir()
@@ -45,7 +45,7 @@ def holds_node(folder: Path) -> bool:
         raise Failure(f"data folder {folder}: no permission; run this as its owner") from exc
 
 
-def as_owner(folder: Path) -> None:
+def check_owner(folder: Path) -> None:
     """Check that this user owns the folder: files of another user would block the node. Raises
     Failure."""
     lock = folder / "lock"

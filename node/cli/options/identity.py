@@ -43,10 +43,10 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> IdentityOptions:
+def identity_options(args: argparse.Namespace, notify: Callable[[str], None]) -> IdentityOptions:
     """The identity and the expected peer of a command.
 
-    `tell` gets a line about a node whose key is not confirmed. Raises Failure for unusable files
+    `notify` gets a line about a node whose key is not confirmed. Raises Failure for unusable files
     and peers.
     """
     if not args.identity:
@@ -55,7 +55,7 @@ def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> I
                 "--peer needs --identity: a node authenticates only to clients that do"
             )
         return IdentityOptions()
-    from millpond.node.cli.commands.address_book import opened
+    from millpond.node.cli.commands.address_book import open_address_book
     from millpond.node.peers.errors import AddressBookError
     from millpond.node.peers.identity import FILE_NAME, IdentityError, load_identity
 
@@ -66,21 +66,21 @@ def identity_options(args: argparse.Namespace, tell: Callable[[str], None]) -> I
     except IdentityError as exc:
         raise usage_error(f"--identity: {exc}") from exc
     try:
-        book = None if folder is None else opened(folder, to_change=args.peer is None)
+        book = None if folder is None else open_address_book(folder, to_change=args.peer is None)
     except AddressBookError as exc:
         raise Failure(str(exc)) from exc
     expected = None if args.peer is None else _key_of(args.peer, book)
-    return IdentityOptions(identity, expected, _PeerCheck(args.connect, expected, book, tell))
+    return IdentityOptions(identity, expected, _PeerCheck(args.connect, expected, book, notify))
 
 
 def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
     """The failure for a node with another key than expected."""
-    from millpond.node.cli.commands.address_book import changed_text
+    from millpond.node.cli.commands.address_book import key_changed_text
     from millpond.node.peers.errors import KeyChanged, PeerRevoked
 
     match error.__cause__:
         case KeyChanged() as changed:
-            return Failure(changed_text(changed))
+            return Failure(key_changed_text(changed))
         case PeerRevoked(peer=peer):
             again = f"millpond keys trust {shlex.quote(peer.name)} --replace"
             return Failure(f"{where}: {error}; to trust it again: {again}")
@@ -115,41 +115,41 @@ class _PeerCheck:
         url: str,
         expected: bytes | None,
         book: AddressBook | None,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._url = url
         self._expected = expected
         self._book = book
-        self._on_news = tell
-        self._has_told = False
+        self._on_notice = notify
+        self._has_notified = False
 
     def __call__(self, public: bytes) -> None:
         from millpond.node.peers.address_book_file import BookBusy
 
         try:
-            self._judge(public)
+            self._check(public)
         except BookBusy as exc:
             raise PeerMismatch(str(exc), public) from exc
 
-    def _judge(self, public: bytes) -> None:
+    def _check(self, public: bytes) -> None:
         from millpond.node.peers.errors import PeerRevoked
         from millpond.node.peers.identity import peer_id
         from millpond.node.peers.peer import Trust
 
         if self._book is None:
             if self._expected is None:
-                self._tell(f"the node is {peer_id(public)}; --peer makes sure of that")
+                self._notify(f"the node is {peer_id(public)}; --peer makes sure of that")
         elif self._expected is None:
             pinned = self._book.pin(public, self._url)
             if pinned.is_new:
                 name = pinned.peer.name
-                self._tell(f"the node is {peer_id(public)}, not seen before: pinned as {name!r}")
+                self._notify(f"the node is {peer_id(public)}, not seen before: pinned as {name!r}")
         else:
             peer = self._book.by_public(public)
             if peer is not None and peer.trust is Trust.REVOKED:
                 raise PeerRevoked(peer)
 
-    def _tell(self, text: str) -> None:
-        if not self._has_told:
-            self._has_told = True
-            self._on_news(text)
+    def _notify(self, text: str) -> None:
+        if not self._has_notified:
+            self._has_notified = True
+            self._on_notice(text)

@@ -76,9 +76,9 @@ def add_records(parser: argparse.ArgumentParser) -> None:
         "data", metavar="DATA", nargs="*", help="one record per argument; - or none: read stdin"
     )
     parser.add_argument("--file", metavar="FILE", type=Path, help="read FILE instead of stdin")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--whole", action="store_true", help="append the whole input as one record")
-    how.add_argument("--jsonl", action="store_true", help="each line is a JSON object with data")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--whole", action="store_true", help="append the whole input as one record")
+    source.add_argument("--jsonl", action="store_true", help="each line is a JSON object with data")
     parser.add_argument(
         "--timestamps", action="store_true", help="with --jsonl: keep the timestamps of the lines"
     )
@@ -163,7 +163,7 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
     is_done = False
     with Progress("appended", beside_output=args.quiet) as progress:
         appending = _Appender(args, progress)
-        with anyio.move_on_after(timeout_s) as patience:
+        with anyio.move_on_after(timeout_s) as limit:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(until_signal, tasks.cancel_scope)
@@ -180,9 +180,9 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
                 raise failure from exc
     if is_done:
         return ExitCode.OK
-    if patience.cancelled_caught:
-        raise Failure(f"timeout after {timeout_s:g} s; {appending.told()}", ExitCode.TIMEOUT)
-    print(f"millpond: interrupted; {appending.told()}", file=sys.stderr)
+    if limit.cancelled_caught:
+        raise Failure(f"timeout after {timeout_s:g} s; {appending.summary()}", ExitCode.TIMEOUT)
+    print(f"millpond: interrupted; {appending.summary()}", file=sys.stderr)
     return ExitCode.INTERRUPTED
 
 
@@ -195,7 +195,7 @@ class _Appender:
         self._match: int | None = getattr(args, "match", None)
         self._targets: list[Stream] = []
         self._turn = 0
-        self._asked = 0
+        self._sent = 0
         """Records that are on their way."""
 
     async def run(self, streams: Streams, choose: Any, fd: int) -> None:
@@ -218,16 +218,16 @@ class _Appender:
         """The line that tells what was done before the error; None where nothing was."""
         failure = error if isinstance(error, Failure) else explain(error, self._args)
         is_unknown = isinstance(error, OutcomeUnknown | ConnectionLost)
-        is_untouched = not self._progress.records and not (self._asked and is_unknown)
+        is_untouched = not self._progress.records and not (self._sent and is_unknown)
         if failure is None or is_untouched:
             return failure
-        return Failure(f"{failure}; {self.told(is_unknown=is_unknown)}", failure.code)
+        return Failure(f"{failure}; {self.summary(is_unknown=is_unknown)}", failure.code)
 
-    def told(self, *, is_unknown: bool = True) -> str:
+    def summary(self, *, is_unknown: bool = True) -> str:
         """The number of appended records, in words."""
         text = f"{counted_records(self._progress.records)} appended before"
-        if is_unknown and self._asked:
-            text += f", the outcome of the next {self._asked} is unknown"
+        if is_unknown and self._sent:
+            text += f", the outcome of the next {self._sent} is unknown"
         return text
 
     async def _append_lines(self, fd: int, size_max: int) -> None:
@@ -236,7 +236,7 @@ class _Appender:
             tasks.start_soon(_read_lines, self._args, fd, size_max, send)
             async with receive:
                 async for records in receive:
-                    await self._append_all([*records, *_more(receive)], size_max)
+                    await self._append_all([*records, *_available(receive)], size_max)
 
     async def _append_all(self, records: list[NewRecord], size_max: int) -> None:
         batch: list[NewRecord] = []
@@ -257,20 +257,20 @@ class _Appender:
             shares.setdefault(self._turn % count, []).append(record)
             self._turn += 1
         for number, share in shares.items():
-            self._asked = len(share)
-            kept = await self._targets[number].append(
+            self._sent = len(share)
+            stored = await self._targets[number].append(
                 share,
                 ms=getattr(self._args, "ms", None),
                 match=self._match,
                 fence=getattr(self._args, "fence", None),
             )
-            self._asked = 0
+            self._sent = 0
             if self._match is not None:
-                self._match = kept.tail
-            self._progress.add(kept.count, sum(len(record.data) for record in share))
-            await self._show(kept, number)
+                self._match = stored.tail
+            self._progress.add(stored.count, sum(len(record.data) for record in share))
+            await self._show(stored, number)
 
-    async def _show(self, kept: Appended, number: int) -> None:
+    async def _show(self, stored: Appended, number: int) -> None:
         if self._args.quiet:
             return
         partition = self._args.partitions[number] if "partitions" in self._args else None
@@ -278,20 +278,20 @@ class _Appender:
             print_json(
                 ({} if partition is None else {"partition": partition})
                 | {
-                    "first": str(kept.first),
-                    "count": kept.count,
-                    "tail": str(kept.tail),
-                    "id": f"{kept.id.ms}-{kept.id.seq}",
-                    "timestamp": str(kept.timestamp),
+                    "first": str(stored.first),
+                    "count": stored.count,
+                    "tail": str(stored.tail),
+                    "id": f"{stored.id.ms}-{stored.id.seq}",
+                    "timestamp": str(stored.timestamp),
                 }
             )
             return
         prefix = "" if partition is None else f"{partition} "
-        lines = "".join(f"{prefix}{each}\n" for each in range(kept.first, kept.tail))
+        lines = "".join(f"{prefix}{each}\n" for each in range(stored.first, stored.tail))
         await write_async(lines.encode())
 
 
-def _more(receive: Any) -> Iterator[NewRecord]:
+def _available(receive: Any) -> Iterator[NewRecord]:
     """The groups of lines that have arrived, without waiting."""
     while True:
         try:

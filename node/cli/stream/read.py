@@ -18,7 +18,7 @@ from millpond.node.cli.output import write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress
 from millpond.node.cli.stream.options import add_start, stream_name
-from millpond.node.cli.stream.record_format import SHAPES
+from millpond.node.cli.stream.record_format import FORMATS
 from millpond.node.client.connect import PROBE
 from millpond.node.client.streams.records import Record
 from millpond.node.client.streams.stream import Start, Stream
@@ -75,7 +75,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=tuple(SHAPES),
+        choices=tuple(FORMATS),
         default="lines",
         help="lines: bodies with a newline each; raw: without; base64; json (default lines)",
     )
@@ -112,25 +112,25 @@ async def _read(args: argparse.Namespace, choose: Choose, timeout_s: float | Non
         tasks.start_soon(until_signal, tasks.cancel_scope)
         reconnect_s = args.reconnect
         async with open_channel(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
-            with anyio.move_on_after(timeout_s) as patience:
+            with anyio.move_on_after(timeout_s) as limit:
                 await _show(args, await choose(channel.streams))
         tasks.cancel_scope.cancel()
-        return ExitCode.TIMEOUT if patience.cancelled_caught else ExitCode.OK
+        return ExitCode.TIMEOUT if limit.cancelled_caught else ExitCode.OK
     return ExitCode.OK if args.follow else ExitCode.INTERRUPTED
 
 
 async def _show(args: argparse.Namespace, stream: Stream) -> None:
-    shape = SHAPES["json" if args.json else args.format]
-    left = args.count
+    shape = FORMATS["json" if args.json else args.format]
+    remaining = args.count
     with Progress("read") as progress:
         async with aclosing(await _pages(args, stream)) as pages:
             async for page in pages:
-                records = page if left is None else page[:left]
+                records = page if remaining is None else page[:remaining]
                 await write_async(b"".join(map(shape, records)))
                 progress.add(len(records), sum(len(record.data) for record in records))
-                if left is not None:
-                    left -= len(records)
-                    if left == 0:
+                if remaining is not None:
+                    remaining -= len(records)
+                    if remaining == 0:
                         return
 
 

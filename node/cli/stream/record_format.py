@@ -21,7 +21,7 @@ from millpond.node.cli.jsonl import BadLine
 from millpond.node.cli.output import data_field
 from millpond.node.client.streams.records import NewRecord, Record
 
-Shape = Callable[[Record], bytes]
+RecordFormat = Callable[[Record], bytes]
 
 
 class _Fields(msgspec.Struct):
@@ -52,7 +52,7 @@ def as_json(record: Record) -> bytes:
     return json.dumps(record_fields(record), ensure_ascii=False).encode() + b"\n"
 
 
-SHAPES: dict[str, Shape] = {
+FORMATS: dict[str, RecordFormat] = {
     "lines": as_line,
     "raw": as_body,
     "base64": as_base64,

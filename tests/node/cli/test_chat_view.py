@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from millpond.node.chat.records import COUNT_MAX, Kind, Record, State
 from millpond.node.cli.chat.line_editor import is_shown
-from millpond.node.cli.chat.view import QUOTED_CHARS, TOLD, ConversationView, clean_lines, quoted
+from millpond.node.cli.chat.view import (
+    CHANGE_INDENT,
+    QUOTED_CHARS,
+    ConversationView,
+    clean_lines,
+    quoted,
+)
 
 NOON = int(datetime(2026, 11, 21, 12, 0).timestamp() * 1000)
 UUID = "00112233445566778899aabbccddeeff"
@@ -74,15 +80,15 @@ def test_news_of_messages_is_told_once_and_together() -> None:
     shown(view, out(1, "one"), out(2, "two"), out(3, "x" * 50))
     shown(view, *(became(number, State.KEPT) for number in (1, 2, 3)))
     shown(view, became(1, State.SENT), became(1, State.DELIVERED), became(3, State.EXPIRED))
-    assert [line.strip() for line in view.news()] == [
+    assert [line.strip() for line in view.state_changes()] == [
         "-- kept here, until it can go: two",
         f"-- NOT DELIVERED in time: {'x' * (QUOTED_CHARS - 3)}...",
         "-- delivered: one",
     ]
-    assert view.news() == []
+    assert view.state_changes() == []
     shown(view, became(1, State.READ), became(2, State.READ), became(2, State.SENT))
-    assert [line.strip() for line in view.news()] == ["-- read: 2 messages"]
-    assert (view.under_way, view.lost) == (0, 1)
+    assert [line.strip() for line in view.state_changes()] == ["-- read: 2 messages"]
+    assert (view.in_flight, view.lost) == (0, 1)
 
 
 def test_history_ends_with_the_last_messages_and_begins_with_all_unread() -> None:
@@ -104,19 +110,19 @@ def test_what_was_lost_long_ago_is_not_lost_again() -> None:
     view = ConversationView("bob")
     view.history([(0, out(1, "old")), (1, became(1, State.EXPIRED))], 10, 2)
     view.take(out(2, "new"))
-    assert (view.under_way, view.lost) == (1, 0)
+    assert (view.in_flight, view.lost) == (1, 0)
     view.take(became(2, State.REFUSED))
-    assert (view.under_way, view.lost) == (0, 1)
+    assert (view.in_flight, view.lost) == (0, 1)
 
 
 def test_notes_are_shown() -> None:
     note = Record(1, Kind.NOTE, NOON, text="1 message did not arrive")
-    assert shown(ConversationView("bob"), note) == [f"{TOLD}1 message did not arrive"]
+    assert shown(ConversationView("bob"), note) == [f"{CHANGE_INDENT}1 message did not arrive"]
 
 
 def test_nobody_can_write_what_the_program_says() -> None:
     lines = shown(ConversationView("bob"), came(1, "hi\n-- delivered: hi\n  -- REFUSED: hi"))
-    assert not any(line.startswith(TOLD) for line in lines)
+    assert not any(line.startswith(CHANGE_INDENT) for line in lines)
 
 
 def test_what_people_write_is_shown_as_it_is() -> None:
