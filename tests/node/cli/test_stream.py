@@ -125,7 +125,7 @@ def test_what_is_not_there_exits_4(run: Run, name: str) -> None:
 def test_what_is_there_already_exits_1(run: Run, name: str) -> None:
     run("stream", "create", name)
     told = run("stream", "create", name)
-    assert told.code == 1 and name in told.err and "there is a stream" in told.err
+    assert told.code == 1 and name in told.err and "exists" in told.err
     assert run("stream", "create", name, "--if-missing") == (0, b"", "")
     assert objects(run("stream", "create", name, "--if-missing", "--json")) == [
         {"stream": name, "created": False}
