@@ -39,7 +39,7 @@ FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20
 NAME_BYTES_MAX = 255
 PROBE = b"millpond!probe"
-"""The channel of clients that need none: nobody can put a message there."""
+"""The channel of clients that need none: no message can be put there."""
 
 Member = TypeVar("Member", bound=IntEnum)
 RoleName = Literal["producer", "consumer", "both", "worker"]

@@ -27,7 +27,7 @@ class HandshakeRefused(ConnectionLost):
 
 
 class ModeMismatch(HandshakeRefused):
-    """The channel exists in another mode than the one asked for (PS-05)."""
+    """The channel exists in another mode than the requested one (PS-05)."""
 
 
 class PeerMismatch(HandshakeRefused):

@@ -1,4 +1,4 @@
-"""A flow limit: so many requests and bytes in flight, the first to ask is the first to get."""
+"""A flow limit: so many requests and bytes in flight, admitted first come, first served."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TEMPORARY_REFUSALS = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, 
 
 
 class LinkSettings(msgspec.Struct, frozen=True):
-    """How to reach the node, and the HELLO to send there. Times in seconds."""
+    """Settings of a link: the dialer, the HELLO, the timeouts in seconds."""
 
     dial: Dial
     framing: Callable[[], Framing]

@@ -34,7 +34,7 @@ class PendingResult:
         self.changed = anyio.Event()
         self.job = 0
         self.check_at = inf
-        """The time to ask the node about the job."""
+        """The time of the next check of the job."""
         self.is_overdue = False
         """The job is gone, and its result has not come yet."""
         self._check_delay_s = 0.0

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One record: `at` in ms since 1970, `what` as in `outcome.Ended`, `worker` who says so."""
+    """One record: `at` in ms since 1970, `what` as in `AttemptResult`, `worker` wrote it."""
 
     job: str
     attempt: int
@@ -107,12 +107,12 @@ async def _append(stream: Stream, batch: list[HistoryEntry]) -> None:
 
 
 def id_ms(job: int) -> int:
-    """When a job was put, in ms since 1970: its id tells."""
+    """The time at which a job was put, in ms since 1970, which is part of its id."""
     return (job >> 22) + SNOWFLAKE_EPOCH_MS
 
 
 async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[HistoryEntry]:
-    """What is known of a job, from the millisecond of its id on. Nothing where there is none."""
+    """The entries of a job, from the millisecond of its id on; none without a stream."""
     since = datetime.fromtimestamp(id_ms(job) / 1000 - ID_AHEAD_S, UTC)
     wanted = str(job)
     try:

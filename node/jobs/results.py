@@ -1,7 +1,7 @@
-"""Results and progress on their connector to who waits: messages in a channel beside the queue.
+"""Results and progress of jobs: messages to the producer's mailbox, a channel beside the queue.
 
 The channel `jobs/QUEUE/r/HEX` belongs to one producer; a message there is a MessagePack map of `w`
-(the number of the wait), `k` and `v` (docs/guides/jobs.md, "Results").
+(the number of the pending result), `k` and `v` (docs/guides/jobs.md, "Results").
 """
 
 from __future__ import annotations

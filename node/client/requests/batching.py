@@ -32,10 +32,11 @@ T = TypeVar("T")
 
 
 class BatchSettings(msgspec.Struct, frozen=True):
-    """When a batch leaves: it is `linger_ms` old, or has `records_max` records, or `bytes_max`
-    bytes (a larger record goes alone). `in_flight_max`: batches of a partition under way.
+    """Settings of batches.
 
-    `buffer_records` and `buffer_bytes` bound what was taken and has no result yet.
+    A batch leaves when it is `linger_ms` old, or has `records_max` records, or `bytes_max` bytes (a
+    larger record goes alone). `in_flight_max`: batches of a partition under way. `buffer_records`
+    and `buffer_bytes` bound the records that have no result yet.
     """
 
     linger_ms: float = 5.0

@@ -1,4 +1,4 @@
-"""What users of the S3P and RustLog clients catch besides `millpond.actors.errors`.
+"""Errors of the S3P and RustLog clients, besides those of `millpond.actors.errors`.
 
 A request that a lost connection left unanswered fails with `NotDone` where it certainly had no
 effect, and with `millpond.actors.errors.OutcomeUnknown` where it may have had one.
@@ -31,7 +31,7 @@ class NotSent(NotDone):
 
 
 class BadReply(WireError):
-    """The server's reply is not one to what it was asked."""
+    """The server's reply does not fit the request."""
 
 
 class LimitExceeded(RequestError):
@@ -86,12 +86,12 @@ class OffsetOutOfRange(RustlogRefused, Trimmed):
 
     @property
     def start(self) -> int | None:
-        """The first offset that is kept; None where the server did not tell."""
+        """The first offset that is kept; None where the server gave none."""
         return self._bound("start")
 
     @property
     def end(self) -> int | None:
-        """The offset of the next record to come; None where the server did not tell."""
+        """The offset of the next record to come; None where the server gave none."""
         return self._bound("end")
 
     def _bound(self, name: str) -> int | None:
@@ -101,7 +101,7 @@ class OffsetOutOfRange(RustlogRefused, Trimmed):
 
 
 class ServerFailed(RustlogRefused, OutcomeUnknown):
-    """the server failed, and does not tell whether the request was done (500)"""
+    """the server failed; the request may have been done or not (500)"""
 
     code = Code.OUTCOME_UNKNOWN
 

@@ -48,7 +48,7 @@ The flag tells whether a request is waiting for the reply. No request behind it 
 
 
 class Loss(Enum):
-    """What is known of a request that will not be answered."""
+    """Knowledge of a request that will not be answered: sent or not, done or not."""
 
     NOT_SENT = auto()
     NOT_DONE = auto()

@@ -42,7 +42,7 @@ Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
 
 class ReconnectSettings(msgspec.Struct, Generic[R], frozen=True):
-    """How to reach the server, and how its replies are read. Times in seconds.
+    """Settings of a connection: the dialer, the decoder of replies, the timeouts in seconds.
 
     `requests_max` requests are under way at once, `dedicated_max` of them on dedicated connections.
     """

@@ -68,7 +68,7 @@ class Stream:
 
     @property
     def state(self) -> NodeState:
-        """What its events make, as the node materializes it (docs/reference/state.md)."""
+        """The state of its events, materialized by the node (docs/reference/state.md)."""
         return NodeState(self.name, self._requests)
 
     async def create(

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOOP = BlockingPortalProvider()
-"""Runs while somebody uses it: `with LOOP as portal`."""
+"""It runs while it is in use: `with LOOP as portal`."""
 
 
 class SyncFuture(Generic[T]):
@@ -89,7 +89,7 @@ class Blocking(Generic[A]):
         return self._portal.call(send)
 
     def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items, each awaited when it is asked for."""
+        """The items, each awaited in turn."""
         while True:
             try:
                 item = self._portal.call(items.__anext__)

@@ -66,7 +66,7 @@ class Stream(Blocking[AsyncStream]):
 
     @property
     def state(self) -> NodeState:
-        """What its events make, as the node materializes it (docs/reference/state.md)."""
+        """The state of its events, materialized by the node (docs/reference/state.md)."""
         return NodeState(self._async.state, self._portal)
 
     def create(

@@ -200,7 +200,7 @@ class JobCompletion:
         return not leased.is_lost and self._now() < leased.until and leased.message.leased
 
     async def _is_leased(self, leased: LeasedJob) -> bool:
-        """Whether the lease is surely not over. The node is asked where that is not known."""
+        """Whether the lease is surely not over. Where that is not known, the node is asked."""
         if not leased.is_lost and self._now() >= leased.until:
             with anyio.move_on_after(REPLY_S):
                 await self._leases.renew(leased)

@@ -1,4 +1,4 @@
-"""Which of several queues is next: each as often as its weight says, none of them never."""
+"""Weighted queues: the next queue is chosen as often as its weight says, and none starves."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class WeightedQueues(Generic[T]):
-    """Stride scheduling: who was passed over longest, by weight, goes first.
+    """Stride scheduling: the queue that was passed over longest, by weight, is next.
 
-    A queue that had nothing for a while does not catch up on what it left out.
+    A queue that was empty for a while does not catch up.
     """
 
     def __init__(self, weights: dict[T, int]) -> None:
@@ -22,7 +22,7 @@ class WeightedQueues(Generic[T]):
         self._now = 0.0
 
     def next(self, ready: Iterable[T]) -> T | None:
-        """One of those that are ready; None if none is."""
+        """The next of the ready queues; None if none is ready."""
         chosen: T | None = None
         for each in ready:
             if chosen is None or self._at(each) < self._at(chosen):
