@@ -40,7 +40,7 @@ from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
 from millpond.node.stream_cells import (
     StreamCells,
-    first_looks,
+    first_wakes,
     is_reserved,
     rustlog_settings,
     s3p_settings,
@@ -231,9 +231,9 @@ class Node:
             store.save_facts({"instance": instance})
         self._channels.ids.resume(instance, store.last_id)
         now = self.clock.now()
-        for name, deadline in first_looks(store.stored_queues(), self._channel_rules, now):
+        for name, deadline in first_wakes(store.stored_queues(), self._channel_rules, now):
             self.scheduler.adopt(name, deadline)
-        for cell, after_s in self._streams.kept():
+        for cell, after_s in self._streams.stored_cells():
             self.scheduler.adopt(cell, now + after_s)
 
     def _close_store(self) -> None:

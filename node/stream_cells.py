@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 ADOPT_AFTER_S = 10.0
 ADOPT_EVERY_S = 0.02
-"""Streams that nobody asks for are looked at one after the other: something may be too old."""
+"""Unused streams are woken one after the other: something may be too old."""
 TEE_EVERY_S = 0.002
 
 
@@ -60,10 +60,10 @@ class StreamCells:
 
     def __init__(
         self,
-        book: RuleTable[StreamLimits],
+        rules: RuleTable[StreamLimits],
         store: DurableStore | MemoryStore,
         post: Callable[[bytes, CellMessage], None],
-        shelf_bytes_max: int,
+        cache_bytes_max: int,
         basin: bytes,
         now: Callable[[], float],
         states: StateLimits,
@@ -74,18 +74,18 @@ class StreamCells:
         self.tokens = AccessTokens()
         self.counters = StreamCounters()
         self.states = StateUsage()
-        self._state_shared = StateContext(post, states, self.states)
+        self._state_context = StateContext(post, states, self.states)
         self.checkpoints = _checkpoints(store, states, self.directory)
         self._store = store
-        self._book = book
-        self._shared = StreamContext(
+        self._rules = rules
+        self._context = StreamContext(
             store,
             post,
             self.directory,
             store.usage,
             store.health,
             self.counters,
-            RecordCache(shelf_bytes_max),
+            RecordCache(cache_bytes_max),
         )
 
     def spawn(self, cell: bytes, snapshot: LogSnapshot) -> Stream | CatalogCell | StateCell:
@@ -98,23 +98,23 @@ class StreamCells:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
         state = state_of(cell)
         if state is not None:
-            is_kept = self._store.durability(stream_cell(state)) is not Durability.MEMORY
-            return StateCell(state, self._state_shared, self.checkpoints if is_kept else None)
-        name, shared = stream_of(cell), self._shared
+            is_durable = self._store.durability(stream_cell(state)) is not Durability.MEMORY
+            return StateCell(state, self._state_context, self.checkpoints if is_durable else None)
+        name, context = stream_of(cell), self._context
         if staged_part_of(cell) is not None:
-            name, shared = cell, msgspec.structs.replace(shared, directory=self.stages)
+            name, context = cell, msgspec.structs.replace(context, directory=self.stages)
         elif name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")
             streams = self.basins.other_streams(basin)
-            shared = msgspec.structs.replace(shared, directory=streams)
-        is_kept = self._store.durability(cell) is not Durability.MEMORY
-        settings = self._book.settings(qualified_name_of(cell) or b"")
-        limits = msgspec.structs.replace(settings, is_durable=is_kept)
-        return Stream(name, snapshot, limits, shared)
+            context = msgspec.structs.replace(context, directory=streams)
+        is_durable = self._store.durability(cell) is not Durability.MEMORY
+        settings = self._rules.settings(qualified_name_of(cell) or b"")
+        limits = msgspec.structs.replace(settings, is_durable=is_durable)
+        return Stream(name, snapshot, limits, context)
 
     def age_s(self, label: bytes) -> int:
         """The maximal age of records in a stream without settings of its own; 0: no limit."""
-        return self._book.settings(label).age_s
+        return self._rules.settings(label).age_s
 
     def load(self, cell: bytes) -> Loading:
         """The stored state that a cell is built from."""
@@ -122,8 +122,8 @@ class StreamCells:
             return LogSnapshot()  # it keeps nothing
         return self._store.log_snapshot(cell) if is_reserved(cell) else self._store.load(cell)
 
-    def kept(self) -> Iterator[tuple[bytes, float]]:
-        """Cells of streams that a restart found, and after how many seconds to look at each."""
+    def stored_cells(self) -> Iterator[tuple[bytes, float]]:
+        """The cells of streams that a restart found, and after how many seconds to wake each."""
         after_s = ADOPT_AFTER_S
         if self.checkpoints is not None:
             streams = (stream_of(cell) for cell in self._store.logs())
@@ -136,7 +136,7 @@ class StreamCells:
                 after_s += ADOPT_EVERY_S
 
     def _learn(self, cell: bytes) -> bool:
-        """A cell is kept. Is it a stream's?"""
+        """True: the cell is a stream's; its directory knows it now."""
         name, other = stream_of(cell), basin_stream_of(cell)
         if name is not None:
             self.directory.sync_stream(name, is_created=True)
@@ -169,7 +169,7 @@ class StreamCells:
         snapshot = self._store.log_snapshot(cell)
         found = await _finished(snapshot) if isinstance(snapshot, Deferred) else snapshot
         if isinstance(found, Fault):
-            log.error("catalogue not loaded: cell=%r fault=%s", cell, found.name)
+            log.error("catalog not loaded: cell=%r fault=%s", cell, found.name)
             return None
         return found
 
@@ -190,14 +190,14 @@ def _checkpoints(
     return checkpoints
 
 
-def first_looks(
-    kept: Iterable[StoredQueue], book: RuleTable[ChannelSettings], now: float
+def first_wakes(
+    kept: Iterable[StoredQueue], rules: RuleTable[ChannelSettings], now: float
 ) -> Iterator[tuple[bytes, float]]:
     """The times at which to wake each channel that a restart found. Those that feed a stream come
     one after the other: it may lack what they hold."""
     tee_at = now
     for each in kept:
-        if book.settings(each.name).tee:
+        if rules.settings(each.name).tee:
             yield each.name, min(each.deadline, tee_at)
             tee_at += TEE_EVERY_S
         else:
