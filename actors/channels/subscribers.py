@@ -109,7 +109,7 @@ class Subscribers:
             self._load(table)
 
     def _load(self, table: SubscriberTable) -> None:
-        for number, stored in table.members.items():
+        for number, stored in table.by_number.items():
             known = self._known[stored.identity] = KnownIdentity(
                 number, stored.identity, stored.until
             )

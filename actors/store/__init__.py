@@ -1,1 +1,2 @@
-"""The store: partitions of channels behind one small seam."""
+"""The store: durable partitions of queues and logs behind one interface. Only actors and the node's
+start import it."""

@@ -23,7 +23,8 @@ from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES, SubscriberChan
 WINDOW_S_MIN = 600
 WINDOW_S_MAX = 86_400
 SENDER_SHIFT = 32
-"""Keys of clients have 32 bits; above them stands whose they are."""
+"""Keys of clients have 32 bits; above them stands the number of the subscriber that put the
+message."""
 
 
 def window_s(ttl: int) -> int:
@@ -52,12 +53,12 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A kept message (P2P-30, PA-33), and the change that keeps it.
+    """A stored message (P2P-30, PA-33), and the change that stores it.
 
-    `key` is the client's, of 32 bits, above `SENDER_SHIFT` times the number of the member that put
-    it (0: anonymous), so each sender has keys of its own; that of a dead letter is the id it had.
-    `expires_at` is absolute; `source` is the number of the connection that put it, which means
-    something only while that lives (0: none), and is not kept on disk.
+    `key` is the client's, of 32 bits, above `SENDER_SHIFT` times the number of the subscriber that
+    put it (0: anonymous), so each sender has keys of its own; that of a dead letter is the id it
+    had. `expires_at` is absolute; `source` is the number of the connection that put it, which means
+    something only while that lives (0: none), and is not stored on disk.
     """
 
     id: int
@@ -75,7 +76,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def sender(self) -> int:
-        """The number of the member that put it; 0: nobody who is known (PA-18)."""
+        """The number of the subscriber that put it; 0: anonymous (PA-18)."""
         return self.key >> SENDER_SHIFT if self.origin is None else 0
 
 
@@ -143,11 +144,10 @@ QueueChange = (
 
 
 class Snapshot(msgspec.Struct):
-    """Everything a channel is rebuilt from; `rows` ascend by id, `keys` by age.
+    """The content that a channel is rebuilt from; `rows` ascend by id, `keys` by age.
 
-    While a message is kept, its row is what its key stands for. `subscribers`: None if nobody is
-    known;
-    `attributes`: None if no message has any.
+    While a message is stored, its key stands for it. `subscribers` is None if there are none,
+    `attributes` if no message has any.
     """
 
     rows: list[StoredMessage] = []
@@ -162,7 +162,7 @@ class Snapshot(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """Records appended together, kept as one row.
+    """Records appended together, stored as one row.
 
     `first` is the sequence of the first one, `count` how many there are; timestamps and ids are
     those of the first and the last. `data` is the stream's own encoding of the records; empty, it
@@ -187,8 +187,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class LogTrimmed(msgspec.Struct, frozen=True, gc=False):
     """The records below `point` are removed; chunks wholly below it free their space.
 
-    `size` is what that is worth in bytes, about; like that of `LogDeleted` it is not kept on disk.
-    """
+    `size` is what that is worth in bytes, about; like that of `LogDeleted` it is not stored on
+    disk."""
 
     point: int
     size: int = 0

@@ -95,12 +95,12 @@ class IndexEntry:
         self.messages = 0
         self.bytes = 0
         self.keys = 0
-        """Keys whose message is gone, and members: what is remembered besides messages."""
+        """Keys whose message is removed, and subscribers."""
         self.mode: Mode | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is kept, and nothing is known that a restart would not know."""
+        """True: nothing is stored, and nothing is known that a restart would not know."""
         return (
             self.memtable is None
             and self.frozen is None

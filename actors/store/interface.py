@@ -57,7 +57,7 @@ class Fault(Enum):
     """The reason why the store did not do something. Values, not exceptions: they cross threads."""
 
     NOT_STORED = auto()
-    """The changes are not kept, now or after a restart."""
+    """The changes are not stored, now or after a restart."""
     DAMAGED = auto()
     """The disk returns other data than was written; the partition is not served."""
     UNREADABLE = auto()
@@ -113,7 +113,7 @@ class Deferred(Generic[T]):
             self._waiting.append(done)
 
     def finish(self, value: T) -> None:
-        """Give the result to everybody who waits, also if some of them raise."""
+        """Give the result to all callers that wait, also if some of them raise."""
         self.is_done = True
         self._value = value
         waiting, self._waiting = self._waiting, None
@@ -147,7 +147,8 @@ class Store(Protocol):
         """The usage of `name`, at the cost of a look-up."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
-        """Apply `changes` in order. None: nobody needs to wait for them."""
+        """Apply `changes` in order. None: no caller needs to wait for them. None: nobody needs to
+        wait for them."""
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         """The queues that hold something."""

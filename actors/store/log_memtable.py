@@ -61,7 +61,7 @@ class LogMemtable:
                 case LogTrimmed():
                     self._trim(change.point)
                 case MetadataSet():
-                    self._note(change)
+                    self._set_metadata(change)
                 case LogDeleted():
                     self._drop()
                 case _:
@@ -85,7 +85,7 @@ class LogMemtable:
             self.chunk_bytes -= len(self.chunks[-1].data)
             self.chunks[-1] = msgspec.structs.replace(self.chunks[-1], data=b"")
 
-    def _note(self, note: MetadataSet) -> None:
+    def _set_metadata(self, note: MetadataSet) -> None:
         if note.value is None and self.is_base:
             self.metadata.pop(note.name, None)
         else:

@@ -68,7 +68,7 @@ class Partition:
     @property
     def remembered(self) -> int:
         """The number of keys of removed messages, and of subscribers."""
-        return len(self.keys) + (0 if self.subscribers is None else len(self.subscribers.members))
+        return len(self.keys) + (0 if self.subscribers is None else len(self.subscribers.by_number))
 
 
 class MemoryStore:

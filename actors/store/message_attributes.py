@@ -21,7 +21,7 @@ class DueAt(msgspec.Struct, frozen=True, gc=False):
 
 
 class UniqueKey(msgspec.Struct, frozen=True, gc=False):
-    """While the message is there, no other one of this name is kept. Said once, with its row."""
+    """While the message exists, no other one of this name is stored. Said once, with its row."""
 
     id: int
     name: bytes

@@ -66,7 +66,7 @@ class QueueMemtable:
     def __init__(self, *, is_base: bool) -> None:
         self.is_base = is_base
         self.is_doubtful = False
-        """Its rows may be below as well: after a crash within a round nobody can tell."""
+        """True: the messages may be below as well, as after a crash during compaction."""
         self.rows: dict[int, StoredMessage] = {}
         self.row_bytes = 0
         self.gone: dict[int, int] = {}
@@ -104,7 +104,7 @@ class QueueMemtable:
         """The number of keys and subscribers that are added to those below."""
         added = len(self.keys) - len(self.forgotten)
         if self.subscribers is not None:
-            added += len(self.subscribers.members) - len(self.subscribers.gone)
+            added += len(self.subscribers.by_number) - len(self.subscribers.gone)
         return added
 
     @property
@@ -130,7 +130,7 @@ class QueueMemtable:
         self.row_bytes += added
 
     def add(self, row: StoredMessage) -> None:
-        """Take in a kept message."""
+        """Add a stored message."""
         old = self.rows.get(row.id)
         if old is not None:
             self.row_bytes -= len(old.data)

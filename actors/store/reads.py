@@ -275,10 +275,10 @@ class QueueLoader:
         return below
 
     def _recount(self, entry: IndexEntry, snapshot: Snapshot) -> None:
-        """After a crash within a round, what recovery counted may be too much."""
+        """Count anew: after a crash during compaction, the counts of recovery may be too high."""
         keys = sum(1 for row in snapshot.keys.values() if isinstance(row, StoredKey))
         if snapshot.subscribers is not None:
-            keys += len(snapshot.subscribers.members)
+            keys += len(snapshot.subscribers.by_number)
         size = sum(len(row.data) for row in snapshot.rows)
         usage = self._usage
         usage.messages += len(snapshot.rows) - entry.messages

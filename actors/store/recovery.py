@@ -179,7 +179,7 @@ def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:
 
 
 def _note_damages(folder: Path, disk: Disk, damages: list[Damage]) -> list[Damage]:
-    """Keep notes of what is new; gives all there are."""
+    """Write reports of new damages; gives all damages."""
     for damage in damages:
         log.error("damaged: name=%r where=%s: %s", damage.name, damage.where, damage.text)
         write_report(folder, disk, damage)

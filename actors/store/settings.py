@@ -19,7 +19,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     A partition's net changes are written again in the journal while they are no more than
     `rewrite_bytes_max`, and go to its file when they are more; messages younger than `settle_s`
     never go there. Above `slow_factor` times its budget, the journal's commits are reported only
-    when a round has made room, so clients wait; above `stall_factor` times it takes nothing new.
+    when compaction has made room, so clients wait; above `stall_factor` times it takes nothing new.
     """
 
     segment_bytes: int = 16 * 2**20

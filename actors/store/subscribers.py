@@ -26,15 +26,15 @@ class Subscriber(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubscriberTouched(msgspec.Struct, frozen=True, gc=False):
-    """The member is kept until then, and subscribed since then."""
+    """The subscriber is remembered until then, and subscribed since then."""
 
     number: int
     until: float
     since: int | None = None
 
-    def applied_to(self, member: Subscriber) -> Subscriber:
-        """The member as of now."""
-        return Subscriber(self.number, member.identity, self.until, self.since)
+    def applied_to(self, subscriber: Subscriber) -> Subscriber:
+        """The subscriber as of now."""
+        return Subscriber(self.number, subscriber.identity, self.until, self.since)
 
 
 class SubscriberRemoved(msgspec.Struct, frozen=True, gc=False):
@@ -44,14 +44,15 @@ class SubscriberRemoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Acked(msgspec.Struct, frozen=True, gc=False):
-    """The member has the message. Number 0: subscribers without identity had a claim to it."""
+    """The subscriber acked the message. Number 0: subscribers without identity had a claim to
+    it."""
 
     number: int
     id: int
 
 
 class AckedUpTo(msgspec.Struct, frozen=True, gc=False):
-    """The member has everything from its subscription up to this id."""
+    """The subscriber acked everything from its subscription up to this id."""
 
     number: int
     id: int
@@ -64,41 +65,41 @@ SUBSCRIBER_CHANGES = (Subscriber, SubscriberTouched, SubscriberRemoved, Acked, A
 class SubscriberTable(msgspec.Struct):
     """The subscribers of a partition, or the changes to them in a memtable.
 
-    A member has acked every message in its debt up to its floor, and those in `acked`. Number 0
+    A subscriber has acked every message in its debt up to its floor, and those in `acked`. Number 0
     stands for subscribers without identity: they had a claim to those messages when they were put.
-    Only a memtable has `seen` and `gone`, which say something of members below.
+    Only a memtable has `seen` and `gone`, which say something of subscribers below.
     """
 
-    members: dict[int, Subscriber] = {}
+    by_number: dict[int, Subscriber] = {}
     floors: dict[int, int] = {}
     acked: dict[int, set[int]] = {}
     seen: dict[int, SubscriberTouched] = {}
     gone: set[int] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.members or self.floors or self.acked or self.seen or self.gone)
+        return bool(self.by_number or self.floors or self.acked or self.seen or self.gone)
 
     @property
     def size(self) -> int:
         """Bytes it takes to say it again in the journal, roughly."""
-        count = len(self.members) + len(self.floors) + len(self.seen) + len(self.gone)
+        count = len(self.by_number) + len(self.floors) + len(self.seen) + len(self.gone)
         return SUBSCRIBER_BYTES * count + ACK_BYTES * sum(map(len, self.acked.values()))
 
     @property
     def deadlines(self) -> Iterator[float]:
         """The times at which subscribers may be forgotten."""
-        yield from (each.until for each in self.members.values())
+        yield from (each.until for each in self.by_number.values())
         yield from (each.until for each in self.seen.values())
 
     def fold(self, change: SubscriberChange, *, is_base: bool, is_doubtful: bool = False) -> None:
-        """Take in a change; `is_base`: there is nothing below, `is_doubtful`: nobody can tell."""
+        """Apply a change; `is_base`: there is nothing below, `is_doubtful`: there may be."""
         match change:
             case Subscriber():
-                self.members[change.number] = change
+                self.by_number[change.number] = change
             case SubscriberTouched():
                 self._see(change, is_base=is_base)
             case SubscriberRemoved(number=number):
-                own = self.members.get(number)
+                own = self.by_number.get(number)
                 self._drop(number)
                 if not is_base and (own is None or is_doubtful):
                     self.gone.add(number)
@@ -110,20 +111,20 @@ class SubscriberTable(msgspec.Struct):
                 assert_never(change)
 
     def _see(self, seen: SubscriberTouched, *, is_base: bool) -> None:
-        own = self.members.get(seen.number)
+        own = self.by_number.get(seen.number)
         if own is not None:
-            self.members[seen.number] = seen.applied_to(own)
+            self.by_number[seen.number] = seen.applied_to(own)
         elif not is_base:
             self.seen[seen.number] = seen
 
     def _drop(self, number: int) -> None:
-        self.members.pop(number, None)
+        self.by_number.pop(number, None)
         self.seen.pop(number, None)
         self.floors.pop(number, None)
         self.acked.pop(number, None)
 
     def forget(self, message_id: int) -> None:
-        """The message left: who acked it does not matter any more."""
+        """The message is removed: its acks do not matter any more."""
         for number in [number for number, ids in self.acked.items() if message_id in ids]:
             self.acked[number].discard(message_id)
             if not self.acked[number]:
@@ -133,7 +134,7 @@ class SubscriberTable(msgspec.Struct):
         """The changes that make it again."""
         for number in sorted(self.gone):
             yield SubscriberRemoved(number)
-        yield from self.members.values()
+        yield from self.by_number.values()
         yield from self.seen.values()
         for number, floor in self.floors.items():
             yield AckedUpTo(number, floor)
@@ -144,11 +145,12 @@ class SubscriberTable(msgspec.Struct):
     def split(
         self, stays: AbstractSet[int], *, keys_stay: bool
     ) -> tuple[SubscriberTable, SubscriberTable]:
-        """What goes to the partition, and what stays: all but what is said of below, if keys do;
-        else acks of messages that stay. So a member's acks are never below the member itself."""
+        """The part to flush, and the part that stays: everything but removals below, if keys stay;
+        else acks of messages that stay. So a subscriber's acks are never below the subscriber
+        itself."""
         moved, left = SubscriberTable(gone=set(self.gone)), SubscriberTable()
         home = left if keys_stay else moved
-        home.members, home.seen = dict(self.members), dict(self.seen)
+        home.by_number, home.seen = dict(self.by_number), dict(self.seen)
         home.floors = dict(self.floors)
         for number, ids in self.acked.items():
             staying = ids if keys_stay else ids.intersection(stays)
@@ -163,8 +165,8 @@ class SubscriberTable(msgspec.Struct):
         changed."""
         for number in self.gone:
             below._drop(number)
-        for member in self.members.values():
-            below.fold(member, is_base=True)
+        for subscriber in self.by_number.values():
+            below.fold(subscriber, is_base=True)
         for seen in self.seen.values():
             below.fold(seen, is_base=True)
         for number, floor in self.floors.items():
@@ -177,7 +179,7 @@ class SubscriberTable(msgspec.Struct):
 def subscribers_of(subscribers: SubscriberTable, rows: AbstractSet[int]) -> SubscriberTable | None:
     """The subscribers for a snapshot, with acks of messages that exist; None if there are none."""
     acked = {number: ids.intersection(rows) for number, ids in subscribers.acked.items()}
-    members = dict(sorted(subscribers.members.items()))
+    members = dict(sorted(subscribers.by_number.items()))
     floors = {number: floor for number, floor in subscribers.floors.items() if number in members}
     known = {n: ids for n, ids in acked.items() if ids and (n in members or n == 0)}
     return SubscriberTable(members, floors, known) if members or known else None

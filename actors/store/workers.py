@@ -62,7 +62,7 @@ class WorkerTask(Generic[Item, Result]):
         try:
             result = self.run(items)
         except Exception as exc:
-            log.exception("lane crashed: items=%d", len(items))
+            log.exception("worker crashed: items=%d", len(items))
             failure = exc
             return lambda: self.crashed(items, failure)
         return lambda: self.done(items, result)
@@ -149,7 +149,7 @@ class WorkerThread(Generic[Item, Result]):
         report()
 
     def _rouse(self) -> None:
-        # Nobody but the loop's thread unlocks, so it cannot be unlocked twice.
+        # No caller but the loop's thread unlocks, so it cannot be unlocked twice.
         if self._wake.locked():
             self._wake.release()
 

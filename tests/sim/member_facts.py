@@ -96,11 +96,11 @@ class MemberFacts:
 
     def check(self, snapshot: Snapshot, view: View, has_acked: HasAcked) -> Iterator[str]:
         roster = snapshot.subscribers or SubscriberTable()
-        for number, member in roster.members.items():
+        for number, member in roster.by_number.items():
             written = self._written.get((number, member.identity), [])
             if all(map(view.must_not, written)):
                 yield f"member {number} is {member.identity!r}, which was never kept"
-        by_identity = {member.identity: member for member in roster.members.values()}
+        by_identity = {member.identity: member for member in roster.by_number.values()}
         for identity, subscribed in self.subscribed.items():
             if view.must(subscribed.write) and subscribed.until > view.now:
                 found = by_identity.get(identity)
@@ -113,19 +113,19 @@ class MemberFacts:
         """What was acked for sure is known."""
         rows = {row.id for row in snapshot.rows}
         for (number, message_id), write in self._acked.items():
-            is_there = message_id in rows and (not number or number in roster.members)
+            is_there = message_id in rows and (not number or number in roster.by_number)
             if is_there and view.must(write) and not _has(roster, number, message_id):
                 yield f"the ack of {message_id} by member {number} is forgotten"
         for number, floors in self._floors.items():
             floor = max((each for write, each in floors if view.must(write)), default=0)
-            if number in roster.members and roster.floors.get(number, 0) < floor:
+            if number in roster.by_number and roster.floors.get(number, 0) < floor:
                 yield f"member {number} acked up to {floor}, and that is forgotten"
 
     def _check_reasons(
         self, snapshot: Snapshot, roster: SubscriberTable, has_acked: HasAcked
     ) -> Iterator[str]:
         """What counts as acked was acked."""
-        for number, member in roster.members.items():
+        for number, member in roster.by_number.items():
             for row in snapshot.rows:
                 is_had = row.sender == number or has_acked(member.identity, row.id)
                 if member.since is not None and _has(roster, number, row.id) and not is_had:
@@ -147,6 +147,6 @@ class MemberFacts:
 def _has(roster: SubscriberTable, number: int, message_id: int) -> bool:
     if message_id in roster.acked.get(number, ()):
         return True
-    member = roster.members.get(number)
+    member = roster.by_number.get(number)
     since = None if member is None else member.since
     return since is not None and since < message_id <= roster.floors.get(number, 0)

@@ -139,7 +139,7 @@ class QueueFacts:
 
     def _check_senders(self, snapshot: Snapshot, view: View) -> Iterator[str]:
         """Who put a message, or has a key, is known by it."""
-        found = {} if snapshot.subscribers is None else snapshot.subscribers.members
+        found = {} if snapshot.subscribers is None else snapshot.subscribers.by_number
         kept = [row for row in snapshot.rows if row.expires_at > view.now]
         ids = {row.id for row in kept}
         ids |= {each.id for each in snapshot.keys.values() if each.until > view.now}

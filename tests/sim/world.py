@@ -171,7 +171,7 @@ class World:
             found[0] += len(snapshot.rows)
             found[1] += sum(len(row.data) for row in snapshot.rows)
             found[2] += sum(isinstance(each, StoredKey) for each in snapshot.keys.values())
-            found[2] += 0 if snapshot.subscribers is None else len(snapshot.subscribers.members)
+            found[2] += 0 if snapshot.subscribers is None else len(snapshot.subscribers.by_number)
         usage = self.store.usage
         if [usage.messages, usage.bytes, usage.keys] != found:
             raise Broken(f"usage is {usage}, and there is {found}")

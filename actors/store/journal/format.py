@@ -22,7 +22,7 @@ from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.checksum import crc32
 
 FORMAT_VERSION = 2
-"""The version that is written; earlier ones are read. Version 2 has changes of members and of
+"""The version that is written; earlier ones are read. Version 2 has changes of subscribers and of
 terms."""
 MAGIC = b"MILLPOND JOURNAL"
 GROUP_MAGIC = 0x50554F52  # "ROUP"
@@ -55,7 +55,7 @@ class BadHeader(ValueError):
 
 
 class Cut(NamedTuple):
-    """The end of a segment that failed, or was torn. From `synced` to `end` it was kept without a
+    """The end of a segment that failed, or was torn. From `synced` to `end` it was stored without a
     sync, and may have been lost; nothing after `end` counts."""
 
     end: int

@@ -1,8 +1,8 @@
-"""Reads a whole journal after a stop of any kind, and judges what is no record in it.
+"""Reads a whole journal after a stop of any kind, and tells torn tails from damage.
 
-What was synced is told by later groups (`synced_lsn`). A gap in what was never synced is a torn
-tail: nobody was promised anything of it, and it is cut. A gap in what was synced is damage: it is
-reported, and its owner is not served.
+Later groups tell up to where the journal was synced (`synced_lsn`). A gap in what was never synced
+is a torn tail: no caller was promised anything of it, and it is cut. A gap in what was synced is
+damage: it is reported, and its partition is not served.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_journal(folder: Path, disk: Disk) -> JournalContents:
         found.synced_lsn = max(found.synced_lsn, scan.synced_lsn, header.first_lsn - 1)
         found.last_id = max(found.last_id, header.last_id)
         lsn = max(lsn, scan.last_lsn)
-    _judge(found, gaps, cuts, ends)
+    _tell_torn_from_damaged(found, gaps, cuts, ends)
     if found.records:
         lsn = max(header.first_lsn - 1 for header in headers.values())
         lsn = max(lsn, found.records[-1][1].lsn)
@@ -96,7 +96,7 @@ def _headers(folder: Path, disk: Disk, found: JournalContents) -> dict[int, Head
     return headers
 
 
-def _judge(
+def _tell_torn_from_damaged(
     found: JournalContents, gaps: list[tuple[int, Gap]], cuts: dict[int, Cut], ends: dict[int, int]
 ) -> None:
     """Tell torn tails from damage; what follows a torn tail does not count."""

@@ -1,8 +1,8 @@
-"""The journal: segments that groups of records are appended to, in the writer's thread.
+"""The journal: segments that groups of records are appended to, in the worker's thread.
 
-A group is written with one call and synced once, whoever waits for it. After a failed write or
-sync the segment is closed for ever after the last group that was kept, and the next segment says
-so (`cuts`); until that one is durable, nothing is kept.
+A group is written with one call and synced once. After a failed write or sync the segment is closed
+for ever after the last group that was stored, and the next segment says so (`cuts`); until that one
+is durable, nothing is stored.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def segment_path(folder: Path, number: int) -> Path:
 class CommitGroup:
     """Records that are written and synced together, and the commit that tells when they are.
 
-    Made in the loop's thread; once submitted, the writer reads all but `writes` and `kept`, which
-    are the store's: what the records say, and what to do when they are kept in a segment, or not
-    (None). `epoch` counts failures of the journal: what was written upon something that failed must
-    fail as well.
+    Made in the loop's thread; once submitted, the writer reads all but `writes` and `callbacks`,
+    which are the store's: the changes that the records hold, and the calls for when they are stored
+    in a segment, or not (None). `epoch` counts failures of the journal: records written after
+    others that failed must fail as well.
     """
 
     __slots__ = (
@@ -111,8 +111,8 @@ class JournalTail(msgspec.Struct, frozen=True):
 class Journal:
     """Appends groups. `syncs` and `groups` count since the start.
 
-    What nobody waits for is synced within `retry_s` seconds by the clock `now`, and what failed is
-    tried again after as long.
+    Groups that no caller waits for are synced within `retry_s` seconds by the clock `now`, and a
+    failed write is tried again after as long.
     """
 
     def __init__(
@@ -240,7 +240,8 @@ class Journal:
         log.debug("segment opened: number=%d", self._number)
 
     def _break(self, exc: OSError) -> None:
-        """Nothing after the last group that was kept counts, and no group that waits is kept."""
+        """The journal failed: nothing after the last stored group counts, and no waiting group is
+        stored."""
         if self._error is None:
             log.error("journal failed: segment=%d error=%s", self._number, exc)
         self._error = str(exc)
@@ -259,10 +260,11 @@ class Journal:
                 log.warning("segment is left behind: number=%d error=%s", self._number, again)
 
     def _take_back(self) -> None:
-        """Remove a segment in which nothing is kept: a long trouble would leave one a second.
+        """Remove a segment in which nothing is stored: a long failure would leave one a second.
 
-        Should the power fail now it may be back, with what failed in it, and nothing was kept since
-        then. The next one has its number, so that its name is durable before anything is kept.
+        Should the power fail now it may be back, with what failed in it, and nothing was stored
+        since then. The next one has its number, so that its name is durable before anything is
+        stored.
         """
         self._disk.unlink(segment_path(self._folder, self._number))
         self._cuts.pop(self._number, None)

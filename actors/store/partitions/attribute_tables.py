@@ -1,6 +1,6 @@
-"""The tables of what some messages have besides (`store.attributes`), in files of format 2.
+"""The tables of attributes of messages, in files of format 2.
 
-They are made together with those of members, when a queue needs any of them first.
+They are made together with those of subscribers, when a queue needs any of them first.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class FilePool:
         applied: int,
         frozen_at: int = 0,
     ) -> PartitionMetadata:
-        """A new file with `memtable` in it, there complete or not at all; it is not kept open."""
+        """A new file with `memtable` in it, there complete or not at all; it is not stored open."""
         data, metadata = build_file(name, kind, memtable, applied, frozen_at)
         self._install(self.path(name), data)
         return metadata

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 
 class FlushJob(msgspec.Struct, frozen=True):
-    """A memtable on its way to its file: all there is up to `applied`, but what a rewrite of lsn
-    `frozen_at` has. `is_last`: nothing else is kept, so an empty file is not needed."""
+    """A memtable on its way to its file: all changes up to `applied`, except those in the rewrite
+    of lsn `frozen_at`. `is_last`: nothing else is stored, so an empty file is not needed."""
 
     name: bytes
     kind: PartitionKind
@@ -108,7 +108,7 @@ class PartitionFiles:
         self._is_marked = False
 
     def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:
-        """These files are about to change: after a crash they are asked themselves."""
+        """These files are about to change: after a crash the files count, not the catalog."""
         self._partitions.clear()
         self._removed.clear()
         self._is_marked = False
@@ -180,7 +180,7 @@ class PartitionFiles:
         self._is_catalog_lost = False
 
     def drop_segment(self, number: int) -> None:
-        """Remove a segment that nobody needs, before any later one goes: those have the end of
+        """Remove a segment that is not needed, before any later one goes: those have the end of
         what it began."""
         journal = self._folder / "journal"
         self._disk.unlink(segment_path(journal, number))

@@ -1,9 +1,9 @@
-"""The tables of a log: its chunks, found by sequence, timestamp or id, and its notes.
+"""The tables of a log: its chunks, found by sequence, timestamp or id, and its metadata.
 
-Timestamps and ids use all 64 bits, so they are kept as big-endian bytes, which SQLite compares in
-their order. Chunks from the `tail` of meta on are of a flush that did not come to its end. A chunk
-without data stands for records that a repair found lost; nobody else writes one, and no read shows
-it.
+Timestamps and ids use all 64 bits, so they are stored as big-endian bytes, which SQLite compares in
+their order. Chunks from the header's `tail` on are of a flush that was not completed. A chunk
+without data stands for records that a repair found lost; only repairs write
+one, and no read shows it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def apply(flush: Flush, memtable: LogMemtable) -> None:
         _empty(flush)
     header.trim_point = max(header.trim_point, memtable.trim_point)
     _trim(flush)
-    _note(flush, memtable)
+    _set_metadata(flush, memtable)
     kept = [chunk for chunk in memtable.chunks if chunk.end > header.trim_point]
     new = [chunk for chunk in kept if chunk.first >= header.tail]
     for batch in batches(new, _size):
@@ -100,7 +100,7 @@ def _trim(flush: Flush) -> None:
         flush.header.bytes -= size
 
 
-def _note(flush: Flush, memtable: LogMemtable) -> None:
+def _set_metadata(flush: Flush, memtable: LogMemtable) -> None:
     for name, value in memtable.metadata.items():
         if value is None:
             flush.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
@@ -114,20 +114,20 @@ def _note(flush: Flush, memtable: LogMemtable) -> None:
 def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> None:
     """Remove what a flush left that did not come to its end."""
     (last,) = connection.execute("SELECT max(first) FROM chunks").fetchone()
-    (noted,) = connection.execute("SELECT EXISTS (SELECT 1 FROM notes)").fetchone()
-    is_first = not header.applied and (noted or header.trim_point > 0)
+    (has_metadata,) = connection.execute("SELECT EXISTS (SELECT 1 FROM notes)").fetchone()
+    is_first = not header.applied and (has_metadata or header.trim_point > 0)
     if is_first or (last is not None and last >= header.tail):
         with transaction(connection):
             connection.execute("DELETE FROM chunks WHERE first >= ?", (header.tail,))
             if is_first:
-                # Nobody knows of a file whose first flush failed: nothing lies over its notes.
+                # No caller knows of a file whose first flush failed: nothing lies over its notes.
                 connection.execute("DELETE FROM notes")
                 header.trim_point = 0
                 write_header(connection, header)
 
 
 def log_snapshot(connection: sqlite3.Connection, header: FileHeader) -> LogSnapshot:
-    """The metadata of the log and its notes. Raises Damaged."""
+    """The bounds and metadata of the log. Raises Damaged. Raises Damaged."""
     snapshot = header.log_snapshot
     for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
         if crc != crc_of((name, value)):
@@ -208,7 +208,7 @@ def chunks_between(
             yield record[0], None
 
 
-def notes_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
+def metadata_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
     """Those notes of a damaged file that are what was written."""
     for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
         if crc == crc_of((name, value)):

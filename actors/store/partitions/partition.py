@@ -91,7 +91,7 @@ class Partition:
         """Bring in a memtable: every change up to `applied` is in the file then. Applying the same
         memtable again changes nothing. Gives space back when much of the file is unused."""
         with damage_named():
-            self._mend()
+            self._reload()
             header = msgspec.structs.replace(self._header)
             self._connection.execute(f"PRAGMA cache_size = -{CACHE_FLUSH_KIB}")
             self._is_torn = True
@@ -112,19 +112,19 @@ class Partition:
     def load(self) -> Snapshot:
         """All of a queue."""
         with damage_named():
-            self._mend()
+            self._reload()
             return queue_tables.load(self._connection, self._header)
 
     def log_snapshot(self) -> LogSnapshot:
         """A log without its records."""
         with damage_named():
-            self._mend()
+            self._reload()
             return log_tables.log_snapshot(self._connection, self._header)
 
     def read(self, seek: Seek) -> list[Chunk]:
         """Chunks of a log."""
         with damage_named():
-            self._mend()
+            self._reload()
             return log_tables.read(self._connection, seek)
 
     def verify(self) -> list[str]:
@@ -132,7 +132,7 @@ class Partition:
         wrong: list[str] = []
         try:
             with damage_named():
-                self._mend()
+                self._reload()
                 wrong += quick_check(self._connection)
                 if self._header.kind is PartitionKind.QUEUE:
                     wrong.extend(queue_tables.verify(self._connection, self._header))
@@ -146,7 +146,7 @@ class Partition:
         """Give the file up."""
         self._connection.close()
 
-    def _mend(self) -> None:
+    def _reload(self) -> None:
         """After a flush that failed, and may even so have come to its end: see what is there."""
         if self._is_torn:
             self._header = self._read()
@@ -169,7 +169,7 @@ class Partition:
             if is_shorter or written >= CHECKPOINT_BYTES:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as exc:
-            # What was to be kept is kept. The space is given back another time.
+            # What was to be kept is stored. The space is given back another time.
             log.warning("no space given back: partition=%r error=%s", self._header.name, exc)
 
     def _vacuum(self) -> bool:

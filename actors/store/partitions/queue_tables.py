@@ -22,7 +22,7 @@ from millpond.actors.store.changes import (
     StoredMessage,
 )
 from millpond.actors.store.partitions import attribute_tables as attribute_tables
-from millpond.actors.store.partitions import subscriber_tables as members
+from millpond.actors.store.partitions import subscriber_tables
 from millpond.actors.store.partitions.flush_batches import Flush, batches
 from millpond.actors.store.partitions.metadata import FileHeader, write_header
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, transaction, unsigned
@@ -113,9 +113,9 @@ def apply(flush: Flush, memtable: QueueMemtable) -> None:
     if memtable.mode is not None:
         header.mode = memtable.mode
     if memtable.subscribers:
-        header.keys += members.apply(flush.connection, memtable.subscribers)
+        header.keys += subscriber_tables.apply(flush.connection, memtable.subscribers)
     if memtable.attributes:
-        members.make_tables(flush.connection)
+        subscriber_tables.make_tables(flush.connection)
         attribute_tables.apply(flush.connection, memtable.attributes)
     header.deadline = _deadline(flush.connection)
 
@@ -125,8 +125,8 @@ def _remove_rows(flush: Flush, ids: list[int]) -> None:
     count, size = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
     if count:
         flush.connection.execute(f"DELETE FROM messages WHERE {_AMONG}", (among,))
-        if members.has_members(flush.connection):
-            members.forget_messages(flush.connection, ids)
+        if subscriber_tables.has_tables(flush.connection):
+            subscriber_tables.forget_messages(flush.connection, ids)
             attribute_tables.forget_messages(flush.connection, ids)
         flush.header.messages -= count
         flush.header.bytes -= size
@@ -167,7 +167,7 @@ def _deadline(connection: sqlite3.Connection) -> float:
     (rows,) = connection.execute(f"SELECT min({_DEADLINE}) FROM messages").fetchone()
     (keys,) = connection.execute("SELECT min(until) FROM keys").fetchone()
     dates = (inf if each is None else float(each) for each in (rows, keys))
-    return min(*dates, members.deadline(connection))
+    return min(*dates, subscriber_tables.deadline(connection))
 
 
 def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> None:
@@ -178,7 +178,7 @@ def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> No
         with transaction(connection):
             connection.execute("DELETE FROM messages WHERE message_id > ?", (header.last_id,))
             if is_first:
-                # Nobody knows of a file whose first flush failed: nothing lies over its keys.
+                # No caller knows of a file whose first flush failed: nothing lies over its keys.
                 connection.execute("DELETE FROM keys")
                 header.keys = 0
                 write_header(connection, header)
@@ -195,11 +195,13 @@ def load(connection: sqlite3.Connection, header: FileHeader) -> Snapshot:
         if record[9]:
             attempts[row.id] = record[9]
     keys = dict(map(_decode_key, connection.execute(_SELECT_KEYS)))
-    subscribers = members.load(connection)
-    remembered = len(keys) + (0 if subscribers is None else len(subscribers.members))
+    subscribers = subscriber_tables.load(connection)
+    remembered = len(keys) + (0 if subscribers is None else len(subscribers.by_number))
     if wrong := _miscounted(header, len(rows), size, remembered):
         raise Damaged("; ".join(wrong))
-    attributes = attribute_tables.load(connection) if members.has_members(connection) else None
+    attributes = (
+        attribute_tables.load(connection) if subscriber_tables.has_tables(connection) else None
+    )
     return snapshot_of(rows, keys, attempts, header.mode, subscribers, attributes)
 
 
@@ -240,9 +242,9 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
             _decode_key(record)
         except Damaged as exc:
             yield str(exc)
-    known, wrong = members.verify(connection)
+    known, wrong = subscriber_tables.verify(connection)
     yield from wrong
-    if members.has_members(connection):
+    if subscriber_tables.has_tables(connection):
         yield from attribute_tables.verify(connection)
     yield from _miscounted(header, messages, size, keys + known)
 

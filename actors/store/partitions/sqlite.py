@@ -14,8 +14,8 @@ import msgspec
 from millpond.actors.store.checksum import crc32
 
 FORMAT = 2
-"""The latest version (`PRAGMA user_version`): that of queues with members or terms. Others have the
-first, which differs in nothing else."""
+"""The latest version (`PRAGMA user_version`): that of queues with subscribers or terms. Others
+have the first, which differs in nothing else."""
 FIRST_FORMAT = 1
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}

@@ -1,7 +1,7 @@
-"""The tables of a queue's members and of their acks, in those files that have any (format 2).
+"""The tables of a queue's subscribers and of their acks, in those files that have any (format 2).
 
-Most queues know nobody, and their files are spared four pages: the tables are made when they are
-needed first. A file that has them says so with its version.
+Most queues have none, and their files are spared four pages: the tables are made when they are
+needed first.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ CREATE TABLE acks (
 ) WITHOUT ROWID;
 """
 
-_MEMBER_COLUMNS = "number, identity, until, since, floor, crc"
-_INSERT_MEMBER = f"INSERT OR REPLACE INTO members ({_MEMBER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
-_SELECT_MEMBERS = f"SELECT {_MEMBER_COLUMNS} FROM members ORDER BY number"
+_SUBSCRIBER_COLUMNS = "number, identity, until, since, floor, crc"
+_INSERT_SUBSCRIBER = (
+    f"INSERT OR REPLACE INTO members ({_SUBSCRIBER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_SELECT_SUBSCRIBERS = f"SELECT {_SUBSCRIBER_COLUMNS} FROM members ORDER BY number"
 _INSERT_ACK = "INSERT OR REPLACE INTO acks (message_id, number, crc) VALUES (?, ?, ?)"
 _SELECT_ACKS = "SELECT message_id, number, crc FROM acks"
 
-_MemberRecord = tuple[int, bytes, float, int | None, int, int]
+_SubscriberRecord = tuple[int, bytes, float, int | None, int, int]
 
 
-def has_members(connection: sqlite3.Connection) -> bool:
+def has_tables(connection: sqlite3.Connection) -> bool:
     """True: the file has the tables of subscribers and of attributes."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(version >= 2)
@@ -50,31 +52,39 @@ def has_members(connection: sqlite3.Connection) -> bool:
 
 def make_tables(connection: sqlite3.Connection) -> None:
     """From here on the file is one of format 2; nothing if it is already."""
-    if not has_members(connection):
+    if not has_tables(connection):
         for statement in filter(str.strip, (SCHEMA + attributes.SCHEMA).split(";")):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
-    """Bring in what a memtable says, within its transaction. Gives how many members more there are.
+    """Apply a memtable's changes, within its transaction. Gives the number of subscribers added.
+    Gives how many subscribers more there are.
 
     Raises Damaged if what is there is not what was written.
     """
     make_tables(connection)
-    before = dict(_members(connection))
+    before = dict(_subscribers(connection))
     for number in subscribers.gone:
         connection.execute("DELETE FROM members WHERE number = ?", (number,))
         connection.execute("DELETE FROM acks WHERE number = ?", (number,))
     below = SubscriberTable(
-        {number: member for number, (member, _) in before.items()},
+        {number: subscriber for number, (subscriber, _) in before.items()},
         {number: floor for number, (_, floor) in before.items()},
     )
     after = subscribers.apply_to(below)
-    touched = {*subscribers.members, *subscribers.seen, *subscribers.floors} & after.members.keys()
+    touched = {
+        *subscribers.by_number,
+        *subscribers.seen,
+        *subscribers.floors,
+    } & after.by_number.keys()
     connection.executemany(
-        _INSERT_MEMBER,
-        (_encode(after.members[number], after.floors.get(number, 0)) for number in sorted(touched)),
+        _INSERT_SUBSCRIBER,
+        (
+            _encode(after.by_number[number], after.floors.get(number, 0))
+            for number in sorted(touched)
+        ),
     )
     connection.executemany(
         _INSERT_ACK,
@@ -84,23 +94,23 @@ def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
             for message_id in sorted(ids)
         ),
     )
-    return len(after.members) - len(before)
+    return len(after.by_number) - len(before)
 
 
 def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
-    """Messages are gone, and who acked them does not matter any more."""
+    """Remove the acks of removed messages."""
     connection.execute(
         "DELETE FROM acks WHERE message_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
     )
 
 
 def load(connection: sqlite3.Connection) -> SubscriberTable | None:
-    """Everything; None if the file has no members. Raises Damaged."""
-    if not has_members(connection):
+    """The subscribers and their acks; None if the file has no subscribers. Raises Damaged."""
+    if not has_tables(connection):
         return None
     subscribers = SubscriberTable()
-    for number, (member, floor) in _members(connection):
-        subscribers.members[number] = member
+    for number, (subscriber, floor) in _subscribers(connection):
+        subscribers.by_number[number] = subscriber
         if floor:
             subscribers.floors[number] = floor
     _fill_acks(subscribers, map(_decode_ack, connection.execute(_SELECT_ACKS)))
@@ -112,10 +122,10 @@ def salvage(connection: sqlite3.Connection) -> SubscriberTable | None:
     lost subscriber loses the messages it has not had, and is new when it comes again."""
     subscribers = SubscriberTable()
     with suppress(sqlite3.Error):
-        for record in connection.execute(_SELECT_MEMBERS):
+        for record in connection.execute(_SELECT_SUBSCRIBERS):
             with suppress(Damaged):
-                number, (member, floor) = _decode(record)
-                subscribers.members[number], subscribers.floors[number] = member, floor
+                number, (subscriber, floor) = _decode(record)
+                subscribers.by_number[number], subscribers.floors[number] = subscriber, floor
     with suppress(sqlite3.Error):
         _fill_acks(subscribers, _good_acks(connection))
     return subscribers or None
@@ -129,10 +139,10 @@ def _good_acks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
 
 def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
     """The number of subscribers, and texts of errors."""
-    if not has_members(connection):
+    if not has_tables(connection):
         return 0, []
     count, wrong = 0, []
-    for record in connection.execute(_SELECT_MEMBERS):
+    for record in connection.execute(_SELECT_SUBSCRIBERS):
         count += 1
         try:
             _decode(record)
@@ -148,7 +158,7 @@ def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
 
 def deadline(connection: sqlite3.Connection) -> float:
     """The time at which the first subscriber may be forgotten."""
-    if not has_members(connection):
+    if not has_tables(connection):
         return inf
     (until,) = connection.execute("SELECT min(until) FROM members").fetchone()
     return inf if until is None else float(until)
@@ -159,16 +169,22 @@ def _fill_acks(subscribers: SubscriberTable, acks: Iterable[tuple[int, int]]) ->
         subscribers.acked.setdefault(number, set()).add(message_id)
 
 
-def _members(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Subscriber, int]]]:
-    return map(_decode, connection.execute(_SELECT_MEMBERS))
+def _subscribers(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Subscriber, int]]]:
+    return map(_decode, connection.execute(_SELECT_SUBSCRIBERS))
 
 
-def _encode(member: Subscriber, floor: int) -> _MemberRecord:
-    values = (member.number, member.identity, float(member.until), member.since, floor)
+def _encode(subscriber: Subscriber, floor: int) -> _SubscriberRecord:
+    values = (
+        subscriber.number,
+        subscriber.identity,
+        float(subscriber.until),
+        subscriber.since,
+        floor,
+    )
     return (*values, crc_of(values))
 
 
-def _decode(record: _MemberRecord) -> tuple[int, tuple[Subscriber, int]]:
+def _decode(record: _SubscriberRecord) -> tuple[int, tuple[Subscriber, int]]:
     number, identity, until, since, floor, crc = record
     if crc_of(record[:5]) != crc:
         raise Damaged(f"member {number} is not what was written (crc)")

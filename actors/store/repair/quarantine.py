@@ -1,6 +1,6 @@
-"""Notes on what was found damaged: a partition with a note is not served until it is repaired.
+"""Reports of damaged partitions: a partition with a report is not served until it is repaired.
 
-A note is a file of its own, because what it tells of may be reclaimed with the journal.
+A report is a file of its own, because the journal that it tells of may be reclaimed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def report_path(folder: Path, damage: Damage) -> Path:
-    """One note for each partition; the first counts."""
+    """The path of a partition's report; the first one counts."""
     key = damage.where.encode() if damage.name is None else damage.name
     return folder / (blake2b(key, digest_size=20).hexdigest() + SUFFIX)
 
 
 def write_report(folder: Path, disk: Disk, damage: Damage) -> None:
-    """Keep a note, durably. Raises OSError."""
+    """Write a report, durably. Raises OSError."""
     path = report_path(folder, damage)
     if not disk.has(path):
         disk.install(path, msgspec.json.encode(damage))
 
 
 def read_reports(folder: Path, disk: Disk) -> list[Damage]:
-    """The notes in a folder; one that cannot be read is a damage without a name."""
+    """The reports in a folder; one that cannot be read is a damage without a name."""
     notes = []
     for name in disk.names(folder):
         if not name.endswith(SUFFIX):

@@ -1,4 +1,4 @@
-"""A log of what is left of a damaged one.
+"""A log put together from its damaged file and from the journal.
 
 Every record keeps its sequence, and no sequence that was given out is given out again: where
 records are lost a chunk without data stands for them, which readers step over. What is lost at the
@@ -28,7 +28,7 @@ class LogBase(msgspec.Struct, frozen=True):
 
 
 BaseOf = Callable[[Mapping[bytes, bytes]], LogBase]
-"""Tells it by the notes of a log."""
+"""Computes it from the metadata of a log."""
 
 
 def no_base(metadata: Mapping[bytes, bytes]) -> LogBase:

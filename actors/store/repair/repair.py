@@ -1,4 +1,5 @@
-"""Makes a damaged partition usable again: a new file of what is still good, the old one kept."""
+"""The repair of a damaged partition: a new file with what is still good; the old one is
+quarantined."""
 
 from __future__ import annotations
 

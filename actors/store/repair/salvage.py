@@ -15,8 +15,8 @@ import msgspec
 from millpond.actors.store.changes import Chunk, PartitionKind, Snapshot, StoredKey, StoredMessage
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.partitions import attribute_tables as attributes
-from millpond.actors.store.partitions import subscriber_tables as members
-from millpond.actors.store.partitions.log_tables import chunks_between, notes_left
+from millpond.actors.store.partitions import subscriber_tables
+from millpond.actors.store.partitions.log_tables import chunks_between, metadata_left
 from millpond.actors.store.partitions.metadata import FileHeader, read_header
 from millpond.actors.store.partitions.queue_tables import keys_left, rows_between
 from millpond.actors.store.partitions.sqlite import Damaged
@@ -46,7 +46,8 @@ class SalvagedLog(msgspec.Struct):
 
 
 def salvage(path: Path, disk: Disk) -> Salvaged:
-    """Everything in a queue's file whose checksum is right; nothing if it is no database at all."""
+    """The content of a queue's file whose checksums are right; nothing if it is no database at
+    all."""
     try:
         connection = disk.connect(path)
     except sqlite3.Error:
@@ -65,14 +66,15 @@ def salvage(path: Path, disk: Disk) -> Salvaged:
                 if tried:
                     attempts[message_id] = tried
         mode = None if header is None else header.mode
-        found_keys, subscribers = _keys(connection), members.salvage(connection)
+        found_keys, subscribers = _keys(connection), subscriber_tables.salvage(connection)
         besides = attributes.salvage(connection)
         snapshot = snapshot_of(rows, found_keys, attempts, mode, subscribers, besides)
         return Salvaged(snapshot, sorted(lost))
 
 
 def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
-    """Everything in a log's file whose checksum is right; nothing if it is no database at all."""
+    """The content of a log's file whose checksums are right; nothing if it is no database at
+    all."""
     try:
         connection = disk.connect(path)
     except sqlite3.Error:
@@ -86,7 +88,7 @@ def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
         chunks = [chunk for first, chunk in sorted(found.items()) if first < tail and chunk.data]
         notes: dict[bytes, bytes] = {}
         with suppress(sqlite3.Error):
-            notes.update(notes_left(connection))
+            notes.update(metadata_left(connection))
         return SalvagedLog(chunks, notes, header)
 
 

@@ -381,7 +381,7 @@ def test_what_a_subscriber_acked_behind_a_put_that_is_refused_counts(folder: Pat
     for look in (run.load, lambda name: after_a_kill(run).load(name)):
         roster = look(NAME).subscribers
         assert roster is not None
-        assert [*roster.members] == [1]  # the other's number is said with what it puts next
+        assert [*roster.by_number] == [1]  # the other's number is said with what it puts next
         assert roster.acked == {1: {2}}
 
 

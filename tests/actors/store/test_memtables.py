@@ -58,7 +58,7 @@ def check_sums(memtable: QueueMemtable) -> None:
     dates = [row.expires_at for row in snapshot.rows]
     dates += [row.until for row in snapshot.keys.values()]
     if snapshot.subscribers is not None:
-        dates += [member.until for member in snapshot.subscribers.members.values()]
+        dates += [member.until for member in snapshot.subscribers.by_number.values()]
     assert memtable.deadline <= min(dates, default=inf)
 
 

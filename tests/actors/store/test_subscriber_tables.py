@@ -160,6 +160,6 @@ def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left
     found = salvage(path, OsDisk())
     assert found.snapshot.rows == [B] and found.lost == [1]
     subscribers = found.snapshot.subscribers or SubscriberTable()
-    assert set(subscribers.members) == left
+    assert set(subscribers.by_number) == left
     claims = set() if "DROP TABLE acks" in sql else {2}
     assert subscribers.acked.get(0, set()) == claims
