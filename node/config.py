@@ -64,7 +64,7 @@ MOST = {
     **dict.fromkeys(("http_head_s", "http_idle_s", "http_ping_s", "http_long_poll_s"), 86_400),
     "http_heartbeat_s": 86_400,
 }
-"""What the fields of the packets and of the journal can carry, and what HTTP takes."""
+"""The largest values that fields of packets and of the journal, and HTTP, can carry."""
 
 
 def _check_rule(rule: ChannelRule) -> None:
@@ -399,12 +399,11 @@ class Config:
 
     @property
     def default_durability(self) -> Durability:
-        """What an acknowledgement promises where no rule says otherwise; without a data folder
-        nothing is more than memory."""
+        """The durability where no rule sets another; without a data folder always memory."""
         return self.durability if self.data else Durability.MEMORY
 
     @property
-    def connection(self) -> P2PSettings:
+    def p2p_settings(self) -> P2PSettings:
         return P2PSettings(
             login=LoginSettings(
                 default_channel=self.default_channel.encode() or None,
@@ -422,13 +421,13 @@ class Config:
         )
 
     @property
-    def scheduler(self) -> SchedulerSettings:
+    def scheduler_settings(self) -> SchedulerSettings:
         return SchedulerSettings(
             mailbox_bytes=self.mailbox_bytes_max, passivate_after_s=self.passivate_after_s
         )
 
     @property
-    def store(self) -> StoreSettings:
+    def store_settings(self) -> StoreSettings:
         return StoreSettings(
             segment_bytes=self.segment_bytes,
             journal_bytes_max=self.journal_bytes_max,
@@ -444,7 +443,7 @@ class Config:
         )
 
     @property
-    def states(self) -> StateLimits:
+    def state_limits(self) -> StateLimits:
         return StateLimits(
             bytes_max=self.state_bytes_max,
             node_bytes_max=self.node_state_bytes_max,

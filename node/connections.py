@@ -55,7 +55,7 @@ class ConnectionRegistry:
         self._before_handshake: dict[ServerConnection, None] = {}
         self._buckets = SharedBuckets(config.requests_per_s_per_peer_max)
         self._challenges = ChallengeRate(
-            config.connection.handshakes_per_s_max, config.connection.handshakes_per_address_max
+            config.p2p_settings.handshakes_per_s_max, config.p2p_settings.handshakes_per_address_max
         )
         self._emptied: anyio.Event | None = None
 
@@ -213,7 +213,7 @@ class Services:
         access.issued = self.tokens.grants
         self.transactions = TransactionCounters()
         # P2P.
-        self.settings = config.connection
+        self.settings = config.p2p_settings
         self.admin = admin
         self.peers: AskPeers = _no_outbox
         self.signer: Signer | None = None

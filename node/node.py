@@ -123,14 +123,14 @@ class Node:
             config.stream_shelf_bytes_max,
             config.basin.encode(),
             self.clock.now,
-            config.states,
+            config.state_limits,
         )
         self.scheduler = Scheduler(
             self._store,
             self._spawn,
             self.clock.now,
             self._rng,
-            config.scheduler,
+            config.scheduler_settings,
             self._streams.load,
         )
 
@@ -187,7 +187,7 @@ class Node:
             return MemoryStore()
         around = LoopRuntime(self.clock.now, self._rng)
         folder = Path(self.config.data)
-        return DurableStore(folder, disk, self.config.store, around, self._durability_of)
+        return DurableStore(folder, disk, self.config.store_settings, around, self._durability_of)
 
     def _durability_of(self, cell: bytes) -> Durability:
         if not is_reserved(cell):

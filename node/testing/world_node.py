@@ -68,7 +68,9 @@ class WorldNode(Node):
             return MemoryStore()
         self.surroundings = InlineSurroundings(self.clock.now, self._rng, self._is_held)
         folder = Path(self.config.data)
-        return DurableStore(folder, disk, self.config.store, self.surroundings, self._durability_of)
+        return DurableStore(
+            folder, disk, self.config.store_settings, self.surroundings, self._durability_of
+        )
 
     def _close_store(self) -> None:
         if not self._is_killed:

@@ -173,7 +173,7 @@ def pretend(server: S3pServer, last_id: Id) -> None:
     """No test appends 2^64 records to see the id of the next one."""
     stream = server.node.scheduler.view(stream_cell(b"orders"))
     assert isinstance(stream, Stream)
-    stream._extent.last_id = Position(*last_id)
+    stream._bounds.last_id = Position(*last_id)
 
 
 async def test_s3a_10_no_id_is_used_twice_when_the_highest_is_reached() -> None:

@@ -182,7 +182,7 @@ class P2PConnection(Port):
         self._stats = node.protocol_stats["ws" if framing.upgrade is None else "p2p"]
         self._sample: LatencySample | None = None
 
-    # What the wire calls: Session.
+    # Calls of the wire: Session.
 
     def opened(self, wire: Wire) -> None:
         node = self._node
@@ -247,7 +247,7 @@ class P2PConnection(Port):
         self._leave_channel()
         self._node.unregister(self)
 
-    # What the node calls: ServerConnection.
+    # Calls of the node: ServerConnection.
 
     @property
     def peer(self) -> str:
@@ -314,7 +314,7 @@ class P2PConnection(Port):
         """Close now: the drain timeout of the node is over."""
         self._close()
 
-    # What the channel calls: Port.
+    # Calls of the channel: Port.
 
     @property
     def writable(self) -> bool:

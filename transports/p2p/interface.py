@@ -45,7 +45,7 @@ AskPeers = Callable[[int, bytes, PeersCallback], None]
 
 
 class P2PNodeServices(NodeServices, Protocol):
-    """What a P2P connection uses besides `NodeServices`: identity, administration, peers."""
+    """The services for P2P besides `NodeServices`: identity, administration, peers."""
 
     settings: P2PSettings
 

@@ -74,7 +74,7 @@ class RustlogSettings(msgspec.Struct, frozen=True):
 
 
 class RustlogNodeServices(NodeServices, Protocol):
-    """What a RustLog connection uses besides `NodeServices`."""
+    """The services for RustLog besides `NodeServices`."""
 
     rustlog_metrics: RustlogMetrics
 

@@ -95,8 +95,10 @@ def encode_id(position: Position) -> bytes:
 
 @lru_cache(maxsize=64)
 def _id_heads(ms: int) -> list[bytes]:
-    """What comes before the line of the second part, by that line's length. Records that come
-    together have a millisecond in common."""
+    """The bytes of an id before its sequence line, by the length of that line.
+
+    Records that come together have a millisecond in common.
+    """
     text = b"%d-" % ms
     return [b"$%d\r\n%b" % (len(text) + size - len(CRLF), text) for size in range(23)]
 

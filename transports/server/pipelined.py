@@ -244,7 +244,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._decoder = self._protocol.decoder
         self._stats = node.protocol_stats[self._protocol.listener]
 
-    # What the wire calls: Session.
+    # Calls of the wire: Session.
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
@@ -314,7 +314,7 @@ class PipelinedConnection(Port, Generic[R]):
         if self._observer is not None:
             self._observer.ended()
 
-    # What streams call: Port.
+    # Calls of streams: Port.
 
     @property
     def writable(self) -> bool:
@@ -371,7 +371,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._is_mailbox_full = True
         self._node.on_capacity(cell, self._mailbox_has_room)
 
-    # What the node calls: ServerConnection.
+    # Calls of the node: ServerConnection.
 
     @property
     def listener(self) -> str:
@@ -438,7 +438,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._release()
         self._wire.close()
 
-    # What the protocol calls.
+    # Calls of the protocol.
 
     def may(self, right: Rights, name: bytes) -> bool:
         """Has the client one of these rights in the stream or topic of this name?"""

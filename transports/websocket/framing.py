@@ -55,8 +55,8 @@ class _Handshake(Frames):
 class ServerFraming(_Handshake):
     """A node's end. `upgrade` is set with the 101; before that, `error` is an UpgradeRefused.
 
-    `origins` are those that browsers may come from besides the node's own. Who asks for a page of
-    `site` gets it, and the stream is `closed`.
+    `origins` are those that browsers may come from besides the node's own. A request for a page of
+    `site` is answered, and the stream is `closed`.
     """
 
     __slots__ = ("_origins", "_page", "_site")
