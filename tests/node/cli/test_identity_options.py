@@ -9,7 +9,7 @@ from shutil import copyfile
 import pytest
 
 from millpond.node.peers.address_book import AddressBook, Trust
-from tests.node.processes import Serving, command, serving
+from tests.node.processes import Serving, command, command_here, environment, serving
 
 
 class Folder:
@@ -21,7 +21,7 @@ class Folder:
 
     def says(self, *words: str) -> str:
         """What a command about the folder prints."""
-        done = command(*words, "--data", str(self.path))
+        done = command_here(*words, "--data", str(self.path), env=environment())
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
@@ -40,7 +40,7 @@ class Folder:
 
 
 def ask(node: Serving, *words: str, code: int = 0, scheme: str = "tcp") -> tuple[str, str]:
-    done = command(*words, "--connect", node.urls[scheme])
+    done = command_here(*words, "--connect", node.urls[scheme], env=environment())
     assert done.returncode == code, done.stderr.decode()
     return done.stdout.decode(), done.stderr.decode()
 
