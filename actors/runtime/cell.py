@@ -127,13 +127,13 @@ class Cell:
 
     __slots__ = (
         "_handover",
-        "_late",
         "_wake",
         "attachments",
         "behaviour",
         "deadline",
         "is_busy",
         "is_queued",
+        "late",
         "mailbox",
         "mailbox_bytes",
         "name",
@@ -164,7 +164,7 @@ class Cell:
         self.pending: deque[PendingEffects] | None = None
         self.pending_since = 0.0
         self.pending_bytes = 0
-        self._late: list[Effects] | None = None
+        self.late: list[Effects] | None = None
         """Effects that have left late; None: those that wait are not late."""
         self._handover: object = None
         """What the next behaviour takes over from the one that was given up."""
@@ -180,32 +180,32 @@ class Cell:
         if self.pending and (observer := _observer(behaviour)) is not None:
             waiting = (each.effects for each in self.pending)
             if batch is None:
-                self._late = self._late or []
+                self.late = self.late or []
                 observer.delayed(waiting, now)
             elif batch.port is not None and Detach in map(type, batch.messages[-1:]):
-                self._late = self._late or []
+                self.late = self.late or []
                 observer.detaching(batch.port, waiting)
         return behaviour.wake(now) if batch is None else behaviour.handle(batch, now)
 
     def start_release(self, now: float) -> None:
         """Pending effects are about to leave: late, if they waited for a while."""
-        if self._late is None and now >= self.pending_since + LATE_S:
-            self._late = []
+        if self.late is None and now >= self.pending_since + LATE_S:
+            self.late = []
 
     def revise(self, effects: Effects) -> None:
-        """These effects leave: if they are late, without what is out of date by now."""
-        if self._late is not None and (observer := _observer(self.behaviour)) is not None:
+        """These effects leave late: without what is out of date by now."""
+        if self.late is not None and (observer := _observer(self.behaviour)) is not None:
             observer.revise(effects)
-            self._late.append(effects)
+            self.late.append(effects)
 
     def end_release(self, fault: Fault | None, now: float) -> None:
         """Pending effects have left. After a fault they are lost, and the behaviour knows what the
         store does not: it is built anew; attachments and mailbox stay."""
         if fault is not None:
             self.behaviour = None
-        elif self._late and (observer := _observer(self.behaviour)) is not None:
-            observer.released(self._late, now)
-        self._late = [] if self.pending and self._late is not None else None
+        elif self.late and (observer := _observer(self.behaviour)) is not None:
+            observer.released(self.late, now)
+        self.late = [] if self.pending and self.late is not None else None
 
     def give_up(self, lost: Collection[Effects]) -> None:
         """The changes of these effects are lost, and the behaviour is about to go."""

@@ -159,7 +159,8 @@ class EffectQueue:
                 each = pending.popleft()
                 if each.batch is not None:
                     cell.pending_bytes -= each.batch.size_bytes
-                cell.revise(each.effects)
+                if cell.late is not None:
+                    cell.revise(each.effects)
                 self.release(each.batch, each.effects)
         finally:
             if not pending:
