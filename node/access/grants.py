@@ -1,4 +1,4 @@
-"""Lines of the access file: who may do what, where, and until when (docs/guides/access.md).
+"""Grants: the lines of the access file (docs/guides/access.md).
 
 SUBJECT  RIGHT[,RIGHT...]  [PATTERN ...]  [until=2026-12-31T00:00Z]
 revoked:TOKEN-ID

@@ -1,7 +1,7 @@
-"""Access tokens that the API of S2 issued, as the node's rules of access see them.
+"""Access tokens that the API of S2 issued, as the access policy sees them.
 
-They hold at the listener `http` alone. S2 asks of each operation whether the token permits it; what
-other APIs there ask in rights, it gets where the token permits all that a right stands for.
+They are valid at the listener `http` only. S2 asks for each operation whether the token permits it;
+for other APIs a token has the rights whose operations it permits all.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ class IssuedAccess:
         found = self.find(principal.token or b"") if principal.listener == LISTENER else None
         if found is None:
             return ()
-        # Imported by who shows such a token: a node that serves no S2 does without all of it.
+        # Imported for the first such token: other nodes do not need the S2 modules.
         from millpond.transports.http.s2.authorization import (
             rights_in_other_apis,
             stored_authorization,
         )
 
-        permit = stored_authorization(found.metadata)
-        rights, scope = rights_in_other_apis(permit), permit.info.scope
+        authorization = stored_authorization(found.metadata)
+        rights, scope = rights_in_other_apis(authorization), authorization.info.scope
         if not rights or scope.basins is None or scope.streams is None:
             return ()
         if not scope.basins.has(self._own.decode()):
             return ()
         patterns = _patterns(scope.streams)
         until = None if found.expires_ms is None else found.expires_ms / 1000
-        where = f"access token {permit.info.id!r} of S2"
+        where = f"access token {authorization.info.id!r} of S2"
         return (Grant(Subject(SubjectKind.TOKEN), rights, (), patterns, until, where),)
 
 

@@ -98,8 +98,8 @@ class WebLogin:
 
     def _revoked(self) -> None:
         self._save()
-        for hear in self.on_revoked:
-            hear()
+        for callback in self.on_revoked:
+            callback()
 
     def _new_secret(self) -> str:
         return PREFIX + urlsafe_b64encode(self._entropy(_SECRET_BYTES)).decode().rstrip("=")

@@ -40,7 +40,7 @@ class ActiveRequest:
 
     @property
     def peer(self) -> str:
-        """The client's host; the port is not told, as requests of HTTP/2 share one."""
+        """The client's host; without the port, as requests of HTTP/2 share one."""
         return self.address
 
     @property
@@ -57,7 +57,7 @@ class ActiveRequest:
         self._is_allowed = is_allowed
 
     def abort(self, reason: Rejection) -> None:
-        """Cancel the request at once. The client is told the reason, if it can be told."""
+        """Cancel the request at once. The client gets the reason, if it still can."""
         if self.abort_reason is None:
             self.abort_reason = reason
             self.scope.cancel()

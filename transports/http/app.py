@@ -222,7 +222,7 @@ class Application:
         return None if is_admitted else self._rate_limited(api, request)
 
     async def _run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
-        """The API's response; the client is told of a failure, if it can still be told."""
+        """The API's response; the client hears of a failure, if it still can."""
         active, outcome = request.active, _Outcome()
         with active.scope:
             await self._task_guard(partial(outcome.run, api, request, writer))
@@ -251,7 +251,7 @@ class Application:
 
 
 class _Outcome:
-    """The end of an API's coroutine: CRASHED unless it is told otherwise."""
+    """The end of an API's coroutine: CRASHED unless `run` finds another reason."""
 
     def __init__(self) -> None:
         self.is_disconnected = False

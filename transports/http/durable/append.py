@@ -63,14 +63,14 @@ def direct_append(context: DurableContext, target: Target, body: bytes) -> Direc
 def _response(context: DurableContext, append: d.DurableAppend, reply: CellReply) -> Response:
     match reply:
         case d.DurableAppended():
-            told = [(w.NEXT_OFFSET, offset_of(reply.tail))]
+            response_headers = [(w.NEXT_OFFSET, offset_of(reply.tail))]
             if append.producer is not None:
-                told.append((w.PRODUCER_EPOCH, b"%d" % reply.epoch))
-                told.append((w.PRODUCER_SEQ, b"%d" % reply.seq))
+                response_headers.append((w.PRODUCER_EPOCH, b"%d" % reply.epoch))
+                response_headers.append((w.PRODUCER_SEQ, b"%d" % reply.seq))
             if reply.is_closed:
-                told.append((w.CLOSED, w.TRUE))
+                response_headers.append((w.CLOSED, w.TRUE))
             is_new = append.producer is not None and reply.is_new and bool(append.bodies)
-            return Response(200 if is_new else 204, (*told, *context.common_headers))
+            return Response(200 if is_new else 204, (*response_headers, *context.common_headers))
         case d.DurableRefused():
             error = declined_error(reply, 0 if append.producer is None else append.producer.seq)
         case m.StreamFailed() | Failed():

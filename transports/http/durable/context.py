@@ -1,4 +1,4 @@
-"""One request on its way: which stream it is about, whose it is, what every answer has."""
+"""Durable Streams requests: the stream of a request, and the common headers of responses."""
 
 from __future__ import annotations
 

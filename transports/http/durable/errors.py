@@ -45,7 +45,7 @@ def stream_deleted() -> DurableError:
 
 
 def offset_gone() -> DurableError:
-    """410: what is asked for is not kept any more."""
+    """410: the records at this offset are not kept any more."""
     return DurableError(410, "offset_gone", "the records at this offset are not kept any more")
 
 

@@ -8,7 +8,7 @@ import msgspec
 class DurableSettings(msgspec.Struct, frozen=True):
     """A long-poll is held for `long_poll_s`, server-sent events end after `events_s`; where there
     is nothing to say for `heartbeat_s`, they have a comment. `origins` are pages that may ask;
-    `is_secure`: the listener speaks TLS."""
+    `is_secure`: the listener uses TLS."""
 
     long_poll_s: float = 20.0
     events_s: float = 60.0

@@ -11,7 +11,7 @@ from millpond.transports.http.durable.read_page import Page, first_page, page_he
 from millpond.transports.http.response import Response
 
 CACHED = (b"cache-control", b"private, max-age=0, must-revalidate")
-"""The tag tells whether it is still so; tokens decide who may see it."""
+"""Clients revalidate by the tag; responses depend on the token."""
 
 
 async def get(context: DurableContext, target: Target) -> Response | None:

@@ -1,1 +1,1 @@
-"""S2 over HTTP: the forms of its data plane and of its settings, and the API that speaks them."""
+"""S2 over HTTP: the API, and the codecs of its requests and responses."""

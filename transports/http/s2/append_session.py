@@ -42,7 +42,7 @@ DEPART_S = 0.2
 DRAIN_S, DRAIN_S_MAX = 0.5, 2.0
 """A session's acks advise to reconnect until nothing has come for so long, and at most so long.
 
-The client should be who ends it: the published one for Python loses what it is about to send when
+The client should end it: the published one for Python loses what it is about to send when
 it is ended, and what it sends next is refused for the sequence that it wants.
 """
 
@@ -59,7 +59,7 @@ async def append_frames(context: S2Context, target: Target) -> None:
             await context.writer.start(200, headers, session.final_piece)
             await session.run()
         finally:
-            # The stream remembers whose append it refused until it hears that the session is over.
+            # The stream keeps the refused append of a session until it is detached.
             context.services.detach(target.cell, cells)
 
 
@@ -158,7 +158,7 @@ class _Session:
             self._move()
 
     def _move(self) -> None:
-        """Wake who waits for the line to grow or to shrink."""
+        """Wake the tasks that wait for the queue to change."""
         if self._moved is not None:
             self._moved.set()
             self._moved = None

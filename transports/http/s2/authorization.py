@@ -168,10 +168,10 @@ def stored_authorization(notes: bytes) -> Authorization:
     return authorization_of(decode_stored_token(notes))
 
 
-def check_authorization(permit: Authorization) -> None:
+def check_authorization(authorization: Authorization) -> None:
     """Raises CodedError (422) for what the node cannot hold a token to, or what no name can be."""
-    scope = permit.info.scope
-    if _O.ISSUE_ACCESS_TOKEN in permit.operations:
+    scope = authorization.info.scope
+    if _O.ISSUE_ACCESS_TOKEN in authorization.operations:
         raise invalid("scope: tokens cannot issue tokens; clients with the right admin can")
     names = (
         ("basins", scope.basins, BASIN_BYTES_MAX),
@@ -183,16 +183,16 @@ def check_authorization(permit: Authorization) -> None:
             raise invalid(f"scope.{what}: no name has more than {bytes_max} bytes")
     takes = ((OF_TOKENS, scope.access_tokens), (OF_STREAMS, scope.streams))
     for operations, given in (*takes, (OF_BASINS, scope.basins)):
-        needy = permit.operations & operations
-        if needy == permit.operations and not _names_any(given):
+        needy = authorization.operations & operations
+        if needy == authorization.operations and not _names_any(given):
             raise invalid("scope: it permits nothing, as it has no names for its operations")
 
 
-def rights_in_other_apis(permit: Authorization) -> Rights:
+def rights_in_other_apis(authorization: Authorization) -> Rights:
     """The rights of a token in other APIs: those of which it permits every operation."""
     rights = Rights.NONE
     for right, operations in _WHOLE.items():
-        if operations <= permit.operations:
+        if operations <= authorization.operations:
             rights |= right
     return rights
 

@@ -86,7 +86,7 @@ async def describe_or_make(
 
 
 def described(reply: CellReply, target: Target) -> m.StreamDescription:
-    """An outline that was asked for. Raises S2Error."""
+    """The description in a reply. Raises S2Error."""
     if isinstance(reply, m.StreamDescription):
         return reply
     raise failure(reply, target)

@@ -54,7 +54,7 @@ _JSON = (b"content-type", b"application/json")
 
 
 async def list_basins(context: S2Context) -> Response:
-    """GET /v1/basins: those that this client may be told of."""
+    """GET /v1/basins: the basins that this client may see."""
     context.require(Operation.LIST_BASINS)
     query = info_form.read_list_query(context.request.query)
     rows = [
@@ -78,17 +78,17 @@ def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_form.
 async def post_basin(context: S2Context) -> Response:
     """POST /v1/basins: create, once for each request token."""
     context.check(Operation.CREATE_BASIN)
-    asked = read_post_basin(await context.body(BODY_BYTES_MAX))
-    name = asked.basin.encode()
+    wanted = read_post_basin(await context.body(BODY_BYTES_MAX))
+    name = wanted.basin.encode()
     context.require(Operation.CREATE_BASIN, name)
-    check_location(asked.location)
-    check_cipher(asked.config)
-    key = creation_key(request_token(context), encode_basin_config(asked.config))
-    notes = encode_basin_metadata(asked.config, key)
+    check_location(wanted.location)
+    check_cipher(wanted.config)
+    key = creation_key(request_token(context), encode_basin_config(wanted.config))
+    notes = encode_basin_metadata(wanted.config, key)
     is_new = await _make(context, name, notes)
     row = context.require_basin(name)
     if not is_new and (not key or decode_basin_metadata(row.metadata).creation != key):
-        text = f"the basin {asked.basin!r} exists already"
+        text = f"the basin {wanted.basin!r} exists already"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_basin(_info(name, row))
     return Response(201, (_JSON, provisioned(is_new, is_new)), body)
@@ -156,7 +156,7 @@ async def patch_basin(context: S2Context, name: bytes) -> Response:
 
 
 async def delete_basin(context: S2Context, name: bytes) -> Response:
-    """DELETE /v1/basins/{basin}: it goes with its streams; asked again meanwhile, the same."""
+    """DELETE /v1/basins/{basin}: delete it with its streams; idempotent."""
     context.require(Operation.DELETE_BASIN, name)
     if name == context.services.basins.own:
         text = "the node's own basin cannot be deleted; its streams can"
@@ -210,7 +210,7 @@ async def show_default(context: S2Context) -> Response:
 
 
 async def put_default(context: S2Context) -> Response:
-    """PUT /v1/locations/default, whose body is a name as JSON: it is that one, or cannot be."""
+    """PUT /v1/locations/default, whose body is a name as JSON; only one name is valid."""
     context.require(Operation.SET_DEFAULT_LOCATION)
     name = decode_json(_decode_location, await context.body(LOCATION_BYTES_MAX))
     if name != LOCATION:

@@ -1,4 +1,4 @@
-"""One S2 request on its way: whose it is, which basin and stream it is about, what it may do."""
+"""S2 requests: the basin and stream of a request, and the permissions of its client."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class S2Context(RequestContext[S2NodeServices]):
     def basin(self) -> bytes:
         """The basin of a request about streams: the header's, or the first label of the host.
 
-        Raises CodedError: authn where nobody knows who asks, bad_header where nothing names one, or
+        Raises CodedError: authn for an unknown client, bad_header where nothing names one, or
         what cannot be one.
         """
         if not self.is_known:
@@ -94,7 +94,7 @@ class S2Context(RequestContext[S2NodeServices]):
         first, dot, rest = host.partition(".")
         if not dot or rest.replace(".", "").isdigit():
             return None
-        # To who may not be told of it, it is there in any case; what it may do comes later.
+        # A client that may not see basins gets no hint; its permissions are checked later.
         name = first.encode()
         is_told = self.services.basins.find(name) is not None or not self.sees_basin(name)
         return first if is_told else None
@@ -155,7 +155,7 @@ class S2Context(RequestContext[S2NodeServices]):
         """This operation, in a stream, in a basin, with an access token of this id; None: with
         some of them, or with nothing that has a name.
 
-        It counts. Raises CodedError: authn where nobody knows who asks, permission_denied.
+        It counts. Raises CodedError: authn for an unknown client, permission_denied.
         """
         self.check(operation, at)
         self.usage.count(operation, at.basin if isinstance(at, Target) else at)

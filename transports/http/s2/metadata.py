@@ -53,7 +53,7 @@ _decode_stream = msgspec.msgpack.Decoder(StreamMetadata).decode
 
 
 def decode_basin_metadata(data: bytes) -> BasinMetadata:
-    """A basin that was never told anything has none."""
+    """The metadata of a basin; empty bytes are the defaults."""
     return _decode_basin(data) if data else BasinMetadata()
 
 
@@ -78,7 +78,7 @@ def stream_metadata(settings: Settings) -> StreamMetadata:
 
 
 def creation_key(token: str | None, config: bytes) -> bytes:
-    """Stands for a request token together with what was asked for; empty without a token."""
+    """A hash of a request token and the requested configuration; empty without a token."""
     if token is None:
         return b""
     return sha256(b"%d:%b%b" % (len(token.encode()), token.encode(), config)).digest()[:16]
@@ -116,7 +116,7 @@ def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
     )
 
 
-def as_told(config: ResolvedConfig) -> StreamConfig:
+def as_given(config: ResolvedConfig) -> StreamConfig:
     """The configuration in force as a given one, which a reconfiguration starts from."""
     return StreamConfig(
         config.storage_class,

@@ -81,7 +81,7 @@ def _seconds(given: dict[str, str], name: str) -> int | None:
 
 
 STREAMS_MAX = 1000
-"""A basin with more streams is not added up: each of them would have to be asked."""
+"""The most streams of a basin that are summed up: each of them is queried."""
 
 Metric = dict[str, object]
 
@@ -123,7 +123,7 @@ async def account_metrics(context: S2Context) -> Response:
 
 
 def _active(context: S2Context) -> Iterable[str]:
-    """Basins with a stream, those that this client may be told of."""
+    """Basins with a stream, those that this client may see."""
     for name, _, _ in context.services.basins.all():
         if context.sees_basin(name) and context.services.basins.streams(name).names(b"", b"", 1):
             yield name.decode()

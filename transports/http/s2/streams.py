@@ -33,7 +33,7 @@ from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode
 from millpond.transports.http.s2.metadata import (
-    as_told,
+    as_given,
     config_of,
     settings_of,
     stream_key,
@@ -74,7 +74,7 @@ async def list_streams(context: S2Context) -> Response:
 def _page(
     context: S2Context, basin: bytes, prefix: bytes, after: bytes, limit: int
 ) -> tuple[list[bytes], bool]:
-    """Names that this client may be told of, and whether there are more. Raises CodedError."""
+    """Names that this client may list, and whether there are more. Raises CodedError."""
     own, authorization = context.stream_prefix, context.authorization
     begin = own + prefix if authorization is None else authorization.narrowed(own + prefix)
     if begin is None:
@@ -102,17 +102,17 @@ def _info(target: Target, found: m.StreamDescription) -> info_form.StreamInfo:
 async def post_stream(context: S2Context) -> Response:
     """POST /v1/streams: create, once for each request token."""
     basin = context.basin()
-    asked = read_post_stream(await context.body(BODY_BYTES_MAX))
-    target = context.target_named(basin, asked.stream.encode())
+    wanted = read_post_stream(await context.body(BODY_BYTES_MAX))
+    target = context.target_named(basin, wanted.stream.encode())
     context.require(Operation.CREATE_STREAM, target)
     context.require_basin(basin)
-    key = stream_key(request_token(context), asked.config)
-    settings = creation(basin_of(context, target), asked.config, key)
+    key = stream_key(request_token(context), wanted.config)
+    settings = creation(basin_of(context, target), wanted.config, key)
     with context.cell_client() as cells:
         is_new = await make(cells, target, settings)
         found = await describe(context, cells, target)
     if not is_new and (not key or stream_metadata(found.settings).creation != key):
-        text = f"the stream {asked.stream!r} exists already"
+        text = f"the stream {wanted.stream!r} exists already"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
     body = info_form.encode_stream(_info(target, found))
     return Response(201, (_JSON, provisioned(is_new, is_new)), body)
@@ -174,7 +174,7 @@ async def _reconfigure(
         return False
     context.require(Operation.RECONFIGURE_STREAM, target)
     settings = settings_of(resolved, stream_metadata(found.settings), found.settings)
-    # Whatever the settings are by now: these are the ones that were asked for.
+    # The request replaces the settings, whatever they are by now.
     return await _configure(cells, target, settings, None)
 
 
@@ -208,8 +208,8 @@ async def patch_stream(context: S2Context, target: Target) -> Response:
         for _ in range(TRIES):
             found = await describe(context, cells, target)
             before = config_of(found.settings, context.services.stream_age_s(target.qualified_name))
-            told = change_stream(as_told(before), change)
-            config = resolve(inherit(told, basin.default_stream_config))
+            given = change_stream(as_given(before), change)
+            config = resolve(inherit(given, basin.default_stream_config))
             settings = settings_of(config, stream_metadata(found.settings), found.settings)
             if await _configure(cells, target, settings, found.settings):
                 break

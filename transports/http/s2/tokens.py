@@ -1,4 +1,4 @@
-"""Access tokens: issue, list, revoke (A.2, A.3). Who shows one may do what its scope says."""
+"""Access tokens: issue, list, revoke (A.2, A.3). A token permits the operations of its scope."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def list_tokens(context: S2Context) -> Response:
 
 
 async def issue_token(context: S2Context) -> Response:
-    """POST /v1/access-tokens: a token that permits what is asked, told once and not kept."""
+    """POST /v1/access-tokens: issue a token; it is shown once and not stored."""
     context.check(Operation.ISSUE_ACCESS_TOKEN)
     info = read_token(await context.body(BODY_BYTES_MAX))
     token_id = info.id.encode()
@@ -78,7 +78,7 @@ async def issue_token(context: S2Context) -> Response:
 
 
 async def revoke_token(context: S2Context, token_id: bytes) -> Response:
-    """DELETE /v1/access-tokens/{id}: from now on it permits nothing, to open sessions neither."""
+    """DELETE /v1/access-tokens/{id}: revoke it, for open sessions too."""
     check_token_id(token_id.decode("utf-8", "surrogateescape"))
     context.require(Operation.REVOKE_ACCESS_TOKEN, token_id)
     with context.cell_client() as cells:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 and HTTP/2 on one port, as sessions on the byte-stream seam: connections to requests.
+"""The HTTP server: HTTP/1.1 and HTTP/2 on one port, as sessions on byte streams.
 
-`httptools` reads HTTP/1.1, `h2` speaks HTTP/2; what is ours is what lies around them: which of the
-two a connection speaks (`connection`), requests as tasks of an ASGI application (`exchange`,
-`server`), backpressure both ways, deadlines, limits, and an end that loses no answer.
+`httptools` parses HTTP/1.1 and `h2` implements HTTP/2. Ours are the choice between the two
+(`connection`), requests as tasks of an ASGI application (`exchange`, `server`), backpressure both
+ways, deadlines, limits, and a drain that loses no response.
 """

@@ -1,4 +1,4 @@
-"""One connection: which HTTP it speaks, and its deadlines."""
+"""One HTTP connection: the choice of its HTTP version, and its deadlines."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class HttpConnection:
         self._server.closed(self)
 
     def start_drain(self) -> None:
-        """The node stops: what was asked is answered, then it closes."""
+        """Answer the requests in progress, then close: the node stops."""
         if self._protocol is not None:
             self._protocol.finish()
         else:
             self.wire.close()
 
     def head_started(self, now: float) -> None:
-        """A head is under way, whose end did not come with its beginning."""
+        """A head has begun whose end has not come yet."""
         self._server.wake_at(self, now + self._server.settings.head_s)
 
     def wake(self, now: float) -> None:

@@ -1,8 +1,8 @@
-"""Heads that come again and again, byte for byte: they are read once.
+"""The head cache: heads that come again and again, byte for byte, are parsed once.
 
-A client that appends says the same head before each body, so reading it anew, checking it and
-finding what is meant by it was a quarter of what a small request cost. A head is kept when a
-connection says it for the second time in a row; all connections of a listener share what is kept.
+A client that appends sends the same head before each body; to parse, check and route it again was a
+quarter of the cost of a small request. A head is cached when a connection sends it for the second
+time in a row. All connections of a listener share the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARKS = (b"\n", b"/", b"&")
 
 
 class CachedHead(msgspec.Struct, frozen=True):
-    """A head that was read: `length` bytes of body follow it; `told` holds for its scope."""
+    """A parsed head; `length` bytes of body follow it. `cache` is that of its scope."""
 
     head: bytes
     length: int
@@ -64,7 +64,7 @@ class HeadCache:
 
 
 def length_of(headers: Headers) -> int | None:
-    """The length of the body, by its head; None: it is told in another way."""
+    """The length of the body, by its head; None: it has another framing."""
     lengths = []
     for name, value in headers:
         if name == b"content-length":

@@ -1,4 +1,4 @@
-"""Heads of HTTP: what a request says as an ASGI scope, and the bytes an answer begins with."""
+"""Heads of HTTP: a request as an ASGI scope, and the first bytes of a response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATUS_LINES = {
 }
 _CHUNKED = [b"chunked"]
 _HOST = re.compile(rb"(?:\[[\w.~!$&'()*+,;=:%-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?")
-"""RFC 3986, 3.2.2: who names the node so may see the name again, in a URL."""
+"""RFC 3986, 3.2.2: the name may come back in a URL of a response."""
 
 
 class BadHead(Exception):
@@ -88,14 +88,14 @@ def read_target(target: bytes) -> tuple[bytes, bytes | None]:
     (RFC 9112, 3.2). Raises BadHead."""
     if target.startswith(b"/") or target == b"*":
         return target, None
-    scheme, mark, rest = target.partition(b"://")
-    if not mark or scheme.lower() not in (b"http", b"https"):
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
         raise BadHead("the target is no path")
-    path, question, query = rest.partition(b"?")
+    path, mark, query = rest.partition(b"?")
     host, _, path = path.partition(b"/")
     if not host:
         raise BadHead("the target names no host")
-    return b"/" + path + question + query, host
+    return b"/" + path + mark + query, host
 
 
 def response_head(status: int, headers: Headers, date: bytes, *more: bytes) -> bytes:

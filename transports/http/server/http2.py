@@ -1,8 +1,8 @@
-"""HTTP/2 (RFC 9113) on a wire: `h2` speaks it, each stream is an exchange of its own.
+"""HTTP/2 (RFC 9113) on a wire: `h2` implements it, each stream is an exchange of its own.
 
-What arrives counts against the windows until the application has taken it, so a stream that nobody
-reads holds nobody else up. Frames are counted: who floods us with such as carry nothing is told to
-calm down.
+Input counts against the flow-control windows until the application has taken it, so a stream that
+nobody reads holds up no other stream. Frames are counted: a client that floods the node with frames
+without content is told to calm down.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _H2StateMachine(H2ConnectionStateMachine):
 
 
 def _new_h2_connection(settings: ServerSettings) -> H2Connection:
-    """Our end of a connection."""
+    """The server side of a connection."""
     connection = _H2Connection(config=H2Configuration(client_side=False, header_encoding=None))
     connection.state_machine = _H2StateMachine()
     connection.local_settings = _h2_settings(settings, settings.streams_max)
@@ -82,7 +82,7 @@ def _h2_settings(settings: ServerSettings, streams_max: int) -> Settings:
 
 
 class Http2:
-    """Implements `connection.Speaker` and `exchange.Speech`."""
+    """Implements `interface.HttpProtocol` and `exchange.ExchangeProtocol`."""
 
     def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_started_at = inf
@@ -96,16 +96,16 @@ class Http2:
         self._waiting: dict[Exchange, None] = {}
         """The exchanges that wait to write."""
         self._expecting: set[int] = set()
-        """Streams that wait for our word before they send a body."""
+        """Streams that wait for "100 Continue" before they send a body."""
         self._stalled: dict[int, float] = {}
-        """The streams of which nothing was taken, since then."""
+        """The streams of which the client reads nothing, and since when."""
         self._frame_bucket = TokenBucket(FRAMES_PER_S, server.now())
         self._unread_reply_bytes = 0
         self._pinged_at = inf
         self._is_draining = self._is_closed = False
         self._h2 = _new_h2_connection(server.settings)
         self._h2.initiate_connection()
-        # A stream too many is refused here; h2 would end the connection, and others with it.
+        # A stream above the limit is refused here; h2 would end the connection, with all streams.
         self._h2.local_settings = _h2_settings(server.settings, 2 * server.settings.streams_max)
         extra = server.settings.connection_window_bytes - WINDOW_AT_FIRST
         self._h2.increment_flow_control_window(extra)
@@ -114,7 +114,7 @@ class Http2:
     def is_idle(self) -> bool:
         return not self._exchanges
 
-    # What the wire says.
+    # Called by the connection.
 
     def received(self, data: bytes) -> None:
         self._pinged_at = inf
@@ -143,7 +143,7 @@ class Http2:
             self._end(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _watch_head(self) -> None:
-        """A frame that has begun has to end in time; but a body may come as slowly as it likes."""
+        """Watch the time of a frame that has begun; bodies may come as slowly as they like."""
         if not self._frame_limiter.is_partial or self._exchanges:
             self.head_started_at = inf
         elif self.head_started_at == inf:
@@ -165,20 +165,20 @@ class Http2:
         self._waiting.clear()
         self._stalled.clear()
         self._expecting.clear()
-        vars(self._h2).clear()  # it holds itself: no work for the collector
+        vars(self._h2).clear()  # it refers to itself: break the cycle, for the garbage collector
         for exchange in exchanges.values():
             exchange.disconnect()
 
     def finish(self) -> None:
-        """GOAWAY comes with the end: clients take it for the end, and would not hear what is still
-        being answered (http.md A.9)."""
+        """Close after the exchanges in progress. GOAWAY comes with the close: clients drop what
+        comes after it (http.md A.9)."""
         self._is_draining = True
         if not self._exchanges:
             self._end(ErrorCodes.NO_ERROR)
 
     def check_liveness(self, now: float) -> float:
-        """Ping who was silent; who does not answer is not there. A stream that is not read on is
-        given up."""
+        """Ping a silent client; abort the connection if it does not answer. A stream that the
+        client does not read for too long is reset."""
         if self._is_closed:
             return inf
         settings = self._server.settings
@@ -198,7 +198,7 @@ class Http2:
     def _is_stalled(self, number: int, now: float) -> bool:
         return now >= self._stalled[number] + self._server.settings.idle_s
 
-    # What the other end says.
+    # Events of h2.
 
     def _handle(self, event: events.Event) -> None:
         match event:
@@ -220,7 +220,7 @@ class Http2:
                 self._resume_writers(of_one if event.stream_id else self._waiting)
             case events.RemoteSettingsChanged():
                 self._spend(4)
-                # Their table would be as large as they say, and searched for each header.
+                # The client chooses the size of the table, which is searched for each header.
                 if self._h2.encoder.header_table_size > HEADER_TABLE_BYTES:
                     self._h2.encoder.header_table_size = HEADER_TABLE_BYTES
                 self._resume_writers(self._waiting)
@@ -267,15 +267,15 @@ class Http2:
         try:
             self._h2.reset_stream(number, why)
         except StreamClosedError:
-            return  # what came behind its head has done that
+            return  # later input has reset the stream already
 
     def _spend(self, cost: int) -> None:
         self._frame_bucket.spend(cost, self._server.now())
 
-    # What exchanges ask: Speech.
+    # Called by exchanges: ExchangeProtocol.
 
     def body_wanted(self, exchange: Exchange) -> None:
-        """Windows let it come; but who expects to be told has to be (RFC 9110, 10.1.1)."""
+        """Send "100 Continue" to a client that expects it (RFC 9110, 10.1.1)."""
         if exchange.number in self._expecting and not exchange.is_started:
             self._expecting.discard(exchange.number)
             self._h2.send_headers(exchange.number, [(b":status", b"100")])
@@ -352,7 +352,7 @@ class Http2:
             if not exchange.is_answered:
                 self._reset(exchange.number, ErrorCodes.INTERNAL_ERROR)
             elif not exchange.is_complete:
-                # It need not send the rest of what it asks (RFC 9113, 8.1).
+                # The client need not send the rest of its request (RFC 9113, 8.1).
                 self._reset(exchange.number, ErrorCodes.NO_ERROR)
             self._flush()
         self._connection.idle_since = self._server.now()
@@ -360,7 +360,7 @@ class Http2:
             self._end(ErrorCodes.NO_ERROR)
 
     def _resume_writers(self, waiting: Iterable[Exchange]) -> None:
-        """Wake those that can write now; one update must not wake them all for nothing."""
+        """Wake the exchanges that can write now; one update must not wake all of them in vain."""
         for exchange in tuple(waiting):
             if exchange in self._waiting and self._may_write(exchange):
                 del self._waiting[exchange]
@@ -372,9 +372,9 @@ class Http2:
                 exchange.is_disconnected or self._h2.local_flow_control_window(exchange.number) > 0
             )
         except StreamClosedError:
-            return False  # it was reset by what came along with this, which cuts it in a moment
+            return False  # the same input has reset it, and disconnects it in a moment
 
-    # The end.
+    # The end of the connection.
 
     def _end(self, why: ErrorCodes) -> None:
         if self._is_closed:
@@ -397,7 +397,7 @@ class Http2:
 
 
 def _read(found: Headers) -> tuple[bytes, bytes, Headers]:
-    """Method, target and headers; h2 has seen to it that they are there, and in their places."""
+    """Method, target and headers; h2 has checked that they are there, and in order."""
     method = target = b""
     headers: Headers = []
     for name, value in found:

@@ -1,4 +1,4 @@
-"""Interfaces between a server, its connections, and the HTTP versions that they speak."""
+"""Interfaces between an HTTP server, its connections, and the HTTP versions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class HttpProtocol(Protocol):
     def eof(self) -> None: ...
     def ended(self) -> None: ...
     def finish(self) -> None:
-        """Answer what was asked, say that this is all, and close; at once where nothing was."""
+        """Answer the requests in progress, announce the end, and close."""
 
     def check_liveness(self, now: float) -> float:
         """Time has passed: see whether the other end is still there. When to look again."""
 
 
 class ConnectionActivity(Protocol):
-    """A connection, as the version of HTTP that it speaks sees it."""
+    """A connection, as its HTTP version sees it."""
 
     received_at: float
     """The time of the last input."""
@@ -42,7 +42,7 @@ class ConnectionActivity(Protocol):
     """The end of the last request."""
 
     def head_started(self, now: float) -> None:
-        """A head is under way, whose end did not come with its beginning."""
+        """A head has begun whose end has not come yet."""
 
 
 class TrackedConnection(Protocol):
@@ -58,7 +58,7 @@ class TrackedConnection(Protocol):
 
     def wake(self, now: float) -> None: ...
     def start_drain(self) -> None:
-        """The node stops: what was asked is answered, then it closes."""
+        """Answer the requests in progress, then close: the node stops."""
 
 
 class Server(Protocol):

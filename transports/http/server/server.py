@@ -158,4 +158,4 @@ class HttpServer:
         try:
             await self._application(exchange.scope, exchange.receive, exchange.send)
         except ResponseAborted:
-            return  # told by its log line already; the connection is broken off
+            return  # it was logged; the connection is broken off

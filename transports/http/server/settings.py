@@ -1,4 +1,4 @@
-"""Limits of connections that speak HTTP; docs/reference/limits.md."""
+"""Limits of HTTP connections; docs/reference/limits.md."""
 
 from __future__ import annotations
 

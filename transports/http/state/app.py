@@ -1,4 +1,4 @@
-"""`/millpond/state/STREAM[/TYPE[/KEY]]`: which request is which question."""
+"""The API of states: `/millpond/state/STREAM[/TYPE[/KEY]]`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ EVENT_STREAM = "text/event-stream"
 
 
 class StateApi:
-    """Implements `millpond.transports.http.app.Api`. `origins`: whose pages may write, besides the
-    node's own. `front` gives what stands where no stream is named; a follower hears something every
-    `heartbeat_s`."""
+    """The API of states. Implements `millpond.transports.http.app.Api`.
+
+    `origins`: origins of pages that may write, besides the node's own. `front` gives the page for a
+    path without a stream. A live response has some output every `heartbeat_s`.
+    """
 
     name = "state"
 

@@ -29,10 +29,10 @@ async def append(context: StateContext) -> Response:
     bodies = _events(await context.request.body(BODY_BYTES_MAX))
     with context.cell_client() as cells:
         fields = (bodies, None, None, None, None, match)
-        told = await context.ask_stream(cells, m.Append, *fields)
-    assert isinstance(told, m.Appended)
-    content = {"first": str(told.first), "count": told.count}
-    return form.response(content | {"position": str(told.first + told.count)})
+        appended = await context.ask_stream(cells, m.Append, *fields)
+    assert isinstance(appended, m.Appended)
+    content = {"first": str(appended.first), "count": appended.count}
+    return form.response(content | {"position": str(appended.first + appended.count)})
 
 
 async def create(context: StateContext) -> Response:

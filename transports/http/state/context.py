@@ -1,4 +1,4 @@
-"""One request about a state: whose it is, which stream, and what it may do there."""
+"""State requests: the stream of a request, and requests to its cells."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ def response(content: object, status: int = 200) -> Response:
     return Response(status, _JSON, _encode(content))
 
 
-def described(name: bytes, told: StateDescribed) -> dict[str, Any]:
+def described(name: bytes, reply: StateDescribed) -> dict[str, Any]:
     """A state by its counts."""
-    info = told.info
+    info = reply.info
     return {
         "stream": name.decode("utf-8", "replace"),
         "position": str(info.position),
@@ -35,23 +35,23 @@ def described(name: bytes, told: StateDescribed) -> dict[str, Any]:
     }
 
 
-def one_value(told: Value) -> dict[str, Any]:
+def one_value(reply: Value) -> dict[str, Any]:
     """A value that is there."""
-    return {"position": str(told.position), "value": _value(told.value or b"null")}
+    return {"position": str(reply.position), "value": _value(reply.value or b"null")}
 
 
-def values_of_type(told: Values) -> dict[str, Any]:
+def values_of_type(reply: Values) -> dict[str, Any]:
     """Values of a type by their keys; behind the last one there may be `more`."""
     return {
-        "position": str(told.position),
-        "values": {key: _value(value) for _, key, value in told.rows},
-        "more": told.more,
+        "position": str(reply.position),
+        "values": {key: _value(value) for _, key, value in reply.rows},
+        "more": reply.more,
     }
 
 
-def rows(told: Values, *, is_first: bool) -> bytes:
+def rows(reply: Values, *, is_first: bool) -> bytes:
     """A part of the whole state, on one line."""
-    table = [[kind, key, _value(value)] for kind, key, value in told.rows]
+    table = [[kind, key, _value(value)] for kind, key, value in reply.rows]
     return _encode({"first": is_first, "rows": table})
 
 

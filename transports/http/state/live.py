@@ -43,7 +43,7 @@ async def stream_state(context: StateContext, heartbeat_s: float) -> None:
         session = _Session(context, cells, found.incarnation, heartbeat_s)
         position = _resumed(context.request.header(b"last-event-id"), found)
         if position is None:
-            # Refusals are told with their status while nothing was sent yet.
+            # Errors have their own status while nothing was sent yet.
             await context.ask_state(cells, s.DescribeState)
         await context.writer.start(200, HEADERS, lambda why: _error(why.code, why.message))
         await context.request.run_until_disconnect(lambda: session.run(position))
@@ -51,10 +51,10 @@ async def stream_state(context: StateContext, heartbeat_s: float) -> None:
 
 def _resumed(last: bytes | None, found: m.StreamDescription) -> int | None:
     """The position of a client that reconnects, if the stream still has everything after it."""
-    told = _ID.fullmatch(last or b"")
-    if told is None or int(told[1]) != found.incarnation:
+    match = _ID.fullmatch(last or b"")
+    if match is None or int(match[1]) != found.incarnation:
         return None
-    position = int(told[2])
+    position = int(match[2])
     return position if found.info.trim_point <= position <= found.info.tail else None
 
 

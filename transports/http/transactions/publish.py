@@ -1,7 +1,7 @@
 """Publishes a batch: its parts, slice after slice, into its stream.
 
 The first slice carries the list of all parts and decides for them; each is added with the note of
-how far the batch got, so whoever goes on after a stop goes on there.
+how far the batch got, so that a publisher continues there after a stop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
         return sum(each.rows for each in self.parts)
 
 
-class _Overtaken(Exception):
+class _Superseded(Exception):
     """A concurrent publisher of the same batch is further ahead."""
 
 
@@ -100,7 +100,7 @@ class Publisher:
                     at = await self._add(batch, plan, at, bodies, headers, is_last, found.once)
             if not total:
                 await self._add(batch, plan, 0, [], None, True, found.once)
-        except _Overtaken:
+        except _Superseded:
             return
 
     async def _add(
@@ -130,7 +130,7 @@ class Publisher:
         author = _author(await self._cells.request(self._target, make, size))
         at += len(bodies)
         if author.batch != batch or author.rows != at or author.is_done != is_last:
-            raise _Overtaken
+            raise _Superseded
         self._counters.published_rows += len(bodies)
         self._counters.published += is_last
         return at
@@ -166,7 +166,7 @@ class Publisher:
             return reply.spans
         author = await self.author()
         if author.batch > batch or (author.batch == batch and author.is_done):
-            raise _Overtaken  # whoever was faster has dropped the part
+            raise _Superseded  # a faster publisher has dropped the part
         raise conflict(f"rows of the part {each.id} are missing")
 
     async def _check_whole(self, batch: int, plan: Plan) -> int:

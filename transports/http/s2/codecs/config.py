@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StorageClass(Enum):
-    """The storage class; it makes no difference here, and is told back."""
+    """The storage class; it has no effect here, and is returned."""
 
     EXPRESS = "express"
     STANDARD = "standard"

@@ -115,7 +115,7 @@ class Decoder:
         return found
 
     def _is_possible(self, size: int) -> bool:
-        """A length is told before its bytes come: a hostile one is not waited for."""
+        """False for a length that no frame may have; its bytes are not waited for."""
         if 0 < size <= self._frame_bytes_max:
             return True
         self.error = BadFrame(f"frame of {size} bytes: 1 to {self._frame_bytes_max} are allowed")

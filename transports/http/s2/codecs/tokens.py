@@ -1,4 +1,4 @@
-"""Access tokens in S2's JSON: what they permit, and until when (A.3)."""
+"""Access tokens in S2's JSON: permissions and expiry (A.3)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class AccessTokenInfo(msgspec.Struct, frozen=True, gc=False):
-    """A token by its id. `expires_ms` None: as long as the one who made it."""
+    """A token by its id. `expires_ms` None: it expires with its issuer."""
 
     id: str
     scope: Scope
@@ -144,7 +144,7 @@ def decode_stored_token(data: bytes) -> AccessTokenInfo:
 
 
 def encode_issued(access_token: str) -> bytes:
-    """The answer to who made a token: the only time that it is told."""
+    """The response to the issue of a token: the only time that it is shown."""
     return _encode({"access_token": access_token})
 
 
