@@ -227,6 +227,18 @@ class Services:
         )
         self.http = HttpCounters()
 
+    def watch_attachments(
+        self,
+        attach: Callable[[bytes, Port, Attach, float], bool],
+        detach: Callable[[bytes, Port], None],
+    ) -> None:
+        """Attach and detach connections by these functions in place of the scheduler's."""
+        self.attach, self.detach = attach, detach
+
+    def open_to_peers(self, signer: Signer, peers: AskPeers) -> None:
+        """Prove the identity of the node with `signer`, and answer requests about peers."""
+        self.signer, self.peers = signer, peers
+
     @property
     def is_draining(self) -> bool:
         """Is the node stopping?"""

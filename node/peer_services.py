@@ -38,15 +38,14 @@ from millpond.transports.p2p.interface import AskPeers
 PACKET_OVERHEAD_BYTES = 64
 
 
-class PeerHooks(Protocol):
-    """The hooks for these services among the services of connections."""
+class ConnectionServices(Protocol):
+    """The services of connections, which call these services."""
 
-    attach: AttachCallback
-    detach: DetachCallback
-    signer: Signer | None
-    peers: AskPeers
+    next_number: Callable[[], int]
 
-    def next_number(self) -> int: ...
+    def watch_attachments(self, attach: AttachCallback, detach: DetachCallback) -> None: ...
+
+    def open_to_peers(self, signer: Signer, peers: AskPeers) -> None: ...
 
 
 class PeerServices:
@@ -74,13 +73,13 @@ class PeerServices:
         self._now = clock.now
         self._rng = rng
         self._entropy = entropy
-        self._hooks: PeerHooks | None = None
+        self._connections: ConnectionServices | None = None
         self._dialer: Dialer | None = None
 
-    def serve(self, hooks: PeerHooks, dialer: Dialer | None) -> None:
+    def serve(self, connections: ConnectionServices, dialer: Dialer | None) -> None:
         """Watch connections. `dialer` opens those of this node; None: sockets."""
-        hooks.attach, hooks.detach = self.presence.watch(self._scheduler)
-        self._hooks = hooks
+        connections.watch_attachments(*self.presence.watch(self._scheduler))
+        self._connections = connections
         self._dialer = dialer
 
     def open(self, tasks: TaskGroup) -> Keyring:
@@ -89,12 +88,11 @@ class PeerServices:
         Requests are carried out in `tasks`. Messages are forwarded after `start`, so callbacks are
         registered before it.
         """
-        assert self._hooks is not None
+        assert self._connections is not None
         self.keyring = open_keyring(self._config, self._clock.wall, self._entropy)
-        self.outbox = Outbox(self._outbox_context(self.keyring, self._hooks))
+        self.outbox = Outbox(self._outbox_context(self.keyring, self._connections))
         self.peer_requests = PeerRequests(self.outbox, tasks)
-        self._hooks.signer = self.keyring.identity
-        self._hooks.peers = self.peer_requests.ask
+        self._connections.open_to_peers(self.keyring.identity, self.peer_requests.ask)
         for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
             self.outbox.message_arrived(name)
         self.chat = Chat(self.outbox, self._local_stream)
@@ -103,18 +101,18 @@ class PeerServices:
 
     def start(self, tasks: TaskGroup) -> None:
         """Run outbox and chat in `tasks`, from the next pass of the loop on."""
-        for actor, run in (("post", self.outbox.run), ("chat", self.chat.run)):
+        for actor, run in (("outbox", self.outbox.run), ("chat", self.chat.run)):
             tasks.start_soon(supervise, actor, run, RestartPolicy(), self._rng, self._now)
 
     def _local_stream(self, stream: bytes) -> LocalStream:
-        assert self._hooks is not None
-        return LocalStream(self._scheduler, self._now, self._hooks.next_number(), stream)
+        assert self._connections is not None
+        return LocalStream(self._scheduler, self._now, self._connections.next_number(), stream)
 
     def spawn(
         self,
         name: bytes,
         snapshot: CellSnapshot,
-        guests: dict[Port, Attach],
+        ports: dict[Port, Attach],
         settings: ChannelSettings,
         shared: ChannelContext,
     ) -> Channel | None:
@@ -122,15 +120,15 @@ class PeerServices:
         if isinstance(snapshot, LogSnapshot) or not is_mailbox(name):
             return None
         settings = mailbox_settings(settings, self._config.peer_ttl_s)
-        return Mailbox(name, snapshot, guests, settings, shared, self.outbox.message_arrived)
+        return Mailbox(name, snapshot, ports, settings, shared, self.outbox.message_arrived)
 
-    def _outbox_context(self, keyring: Keyring, hooks: PeerHooks) -> OutboxContext:
+    def _outbox_context(self, keyring: Keyring, connections: ConnectionServices) -> OutboxContext:
         return OutboxContext(
             identity=keyring.identity,
             book=keyring.book,
             prekeys=keyring.prekeys,
             prekey_cache=keyring.prekey_cache,
-            local=LocalChannels(self._scheduler, self._store, self._now, hooks.next_number),
+            local=LocalChannels(self._scheduler, self._store, self._now, connections.next_number),
             presence=self.presence,
             dial=PeerDialer(
                 keyring.identity,

@@ -42,7 +42,7 @@ class JobProcesses(Processes):
         self.start(name, "work", "tasks:send", "--queue", "mail", "--name", name, *shape)
 
     def done(self) -> Counter[str]:
-        """How many times each job was done."""
+        """The number of times that each job was done."""
         notes = self.folder / "done"
         return Counter(notes.read_text().split()) if notes.exists() else Counter()
 

@@ -35,7 +35,7 @@ class OpenedMessage(msgspec.Struct, frozen=True):
     data: bytes
 
     def fields(self) -> dict[str, Any]:
-        """Its part of a line of JSON."""
+        """The JSON fields of the message."""
         names = {"uuid": self.uuid, "sender": self.sender, "name": self.name}
         return names | data_field(self.data)
 

@@ -43,8 +43,10 @@ class KeyCommand(Enum):
 
 
 def is_shown(char: str) -> bool:
-    """Is it a mark or a space, and does nothing to a terminal? So is every space of Unicode, and an
-    emoji that is newer than this Python."""
+    """True for a visible character or a space, which does nothing else to a terminal.
+
+    These include every space of Unicode, and emoji that are newer than this Python.
+    """
     is_known = char.isprintable() or unicodedata.category(char) == "Zs"
     return is_known or char in BESIDE_THE_PRINTABLE or _is_new_emoji(char)
 
