@@ -23,9 +23,9 @@ from tests.node.stream_commands import Run
 LIMIT_S = 30.0
 TASKS = """
 import time
-from millpond.node.jobs import Job
-from millpond.node.jobs import Reject
-from millpond.node.jobs import task
+from millpond.jobs import Job
+from millpond.jobs import Reject
+from millpond.jobs import task
 
 def echo(payload, job):
     print(job.attempt, payload, flush=True)

@@ -11,11 +11,11 @@ import anyio.to_thread
 import msgspec
 import pytest
 
-from millpond.node.jobs import Job, Task, Worker, task
+from millpond.jobs import Job, Task, Worker, task
 from tests.node.jobs.job_setup import JobSetup, job_setup
 
 if TYPE_CHECKING:
-    from millpond.node.jobs import Job as JobForTheTypeChecker
+    from millpond.jobs import Job as JobForTheTypeChecker
 
 
 class Tree(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.node.jobs import Backoff, Job, task
+from millpond.jobs import Backoff, Job, task
 from tests.node.jobs.job_setup import JobSetup, job_setup
 
 WORKERS = ("ann", "ben", "eve")

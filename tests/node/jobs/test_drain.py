@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.node.jobs import Job
+from millpond.jobs import Job
 from tests.node.jobs.job_setup import JobSetup
 
 

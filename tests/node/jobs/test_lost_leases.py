@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond.jobs import Handle, Job, Queue, Reject, Worker, task
 from millpond.node.client.connect import Dialer
-from millpond.node.jobs import Handle, Job, Queue, Reject, Worker, task
 from millpond.node.jobs.handle import PendingResult
 from millpond.node.jobs.results import JobUpdate
 from tests.node.jobs.job_setup import URL, JobSetup, job_setup

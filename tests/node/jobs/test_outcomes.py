@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from millpond.node.jobs import Backoff, JobFailed, Reject, Retry, task
+from millpond.jobs import Backoff, JobFailed, Reject, Retry, task
 from millpond.node.jobs.worker.outcome import error_text
 from tests.node.jobs.job_setup import JobSetup, job_setup
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from millpond.actors.errors import BufferFull, DataTooLarge
-from millpond.node.jobs import Job, JobFailed, Queue, Worker, task
+from millpond.jobs import Job, JobFailed, Queue, Worker, task
 from tests.node.client.test_identity import serving, url_of
 from tests.node.jobs.job_setup import JobSetup, job_setup
 from tests.transports.p2p.identity_packets import ALICE, NODE

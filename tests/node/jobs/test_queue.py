@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from millpond.actors.errors import NotFound
-from millpond.node.jobs import Backoff, Job, JobCancelled, Queue, Reject, task
+from millpond.jobs import Backoff, Job, JobCancelled, Queue, Reject, task
 from millpond.node.jobs.payload import decode_job
 from tests.node.jobs.job_setup import JobSetup
 

@@ -15,9 +15,9 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
+from millpond import sync as blocking
+from millpond.jobs import Job, Queue, Worker
 from millpond.node.config import OFF, Config
-from millpond.node.jobs import Job, Queue, Worker
-from millpond.node.jobs import sync as blocking
 from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.node import Node
 from tests.node.processes import ROOT, environment
@@ -118,7 +118,7 @@ async def test_a_node_that_is_not_there_is_told_at_once(url: str) -> None:
 POISON = """
 import os
 from pathlib import Path
-from millpond.node.jobs import task
+from millpond.jobs import task
 
 @task(queue="q", attempts=2)
 async def poison(path):

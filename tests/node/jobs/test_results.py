@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond.jobs import Job, JobCancelled, JobFailed, Reject, Retry, task
 from millpond.node.client.errors import ChannelClosed
-from millpond.node.jobs import Job, JobCancelled, JobFailed, Reject, Retry, task
 from millpond.node.jobs.history import HistoryEntry, entries_of
 from millpond.node.jobs.payload import channel_of
 from millpond.node.jobs.results import JobUpdate, decode_update, encode_update, mailbox_name

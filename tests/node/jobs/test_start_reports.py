@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from millpond.node.jobs import Job, task
+from millpond.jobs import Job, task
 from tests.node.jobs.job_setup import JobSetup
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.node.jobs import Backoff, task
+from millpond.jobs import Backoff, task
 from millpond.node.jobs.worker.executor import run_in_context
 from tests.node.jobs.job_setup import JobSetup, job_setup
 

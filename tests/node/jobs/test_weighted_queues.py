@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.node.jobs import Job
+from millpond.jobs import Job
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
 from tests.node.jobs.job_setup import JobSetup
 

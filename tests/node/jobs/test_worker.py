@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from millpond.node.jobs import Backoff, Job, JobFailed, Reject, Retry, Task, task
+from millpond.jobs import Backoff, Job, JobFailed, Reject, Retry, Task, task
 from tests.node.jobs.job_setup import JobSetup, job_setup
 
 
@@ -311,7 +311,7 @@ async def test_a_burst_ends_when_nothing_is_due(setup: JobSetup) -> None:
 
 
 def test_arguments_that_make_no_worker() -> None:
-    from millpond.node.jobs import Worker
+    from millpond.jobs import Worker
 
     one, two = Task(lambda: None, name="a"), Task(lambda: None, name="a")
     for work, queues in ((lambda: None, ()), ([one, two], ("q",)), ([], ("q",))):

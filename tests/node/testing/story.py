@@ -10,9 +10,9 @@ import anyio
 
 from millpond import ConnectionLost, connect
 from millpond.actors.errors import OutcomeUnknown
-from millpond.node.jobs import Job, Queue, Retry, Worker
+from millpond.jobs import Job, Queue, Retry, Worker
 from millpond.node.outbox.messages import PeerOperation
-from millpond.node.testing import SimNode, World, virtual
+from millpond.testing import SimNode, World, virtual
 
 JOBS = 12
 CROWD = 12

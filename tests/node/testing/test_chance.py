@@ -11,15 +11,15 @@ import anyio
 import pytest
 
 from millpond import connect
+from millpond.jobs import Queue, Worker
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.environment import current_environment
-from millpond.node.jobs import Queue, Worker
 from millpond.node.jobs.payload import decode_job
 from millpond.node.node import Node
 from millpond.node.peers.prekeys import ROTATED_S
-from millpond.node.testing import SimNode, World, virtual
 from millpond.node.testing.time.world_clock import START_S
+from millpond.testing import SimNode, World, virtual
 
 DAY_S = 86_400
 T = TypeVar("T")

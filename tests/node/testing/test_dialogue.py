@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.node.testing import BadScript, DialogueMismatch, Script, SimNode
+from millpond.testing import BadScript, DialogueMismatch, Script, SimNode
 
 
 async def test_a_message_in_packets(script: Script) -> None:

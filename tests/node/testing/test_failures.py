@@ -15,10 +15,10 @@ import pytest
 from millpond import Channel, ConnectionLost
 from millpond.actors.channels.channel import Channel as ChannelActor
 from millpond.actors.errors import OutcomeUnknown
-from millpond.node.testing import NotRunning, SimNode, TookTooLong, World
 from millpond.node.testing import timeouts as patience
 from millpond.node.testing.disk.faults import DiskFault
 from millpond.node.testing.inline_workers import InlineSurroundings
+from millpond.testing import NotRunning, SimNode, TookTooLong, World
 
 
 async def spin() -> None:

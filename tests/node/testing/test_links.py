@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millpond import Channel, ConnectionLost
-from millpond.node.testing import SimNode, World
 from millpond.node.testing.trace import Trace
+from millpond.testing import SimNode, World
 
 Pair = tuple[SimNode, SimNode]
 

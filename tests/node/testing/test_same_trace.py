@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from millpond.node.testing import virtual
+from millpond.testing import virtual
 from tests.node.testing.story import JOBS, LETTERS, trace_of
 
 ROOT = Path(__file__).parents[3]

@@ -13,9 +13,9 @@ import pytest
 
 import millpond.node.outbox.outbox as sealing
 from millpond import connect
-from millpond.node.jobs import Job, Queue, Worker
+from millpond.jobs import Job, Queue, Worker
 from millpond.node.outbox.messages import PeerOperation
-from millpond.node.testing import SimNode, World
+from millpond.testing import SimNode, World
 
 Pair = tuple[SimNode, SimNode]
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from millpond import NotFound
-from millpond.node.testing import SimNode, TookTooLong, World
 from millpond.node.testing.time.virtual_time import virtual
+from millpond.testing import SimNode, TookTooLong, World
 
 
 def spent(began: float) -> float:

@@ -11,7 +11,7 @@ from millpond import Channel, ConnectionLost
 from millpond.actors.errors import StorageFailed
 from millpond.node.client.streams.stream import Stream
 from millpond.node.config import ChannelRule, ConfigError
-from millpond.node.testing import DiskFault, NotRunning, SimNode, World, virtual
+from millpond.testing import DiskFault, NotRunning, SimNode, World, virtual
 
 Pair = tuple[SimNode, SimNode]
 

@@ -14,8 +14,8 @@ from typing import Self
 import anyio
 
 from millpond.node.peers.identity import Identity
-from millpond.node.testing import SimNode, World
 from millpond.node.testing.time.asyncio_loop import VirtualLoop
+from millpond.testing import SimNode, World
 from tests.sim.nodes import events, notes
 from tests.sim.nodes.plan import DOZE_S, Plan
 from tests.sim.nodes.wiretap import TappedLinks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from millpond.actors.errors import RequestError
-from millpond.node.testing import NotRunning
+from millpond.testing import NotRunning
 from tests.sim.nodes.notes import LetterRead, LetterSent
 from tests.sim.nodes.plan import MailPlan
 from tests.sim.nodes.stage import Stage
