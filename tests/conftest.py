@@ -1,4 +1,4 @@
-"""What every test may ask for."""
+"""Fixtures and markers of all tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = {
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What lies in these folders is a part of its own (`scripts/test`)."""
+    """Mark the tests of these folders as parts of `scripts/test`."""
     for item in items:
         part = PARTS.get(item.path.parent)
         if part is not None:
@@ -28,8 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a test logged goes from one process to another as UTF-8, which halves of surrogate pairs
-    are not."""
+    """Escape halves of surrogate pairs in logs: reports travel between processes as UTF-8."""
     report = yield
     report.sections = [
         (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
@@ -44,8 +43,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _data_is_not_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A node that is told no folder, in this process or another, keeps nothing in the user's."""
+def _data_outside_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep nodes without a data folder out of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield

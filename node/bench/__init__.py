@@ -1,1 +1,1 @@
-"""What `millpond bench` runs: loads on a node, checks of its answers, and figures."""
+"""Benchmarks of `millpond bench`: loads on a server, checks of its answers, and figures."""

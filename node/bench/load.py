@@ -84,7 +84,7 @@ class Workload(Protocol):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What a load measured. `count` operations took `seconds`; latencies are of one.
+    """The figures of a load. `count` operations took `seconds`; latencies are of one.
 
     `generator` is this side's share of a core, `server_s` the server's CPU time.
     """

@@ -69,7 +69,7 @@ def _read(partition: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _counts(file: str) -> list[int]:
-    """How many rows each batch of a file has."""
+    """The number of rows in each batch of a file."""
     with pa.memory_map(file) as mapped:
         reader = pa.ipc.open_file(mapped)
         return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
@@ -167,7 +167,7 @@ def best_of(runs: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, To
 
 
 def cpu_s() -> float:
-    """What this process and all below it used of the processors."""
+    """The CPU time of this process and its children."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -188,5 +188,5 @@ def cpu_s() -> float:
 
 
 def told_load() -> str:
-    """What else went on, with figures."""
+    """A line on the machine's other load."""
     return "load " + " ".join(f"{each:.1f}" for each in os.getloadavg())

@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one run of the program measures."""
+    """The parameters of one run of the load generator."""
 
     servers: dict[str, ServerSpec]
     python: str
@@ -75,7 +75,7 @@ def load_rows(folder: Path) -> tuple[dict[str, ServerSpec], list[Row]]:
 
 
 def _like(specs: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-    """What a server does not say itself is that of the one it is `like`."""
+    """A server's settings, with those of the server that it is `like` as defaults."""
     model = _like(specs, specs[spec["like"]]) if "like" in spec else {}
     return {name: value for name, value in {**model, **spec}.items() if name != "like"}
 
@@ -156,7 +156,7 @@ def _summary(side: Side, runs: list[dict[str, Any]], metric: str) -> dict[str, A
 
 
 def describe_run(plan: Plan) -> dict[str, Any]:
-    """What was measured, where and when: quoted under the tables."""
+    """A description of the run for the text under the tables."""
     cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(": ")[2] for line in cpuinfo if line.startswith("model name")]
     cores = sorted(os.sched_getaffinity(0))

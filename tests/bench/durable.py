@@ -35,7 +35,7 @@ MARK = b'"n":'
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Row = Callable[[int, float], Awaitable[float]]
-"""How many messages a second a server at a port gives, measured for some seconds."""
+"""A script that measures the messages a second of a server at a port."""
 
 
 async def said(

@@ -75,7 +75,7 @@ class CollectingTransport(asyncio.Transport):
         self.written.append(b"".join(list_of_data))
 
     def take(self) -> bytes:
-        """What was written since the last call."""
+        """The bytes written since the last call."""
         data = b"".join(self.written)
         self.written.clear()
         return data

@@ -63,7 +63,7 @@ def run(*words: str) -> dict[str, Any]:
 
 
 def rates(told: dict[str, Any]) -> Rates:
-    """What was measured; every job has to have been run."""
+    """The figures of a run in which every job was done."""
     if told.get("missing") or told.get("faults"):
         raise SystemExit(f"jobs were lost: {told}")
     put, ran = told["put_rate"], told["run_rate"]

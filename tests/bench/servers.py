@@ -55,7 +55,7 @@ class Running:
 
 
 def version_of(spec: ServerSpec, python: str) -> str:
-    """What the server says it is, or why it cannot say so."""
+    """The version that the server reports, or the reason why it does not."""
     try:
         told = subprocess.run(
             _filled(spec.version, python), cwd=ROOT, capture_output=True, text=True, timeout=20

@@ -57,7 +57,7 @@ SAMPLES = 20
 
 
 class Soak(msgspec.Struct):
-    """What is to be done, and what was seen so far."""
+    """The parameters and the results of a soak test."""
 
     streams: int
     writers: int
@@ -239,7 +239,7 @@ async def _dial(
 
 
 def _write(soak: Soak, writers: list[Writer], elapsed: float) -> None:
-    """What is due by now, spread over the writers; not more than a second's worth."""
+    """Send the records that are due, spread over the writers; a second's worth at most."""
     due = min(int(elapsed * soak.rate) - soak.appended, int(soak.rate))
     now = time.perf_counter()
     share, rest = divmod(max(0, due), len(writers))

@@ -1,4 +1,4 @@
-"""Where the processor's time of a PUT goes: each stage alone, in one process, without sockets.
+"""The CPU time of each stage of a PUT: each stage alone, in one process, without sockets.
 
     python -m tests.bench.stages
 

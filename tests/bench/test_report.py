@@ -1,4 +1,4 @@
-"""What scripts/bench concludes from figures: it must never call a failed row a passed one."""
+"""The conclusions of scripts/bench from figures: a failed row is never a passed one."""
 
 from __future__ import annotations
 

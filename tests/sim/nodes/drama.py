@@ -82,7 +82,7 @@ class Leak(Exception):
 
 @dataclass
 class Outcome:
-    """What became of a seed. `findings`: the checker, and what it says."""
+    """The result of a seed. `findings`: pairs of a checker and its text."""
 
     seed: int
     kind: str
@@ -130,7 +130,7 @@ def play(seed: int, *, trace: bool = False) -> Outcome:
 
 
 def judge(history: History) -> list[tuple[str, str]]:
-    """What the checkers say."""
+    """The findings of the checkers."""
     findings = []
     for name, check in CHECKS.items():
         for text in check(history):

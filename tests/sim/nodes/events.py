@@ -1,4 +1,4 @@
-"""What was seen at the nodes' ends of their connections, and what the world did to them.
+"""The events at the nodes' ends of connections, and the faults of the world.
 
 Times (`at`) are seconds since the world began. `conn` numbers connections over all nodes, from 1.
 Nothing here knows what a node thinks: these are the bytes that came and went, and when.
@@ -183,7 +183,7 @@ class Listed(Wired, frozen=True, gc=False):
 
 
 class Shown(Wired, frozen=True, gc=False):
-    """What a GET gave."""
+    """The answer to a GET."""
 
     id: int
     data: bytes

@@ -1,4 +1,4 @@
-"""What was seen, in order: of each channel, of each node's clock, of each message."""
+"""The history of a run in order: of each channel, each node's clock, and each message."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NodeClock:
 def troubles_of(
     events: Iterable[e.Event | n.Note], recovers_s: float = RECOVERS_S
 ) -> list[tuple[float, float]]:
-    """When a disk did not do what it should, and shortly after; of the events of one node."""
+    """The spans of time with disk faults, and shortly after; from the events of one node."""
     found: list[tuple[float, float]] = []
     began: float | None = None
     for event in events:
@@ -105,7 +105,7 @@ class Guest:
 
 @dataclass(eq=False)
 class Message:
-    """What was put. Deadlines are in the node's time, as `NodeClock` tells it."""
+    """A message that was put. Deadlines are in the node's time (`NodeClock`)."""
 
     data: bytes
     ids: dict[int, None] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Message:
 
 @dataclass(eq=False)
 class Story:
-    """What happened in one channel. `plan` is None for dead letters and for channels of jobs."""
+    """The history of one channel. `plan` is None for dead letters and for channels of jobs."""
 
     node: str
     name: str
@@ -135,7 +135,7 @@ class Story:
     dead: Story | None = None
     pushes: dict[int, list[e.Push]] = field(default_factory=dict)
     first_seen: dict[int, float] = field(default_factory=dict)
-    """When an id was told for the first time."""
+    """The time at which an id was first seen."""
     by_key: dict[int, Message] = field(default_factory=dict)
     doze_s: float = 0.0
     """In a world that oversleeps everything may be so much later than it should."""
@@ -185,7 +185,7 @@ class Story:
 
     @cached_property
     def troubles(self) -> list[tuple[float, float]]:
-        """When the node's disk did not do what it should, and shortly after."""
+        """The spans of time with faults of the node's disk, and shortly after."""
         return troubles_of(self.events, self.recovers_s)
 
     @cached_property

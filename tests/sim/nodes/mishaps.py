@@ -32,7 +32,7 @@ def draw_trouble(
 def draw_faults(
     crowd: Crowd, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
 ) -> tuple[FaultPlan, ...]:
-    """What goes wrong; some worlds have nothing of it."""
+    """The faults of a world; some worlds have none."""
     rng = crowd.rng
     kinds = rng.sample(FAULTS, rng.choice((1, 2, 3, 4)))
     pairs = list(crowd.pairs)

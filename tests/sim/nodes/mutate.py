@@ -80,7 +80,7 @@ def fails_anyway(seed: int) -> bool:
 
 
 def _play(root: Path, *options: str) -> str:
-    """What the simulation of a tree says. RuntimeError when it does not run."""
+    """The output of a simulation of a tree. Raises RuntimeError if it does not run."""
     command = [sys.executable, "-m", "tests.sim.nodes", "--processes", "1", *options]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode > 1 or "Traceback" in done.stderr:

@@ -1,4 +1,4 @@
-"""What clients were told by the library that they use, and what they did."""
+"""The notes of clients: results of the client library, and their own actions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class JobEnds(Note, frozen=True, gc=False):
 
 
 class JobSettled(Note, frozen=True, gc=False):
-    """What the worker says of an attempt."""
+    """The worker's result of an attempt."""
 
     queue: str
     id: int
@@ -120,7 +120,7 @@ class JobSettled(Note, frozen=True, gc=False):
 
 
 class Result(Note, frozen=True, gc=False):
-    """Who waited was told."""
+    """A waiting client got a result."""
 
     queue: str
     payload: int

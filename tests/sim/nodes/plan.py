@@ -1,4 +1,4 @@
-"""What one seed does: which nodes, who is there, what goes wrong, and when. Times in seconds."""
+"""The plan of one seed: nodes, clients, faults and their times. Times in seconds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Fault = Literal[
 Protocol = Literal["stream", "s3p", "rustlog"]
 
 DOZE_S = 3.0
-"""Who oversleeps does so for this long at most."""
+"""The longest pause of an overloaded process."""
 KEPT = "kept"
 """In place of a call: right when the node has told somebody that it keeps a message."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How a consumer treats what it gets. Chances are for each message, `think_s` is at most.
+    """The behaviour of a consumer. Chances are for each message, `think_s` is at most.
 
     `sleeps`: keeps messages without a word. `hangs_up`: says goodbye; `dies`: does not.
     `puts`: puts one of its own, which it is not handed itself.
@@ -183,7 +183,7 @@ class Plan:
         return found + [(each.node, f"jobs/{each.name}") for each in self.jobs]
 
     def mode_of(self, node: str, channel: str) -> Mode | None:
-        """That of a channel of the plan."""
+        """The mode of a channel of the plan."""
         for each in self.channels:
             if (each.node, each.name) == (node, channel):
                 return each.mode

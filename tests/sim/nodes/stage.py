@@ -1,4 +1,4 @@
-"""Where a drama is played: the world, what was seen in it, and what everybody has to know."""
+"""The stage of a run: the world, its recorded events, and shared state."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Stage:
             del self._awaited[waiting]
 
     def identity(self, who: str) -> Identity:
-        """That of a program."""
+        """The identity of a program."""
         found = self._identities.get(who)
         if found is None:
             found = self._identities[who] = Identity(sha256(f"{self.seed} {who}".encode()).digest())

@@ -1,4 +1,4 @@
-"""Who writes streams, by any of the protocols, and who follows them."""
+"""Writers and followers of streams, over any of the protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many seeds did, as one table."""
+"""The table of the results of many seeds."""
 
 from __future__ import annotations
 

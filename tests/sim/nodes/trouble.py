@@ -16,7 +16,7 @@ from tests.sim.nodes.stage import Stage
 
 AGAIN_S = 0.5
 MOMENT_S = 5.0
-"""How long a fault waits at most for the moment that it is meant for."""
+"""Time limit of a fault's wait for its moment."""
 FAILS_S = 0.05
 """Within this time what hung has failed."""
 FAILS = (OSError, sqlite3.Error)

@@ -1,4 +1,4 @@
-"""Who sends sealed letters from one node to another, and who reads them there."""
+"""Senders and readers of sealed messages between nodes."""
 
 from __future__ import annotations
 

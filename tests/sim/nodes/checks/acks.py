@@ -1,4 +1,4 @@
-"""What was acknowledged does not come again, and acknowledgements arrive."""
+"""Acknowledged messages are not delivered again, and acknowledgements arrive."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def _check_unasked(history: History, story: Story) -> Iterator[str]:
 
 
 def _reader(story: Story, conn: int) -> object:
-    """Whose ack it is: in a fanout channel the subscriber's, else everybody's."""
+    """The owner of an ack: in a fanout channel the subscriber, else the whole channel."""
     if story.mode is not Mode.FANOUT:
         return 0
     return story.guests[conn].identity or conn
 
 
 def _check_arrival(history: History, story: Story) -> Iterator[str]:
-    """Who stays gets its acks through; and is not shown what it has acked."""
+    """A connection that stays gets its acks through, and no message again that it has acked."""
     arrived = {(ack.who, ack.id) for ack in story.of(e.Ack)}
     acked: set[tuple[str, int]] = set()
     for note in history.notes:

@@ -79,7 +79,7 @@ def _fail(tries: Tries, at: float) -> None:
 
 
 def _forget(story: Story, tries: Tries, halt: e.Halt) -> None:
-    """What was counted last is perhaps not known any more, and what was held may count."""
+    """The possible numbers of attempts after a restart: the last count may be lost."""
     if story.soft_may_be_lost(tries.changed_at, halt):
         tries.low = 0
     if tries.holder:

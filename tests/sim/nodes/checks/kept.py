@@ -1,4 +1,4 @@
-"""What was accepted is delivered, or expires, or is a dead letter: it is never just gone."""
+"""Accepted messages are delivered, expire, or become dead letters: none is lost."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SLACK_S = 0.002
 
 @dataclass
 class Holder:
-    """Who has it, and until when at least, in the node's time."""
+    """A lease: its holder, and its earliest end in the node's time."""
 
     conn: int
     at: float

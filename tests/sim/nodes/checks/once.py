@@ -1,4 +1,4 @@
-"""What is put under one key is one message, and what clients are told is what was said."""
+"""PUTs with one idempotency key are one message, and clients report the node's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who lost its node dials again, after a while that grows to a bound."""
+"""A client that lost its connection dials again, with a growing, bounded delay."""
 
 from __future__ import annotations
 

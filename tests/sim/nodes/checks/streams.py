@@ -89,7 +89,7 @@ def _check(
 
 
 def _check_writers(bodies: list[bytes], notes: list[n.Note]) -> Iterator[str]:
-    """What one writer appended is in the order of its appends."""
+    """The records of one writer are in the order of its appends."""
     place = {body: at for at, body in enumerate(bodies)}
     tops: dict[str, int] = {}
     for note in notes:

@@ -1,4 +1,4 @@
-"""What a channel that feeds a stream promised to keep is there once, in its order."""
+"""The messages of a channel that feeds a stream are in the stream once, in order."""
 
 from __future__ import annotations
 
