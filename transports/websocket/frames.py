@@ -15,7 +15,7 @@ from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
-from millpond.transports.errors import FrameEmpty, FrameTooLarge, WireError
+from millpond.transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
 from millpond.transports.p2p.framing import Upgrade
 
 try:
@@ -26,6 +26,8 @@ except ImportError:
 _BINARY = 0x82
 _MASKED = 0x80
 _TEXT = 1
+HEAD_BYTES_MAX = 2**16
+_HEAD_END = b"\r\n\r\n"
 
 # At DEBUG the core logs whole HTTP requests, tokens included, and every frame.
 core_log = logging.getLogger(f"{__name__}.core")
@@ -43,7 +45,7 @@ def _header(size: int, mask_bit: int) -> bytes:
 _SERVER_HEADERS = [_header(size, 0) for size in range(2048)]
 
 
-class Frames:
+class FrameCodec:
     """Frames in both directions, once the upgrade is done; the ends differ in who masks, with
     bytes that `entropy` gives."""
 
@@ -105,6 +107,22 @@ class Frames:
             self._tail.clear()
         return self._split(data)
 
+    def _take_head(self, data: bytes) -> bytes | None:
+        """The HTTP head up to its empty line, when all of it is there; the rest stays in `_tail`.
+
+        Raises UpgradeRefused when it grows too long.
+        """
+        scanned = max(0, len(self._tail) - len(_HEAD_END))
+        self._tail += data
+        end = self._tail.find(_HEAD_END, scanned)
+        if end < 0:
+            if len(self._tail) > HEAD_BYTES_MAX:
+                raise UpgradeRefused(431, "the header is too long")
+            return None
+        head = bytes(self._tail[: end + len(_HEAD_END)])
+        del self._tail[: len(head)]
+        return head
+
     def frame(self, packets: list[bytes]) -> bytes:
         """Every packet as one binary frame; nothing before the upgrade or after the close."""
         if not self._is_open:
@@ -158,14 +176,14 @@ class Frames:
                 body = data[start:stop]
                 packets.append(apply_mask(body, data[start - 4 : start]) if masked else body)
             elif first & 0x0F == _TEXT:
-                self._refuse_text()
+                self._fail_on_text()
             elif size > self._packet_max:
-                self._hand_over(data[offset:], packets)
+                self._handle_frame(data[offset:], packets)
             elif stop > end:
                 needed = stop - offset
                 break
             else:
-                self._hand_over(data[offset:stop], packets)
+                self._handle_frame(data[offset:stop], packets)
             offset = stop
         if not (self.error or self.closed):
             self._tail += data[offset:]
@@ -178,7 +196,7 @@ class Frames:
             self._core = Protocol(side, max_size=self._packet_max, logger=core_log)
         return self._core
 
-    def _hand_over(self, frame: bytes, packets: list[bytes]) -> None:
+    def _handle_frame(self, frame: bytes, packets: list[bytes]) -> None:
         """Let the core take one frame, of which at least the header is there."""
         core = self._parser()
         core.receive_data(frame)
@@ -210,7 +228,7 @@ class Frames:
         elif frame.fin:
             self.error = FrameEmpty("empty message")
 
-    def _refuse_text(self) -> None:
+    def _fail_on_text(self) -> None:
         core = self._parser()
         core.fail(CloseCode.UNSUPPORTED_DATA)
         self._close_bytes = b"".join(core.data_to_send())

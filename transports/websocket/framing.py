@@ -16,7 +16,7 @@ from websockets.uri import parse_uri
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.p2p.framing import Upgrade
 from millpond.transports.websocket import upgrade as http
-from millpond.transports.websocket.frames import Frames, core_log
+from millpond.transports.websocket.frames import FrameCodec, core_log
 from millpond.transports.websocket.http_pages import (
     PageRequest,
     Site,
@@ -24,35 +24,11 @@ from millpond.transports.websocket.http_pages import (
     read_page_request,
 )
 
-HEAD_BYTES_MAX = 2**16
 KEY_BYTES = 16
-_HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ?([^\r\n]*)\r\n")
 
 
-class _Handshake(Frames):
-    """HTTP comes before frames."""
-
-    __slots__ = ()
-
-    def _take_head(self, data: bytes) -> bytes | None:
-        """The HTTP head up to its empty line, when all of it is there; the rest stays in `_tail`.
-
-        Raises UpgradeRefused when it grows too long.
-        """
-        scanned = max(0, len(self._tail) - len(_HEAD_END))
-        self._tail += data
-        end = self._tail.find(_HEAD_END, scanned)
-        if end < 0:
-            if len(self._tail) > HEAD_BYTES_MAX:
-                raise UpgradeRefused(431, "the header is too long")
-            return None
-        head = bytes(self._tail[: end + len(_HEAD_END)])
-        del self._tail[: len(head)]
-        return head
-
-
-class ServerFraming(_Handshake):
+class ServerFraming(FrameCodec):
     """A node's end. `upgrade` is set with the 101; before that, `error` is an UpgradeRefused.
 
     `origins` are those that browsers may come from besides the node's own. A request for a page of
@@ -117,7 +93,7 @@ class ServerFraming(_Handshake):
         self._open(Upgrade(upgrade.channel, core.subprotocol == http.HELLO, upgrade.token))
 
 
-class ClientFraming(_Handshake):
+class ClientFraming(FrameCodec):
     """A client's end: `take_output` is the request first, `ready` the answer to it.
 
     `host` is `host:port`. Without `hello`, the connection is bare. Keys and masks are of `entropy`.
