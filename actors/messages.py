@@ -19,7 +19,8 @@ U64_MAX = 2**64 - 1
 
 
 class Mode(IntEnum):
-    """The way in which a channel divides messages among connections (tag 0e, wire.md 3d)."""
+    """The way in which a channel divides messages among connections (tag 0e,
+    docs/reference/wire-protocol.md)."""
 
     PAIR = 0
     FANOUT = 1
@@ -66,7 +67,8 @@ class Rights(IntFlag):
 
 
 class NackReason(Enum):
-    """The reason of a consumer to give a message back (NACK on MSG, wire.md 3c)."""
+    """The reason of a consumer to give a message back (NACK on MSG,
+    docs/reference/wire-protocol.md)."""
 
     LATER = "later"
     REJECT = "reject"

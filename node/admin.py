@@ -1,4 +1,5 @@
-"""Administration on the wire: packets 0x90 and 0x91 with a MessagePack body (wire.md 3g).
+"""Administration on the wire: packets 0x90 and 0x91 with a MessagePack body
+(docs/reference/wire-protocol.md).
 
 Each operation has a number, a request and an answer; docs/reference/wire-protocol.md has the table.
 """

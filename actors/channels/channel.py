@@ -2,7 +2,7 @@
 
 The actor of the P2P buffer protocol. Its parts are the buffer, the idempotency keys, the publisher
 (new messages), the delivery (credit, leases, delays), the subscribers, the tee and the jobs; the
-channel decides when a message leaves. State table: docs/reference/wire-protocol.md 3j.
+channel decides when a message leaves. State table: docs/reference/wire-protocol.md.
 """
 
 from __future__ import annotations

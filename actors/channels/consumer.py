@@ -1,4 +1,5 @@
-"""Consumers: the connections of a channel, with their credit and leases (wire.md 3d)."""
+"""Consumers: the connections of a channel, with their credit and leases
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

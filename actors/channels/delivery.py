@@ -1,4 +1,5 @@
-"""Delivery: pushes of messages to consumers, under credit and leases (wire.md 3d, 3j).
+"""Delivery: pushes of messages to consumers, under credit and leases
+(docs/reference/wire-protocol.md).
 
 A message is *ready* until it is *leased* to a consumer; a lease ends with an ack, a nack, its
 timeout or its consumer. A message that came back may be *delayed*. `delivery_modes` has the three

@@ -1,4 +1,5 @@
-"""The delivery modes of a channel: pair, fanout and queue (wire.md 3d, PS-02, PS-06)."""
+"""The delivery modes of a channel: pair, fanout and queue (docs/reference/wire-protocol.md, PS-02,
+PS-06)."""
 
 from __future__ import annotations
 

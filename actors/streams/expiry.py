@@ -29,7 +29,7 @@ class Expiry:
     A stream of Durable Streams lives for a time after its last use, or until a fixed time (B.5 32).
     Uses are stored now and then, so that not every read costs a change; a stream built from the
     store counts the last use as late as it may have been, so it never goes too early. A stream of
-    S2 may be deleted once it was empty for some time (http.md A.6).
+    S2 may be deleted once it was empty for some time (docs/reference/s2.md).
     """
 
     __slots__ = (

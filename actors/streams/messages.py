@@ -32,7 +32,7 @@ class Timestamping(IntEnum):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The options that S2 sets on a stream (http.md A.3, A.6).
+    """The options that S2 sets on a stream (docs/reference/s2.md).
 
     `is_capped`: a timestamp from the client is never later than the arrival. The stream is deleted
     when it was empty and nothing was appended for `empty_s` seconds (0: never). `labels` are a

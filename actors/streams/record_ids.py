@@ -32,7 +32,7 @@ def _free_id(last: Position | None, now_ms: int, count: int) -> Position | None:
 def next_timestamps(
     last: int, given: list[int | None] | None, now_ms: int, traits: StreamOptions = DEFAULT_OPTIONS
 ) -> list[int] | int:
-    """Timestamps that never fall: one for each record, or one for all (http.md A.6)."""
+    """Timestamps that never fall: one for each record, or one for all (docs/reference/s2.md)."""
     arrival = now_ms if now_ms > last else last
     if given is None or traits.timestamping is Timestamping.ARRIVAL:
         return arrival

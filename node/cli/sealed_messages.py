@@ -21,7 +21,7 @@ from millpond.node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
 ASKED_MAX = 3
 """So often the node is asked when the connection ends before its answer."""
 ENVELOPE = b"\xe2\x01"
-"""The first bytes of an envelope (wire.md 3e)."""
+"""The first bytes of an envelope (docs/internals/peers.md)."""
 UUID_BYTES = 16
 
 

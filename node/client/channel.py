@@ -324,7 +324,8 @@ class Channel:
         return await reply.wait()
 
     async def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
-        """Request an operation of the node itself (wire.md 3g); needs the right to administer it.
+        """Request an operation of the node itself (docs/reference/wire-protocol.md); needs the
+        right to administer it.
 
         Waits while too many are under way. Raises RequestErrors, DataTooLarge among them;
         OutcomeUnknown when the connection ends before the reply.

@@ -14,8 +14,8 @@ class HandshakeRefused(ConnectionLost):
 
     TOO_MANY_CONNECTIONS, STORAGE_FAILED and INTERNAL are the exceptions: they may pass, and the
     client tries again, as it does without a node.
-    `code` is the node's reason (wire.md 3c), `status` the HTTP status on a WebSocket; either may be
-    None.
+    `code` is the node's reason (docs/reference/wire-protocol.md), `status` the HTTP status on a
+    WebSocket; either may be None.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The inbox of a channel: pushed messages that wait, and ids that are settled (wire.md 3d)."""
+"""The inbox of a channel: pushed messages that wait, and ids that are settled
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`/health` and `/ping`: does the process answer; `/ready`: may it be sent work (architecture.md).
+"""`/health` and `/ping`: does the process answer; `/ready`: may it be sent work
+(docs/internals/architecture.md).
 
 Loopback may ask for everything here; others need the right `admin` in all streams or in all
 channels for `/ready` and `/metrics`, as for `info` on the wire.

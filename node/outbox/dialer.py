@@ -76,7 +76,7 @@ class PeerDialer:
 
 def _context(url: str) -> ssl.SSLContext | None:
     """A TLS context without certificate checks: the peer's proof of its key is bound to its
-    certificate (wire.md 3b)."""
+    certificate (docs/reference/wire-protocol.md)."""
     if not parse_url(url).secure:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,4 +1,4 @@
-"""Presence: peers with a live connection, in either direction (wire.md 3f)."""
+"""Presence: peers with a live connection, in either direction (docs/internals/peers.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Requests about peers, in packets 94: the address book, sealed messages and envelopes (wire.md
-3g)."""
+"""Requests about peers, in packets 94: the address book, sealed messages and envelopes
+(docs/reference/wire-protocol.md 3g)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Mutual authentication, the part of the client: HELLO with a key, and AUTH after CHALLENGE.
 
-wire.md 3b, PS-01; the server's half is `millpond.transports.p2p.challenge`.
+docs/reference/wire-protocol.md, PS-01; the server's half is `millpond.transports.p2p.challenge`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Envelopes: a message sealed for one recipient, bound to its channel (wire.md 3e).
+"""Envelopes: a message sealed for one recipient, bound to its channel (docs/internals/peers.md).
 
     e2 01 | kid4 | ephemeral X25519 public32 | uuid16 | ciphertext | tag16
     ciphertext = ChaCha20-Poly1305 of: sender's Ed25519 public32 | signature64 | clear | 80 00*

@@ -1,4 +1,5 @@
-"""Prekeys: X25519 keys for which envelopes are sealed (wire.md 3e), and those of this node.
+"""Prekeys: X25519 keys for which envelopes are sealed (docs/internals/peers.md), and those of this
+node.
 
 A prekey is signed by its owner twice: as the wire has it, `"p2pbuf prekey v1\\0" | key`, and with
 its dates, `"p2pbuf prekey card v1\\0" | key | made_at u64 | good_until u64` (ms since 1970), so

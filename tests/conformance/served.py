@@ -30,7 +30,8 @@ WIRINGS = ("memory", "tcp-uvloop", "tcp-trio", "ws-asyncio", "ws-trio")
 LOBBY = b"lobby"
 START_S = 1_763_683_200.0
 SEED_OF_NODE_5 = 364
-"""A node takes its 10 bits of id from its rng: this seed makes it node 5, as in wire.md 3i."""
+"""A node takes its 10 bits of id from its rng: this seed makes it node 5, as in
+docs/reference/wire-protocol.md."""
 
 _ANY_PORT = "127.0.0.1:0"
 

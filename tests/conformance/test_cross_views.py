@@ -1,4 +1,5 @@
-"""One stream, seen through S3P and through RustLog (wire.md 3g, architecture.md)."""
+"""One stream, seen through S3P and through RustLog (docs/reference/compatibility.md,
+docs/internals/architecture.md)."""
 
 from __future__ import annotations
 

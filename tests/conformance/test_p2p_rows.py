@@ -1,4 +1,5 @@
-"""One test for each requirement P2P-01 to P2P-29 (wire.md 1.3) that shows on the wire."""
+"""One test for each requirement P2P-01 to P2P-29 (docs/reference/compatibility.md) that shows on
+the wire."""
 
 from __future__ import annotations
 

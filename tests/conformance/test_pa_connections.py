@@ -1,4 +1,5 @@
-"""PA-19 to PA-39 (wire.md 2.3): pushes, malformed input, liveness, ids, limits and endings."""
+"""PA-19 to PA-39 (docs/reference/compatibility.md): pushes, malformed input, liveness, ids, limits
+and endings."""
 
 from __future__ import annotations
 

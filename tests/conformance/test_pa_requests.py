@@ -1,4 +1,5 @@
-"""PA-01 to PA-18, PA-22 (wire.md 2.3): what is settled about PUT, GET, LIST and acks."""
+"""PA-01 to PA-18, PA-22 (docs/reference/compatibility.md): what is settled about PUT, GET, LIST and
+acks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""PS-01 to PS-14 (wire.md 2.4): handshake, modes, credit, extensions and dead letters."""
+"""PS-01 to PS-14 (docs/reference/compatibility.md): handshake, modes, credit, extensions and dead
+letters."""
 
 from __future__ import annotations
 

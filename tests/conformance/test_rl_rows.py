@@ -1,4 +1,5 @@
-"""One test for each requirement RL-01 to RL-37 (wire.md 1.2), over real sockets."""
+"""One test for each requirement RL-01 to RL-37 (docs/reference/compatibility.md), over real
+sockets."""
 
 from __future__ import annotations
 

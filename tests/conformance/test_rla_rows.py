@@ -1,4 +1,5 @@
-"""One test for each resolution RLA-01 to RLA-33 (wire.md 2.2), over real sockets."""
+"""One test for each resolution RLA-01 to RLA-33 (docs/reference/compatibility.md), over real
+sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of an S3P connection, row by row (wire.md 1.1, 2.1)."""
+"""The life of an S3P connection, row by row (docs/reference/compatibility.md)."""
 
 from __future__ import annotations
 

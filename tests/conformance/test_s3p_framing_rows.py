@@ -1,4 +1,5 @@
-"""Framing and schema, row by row (wire.md 1.1, 2.1): what is refused, whatever else it may mean."""
+"""Framing and schema, row by row (docs/reference/compatibility.md): what is refused, whatever else
+it may mean."""
 
 from __future__ import annotations
 

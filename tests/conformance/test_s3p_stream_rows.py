@@ -1,4 +1,4 @@
-"""Streams, seen through S3P, row by row (wire.md 1.1, 2.1)."""
+"""Streams, seen through S3P, row by row (docs/reference/compatibility.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows E, S, C, M, V and T of the State Protocol (http.md part C), each shown by its vectors.
+"""Rows E, S, C, M, V and T of the State Protocol (docs/reference/state.md), each shown by its
+vectors.
 
 The same vectors go through the published class in tests/suites/test_state_npm.py, and through every
 protocol of a node in tests/node/state.

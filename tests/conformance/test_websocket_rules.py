@@ -1,4 +1,5 @@
-"""P2P over WebSocket (wire.md 3a, 3b): path, subprotocol, token, origin, frames; a real client."""
+"""P2P over WebSocket (docs/reference/wire-protocol.md): path, subprotocol, token, origin, frames; a
+real client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration of a running node: `info` (wire.md 3g)."""
+"""Administration of a running node: `info` (docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The public conformance suite of Durable Streams, and its published TypeScript client, against a
-node (http.md D)."""
+node (docs/reference/http-apis.md)."""
 
 from __future__ import annotations
 

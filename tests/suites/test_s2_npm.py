@@ -1,4 +1,5 @@
-"""The published TypeScript client of S2 against a node, over fetch and over HTTP/2 (http.md A)."""
+"""The published TypeScript client of S2 against a node, over fetch and over HTTP/2
+(docs/reference/s2.md)."""
 
 from __future__ import annotations
 

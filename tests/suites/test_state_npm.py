@@ -1,4 +1,5 @@
-"""The published MaterializedState on the vectors, and StreamDB on a node (http.md part C)."""
+"""The published MaterializedState on the vectors, and StreamDB on a node
+(docs/reference/state.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Requests of HTTP: the head (method, path, query, headers), and a body read within limits.
 
-A body is given whole or not at all: half a body leaves no trace (http.md 0.8).
+A body is given whole or not at all: half a body leaves no trace (docs/reference/http-apis.md).
 """
 
 from __future__ import annotations
@@ -309,7 +309,8 @@ class Request:
 
     async def linger(self) -> None:
         """Read and discard the rest of the body, within the limits, so that the response reaches a
-        client that still sends: a connection closed with unread input is reset (http.md 0.2)."""
+        client that still sends: a connection closed with unread input is reset
+        (docs/reference/http-apis.md)."""
         left = self._limits.linger_bytes_max
         with anyio.move_on_after(self._limits.linger_s):
             try:

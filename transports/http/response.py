@@ -1,6 +1,6 @@
 """Responses of HTTP: whole ones, streamed ones, and the plain form of a rejection.
 
-Header bytes leave exactly as they are given (http.md 0.7).
+Header bytes leave exactly as they are given (docs/reference/http-apis.md).
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ class _AnyioWire:
                     self._session.uncongested()
 
     async def _half_close(self) -> None:
-        """Send an end of stream, and wait for that of the other end (wire.md, S3A-25)."""
+        """Send an end of stream, and wait for that of the other end
+        (docs/reference/wire-protocol.md, S3A-25)."""
         with anyio.move_on_after(LINGER_S):
             try:
                 await self._stream.send_eof()

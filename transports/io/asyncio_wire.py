@@ -1,7 +1,7 @@
 """A Wire on asyncio's and uvloop's own transports, without a task, a queue or a future of its own.
 
-Idle, it costs its slots (performance.md 2a, 3). Reads and writes go through the listener's
-`LoopPass`.
+Idle, it costs its slots (docs/internals/performance-notes.md). Reads and writes go through the
+listener's `LoopPass`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Admission of a client to its channel, after a HELLO or without one (wire.md 3b, PS-04..09)."""
+"""Admission of a client to its channel, after a HELLO or without one
+(docs/reference/wire-protocol.md, PS-04..09)."""
 
 from __future__ import annotations
 

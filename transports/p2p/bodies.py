@@ -1,4 +1,4 @@
-"""Bodies of our own packets: msgpack maps with a shape each (wire.md 3g)."""
+"""Bodies of our own packets: msgpack maps with a shape each (docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

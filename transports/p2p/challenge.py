@@ -1,4 +1,5 @@
-"""The challenge to a client that names an identity: CHALLENGE, then AUTH (wire.md 3b, PS-01)."""
+"""The challenge to a client that names an identity: CHALLENGE, then AUTH
+(docs/reference/wire-protocol.md, PS-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Packets in a byte stream: a u32 big-endian length, then that many bytes (wire.md 3a)."""
+"""Packets in a byte stream: a u32 big-endian length, then that many bytes
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""HELLO, CHALLENGE, AUTH and READY: fixed bytes, then tag u8, length u16, value (wire.md 3b)."""
+"""HELLO, CHALLENGE, AUTH and READY: fixed bytes, then tag u8, length u16, value
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

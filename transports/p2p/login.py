@@ -1,6 +1,6 @@
 """Login on a P2P connection: HELLO, the challenge and its proof, or a start without HELLO.
 
-Sans-I/O: the connection gives packets and acts on the outcome (wire.md 3b).
+Sans-I/O: the connection gives packets and acts on the outcome (docs/reference/wire-protocol.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NACK codes and their typed errors (P2P-16, wire.md 3c)."""
+"""NACK codes and their typed errors (P2P-16, docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Operation(msgspec.Struct, frozen=True, gc=False):
-    """An operation of our own extensions (wire.md 3g); the body is msgpack."""
+    """An operation of our own extensions (docs/reference/wire-protocol.md); the body is msgpack."""
 
     request_id: int
     operation: int

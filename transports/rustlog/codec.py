@@ -1,7 +1,7 @@
 """RustLog, the server's side: frames of JSON in, requests out; responses in, frames out.
 
 Requests are read by msgspec into their types at once; what is not surely the one request that it
-seems to be, the judge reads again (performance.md 2e).
+seems to be, the judge reads again (docs/internals/performance-notes.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """RustLog's requests and responses: a frame holds one of them as JSON, its name as `type`.
 
 Bodies of records are Base64 in JSON and bytes here. Offsets are u64, partitions u32, timestamps
-microseconds since the Unix epoch (wire.md 1.2).
+microseconds since the Unix epoch (docs/reference/compatibility.md).
 """
 
 from __future__ import annotations

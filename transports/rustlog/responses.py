@@ -1,4 +1,4 @@
-"""RustLog responses from the replies of streams (wire.md 1.2, 2.2)."""
+"""RustLog responses from the replies of streams (docs/reference/compatibility.md)."""
 
 from __future__ import annotations
 

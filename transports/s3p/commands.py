@@ -1,4 +1,5 @@
-"""Commands of S3P v0.2.0: their options, limits and error codes (specs/s3p 7 to 11; wire.md 3h)."""
+"""Commands of S3P v0.2.0: their options, limits and error codes (specs/s3p 7 to 11;
+docs/reference/compatibility.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""WebSocket frames, after the upgrade: one binary message is one packet (wire.md 3a).
+"""WebSocket frames, after the upgrade: one binary message is one packet
+(docs/reference/wire-protocol.md).
 
 A whole binary frame is cut out and unmasked here; every other frame goes, whole, to the core of
 `websockets`, made on first need: it answers pings and closes, and judges what is wrong.

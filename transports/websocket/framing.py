@@ -1,4 +1,5 @@
-"""WebSocket as a framing, at either end: the HTTP upgrade first, then frames (wire.md 3b)."""
+"""WebSocket as a framing, at either end: the HTTP upgrade first, then frames
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

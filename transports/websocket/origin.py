@@ -1,4 +1,5 @@
-"""Checks of the Host and Origin that browsers send: the web pages that may connect (wire.md 3b).
+"""Checks of the Host and Origin that browsers send: the web pages that may connect
+(docs/reference/wire-protocol.md).
 
 The node's own are those at an address or at `localhost`. A name must be listed: a page of the same
 name, but from elsewhere, could have its name point at this machine afterwards (DNS rebinding).

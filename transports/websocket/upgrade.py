@@ -1,4 +1,5 @@
-"""The HTTP request that becomes a WebSocket: what it asks for, and whether it may (wire.md 3b).
+"""The HTTP request that becomes a WebSocket: what it asks for, and whether it may
+(docs/reference/wire-protocol.md).
 
 Refusals are raised as UpgradeRefused and never quote the request: it may hold a token.
 """

@@ -1,4 +1,5 @@
-"""Guests that say when they begin: what they lost before that was no attempt (wire.md, BEGUN)."""
+"""Guests that say when they begin: what they lost before that was no attempt
+(docs/reference/wire-protocol.md, BEGUN)."""
 
 from __future__ import annotations
 

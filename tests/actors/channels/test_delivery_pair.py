@@ -1,4 +1,5 @@
-"""Pair mode, and what all modes share: credit, windows, leases, timeouts, rests (wire.md 3d)."""
+"""Pair mode, and what all modes share: credit, windows, leases, timeouts, rests
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

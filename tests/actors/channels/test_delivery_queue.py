@@ -1,4 +1,4 @@
-"""Queue mode: competing consumers, one lease at a time (wire.md 3d)."""
+"""Queue mode: competing consumers, one lease at a time (docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

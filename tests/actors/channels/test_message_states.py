@@ -1,4 +1,4 @@
-"""The state table of one message (wire.md 3j), row by row."""
+"""The state table of one message (docs/reference/wire-protocol.md), row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random lives of a channel against a simple model of what it promises (wire.md 3d, 3j).
+"""Random lives of a channel against a simple model of what it promises
+(docs/reference/wire-protocol.md).
 
 After every step: LIST is what the model keeps (no message lost, none past its deadline, an ack
 deletes), nobody holds more than its credit, a queue leases a message once. At the end: whatever is

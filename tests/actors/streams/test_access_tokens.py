@@ -1,4 +1,5 @@
-"""The catalogue of access tokens: kept, bounded, and what has ended is forgotten (http.md A.2)."""
+"""The catalogue of access tokens: kept, bounded, and what has ended is forgotten
+(docs/reference/s2.md)."""
 
 from __future__ import annotations
 

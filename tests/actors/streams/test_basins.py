@@ -1,4 +1,4 @@
-"""Basins: namespaces of streams that the other views do not see (http.md A.2, A.6)."""
+"""Basins: namespaces of streams that the other views do not see (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

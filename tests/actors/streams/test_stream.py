@@ -159,7 +159,7 @@ class TestAppending:
         assert [span.headers for span in spans] == [headers, None]
 
     def test_conditions(self, streams: StreamHarness) -> None:
-        """http.md A.6: the token first, then the sequence; nothing is stored."""
+        """docs/reference/s2.md: the token first, then the sequence; nothing is stored."""
         streams.create()
         fence = m.Append(0, [b"me"], headers=[[(b"", b"fence")]])
         assert streams.one(fence, m.Appended).first == 0
@@ -175,7 +175,7 @@ class TestAppending:
         assert streams.append(b"b", fencing_token=b"").first == 4
 
     def test_trim_commands(self, streams: StreamHarness) -> None:
-        """http.md A.6: at most up to the command's own sequence, which stays."""
+        """docs/reference/s2.md: at most up to the command's own sequence, which stays."""
         streams.create()
         streams.append(b"a", b"b", b"c")
         point = (2).to_bytes(8)

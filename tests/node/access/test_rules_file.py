@@ -239,7 +239,7 @@ def test_the_folders_file_counts_if_it_is_there_and_a_named_one_has_to_be(tmp_pa
 
 
 def test_a_trusted_peer_may_what_the_page_says_and_nothing_else(path: Path) -> None:
-    """docs/internals/peers.md, "What a peer may do"; wire.md 3f."""
+    """docs/internals/peers.md, "What a peer may do"; docs/internals/peers.md."""
     own, others = f"mail/{ALICE.id}", f"mail/{BOB.id}"
     for text in (None, ""):
         gate = Gate(path, text)
@@ -254,7 +254,7 @@ def test_a_trusted_peer_may_what_the_page_says_and_nothing_else(path: Path) -> N
 
 
 def test_a_relay_takes_mail_between_those_whom_it_trusts(path: Path) -> None:
-    """docs/internals/peers.md, wire.md 3f."""
+    """docs/internals/peers.md."""
     carol = Identity.from_seed(bytes([7]) * 32)
     gate = Gate(path, "", is_relay=True)
     assert gate.access.peers is not None

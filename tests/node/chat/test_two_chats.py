@@ -1,4 +1,4 @@
-"""Two people who chat: every message once and in order, with receipts (wire.md 3f)."""
+"""Two people who chat: every message once and in order, with receipts (docs/internals/peers.md)."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ async def test_ids_pages_in_both_directions(url: str) -> None:
 
 
 async def test_a_queue_tells_attempts_prolongs_leases_and_buries(url: str) -> None:
-    """wire.md 3d: TOUCH, NACK with delay, reject, dead letters."""
+    """docs/reference/wire-protocol.md: TOUCH, NACK with delay, reject, dead letters."""
     async with (
         connect(url, "jobs/q", role="producer") as producer,
         connect(url, "jobs/q", role="worker") as worker,
@@ -273,7 +273,7 @@ async def test_the_same_key_twice_at_once_is_one_request_or_an_error_at_once(url
 
 
 async def test_administration_answers(url: str) -> None:
-    """wire.md 3g."""
+    """docs/reference/wire-protocol.md."""
     async with connect(url, "c") as channel:
         info = await channel.admin(1, {})
         assert info["connections"] == 1
@@ -391,7 +391,7 @@ async def cancel_soon(scope: anyio.CancelScope) -> None:
 async def test_a_full_node_is_an_error_or_asked_again_with_the_same_key(
     code: int, error: type[Exception]
 ) -> None:
-    """wire.md 3c: a0 and 26, with the delay the node asks for."""
+    """docs/reference/wire-protocol.md: a0 and 26, with the delay the node asks for."""
 
     def full_thrice(line: Line, packet: p.Packet) -> None:
         if isinstance(packet, Put) and len(line.of(Put)) <= 3:

@@ -1,4 +1,5 @@
-"""A node that has too many connections for now is tried again (wire.md 3c, f7)."""
+"""A node that has too many connections for now is tried again (docs/reference/wire-protocol.md,
+f7)."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ async def test_a_listener_that_is_off_is_absent() -> None:
 
 
 async def test_two_nodes_never_share_a_port() -> None:
-    """architecture.md, HTTP: SO_REUSEPORT would let the second one take part of the traffic."""
+    """docs/internals/architecture.md, HTTP: SO_REUSEPORT would let the second one take part of the
+    traffic."""
     async with Node(ALONE) as first:
         taken = first.listeners["http"]
         with pytest.raises(OSError):
@@ -252,7 +253,7 @@ async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
 
 
 async def test_a_head_is_answered_at_once() -> None:
-    """http.md A.1: the status of a session is due before there is anything to send."""
+    """docs/reference/s2.md: the status of a session is due before there is anything to send."""
 
     async def wait(request: Request, writer: ResponseWriter) -> None:
         await writer.start(200, ())

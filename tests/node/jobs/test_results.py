@@ -135,7 +135,7 @@ def test_updates_are_read_back_and_other_bytes_are_none() -> None:
 
 
 def test_names_of_mailboxes_are_names_of_channels() -> None:
-    """wire.md: a channel's name has 250 bytes at most."""
+    """docs/reference/wire-protocol.md: a channel's name has 250 bytes at most."""
     longest = "q" * 210
     assert len(mailbox_name(longest, bytes(16))) <= 250
     with pytest.raises(ValueError):

@@ -1,4 +1,5 @@
-"""People with a node each, and nothing but commands: real nodes on loopback (wire.md 3f)."""
+"""People with a node each, and nothing but commands: real nodes on loopback
+(docs/internals/peers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What stands in the way of mail: relays full or silent, slow disks, revoked peers (wire.md 3f)."""
+"""What stands in the way of mail: relays full or silent, slow disks, revoked peers
+(docs/internals/peers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Packets 94 and 95: what a client with the right `admin` can ask about peers (wire.md 3g)."""
+"""Packets 94 and 95: what a client with the right `admin` can ask about peers
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two nodes on loopback that dial one another, or one the other (wire.md 3f, PA-32)."""
+"""Two nodes on loopback that dial one another, or one the other (docs/internals/peers.md,
+PA-32)."""
 
 from __future__ import annotations
 

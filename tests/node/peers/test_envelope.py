@@ -1,4 +1,4 @@
-"""Envelopes (wire.md 3e, P2P-31): their bytes, and all that has to keep one closed.
+"""Envelopes (docs/internals/peers.md, P2P-31): their bytes, and all that has to keep one closed.
 
 `written` and `read` are an implementation of their own, made from the text; the vectors in
 vectors/envelopes.json came out of it.
@@ -143,7 +143,7 @@ def reason_of(envelope: bytes, **where: Any) -> Reason:
 
 @pytest.mark.parametrize("vector", VECTORS["sealed"], ids=lambda each: each["name"])
 def test_the_bytes_of_an_envelope_are_those_of_the_vectors(vector: dict[str, str]) -> None:
-    """P2P-31, wire.md 3e: both ways."""
+    """P2P-31, docs/internals/peers.md: both ways."""
     given = {name: bytes.fromhex(text) for name, text in vector.items() if name != "name"}
     recipient = Identity.from_seed(given["recipient_seed"])
     prekey = X25519PrivateKey.from_private_bytes(given["prekey_private"]).public_key()

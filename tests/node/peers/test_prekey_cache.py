@@ -1,4 +1,5 @@
-"""What a node knows of the prekeys of others (wire.md 3e): the newest few that they signed."""
+"""What a node knows of the prekeys of others (docs/internals/peers.md): the newest few that they
+signed."""
 
 from __future__ import annotations
 

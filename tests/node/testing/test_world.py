@@ -17,7 +17,7 @@ Pair = tuple[SimNode, SimNode]
 
 
 async def test_a_letter_waits_for_whoever_is_away(two_nodes: Pair, world: World) -> None:
-    """Both nodes crash, an hour apart: what was acknowledged arrives (wire.md 3f)."""
+    """Both nodes crash, an hour apart: what was acknowledged arrives (docs/internals/peers.md)."""
     alice, bob = two_nodes
     await bob.crash()
     await alice.send(bob, "notes", b"are you there?")

@@ -172,7 +172,8 @@ async def test_an_access_file_tells_certificates_apart(
 async def test_the_proof_of_a_node_s_key_is_bound_to_its_certificate(
     tmp_path: Path, files: Files, listener: str
 ) -> None:
-    """wire.md 3b, tag 0d. A client that trusts no certificate needs none: it knows the key."""
+    """docs/reference/wire-protocol.md, tag 0d. A client that trusts no certificate needs none: it
+    knows the key."""
     any_certificate = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_certificate.check_hostname = False
     any_certificate.verify_mode = ssl.CERT_NONE

@@ -129,7 +129,7 @@ async def test_what_is_too_long_or_broken_is_refused(
 
 
 async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None:
-    """http.md 0.2: the client that still sends hears the answer."""
+    """docs/reference/http-apis.md: the client that still sends hears the answer."""
 
     async def refuse(request: Request, writer: ResponseWriter) -> None:
         await writer.respond(Response(401))

@@ -1,4 +1,5 @@
-"""TLS between a wire and a session, by itself and at a listener (wire.md 3b)."""
+"""TLS between a wire and a session, by itself and at a listener
+(docs/reference/wire-protocol.md)."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def test_any_split_gives_the_same_bytes(files: Files, data: st.DataObject, sent:
 
 
 def test_each_end_knows_the_certificate_that_the_other_showed(files: Files):
-    """wire.md 3b, tag 0d: the client compares what it saw; access rules know clients by theirs."""
+    """docs/reference/wire-protocol.md, tag 0d: the client compares what it saw; access rules know
+    clients by theirs."""
     alone = opened(files)
     shown = ssl.PEM_cert_to_DER_cert(Path(files.cert).read_text())
     assert alone.client.wire.peer_certificate_hash == sha256(shown).digest()

@@ -1,4 +1,5 @@
-"""Both halves of a proof of identity, made anew from the specification (wire.md 3b, PS-01).
+"""Both halves of a proof of identity, made anew from the specification
+(docs/reference/wire-protocol.md, PS-01).
 
 The rooms' own code is judged by these bytes, so none of it is used here.
 """

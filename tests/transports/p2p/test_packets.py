@@ -1,4 +1,5 @@
-"""P2P packets, both ways: the worked bytes of wire.md 3i, and every layout that is refused."""
+"""P2P packets, both ways: the worked bytes of docs/reference/wire-protocol.md, and every layout
+that is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""S3P as its specification prints it, and every hostile input of wire.md, for tests of the codec.
+"""S3P as its specification prints it, and every hostile input of docs/reference/wire-protocol.md,
+for tests of the codec.
 
 In these words `~` is CRLF. What is malformed ends with the byte that makes it so.
 """
@@ -12,7 +13,7 @@ LIMITS = "ERR_LIMITS"
 
 
 def w(text: str) -> bytes:
-    """The bytes of a line of wire.md."""
+    """The bytes of a line of docs/reference/wire-protocol.md."""
     return text.encode("latin-1").replace(b"~", b"\r\n")
 
 

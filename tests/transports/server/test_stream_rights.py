@@ -1,6 +1,6 @@
 """Rights in single streams (P2P-24): what S3P, RustLog and packets 92 answer without them.
 
-S3A-36, RLA-33, wire.md 3g. The node answers as the test says.
+S3A-36, RLA-33, docs/reference/wire-protocol.md. The node answers as the test says.
 """
 
 from __future__ import annotations

@@ -347,7 +347,8 @@ def close_code(said: bytes) -> int:
 def test_a_broken_stream_is_a_typed_error_and_a_close_code(
     frames: bytes, error: type[WireError], code: int
 ) -> None:
-    """PA-24, PA-34, wire.md 3a: the packets before it are kept, what follows is ignored."""
+    """PA-24, PA-34, docs/reference/wire-protocol.md: the packets before it are kept, what follows
+    is ignored."""
     server = upgraded_server()
     good = from_client(Opcode.BINARY, b"good")
     assert server.feed(good + frames) == [b"good"]

@@ -1,4 +1,5 @@
-"""Errors of Durable Streams: a status, a JSON body and headers (http.md B.8)."""
+"""Errors of Durable Streams: a status, a JSON body and headers
+(docs/reference/durable-streams.md)."""
 
 from __future__ import annotations
 

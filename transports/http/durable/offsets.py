@@ -1,4 +1,5 @@
-"""Offsets: a sequence in 16 digits, and 16 zeros, so that they sort as bytes (http.md B.5 34)."""
+"""Offsets: a sequence in 16 digits, and 16 zeros, so that they sort as bytes
+(docs/reference/durable-streams.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of headers, limits and values of Durable Streams (http.md B)."""
+"""Names of headers, limits and values of Durable Streams (docs/reference/durable-streams.md)."""
 
 from __future__ import annotations
 

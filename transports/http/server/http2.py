@@ -171,7 +171,7 @@ class Http2:
 
     def finish(self) -> None:
         """Close after the exchanges in progress. GOAWAY comes with the close: clients drop what
-        comes after it (http.md A.9)."""
+        comes after it (docs/reference/s2.md)."""
         self._is_draining = True
         if not self._exchanges:
             self._end(ErrorCodes.NO_ERROR)

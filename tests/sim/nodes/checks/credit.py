@@ -20,7 +20,7 @@ class Account:
 
 
 def check(history: History) -> Iterator[str]:
-    """P2P-26, wire.md Delivery: at most `window` are unacked."""
+    """P2P-26, docs/reference/wire-protocol.md Delivery: at most `window` are unacked."""
     for story in history.stories.values():
         if not story.name.startswith("jobs/"):
             yield from _check(story)

@@ -48,7 +48,7 @@ async def test_a_9_errors_have_a_code_and_a_body(
     ["a/b c", "records", "tail", "%2F", "a?b#c", "a+b", "漢" * 170, "x" * 512, "a%20b", "..."],
 )
 async def test_0_4_any_name_is_one_segment(name: str) -> None:
-    """http.md 0.4: the raw path is what counts."""
+    """docs/reference/http-apis.md: the raw path is what counts."""
     path = f"/v1/streams/{quote(name, safe='')}"
     async with speaker() as s2:
         assert (await s2.ask("PUT", path)).json()["name"] == name
@@ -105,7 +105,7 @@ async def test_a_9_who_is_refused_before_the_api_hears_it_in_its_form() -> None:
 
 
 async def test_a_9_a_body_that_does_not_come_is_waited_for_only_so_long() -> None:
-    """And one that comes half leaves no trace (http.md 0.8)."""
+    """And one that comes half leaves no trace (docs/reference/http-apis.md)."""
     async with speaker("orders") as s2:
         headers = [(b"s2-basin", b"test-basin"), (b"content-type", b"application/json")]
         async with s2.client.open("POST", RECORDS, headers) as exchange:

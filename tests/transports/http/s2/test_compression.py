@@ -1,4 +1,4 @@
-"""Compressed bodies (http.md A.1): what is chosen, what is read, and where it stops."""
+"""Compressed bodies (docs/reference/s2.md): what is chosen, what is read, and where it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of basins and streams (http.md A.2, A.3)."""
+"""Settings of basins and streams (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

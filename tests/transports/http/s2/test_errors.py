@@ -1,4 +1,4 @@
-"""What S2 answers where it refuses (http.md A.9)."""
+"""What S2 answers where it refuses (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

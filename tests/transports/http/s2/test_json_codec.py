@@ -1,4 +1,4 @@
-"""S2's messages as JSON (http.md A.3)."""
+"""S2's messages as JSON (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validity of appends, metering, names (http.md A.3, A.6)."""
+"""Validity of appends, metering, names (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""S2's messages as protobuf (http.md A.4): vectors that the published client makes, both ways."""
+"""S2's messages as protobuf (docs/reference/s2.md): vectors that the published client makes, both
+ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records come within a read's limits, in batches that have limits of their own (http.md A.5)."""
+"""Records come within a read's limits, in batches that have limits of their own
+(docs/reference/s2.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S2S frames (http.md A.7): vectors both ways, any split, limits."""
+"""S2S frames (docs/reference/s2.md): vectors both ways, any split, limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read sessions as server-sent events (http.md A.8)."""
+"""Read sessions as server-sent events (docs/reference/s2.md)."""
 
 from __future__ import annotations
 
