@@ -122,7 +122,7 @@ def test_a_node_that_dies_is_a_fault_and_exit_1():
             victim.process.kill()
             out, err = bench.communicate(timeout=LIMIT_S)
         assert json.loads(out)["faults"] == {"disconnected": 1, "unacknowledged": 1}
-        assert bench.returncode == 1 and b"at fault in put-c1-p1-100" in err
+        assert bench.returncode == 1 and b"failed in put-c1-p1-100" in err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")

@@ -173,7 +173,7 @@ def test_append_is_bound_to_conditions(run: Run, name: str) -> None:
     told = run("stream", "append", name, "x", "--create", "--match", "0")
     assert told == (0, b"0\n", "")
     told = run("stream", "append", name, "x", "--match", "0")
-    assert told.code == 1 and "tail is not" in told.err
+    assert told.code == 1 and "the tail of the stream" in told.err
     told = run("stream", "append", name, "x", "--fence", "mine")
     assert told.code == 1 and "another fencing token" in told.err
     run("stream", "append", name, "x", "--ms", "99999999999999")
