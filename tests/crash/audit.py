@@ -1,4 +1,4 @@
-"""What is kept: asked of a running node with LIST and GET."""
+"""The stored messages, read from a running node with LIST and GET."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import anyio
 
 from tests.conformance import packets as p
 from tests.conformance.peer import Ended
-from tests.crash.book import FENCE, Book
+from tests.crash.connection import Connection, UnexpectedPacket, join
 from tests.crash.events import Found, Missed
-from tests.crash.line import Line, Surprise, join
+from tests.crash.history import FENCE, History
 from tests.crash.workload import GOODBYE, SILENCE_S
 
 PAGE = 1000
@@ -19,7 +19,7 @@ LIST_ACK, GET_ACK = 0x09, 0x05
 NOT_FOUND = b"\xff\x04\x02"
 
 
-async def audit(address: str, channel: str, book: Book) -> None:
+async def audit(address: str, channel: str, book: History) -> None:
     """Note what should be listed and is not; of channels without readers, for nobody acks then."""
     expected = set(book.standing.get(channel, ()))
     try:
@@ -31,7 +31,7 @@ async def audit(address: str, channel: str, book: Book) -> None:
         book.note(Missed(message_id, book.life))
 
 
-async def drain(address: str, channel: str, book: Book) -> list[int]:
+async def drain(address: str, channel: str, book: History) -> list[int]:
     """Note all that is kept and ack it, until nothing is left. Gives the ids."""
     drained: list[int] = []
     async with await join(address, channel, {p.ROLE: p.BOTH}, wants_push=False) as line:
@@ -47,7 +47,7 @@ async def drain(address: str, channel: str, book: Book) -> list[int]:
     return drained
 
 
-async def ids(line: Line) -> list[int]:
+async def ids(line: Connection) -> list[int]:
     """Everything that is kept in the line's channel, page by page."""
     found: list[int] = []
     while True:
@@ -55,7 +55,7 @@ async def ids(line: Line) -> list[int]:
         await line.send(p.list_(PAGE, start))
         (packet,) = await _packets(line, 1)
         if packet[0] != LIST_ACK:
-            raise Surprise(f"LIST was answered with {packet[:32].hex()}")
+            raise UnexpectedPacket(f"LIST was answered with {packet[:32].hex()}")
         page = [int.from_bytes(packet[at : at + 8], "big") for at in range(1, len(packet), 8)]
         found += page
         if len(page) < PAGE:
@@ -67,7 +67,7 @@ def _parts(found: list[int]) -> Iterator[list[int]]:
         yield found[at : at + GETS_AT_ONCE]
 
 
-async def _packets(line: Line, count: int) -> list[bytes]:
+async def _packets(line: Connection, count: int) -> list[bytes]:
     got: list[bytes] = []
     with anyio.fail_after(SILENCE_S):
         while len(got) < count:
@@ -75,11 +75,11 @@ async def _packets(line: Line, count: int) -> list[bytes]:
     return got
 
 
-def _note(packet: bytes, book: Book) -> None:
+def _note(packet: bytes, book: History) -> None:
     if packet[:3] == NOT_FOUND:
         return  # it expired between LIST and GET; what did not is missed by the checker
     if packet[0] != GET_ACK:
-        raise Surprise(f"GET was answered with {packet[:32].hex()}")
+        raise UnexpectedPacket(f"GET was answered with {packet[:32].hex()}")
     if packet[9:].startswith(FENCE):
         return
     label, is_whole = book.read(packet[9:])

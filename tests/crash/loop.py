@@ -19,16 +19,16 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from tests.crash.audit import audit, drain
-from tests.crash.book import Book
 from tests.crash.checker import Verdict, check
+from tests.crash.connection import UnexpectedPacket
 from tests.crash.events import Event, Settled, Started
-from tests.crash.line import Surprise
+from tests.crash.history import History
 from tests.crash.plan import Death, End, ends
 from tests.crash.process import OUTSIDE, Addresses, Crashed, Victim, start
+from tests.crash.report import ledger
 from tests.crash.stream_checker import StreamVerdict, check_streams
 from tests.crash.stream_events import StreamEvent
 from tests.crash.stream_work import StreamWork
-from tests.crash.tables import ledger
 from tests.crash.workload import BRIEF_TTL_S, Reader, ReaderPlan, Writer, WriterPlan
 
 REST = "pair/rest"
@@ -117,7 +117,7 @@ class Run:
     def __init__(self, folder: Path, seed: int) -> None:
         rng = Random(seed)
         self.seed = seed
-        self.book = Book(seed)
+        self.book = History(seed)
         self.data = folder / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -203,7 +203,7 @@ class Run:
             await victim.kill()
             tasks.cancel_scope.deadline = anyio.current_time() + END_S
         if tasks.cancel_scope.cancelled_caught:
-            raise Surprise("somebody has not noticed that the node is dead")
+            raise UnexpectedPacket("somebody has not noticed that the node is dead")
 
     def _pass_through(self, tasks: TaskGroup, address: str) -> None:
         """Write to this life's own channel, and read that of the last one."""

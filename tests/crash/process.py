@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import Process
 
-from tests.crash.marking import DIED
+from tests.crash.kill_points import DIED
 from tests.crash.plan import Death
 from tests.node.processes import ROOT, environment
 

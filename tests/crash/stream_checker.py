@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from tests.crash.events import Label, Started
-from tests.crash.logbook import FAULTS, Logbook
 from tests.crash.stream_events import StreamEvent
+from tests.crash.stream_history import FAULTS, StreamHistory
 
 EXAMPLES_MAX = 5
 """So many of each fault are told one by one."""
@@ -65,17 +65,17 @@ class StreamVerdict(msgspec.Struct, frozen=True):
 
 def check_streams(history: Iterable[Started | StreamEvent]) -> StreamVerdict:
     """Judge a whole run."""
-    books: dict[str, Logbook] = {}
+    books: dict[str, StreamHistory] = {}
     for clock, event in enumerate(history):
         if isinstance(event, Started):
             for book in books.values():
                 book.restarted(clock)
         else:
-            books.setdefault(event.stream, Logbook(event.stream)).take(event, clock)
+            books.setdefault(event.stream, StreamHistory(event.stream)).take(event, clock)
     return _verdict(list(books.values()))
 
 
-def _verdict(books: list[Logbook]) -> StreamVerdict:
+def _verdict(books: list[StreamHistory]) -> StreamVerdict:
     faults: dict[str, list[str]] = {name: [] for name in FAULTS}
     for book in books:
         book.conclude()

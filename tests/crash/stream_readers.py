@@ -17,10 +17,10 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import Record as OwnRecord
 from millpond.node.client.streams.streams import Streams
 from tests.crash.process import Addresses
-from tests.crash.shelf import Row, Shelves
 from tests.crash.stream_events import Below, Look, Looked, Place, Trim, Trimmed
 from tests.crash.stream_writers import GONE, make
 from tests.crash.workload import SILENCE_S
+from tests.crash.written_streams import Row, WrittenStreams
 
 PAGE = 1000
 BLOCK_MS = 1000
@@ -43,9 +43,9 @@ class TrimPlan:
 class Trimmer:
     """Trims a stream now and then."""
 
-    def __init__(self, plan: TrimPlan, shelves: Shelves, rng: Random) -> None:
+    def __init__(self, plan: TrimPlan, written_streams: WrittenStreams, rng: Random) -> None:
         self.plan = plan
-        self._shelves = shelves
+        self._shelves = written_streams
         self._rng = rng
 
     async def run(self, to: Addresses) -> None:
@@ -79,13 +79,13 @@ class Trimmer:
 
     def _choose(self) -> Below:
         """Where to trim, which is taken for done."""
-        shelf, rng = self._shelves[self.plan.stream], self._rng
+        written, rng = self._shelves[self.plan.stream], self._rng
         what = rng.random()
         is_all = what < self.plan.all_share + self.plan.at_once_share
-        last = len(shelf.batches) - 1 if is_all else rng.randrange(len(shelf.batches))
-        batch = shelf.batches[last]
+        last = len(written.batches) - 1 if is_all else rng.randrange(len(written.batches))
+        batch = written.batches[last]
         end = batch.place.moved(batch.count if is_all else rng.randrange(batch.count))
-        shelf.drop(last + is_all)
+        written.drop(last + is_all)
         if what < self.plan.at_once_share:
             return U64_MAX, U64_MAX
         return end.sequence if self.plan.is_own and end.sequence is not None else end.id
@@ -94,9 +94,9 @@ class Trimmer:
 class Follower:
     """Reads on where it was, and waits for more: whatever it gets must stay."""
 
-    def __init__(self, stream: str, shelves: Shelves) -> None:
+    def __init__(self, stream: str, written_streams: WrittenStreams) -> None:
         self._stream = stream
-        self._shelves = shelves
+        self._shelves = written_streams
         self._reader = f"follower of {stream}"
         self._next: RecordId = FIRST
 
@@ -118,8 +118,8 @@ class Follower:
 class Looker:
     """Reads streams from beginning to end, in turns by S3P and by our own API."""
 
-    def __init__(self, shelves: Shelves) -> None:
-        self._shelves = shelves
+    def __init__(self, written_streams: WrittenStreams) -> None:
+        self._shelves = written_streams
 
     async def run(self, to: Addresses, names: list[str], *, by_s3p: bool) -> None:
         """One stream after the other, or until the node is gone."""

@@ -8,11 +8,11 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from tests.crash.book import Book
+from tests.crash.history import History
 from tests.crash.process import Addresses
-from tests.crash.shelf import Shelves
 from tests.crash.stream_readers import Follower, Looker, Trimmer, TrimPlan
 from tests.crash.stream_writers import AppendPlan, ExactWriter, OwnWriter, S3pWriter
+from tests.crash.written_streams import WrittenStreams
 
 KEPT_MAX = 4000
 FAR_AHEAD_MS = 4_102_444_800_000
@@ -38,17 +38,19 @@ PASSING_PER_S = 20
 class StreamWork:
     """Writers, readers and trimmers, over the lives of a node."""
 
-    def __init__(self, book: Book, seed: int) -> None:
+    def __init__(self, book: History, seed: int) -> None:
         self._book = book
-        self._shelves = shelves = Shelves(book, seed)
+        self._shelves = written_streams = WrittenStreams(book, seed)
         self._writers = [
-            *(S3pWriter(plan, shelves) for plan in BY_S3P),
-            *(OwnWriter(plan, shelves) for plan in BY_OWN),
-            *(ExactWriter(plan, shelves) for plan in EXACT),
+            *(S3pWriter(plan, written_streams) for plan in BY_S3P),
+            *(OwnWriter(plan, written_streams) for plan in BY_OWN),
+            *(ExactWriter(plan, written_streams) for plan in EXACT),
         ]
-        self._trimmers = [Trimmer(plan, shelves, Random(f"{seed}|{plan.stream}")) for plan in TRIMS]
-        self._followers = [Follower(stream, shelves) for stream in FOLLOWED]
-        self._looker = Looker(shelves)
+        self._trimmers = [
+            Trimmer(plan, written_streams, Random(f"{seed}|{plan.stream}")) for plan in TRIMS
+        ]
+        self._followers = [Follower(stream, written_streams) for stream in FOLLOWED]
+        self._looker = Looker(written_streams)
         self._streams = list(dict.fromkeys(each.plan.stream for each in self._writers))
         self._passing: list[str] = []
 

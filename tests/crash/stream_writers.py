@@ -16,9 +16,9 @@ from millpond.node.client.streams.stream import Stream
 from millpond.node.client.streams.streams import Streams
 from tests.crash.events import Label
 from tests.crash.process import Addresses
-from tests.crash.shelf import Shelves
 from tests.crash.stream_events import Place
 from tests.crash.workload import SILENCE_S
+from tests.crash.written_streams import WrittenStreams
 
 IN_FLIGHT = 6
 LAST_BATCHES = 3
@@ -41,9 +41,9 @@ class AppendPlan:
 class _Writer:
     """Numbers and pauses of one writer, over its lives."""
 
-    def __init__(self, plan: AppendPlan, shelves: Shelves) -> None:
+    def __init__(self, plan: AppendPlan, written_streams: WrittenStreams) -> None:
         self.plan = plan
-        self._shelves = shelves
+        self._shelves = written_streams
         self._n = 0
         self._again: deque[Label] = deque()
         """To be sent again, in this order, before anything new."""
@@ -74,10 +74,10 @@ class _Writer:
 
     async def _rest(self, client: S3p | Streams) -> None:
         """Between two appends of one task, and for as long as the stream is full."""
-        shelf = self._shelves[self.plan.stream]
+        written = self._shelves[self.plan.stream]
         while not self._is_last:
             await anyio.sleep(IN_FLIGHT / self.plan.per_s)
-            if shelf.records <= self.plan.records_max or not client.connected:
+            if written.records <= self.plan.records_max or not client.connected:
                 return
 
 
@@ -93,21 +93,21 @@ class S3pWriter(_Writer):
                     tasks.start_soon(self._append, s3p)
 
     async def _append(self, s3p: S3p) -> None:
-        stream, shelves = self.plan.stream, self._shelves
+        stream, written_streams = self.plan.stream, self._shelves
         for _ in self._rounds:
             label = self._next()
-            bodies = shelves.sends(stream, label, self._connection)
+            bodies = written_streams.sends(stream, label, self._connection)
             ms = self.plan.ms if label.n % 2 else None
             try:
                 with anyio.fail_after(SILENCE_S):
                     last = await s3p.append(stream, bodies, ms=ms)
             except NotDone:
-                shelves.dropped(stream, label)
+                written_streams.dropped(stream, label)
                 self._again.append(label)
                 return
             except OutcomeUnknown:
                 return
-            shelves.placed(stream, label, Place(last.ms, last.seq - len(bodies) + 1))
+            written_streams.placed(stream, label, Place(last.ms, last.seq - len(bodies) + 1))
             await self._rest(s3p)
 
 
@@ -143,8 +143,8 @@ class ExactWriter(OwnWriter):
     """The only writer of its stream: it says where each batch has to begin, so that what had no
     answer is repeated, and kept once all the same."""
 
-    def __init__(self, plan: AppendPlan, shelves: Shelves) -> None:
-        super().__init__(plan, shelves)
+    def __init__(self, plan: AppendPlan, written_streams: WrittenStreams) -> None:
+        super().__init__(plan, written_streams)
         self._open: dict[Label, int] = {}
         """Where each batch without an answer has to begin, in the order of the stream."""
         self._end = 0

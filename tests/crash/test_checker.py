@@ -17,7 +17,7 @@ from tests.crash.events import (
     Settled,
     Started,
 )
-from tests.crash.tables import ledger
+from tests.crash.report import ledger
 
 A, B, C = (Label("w1", n) for n in (1, 2, 3))
 

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tests.crash.book import Book
 from tests.crash.checker import Verdict, check
 from tests.crash.events import Label, Started
-from tests.crash.shelf import Row, Shelves
+from tests.crash.history import History
+from tests.crash.report import ledger
 from tests.crash.stream_checker import StreamVerdict, check_streams
 from tests.crash.stream_events import (
     Append,
@@ -24,7 +24,7 @@ from tests.crash.stream_events import (
     Trim,
     Trimmed,
 )
-from tests.crash.tables import ledger
+from tests.crash.written_streams import Row, WrittenStreams
 
 S = "shared"
 A, B, C = (Label("w1", n) for n in (1, 2, 3))
@@ -225,9 +225,9 @@ class TestShelves:
     """What a reader got, as runs of records of one append."""
 
     def runs(self, rows: list[Row]) -> list[tuple[Label, int, int, bool]]:
-        shelves = Shelves(Book(1), 1)
-        shelves.saw(S, "reader", rows)
-        events = shelves.book.events
+        written_streams = WrittenStreams(History(1), 1)
+        written_streams.saw(S, "reader", rows)
+        events = written_streams.book.events
         return [
             (each.label, each.index, each.count, each.is_whole)
             for each in events
@@ -235,8 +235,8 @@ class TestShelves:
         ]
 
     def rows(self, *labels: Label) -> list[Row]:
-        shelves = Shelves(Book(1), 1)
-        bodies = [body for label in labels for body in shelves.bodies(label)]
+        written_streams = WrittenStreams(History(1), 1)
+        bodies = [body for label in labels for body in written_streams.bodies(label)]
         return [Row(at(index), body) for index, body in enumerate(bodies)]
 
     def sizes(self, *labels: Label) -> list[int]:

@@ -19,7 +19,7 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.config import OFF, ChannelRule, Config
 from millpond.node.node import Node
-from tests.crash.marking import MarkingDisk, Trap
+from tests.crash.kill_points import KillPoint, MarkingDisk
 from tests.crash.plan import Death
 
 SEGMENT_BYTES = 256 * 1024
@@ -55,7 +55,7 @@ async def serve(folder: Path, death: Death | None) -> None:
         journal_bytes_max=JOURNAL_BYTES_MAX,
         channels=(ChannelRule("queue/*", Mode.QUEUE, attempts=ATTEMPTS_MAX),),
     )
-    disk = MarkingDisk(OsDisk(), Trap(folder, death))
+    disk = MarkingDisk(OsDisk(), KillPoint(folder, death))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Node(config, disk=disk) as node:
             ready = {name: node.listeners[name] for name in ("p2p", "s3p")}

@@ -10,9 +10,9 @@ import anyio
 
 from tests.conformance import packets as p
 from tests.conformance.peer import Ended
-from tests.crash.book import FENCE, Book
+from tests.crash.connection import Connection, UnexpectedPacket, join
 from tests.crash.events import Got, Kept, Label, Refused, Sent, Settled
-from tests.crash.line import Line, Surprise, join
+from tests.crash.history import FENCE, History
 
 IN_FLIGHT_MAX = 16
 STANDING_MAX = 4000
@@ -49,7 +49,7 @@ class Writer:
     are the last that were, as if their answers had been lost (PA-09).
     """
 
-    def __init__(self, plan: WriterPlan, book: Book) -> None:
+    def __init__(self, plan: WriterPlan, book: History) -> None:
         self.plan = plan
         self._book = book
         self._n = 0
@@ -72,7 +72,7 @@ class Writer:
         except Ended:
             pass
 
-    async def _write(self, line: Line, only_retries: bool) -> None:
+    async def _write(self, line: Connection, only_retries: bool) -> None:
         connection = self._book.connection()
         self._waiting = deque([*self._answered_last, *self._unanswered])
         in_flight: dict[int, None] = {}
@@ -136,17 +136,19 @@ class Writer:
         elif packet[:2] == PUT_NACK and len(packet) >= 7:
             key = int.from_bytes(packet[3:7], "big")
         else:
-            raise Surprise(f"{self.plan.name} got {packet[:32].hex()}")
+            raise UnexpectedPacket(f"{self.plan.name} got {packet[:32].hex()}")
         if key >> 24 != self.plan.number or key & 0xFFFFFF not in in_flight:
-            raise Surprise(f"{self.plan.name} got an answer to another key: {packet[:32].hex()}")
+            raise UnexpectedPacket(
+                f"{self.plan.name} got an answer to another key: {packet[:32].hex()}"
+            )
         return key & 0xFFFFFF
 
 
-async def _idle(line: Line) -> None:
+async def _idle(line: Connection) -> None:
     """Wait a moment; nothing may come but the end. Raises Ended."""
     with anyio.move_on_after(IDLE_S):
         if (packets := await line.receive()) != [GOODBYE]:
-            raise Surprise(f"unasked: {packets[0][:32].hex()}")
+            raise UnexpectedPacket(f"unasked: {packets[0][:32].hex()}")
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class Reader:
     node's commits keep the order.
     """
 
-    def __init__(self, plan: ReaderPlan, book: Book, rng: Random) -> None:
+    def __init__(self, plan: ReaderPlan, book: History, rng: Random) -> None:
         self.plan = plan
         self._book = book
         self._rng = rng
@@ -183,7 +185,7 @@ class Reader:
         except Ended:
             pass
 
-    async def _read(self, line: Line) -> None:
+    async def _read(self, line: Connection) -> None:
         held: deque[int] = deque()
         fresh: list[int] = []
         fenced: dict[int, tuple[int, ...]] = {}
@@ -233,4 +235,4 @@ class Reader:
         elif packet[:2] == PUT_NACK:
             fenced.pop(int.from_bytes(packet[3:7], "big"))
         elif packet != GOODBYE:
-            raise Surprise(f"{self.plan.name} got {packet[:32].hex()}")
+            raise UnexpectedPacket(f"{self.plan.name} got {packet[:32].hex()}")

@@ -29,9 +29,9 @@ from millpond.actors.messages import (
     Reply,
     TouchAck,
 )
-from tests.sim.ledger import Broken, Ledger
 from tests.sim.loop import Clock
 from tests.sim.queue_facts import Fact
+from tests.sim.recording_store import Broken, RecordingStore
 
 EXPECTED = {
     Code.OUTCOME_UNKNOWN,
@@ -88,7 +88,9 @@ class Client:
     writable = True
     identity: bytes | None = None
 
-    def __init__(self, mind: Mind, ledger: Ledger, number: int, clock: Clock, rng: Random) -> None:
+    def __init__(
+        self, mind: Mind, ledger: RecordingStore, number: int, clock: Clock, rng: Random
+    ) -> None:
         self.mind = mind
         self.number = number
         self.received_at = clock.now

@@ -30,7 +30,7 @@ class Loop:
     def __init__(self, clock: Clock, rng: Random) -> None:
         self._clock = clock
         self._rng = rng
-        self.lanes: list[SteppedWorker[Any, Any]] = []
+        self.workers: list[SteppedWorker[Any, Any]] = []
         self._waiting: list[Callable[[], None]] = []
 
     def now(self) -> float:
@@ -43,9 +43,9 @@ class Loop:
         return self._rng.getrandbits(32)
 
     def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
-        lane = SteppedWorker(work)
-        self.lanes.append(lane)
-        return lane
+        worker = SteppedWorker(work)
+        self.workers.append(worker)
+        return worker
 
     def finish_pass(self) -> None:
         """What was to be done soon."""
@@ -56,12 +56,12 @@ class Loop:
 
     def work(self, *, idle: bool) -> bool:
         """Every lane does what waits, once. False: nothing did, and nothing is left."""
-        worked = [lane.step(idle=idle) for lane in self.lanes]
+        worked = [worker.step(idle=idle) for worker in self.workers]
         self.finish_pass()
         return any(worked)
 
 
-class Ear(logging.Handler):
+class LogCapture(logging.Handler):
     """Takes the project's log, and remembers failures that are not the disk's."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Ear(logging.Handler):
         self.surprise: logging.LogRecord | None = None
         self._log = logging.getLogger("millpond.actors")
 
-    def __enter__(self) -> Ear:
+    def __enter__(self) -> LogCapture:
         self._log.addHandler(self)
         self._log.propagate = False
         return self

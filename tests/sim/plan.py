@@ -28,7 +28,7 @@ class Plan:
     data_bytes_max: int
     ttl_max: int
     consumes: float
-    lanes: float
+    workers: float
     end_rate: float
     ends: tuple[int, int, int]
     trouble_rate: float
@@ -59,7 +59,7 @@ def draw(rng: Random, steps: int) -> Plan:
         data_bytes_max=rng.choice((40, 400, 4000)),
         ttl_max=rng.choice((2, 30, 1000, 100_000)),
         consumes=rng.choice((0.0, 0.5, 1.0)),
-        lanes=rng.choice((0.1, 0.3, 0.6)),
+        workers=rng.choice((0.1, 0.3, 0.6)),
         end_rate=rng.choice((0.01, 0.03)),
         ends=rng.choice(((1, 0, 0), (0, 1, 0), (3, 2, 1), (1, 1, 0))),
         trouble_rate=rng.choice((0.0, 0.0, 0.03, 0.1)),

@@ -18,10 +18,10 @@ from millpond.actors.store.changes import (
 )
 from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES
-from tests.sim.levels import Level as Level
-from tests.sim.levels import View as View
-from tests.sim.levels import Write as Write
-from tests.sim.member_facts import MemberFacts
+from tests.sim.durability_levels import Level as Level
+from tests.sim.durability_levels import View as View
+from tests.sim.durability_levels import Write as Write
+from tests.sim.subscriber_facts import SubscriberFacts
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class QueueFacts:
 
     def __init__(self, *, buries: bool = False) -> None:
         self.buries = buries
-        self.members = MemberFacts()
+        self.members = SubscriberFacts()
         self.has_acked: Callable[[bytes, int], bool] = lambda identity, message_id: True
         self.facts: dict[int, Fact] = {}
         self.by_key: dict[int, Fact] = {}

@@ -12,8 +12,8 @@ import pytest
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.node.testing.disk.faults import DiskCall
 from tests.sim.disk import SimDisk
-from tests.sim.drama import scratch
 from tests.sim.faults import Crashed, Trouble
+from tests.sim.scenario import scratch
 
 SEEDS = range(60)
 SECTOR = 512

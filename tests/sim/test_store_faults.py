@@ -17,10 +17,10 @@ from millpond.actors.store.changes import Chunk, LogTrimmed, Position
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.testing.disk.faults import DiskCall
 from tests.sim.clients import Client
-from tests.sim.drama import Drama, scratch
 from tests.sim.faults import Trouble
-from tests.sim.loop import Ear
+from tests.sim.loop import LogCapture
 from tests.sim.plan import Plan
+from tests.sim.scenario import Scenario, scratch
 from tests.sim.world import World
 
 EVERY = 1 if os.environ.get("MILLPOND_FAULTS") else 3
@@ -42,7 +42,7 @@ PLAN = Plan(
     data_bytes_max=300,
     ttl_max=1000,
     consumes=1.0,
-    lanes=1.0,
+    workers=1.0,
     end_rate=0.0,
     ends=(1, 0, 0),
     trouble_rate=0.0,
@@ -57,14 +57,14 @@ class Work:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.drama = Drama(world, Random(5))
+        self.scenario = Scenario(world, Random(5))
 
     def run(self) -> None:
         for at in range(ROUNDS):
             producers = [self.world.join(name, push=False) for name in (QUEUE, PAIR)]
             consumers = [self.world.join(name, push=True) for name in (QUEUE, PAIR)]
             for client in producers:
-                self.drama.put_all(client, *(self.drama.attempt() for _ in range(4)))
+                self.scenario.put_all(client, *(self.scenario.attempt() for _ in range(4)))
             self.write_log(at)
             self.pause(0.3)
             for client in consumers:
@@ -90,7 +90,7 @@ class Work:
             ledger.write(LOG, [Chunk(state.tail, 3, at, at, where, where, bytes(250))])
             if at == ROUNDS // 2:
                 ledger.write(LOG, [LogTrimmed(state.tail - 4)])
-        self.drama.read_log()
+        self.scenario.read_log()
         self.world.loop.finish_pass()
 
     def pause(self, seconds: float) -> None:
@@ -105,7 +105,7 @@ class Work:
 @contextmanager
 def node() -> Iterator[World]:
     """One that has work behind it."""
-    with scratch() as folder, Ear() as ear:
+    with scratch() as folder, LogCapture() as ear:
         world = World(PLAN, Random(1), folder, ear)
         world.boot()
         Work(world).run()
@@ -164,13 +164,13 @@ def check_reads(world: World, trouble: Trouble) -> None:
 
 def check_writes(world: World) -> None:
     """The disk is sound: everything is taken, also what was refused before."""
-    drama = Drama(world, Random(world.boots))
+    scenario = Scenario(world, Random(world.boots))
     clients = [world.join(name, push=False) for name in (QUEUE, PAIR)]
-    attempts = [drama.attempt() for _ in clients]
+    attempts = [scenario.attempt() for _ in clients]
     for client, attempt in zip(clients, attempts, strict=True):
         world.say(client, client.reads())
-        drama.put_all(client, attempt)
-    drama.rest()
+        scenario.put_all(client, attempt)
+    scenario.rest()
     assert not any(mind.unknown for mind in world.minds.values())
     assert all(attempt.id for attempt in attempts)
     for client in clients:
@@ -184,8 +184,8 @@ def test_while_the_disk_is_full_a_put_is_refused_and_says_so() -> None:
         world.disk.faults.fail_from(1, Trouble.FULL)
         client = world.join(QUEUE, push=False)
         client.on_failed = refused.append
-        drama = Drama(world, Random(1))
-        drama.put_all(client, drama.attempt())
+        scenario = Scenario(world, Random(1))
+        scenario.put_all(client, scenario.attempt())
         Work(world).pause(1.0)
         assert [each.code.name for each in refused] == ["STORAGE_FAILED"]
         assert not world.store.health.is_writable

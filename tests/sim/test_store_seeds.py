@@ -19,10 +19,10 @@ from millpond.actors.store.journal import reader as journal_reader
 from millpond.node.testing.disk.faults import DiskCall
 from millpond.node.testing.disk.simulated import SimulatedFile
 from tests.sim.disk import SimDisk
-from tests.sim.drama import play
-from tests.sim.ledger import Broken
-from tests.sim.loop import Ear
+from tests.sim.loop import LogCapture
 from tests.sim.plan import Plan
+from tests.sim.recording_store import Broken
+from tests.sim.scenario import play
 from tests.sim.world import World
 
 SEEDS = int(os.environ.get("MILLPOND_SEEDS", "1000"))
@@ -57,7 +57,7 @@ def test_a_seed_is_a_history() -> None:
 class Liar(World):
     """Its disk claims that a sync was done, and does nothing."""
 
-    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: Ear) -> None:
+    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: LogCapture) -> None:
         super().__init__(plan, rng, folder, ear)
         self.disk.lies = True
 

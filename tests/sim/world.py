@@ -25,10 +25,10 @@ from millpond.actors.store.interface import Deferred, Fault, Seek
 from tests.sim.clients import Client, Mind
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed
-from tests.sim.ledger import Broken, Ledger
-from tests.sim.loop import FOREIGN, Clock, Ear, Loop
+from tests.sim.loop import FOREIGN, Clock, LogCapture, Loop
 from tests.sim.plan import Plan
 from tests.sim.queue_facts import Fact, Level, QueueFacts, View
+from tests.sim.recording_store import Broken, RecordingStore
 
 T = TypeVar("T")
 
@@ -44,13 +44,13 @@ class World:
     store_class: type[DurableStore] = DurableStore
     disk_class: type[SimDisk] = SimDisk
 
-    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: Ear) -> None:
+    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: LogCapture) -> None:
         self.plan = plan
         self.rng = rng
         self.clock = Clock(START_S)
         self.home = folder / "node"
         self.disk = self.disk_class(Random(rng.getrandbits(32)), folder, garbage=plan.garbage)
-        self.ledger = Ledger(lambda: self.clock.now, self._durability)
+        self.ledger = RecordingStore(lambda: self.clock.now, self._durability)
         self.ledger.may_leave = self._may_leave
         self.ledger.make_facts = self._facts_of
         self.minds = {

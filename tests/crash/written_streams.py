@@ -1,4 +1,4 @@
-"""The records of the stream writers, and what is known of each stream that is written."""
+"""The records of the stream writers, and the state of each stream that is written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from tests.crash.book import Book
 from tests.crash.events import Label
+from tests.crash.history import History
 from tests.crash.stream_events import Append, Dropped, Place, Placed, Run
 
 RECORDS_MAX = 20
@@ -32,7 +32,7 @@ class Batch:
     count: int
 
 
-class Shelf:
+class WrittenStream:
     """One stream: the acknowledged appends that nobody has trimmed, oldest first."""
 
     def __init__(self) -> None:
@@ -49,18 +49,18 @@ class Shelf:
             self.records -= self.batches.popleft().count
 
 
-class Shelves:
+class WrittenStreams:
     """All streams of a run; notes in the book what is done to them."""
 
-    def __init__(self, book: Book, seed: int) -> None:
+    def __init__(self, book: History, seed: int) -> None:
         self.book = book
         self._seed = seed
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, WrittenStream] = {}
         self._bodies: dict[Label, list[bytes]] = {}
         self._numbers = 0
 
-    def __getitem__(self, stream: str) -> Shelf:
-        return self._shelves.setdefault(stream, Shelf())
+    def __getitem__(self, stream: str) -> WrittenStream:
+        return self._shelves.setdefault(stream, WrittenStream())
 
     def number(self) -> int:
         """Of the next trim or reader."""

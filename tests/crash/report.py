@@ -1,14 +1,15 @@
-"""The ledger of a run, for people: a line for each figure, a column for each kind."""
+"""The report of a run, for people: a line for each figure, a column for each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.crash import checker, logbook
+from tests.crash import checker
+from tests.crash import stream_history as stream_history
 from tests.crash.checker import Verdict
 from tests.crash.stream_checker import StreamVerdict
 
-FAULTS = dict.fromkeys((*checker.FAULTS, *logbook.FAULTS))
+FAULTS = dict.fromkeys((*checker.FAULTS, *stream_history.FAULTS))
 FIELDS = dict.fromkeys((*Verdict.__struct_fields__, *StreamVerdict.__struct_fields__))
 NAMES = (*(name for name in FIELDS if name not in FAULTS and name != "examples"), *FAULTS)
 

@@ -1,4 +1,4 @@
-"""A store that remembers what it was told, and what it said of it.
+"""A store that records what was written to it and what it replied.
 
 It stands between the scheduler and the real store for as long as the test lives, over all restarts.
 """
@@ -80,7 +80,7 @@ def stays(change: Change, ids: set[int], members: set[int]) -> bool:
             return False
 
 
-class Ledger:
+class RecordingStore:
     """Implements `Store` and `LogStore` by the store of this boot."""
 
     def __init__(self, now: Callable[[], float], durability: Callable[[bytes], Durability]) -> None:

@@ -10,11 +10,11 @@ from tests.conformance.peer import Ended, Prefixed, SocketPipe, connect_tcp
 READY = 0x83
 
 
-class Surprise(Exception):
+class UnexpectedPacket(Exception):
     """The node said what it must not say."""
 
 
-class Line:
+class Connection:
     """A connection that is through its handshake; `async with` closes it."""
 
     def __init__(self, pipe: SocketPipe) -> None:
@@ -42,7 +42,7 @@ class Line:
         first, *self._early = await self.receive()
         return first
 
-    async def __aenter__(self) -> Line:
+    async def __aenter__(self) -> Connection:
         return self
 
     async def __aexit__(
@@ -51,19 +51,19 @@ class Line:
         await self._pipe.aclose()
 
 
-async def join(address: str, channel: str, tags: p.Tags, *, wants_push: bool) -> Line:
+async def join(address: str, channel: str, tags: p.Tags, *, wants_push: bool) -> Connection:
     """Connect and say HELLO. Raises Ended when the node is not there, or goes.
 
     The channel must be as durable as can be (tag 81 of READY). Raises Surprise.
     """
     try:
-        line = Line(await connect_tcp(address))
+        line = Connection(await connect_tcp(address))
     except OSError:
         raise Ended from None
     try:
         answer = await line.ask(p.hello(channel.encode(), tags, flags=int(wants_push)))
         if answer[0] != READY:
-            raise Surprise(f"{channel}: HELLO was answered with {answer[:32].hex()}")
+            raise UnexpectedPacket(f"{channel}: HELLO was answered with {answer[:32].hex()}")
         _, ready = p.read_ready(answer)
     except BaseException:
         await line.__aexit__(None, None, None)

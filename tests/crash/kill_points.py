@@ -25,7 +25,7 @@ def _nothing() -> None:
     pass
 
 
-class Trap:
+class KillPoint:
     """Counts calls, and springs at the one that the seed has chosen; never, without a death."""
 
     def __init__(self, folder: Path, death: Death | None) -> None:
@@ -82,10 +82,10 @@ class Trap:
         return parts[0].partition(".")[0] if parts else "folder"
 
 
-class MarkingFile:
+class CountedFile:
     """A file whose writes may come half way only."""
 
-    def __init__(self, inner: File, path: Path, trap: Trap) -> None:
+    def __init__(self, inner: File, path: Path, trap: KillPoint) -> None:
         self._inner = inner
         self._path = path
         self._trap = trap
@@ -106,7 +106,7 @@ class MarkingFile:
         self._inner.close()
 
 
-class MarkingConnection:
+class CountedConnection:
     """An SQLite connection that may die in a COMMIT, or between two rows.
 
     It stands for the one that the inner disk made, whatever that was told.
@@ -114,11 +114,11 @@ class MarkingConnection:
 
     _inner: sqlite3.Connection
     _path: Path
-    _trap: Trap
+    _trap: KillPoint
 
     __slots__ = ("_inner", "_path", "_trap")
 
-    def __init__(self, inner: sqlite3.Connection, path: Path, trap: Trap) -> None:
+    def __init__(self, inner: sqlite3.Connection, path: Path, trap: KillPoint) -> None:
         object.__setattr__(self, "_inner", inner)
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_trap", trap)
@@ -152,18 +152,18 @@ def void(_: object) -> None:
 class MarkingDisk:
     """Another disk, with a trap in it."""
 
-    def __init__(self, inner: Disk, trap: Trap) -> None:
+    def __init__(self, inner: Disk, trap: KillPoint) -> None:
         self._inner = inner
         self._trap = trap
 
-    def create(self, path: Path, size: int) -> MarkingFile:
+    def create(self, path: Path, size: int) -> CountedFile:
         file = self._trap.call(
             "create", path, lambda: self._inner.create(path, size), lambda: path.touch(0o600)
         )
-        return MarkingFile(file, path, self._trap)
+        return CountedFile(file, path, self._trap)
 
-    def open(self, path: Path) -> MarkingFile:
-        return MarkingFile(self._inner.open(path), path, self._trap)
+    def open(self, path: Path) -> CountedFile:
+        return CountedFile(self._inner.open(path), path, self._trap)
 
     def read(self, path: Path) -> bytes:
         return self._inner.read(path)
@@ -193,5 +193,5 @@ class MarkingDisk:
         self._trap.call("sync_folder", path, lambda: self._inner.sync_folder(path), _nothing)
 
     def connect(self, path: Path) -> sqlite3.Connection:
-        connection = MarkingConnection(self._inner.connect(path), path, self._trap)
+        connection = CountedConnection(self._inner.connect(path), path, self._trap)
         return cast(sqlite3.Connection, connection)

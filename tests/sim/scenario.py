@@ -1,6 +1,6 @@
-"""What happens in a simulated world, by chance: a seed's whole history, and how it ends.
+"""Scenarios: the events of a simulated world by chance, a seed's whole history, and its end.
 
-python -m tests.sim.drama SEED [STEPS]      runs one again and says what goes wrong
+python -m tests.sim.scenario SEED [STEPS] runs one again and says what goes wrong
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.interface import Seek, Usage
 from tests.sim.clients import Attempt, Client
 from tests.sim.faults import Crashed
-from tests.sim.ledger import Broken
-from tests.sim.loop import Ear
+from tests.sim.loop import LogCapture
 from tests.sim.plan import draw
 from tests.sim.queue_facts import Level
+from tests.sim.recording_store import Broken
 from tests.sim.world import DEAD, World
 
 STEPS = 120
@@ -46,7 +46,7 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-class Drama:
+class Scenario:
     """Chooses what happens next in a world."""
 
     def __init__(self, world: World, rng: Random) -> None:
@@ -60,7 +60,7 @@ class Drama:
             self.read: 0.3,
             self.settle: plan.consumes,
             self.come_or_go: 0.15,
-            self.work: 4 * plan.lanes,
+            self.work: 4 * plan.workers,
             self.pass_time: 0.6,
             self.write_log: 0.5 if plan.logs else 0.0,
             self.read_log: 0.2 if plan.logs else 0.0,
@@ -193,7 +193,7 @@ class Drama:
 
     def work(self) -> None:
         loop = self.world.loop
-        self.rng.choice(loop.lanes).step(idle=self.rng.random() < 0.3)
+        self.rng.choice(loop.workers).step(idle=self.rng.random() < 0.3)
         loop.finish_pass()
 
     def pass_time(self) -> None:
@@ -329,15 +329,15 @@ def play(
 ) -> World:
     """One seed, from its beginning to its end. Raises Broken, which says the seed."""
     rng = Random(seed)
-    with scratch() as folder, Ear() as ear:
+    with scratch() as folder, LogCapture() as ear:
         plan = draw(rng, steps)
         world = world_class(plan, rng, folder, ear)
         world.is_loud = is_loud
         try:
-            Drama(world, rng).play()
+            Scenario(world, rng).play()
             world.listen()
         except BaseException as exc:
-            exc.add_note(f"seed {seed}: python -m tests.sim.drama {seed} {steps}")
+            exc.add_note(f"seed {seed}: python -m tests.sim.scenario {seed} {steps}")
             raise
         finally:
             world.disk.end_process()

@@ -1,4 +1,4 @@
-"""What the workload has done so far, and the data of its messages."""
+"""The history of the workload so far, and the data of its messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FENCE = b"fence|"
 FILLER_BYTES = (0, 60, 200, 700, 3000)
 
 
-class Book:
+class History:
     """The history of a run, and per channel the messages that are kept and not acked."""
 
     def __init__(self, seed: int) -> None:

@@ -15,7 +15,7 @@ from millpond.actors.store.subscribers import (
     SubscriberTable,
     SubscriberTouched,
 )
-from tests.sim.levels import View, Write
+from tests.sim.durability_levels import View, Write
 
 HasAcked = Callable[[bytes, int], bool]
 """Did anybody with this identity ever say that it has the message?"""
@@ -30,7 +30,7 @@ class Subscribed:
     until: float
 
 
-class MemberFacts:
+class SubscriberFacts:
     """Everything that was ever written of members, as of now."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How safe a write is, and what who looks at a partition may expect of it."""
+"""Durability levels: how safe a write is, and what a reader of a partition may expect of it."""
 
 from __future__ import annotations
 

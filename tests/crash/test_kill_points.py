@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.marking import DIED
+from tests.crash.kill_points import DIED
 from tests.crash.plan import INSIDE, OUTSIDE_EVERY, Death, Phase, ends
 from tests.node.processes import LIMIT_S, ROOT
 
@@ -19,11 +19,11 @@ PROGRAM = """
 import sqlite3, sys
 from pathlib import Path
 from millpond.actors.store.filesystem import OsDisk
-from tests.crash.marking import MarkingDisk, Trap
+from tests.crash.kill_points import MarkingDisk, KillPoint
 from tests.crash.plan import Death
 folder = Path(sys.argv[1])
 sqlite3.connect(folder / "partitions" / "p").execute("CREATE TABLE t (n)").connection.close()
-disk = MarkingDisk(OsDisk(), Trap(folder, Death.parse(sys.argv[2])))
+disk = MarkingDisk(OsDisk(), KillPoint(folder, Death.parse(sys.argv[2])))
 file = disk.create(folder / "journal" / "1", 64)
 for at in range(3):
     file.write(b"0123456789", at * 10)

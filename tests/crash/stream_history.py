@@ -1,4 +1,4 @@
-"""What the judge knows of one stream: which records must be there, which may be, and which not."""
+"""The history of one stream: records that must be there, that may be, and that must not."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Look:
     last: Place | None = None
 
 
-class Logbook:
+class StreamHistory:
     """Takes the events of one stream, numbered as they came."""
 
     def __init__(self, stream: str) -> None:
