@@ -54,8 +54,8 @@ class Prompting:
         self.host = pond.host
         self.apis = apis
         guard = partial(contain, "request/http")
-        shelter = partial(contain_call, "request/http")
-        self.application = Application(pond.host, apis, guard, limits, shelter)
+        call_guard = partial(contain_call, "request/http")
+        self.application = Application(pond.host, apis, guard, limits, call_guard)
         self.server = HttpServer(
             self.application,
             ServerSettings(),

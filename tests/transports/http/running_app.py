@@ -50,8 +50,8 @@ class Served:
         self.host = node.services
         self.access: AccessPolicy = node._access
         guard = partial(contain, "request/http")
-        shelter = partial(contain_call, "request/http")
-        self.application = Application(self.host, apis, guard, limits, shelter)
+        call_guard = partial(contain_call, "request/http")
+        self.application = Application(self.host, apis, guard, limits, call_guard)
         self.handle_directly = self.application.handle_directly
 
     async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]

@@ -15,8 +15,8 @@ from millpond.transports.http.s2.auto_create import (
     is_unknown,
     stream_not_found,
 )
-from millpond.transports.http.s2.codecs import json as json_form
-from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import json as json_codec
+from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.compression import write_body
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
@@ -76,10 +76,10 @@ def _direct_response(
 def _decode(context: S2Context, target: Target, data: bytes) -> tuple[AppendInput, int]:
     """The records of a body, and their metered bytes. Raises S2Error."""
     kind = context.header(b"content-type")
-    if protobuf_form.is_protobuf(kind):
-        given = protobuf_form.decode_input(data)
+    if protobuf_codec.is_protobuf(kind):
+        given = protobuf_codec.decode_input(data)
     elif is_json(kind):
-        given = json_form.decode_input(data, json_form.format_of(context.header(b"s2-format")))
+        given = json_codec.decode_input(data, json_codec.format_of(context.header(b"s2-format")))
     else:
         raise bad_json("content-type: application/json or application/protobuf")
     size = check_append(given)
@@ -128,9 +128,9 @@ def ack_of(appended: m.Appended) -> AppendAck:
 def _response(context: S2Context, target: Target, size: int, appended: m.Appended) -> Response:
     context.usage.of(target.basin).appended_bytes += size
     ack = ack_of(appended)
-    if protobuf_form.is_protobuf(context.header(b"accept")):
-        return compressed(context, protobuf_form.MEDIA_TYPE, protobuf_form.encode_ack(ack))
-    return compressed(context, json_form.MEDIA_TYPE, json_form.encode_ack(ack))
+    if protobuf_codec.is_protobuf(context.header(b"accept")):
+        return compressed(context, protobuf_codec.MEDIA_TYPE, protobuf_codec.encode_ack(ack))
+    return compressed(context, json_codec.MEDIA_TYPE, json_codec.encode_ack(ack))
 
 
 def compressed(context: S2Context, kind: bytes, body: bytes) -> Response:

@@ -18,7 +18,7 @@ from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.s2.append import ack_of, require_commands
 from millpond.transports.http.s2.auto_create import describe_or_make, failure
-from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.tokens import Operation
@@ -206,7 +206,7 @@ class _Session:
         if self._work > WORK_BYTES:
             self._work = 0
             await anyio.lowlevel.checkpoint()
-        given = protobuf_form.decode_input(message, ErrorCode.BAD_FRAME)
+        given = protobuf_codec.decode_input(message, ErrorCode.BAD_FRAME)
         size = check_append(given)
         require_commands(self._context, self._target, given)
         while self._is_full(size) and not self._is_over:
@@ -306,7 +306,7 @@ class _Session:
         return b"".join(pieces)
 
     def _ack(self, appended: m.Appended) -> bytes:
-        body = protobuf_form.encode_ack(ack_of(appended))
+        body = protobuf_codec.encode_ack(ack_of(appended))
         advises = self._context.request.active.is_draining
         return frames.encode((body,), advises_reconnect=advises)
 

@@ -16,7 +16,7 @@ from millpond.actors.streams.names import BASINS
 from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.s2.auto_create import TRIES
-from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs import info as info_codec
 from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     StorageClass,
@@ -56,7 +56,7 @@ _JSON = (b"content-type", b"application/json")
 async def list_basins(context: S2Context) -> Response:
     """GET /v1/basins: the basins that this client may see."""
     context.require(Operation.LIST_BASINS)
-    query = info_form.read_list_query(context.request.query)
+    query = info_codec.read_list_query(context.request.query)
     rows = [
         _info(name, row, is_removed=is_removed)
         for name, row, is_removed in context.services.basins.all()
@@ -65,14 +65,14 @@ async def list_basins(context: S2Context) -> Response:
         and name.decode() > query.start_after
     ]
     has_more = len(rows) > query.limit
-    body = info_form.encode_basins(rows[: query.limit], has_more=has_more)
+    body = info_codec.encode_basins(rows[: query.limit], has_more=has_more)
     return Response(200, (_JSON,), body)
 
 
-def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_form.BasinInfo:
+def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_codec.BasinInfo:
     deleted_ms = row.removed_ms or row.created_ms if is_removed else None
     location = decode_basin_metadata(row.metadata).location
-    return info_form.BasinInfo(name.decode(), row.created_ms, deleted_ms, location or LOCATION)
+    return info_codec.BasinInfo(name.decode(), row.created_ms, deleted_ms, location or LOCATION)
 
 
 async def post_basin(context: S2Context) -> Response:
@@ -90,7 +90,7 @@ async def post_basin(context: S2Context) -> Response:
     if not is_new and (not key or decode_basin_metadata(row.metadata).creation != key):
         text = f"the basin {wanted.basin!r} exists already"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
-    body = info_form.encode_basin(_info(name, row))
+    body = info_codec.encode_basin(_info(name, row))
     return Response(201, (_JSON, provisioned(is_new, is_new)), body)
 
 
@@ -131,7 +131,7 @@ async def put_basin(context: S2Context, name: bytes) -> Response:
         raise CodedError(
             ErrorCode.TRANSACTION_CONFLICT, "the basin was created and deleted concurrently; retry"
         )
-    body = info_form.encode_basin(_info(name, context.require_basin(name)))
+    body = info_codec.encode_basin(_info(name, context.require_basin(name)))
     status = 201 if is_new else 200
     return Response(status, (_JSON, provisioned(is_new, is_changed)), body)
 

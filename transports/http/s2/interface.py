@@ -41,7 +41,7 @@ class BasinNames(Protocol):
 
 
 class TokenRow(Protocol):
-    """An access token as the catalogue has it. `metadata` are ours (`token_form.write_kept`)."""
+    """An access token as the catalogue has it. `metadata` are ours (`token_codec.write_kept`)."""
 
     @property
     def metadata(self) -> bytes: ...

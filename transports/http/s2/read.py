@@ -9,8 +9,8 @@ from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.append import compressed
 from millpond.transports.http.s2.auto_create import describe_or_make, failure
-from millpond.transports.http.s2.codecs import json as json_form
-from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import json as json_codec
+from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import StreamPosition
@@ -24,8 +24,8 @@ async def tail(context: S2Context, target: Target) -> Response:
     context.require(Operation.CHECK_TAIL, target)
     with context.cell_client() as cells:
         found = await describe_or_make(context, cells, target)
-    body = json_form.encode_tail(tail_of(found))
-    return Response(200, ((b"content-type", json_form.MEDIA_TYPE),), body)
+    body = json_codec.encode_tail(tail_of(found))
+    return Response(200, ((b"content-type", json_codec.MEDIA_TYPE),), body)
 
 
 def tail_of(found: m.StreamDescription) -> StreamPosition:
@@ -37,7 +37,7 @@ async def read(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}/records, answered with one batch."""
     context.require(Operation.READ, target)
     query = read_query(context.request.query)
-    form = json_form.format_of(context.header(b"s2-format"))
+    form = json_codec.format_of(context.header(b"s2-format"))
 
     async def run() -> RecordBatch:
         with context.cell_client() as cells:
@@ -101,7 +101,7 @@ async def records_from(
             raise AssertionError(f"{reply} answers no read")
 
 
-def _response(context: S2Context, batch: RecordBatch, form: json_form.Format) -> Response:
-    if protobuf_form.is_protobuf(context.header(b"accept")):
-        return compressed(context, protobuf_form.MEDIA_TYPE, protobuf_form.encode_batch(batch))
-    return compressed(context, json_form.MEDIA_TYPE, json_form.encode_batch(batch, form))
+def _response(context: S2Context, batch: RecordBatch, form: json_codec.Format) -> Response:
+    if protobuf_codec.is_protobuf(context.header(b"accept")):
+        return compressed(context, protobuf_codec.MEDIA_TYPE, protobuf_codec.encode_batch(batch))
+    return compressed(context, json_codec.MEDIA_TYPE, json_codec.encode_batch(batch, form))

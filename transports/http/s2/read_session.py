@@ -12,8 +12,8 @@ from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.s2.auto_create import describe_or_make
-from millpond.transports.http.s2.codecs import columns as columns_form
-from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import columns as columns_codec
+from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs import sse as events
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
@@ -60,10 +60,10 @@ class S2sEncoder:
         self._compression = compression
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
-        return frames.encode(protobuf_form.batch_pieces(batch), self._compression)
+        return frames.encode(protobuf_codec.batch_pieces(batch), self._compression)
 
     def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
-        pieces = protobuf_form.batch_pieces(RecordBatch(tail=tail))
+        pieces = protobuf_codec.batch_pieces(RecordBatch(tail=tail))
         return frames.encode(pieces, advises_reconnect=is_last)
 
     def error(self, error: S2Error) -> bytes:
@@ -76,10 +76,10 @@ class S2sEncoder:
 class ColumnEncoder(S2sEncoder):
     """Frames with the records by columns; a heartbeat has none."""
 
-    headers = ((b"content-type", columns_form.MEDIA_TYPE), NO_CACHE)
+    headers = ((b"content-type", columns_codec.MEDIA_TYPE), NO_CACHE)
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
-        pieces = list(chain.from_iterable(map(columns_form.block, batch.spans)))
+        pieces = list(chain.from_iterable(map(columns_codec.block, batch.spans)))
         return frames.encode(pieces, self._compression)
 
     def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
@@ -114,8 +114,8 @@ async def read_frames(context: S2Context, target: Target) -> None:
         read_query(context.request.query),
         accepted(context.header(b"accept-encoding")),
     )
-    if context.header(b"accept") == columns_form.MEDIA_TYPE.decode():
-        budget = query.session_budget(columns_form.RECORDS_MAX)
+    if context.header(b"accept") == columns_codec.MEDIA_TYPE.decode():
+        budget = query.session_budget(columns_codec.RECORDS_MAX)
         await _serve(context, target, query, ColumnEncoder(compression), budget)
     else:
         await _serve(context, target, query, S2sEncoder(compression))

@@ -17,7 +17,7 @@ from millpond.transports.http.s2.auto_create import (
     failure,
     make,
 )
-from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs import info as info_codec
 from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     StreamConfig,
@@ -56,7 +56,7 @@ async def list_streams(context: S2Context) -> Response:
     context.require(Operation.LIST_STREAMS, basin)
     if context.sees_basin(basin):
         context.require_basin(basin)  # to others it is the same as one without streams
-    query = info_form.read_list_query(context.request.query)
+    query = info_codec.read_list_query(context.request.query)
     prefix, after = (
         each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
     )
@@ -68,7 +68,7 @@ async def list_streams(context: S2Context) -> Response:
             found = await cells.request(target.cell, m.Describe)
             if isinstance(found, m.StreamDescription):  # it may have gone since
                 infos.append(_info(target, found))
-    return Response(200, (_JSON,), info_form.encode_streams(infos, has_more=has_more))
+    return Response(200, (_JSON,), info_codec.encode_streams(infos, has_more=has_more))
 
 
 def _page(
@@ -92,11 +92,11 @@ def _rights_in(context: S2Context, basin: bytes, name: bytes) -> Rights | None:
     return context.rights_listed(context.target_in(basin, name))
 
 
-def _info(target: Target, found: m.StreamDescription) -> info_form.StreamInfo:
+def _info(target: Target, found: m.StreamDescription) -> info_codec.StreamInfo:
     cipher = stream_metadata(found.settings).cipher
     shown = None if cipher is None else cipher.value
     name = target.shown.decode("utf-8", "replace")
-    return info_form.StreamInfo(name, found.info.created_ms, None, shown)
+    return info_codec.StreamInfo(name, found.info.created_ms, None, shown)
 
 
 async def post_stream(context: S2Context) -> Response:
@@ -114,7 +114,7 @@ async def post_stream(context: S2Context) -> Response:
     if not is_new and (not key or stream_metadata(found.settings).creation != key):
         text = f"the stream {wanted.stream!r} exists already"
         raise CodedError(ErrorCode.RESOURCE_ALREADY_EXISTS, text)
-    body = info_form.encode_stream(_info(target, found))
+    body = info_codec.encode_stream(_info(target, found))
     return Response(201, (_JSON, provisioned(is_new, is_new)), body)
 
 
@@ -155,7 +155,7 @@ async def put_stream(context: S2Context, target: Target) -> Response:
                 "the stream was created and deleted concurrently; retry",
             )
         found = await describe(context, cells, target)
-    body = info_form.encode_stream(_info(target, found))
+    body = info_codec.encode_stream(_info(target, found))
     status = 201 if is_new else 200
     return Response(status, (_JSON, provisioned(is_new, is_changed)), body)
 

@@ -10,7 +10,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOKENS
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.authorization import authorization_of, check_authorization
-from millpond.transports.http.s2.codecs import info as info_form
+from millpond.transports.http.s2.codecs import info as info_codec
 from millpond.transports.http.s2.codecs.tokens import (
     Operation,
     decode_stored_token,
@@ -31,7 +31,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 async def list_tokens(context: S2Context) -> Response:
     """GET /v1/access-tokens: their ids and scopes; nobody has the tokens themselves."""
     context.require(Operation.LIST_ACCESS_TOKENS)
-    query = info_form.read_list_query(context.request.query)
+    query = info_codec.read_list_query(context.request.query)
     prefix, after = (
         each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
     )

@@ -13,7 +13,7 @@ from millpond.actors.streams.names import StagedPart, staged_cell
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.append import BODY_BYTES_MAX
 from millpond.transports.http.s2.auto_create import describe
-from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of, invalid
 from millpond.transports.http.s2.model import AppendInput, check_append
@@ -32,7 +32,7 @@ async def stage(
 ) -> int:
     """Add the rows of the body to a part, once; how many it has then. Raises S2Error."""
     at = _at(context)
-    given = protobuf_form.decode_input(await context.body(BODY_BYTES_MAX))
+    given = protobuf_codec.decode_input(await context.body(BODY_BYTES_MAX))
     size = check_append(given)
     if any(not name for pairs in given.headers or () for name, _ in pairs):
         raise invalid("a batch cannot contain command records")

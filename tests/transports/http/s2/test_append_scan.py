@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import append_scan as scan
-from millpond.transports.http.s2.codecs import json as json_form
-from millpond.transports.http.s2.codecs import protobuf as protobuf_form
+from millpond.transports.http.s2.codecs import json as json_codec
+from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
 from millpond.transports.http.s2.errors import CodedError
@@ -53,7 +53,7 @@ def test_as_many_as_an_append_may_have(body: bytes) -> None:
     assert refused(record * RECORDS_MAX) is None
     assert "records" in (refused(record * (RECORDS_MAX + 1)) or "")
     most = field(TINY * HEADERS_MAX)
-    assert check_append(protobuf_form.decode_input(most)) == 8 + 3 * HEADERS_MAX
+    assert check_append(protobuf_codec.decode_input(most)) == 8 + 3 * HEADERS_MAX
     assert "headers" in (refused(field(TINY * (HEADERS_MAX + 1))) or "")
     assert "headers" in (refused(most + field(TINY)) or "")
     assert "headers" in (refused(b"\x10\x05" + most + b"\x1a\x01x" + field(TINY)) or "")
@@ -62,7 +62,7 @@ def test_as_many_as_an_append_may_have(body: bytes) -> None:
 def test_bytes_in_a_body_are_no_headers() -> None:
     for body in (TINY * 200_000, b"\x0a\x00" * 500_000, b"\x12" * 2**20):
         data = append_message(body[: 2**20 - 8])
-        assert protobuf_form.decode_input(data).bodies == [body[: 2**20 - 8]]
+        assert protobuf_codec.decode_input(data).bodies == [body[: 2**20 - 8]]
 
 
 @given(st.binary(max_size=60), st.integers(0, 3))
@@ -90,12 +90,12 @@ def _json(headers: int, text: str = "x") -> bytes:
 def test_json_counts_what_is_outside_of_texts(text: str) -> None:
     many = text * 40_000
     data = json.dumps({"records": [{"body": many}] * 20}).encode()
-    found = json_form.decode_input(data, json_form.Format.RAW)
+    found = json_codec.decode_input(data, json_codec.Format.RAW)
     assert found.bodies == [many.encode()] * 20
-    found = json_form.decode_input(_json(HEADERS_MAX, text), json_form.Format.RAW)
+    found = json_codec.decode_input(_json(HEADERS_MAX, text), json_codec.Format.RAW)
     assert found.headers is not None and len(found.headers[0]) == HEADERS_MAX
     with pytest.raises(CodedError, match="headers"):
-        check_append(json_form.decode_input(_json(HEADERS_MAX + 1, text), json_form.Format.RAW))
+        check_append(json_codec.decode_input(_json(HEADERS_MAX + 1, text), json_codec.Format.RAW))
     with pytest.raises(CodedError, match="headers"):
         scan.check_json(_json(HEADERS_MAX * 2, text))
     with pytest.raises(CodedError, match="records"):
