@@ -102,7 +102,7 @@ class ChannelHarness:
         return self.join(name, push=False, **join)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; whatever is due happens when it is due."""
+        """Let time pass; cells are woken when they are due."""
         end = self.now + seconds
         for _ in range(TURNS_MAX):
             due = self.scheduler.timers.next_at
@@ -115,18 +115,18 @@ class ChannelHarness:
             raise AssertionError("the scheduler never comes to rest")
         self.now = end
 
-    def settle(self) -> None:
+    def run_due(self) -> None:
         self.advance(0)
 
     def after_send(self) -> None:
-        """Somebody said something: nobody else has to answer for it in a turn of their own."""
+        """A hook after each batch of a connection, for a harness with a store that commits late."""
 
     def post(self, message: CellMessage, name: bytes = NAME) -> None:
-        """What cells say to one another."""
+        """Send a message as another cell does."""
         self.scheduler.submit(name, Batch(None, [message]), self.now)
 
     def crash(self, name: bytes = NAME) -> None:
-        """Make a channel fail: no cell ever sends another one a Credit."""
+        """Make a channel crash: no cell ever sends another one a Credit."""
         self.post(Credit(1), name)
 
     def info(self, name: bytes = NAME) -> ChannelInfo:
@@ -135,12 +135,12 @@ class ChannelHarness:
         return channel.info
 
     def kept(self, name: bytes = NAME) -> list[bytes]:
-        """What the store has of a channel."""
+        """The data of the messages that the store has of a channel."""
         return [row.data for row in self.store.load(name).rows]
 
 
 class Peer:
-    """A connection in a channel, and what it says."""
+    """A connection to a channel, with its requests."""
 
     joined: Attached
 
@@ -157,14 +157,14 @@ class Peer:
         self.identity = identity
         self._key = port.number * 1_000_000
 
-    def say(self, *messages: CellMessage) -> None:
+    def send(self, *messages: CellMessage) -> None:
         """One read of the connection."""
         self.harness.scheduler.submit(self.name, Batch(self.port, list(messages)), self.harness.now)
         self.harness.after_send()
 
-    def ask(self, *messages: CellMessage) -> list[Reply]:
-        """What comes back besides pushes, which stay for `pushed`."""
-        self.say(*messages)
+    def request(self, *messages: CellMessage) -> list[Reply]:
+        """The replies without pushes, which stay for `pushed`."""
+        self.send(*messages)
         taken = self.port.take()
         self.port.written = [each for each in taken if isinstance(each, Msg)]
         return [each for each in taken if not isinstance(each, Msg)]
@@ -173,7 +173,7 @@ class Peer:
         if key is None:
             self._key += 1
             key = self._key
-        (reply,) = self.ask(Put(key, ttl, data))
+        (reply,) = self.request(Put(key, ttl, data))
         assert isinstance(reply, PutAck), reply
         return reply
 
@@ -184,26 +184,26 @@ class Peer:
         return [each.id for each in self.pushed()]
 
     def ack(self, *ids: int) -> None:
-        assert self.ask(*map(Ack, ids)) == []
+        assert self.request(*map(Ack, ids)) == []
 
     def nack(
         self, message_id: int, reason: NackReason = NackReason.LATER, ms: int | None = None
     ) -> None:
-        assert self.ask(Nack(message_id, reason, ms)) == []
+        assert self.request(Nack(message_id, reason, ms)) == []
 
     def touch(self, message_id: int, ms: int) -> Reply:
-        (reply,) = self.ask(Touch(message_id, ms))
+        (reply,) = self.request(Touch(message_id, ms))
         return reply
 
     def credit(self, count: int) -> None:
-        assert self.ask(Credit(count)) == []
+        assert self.request(Credit(count)) == []
 
     def get(self, message_id: int) -> Reply:
-        (reply,) = self.ask(Get(message_id))
+        (reply,) = self.request(Get(message_id))
         return reply
 
     def list(self, start: int = 0, end: int = 0, limit: int = 0) -> list[int]:
-        (reply,) = self.ask(List(limit, start, end))
+        (reply,) = self.request(List(limit, start, end))
         return reply.ids  # type: ignore[union-attr]
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Guests that say when they begin: what they lost before that was no attempt
+"""Consumers that report the start of their work: other losses are no attempts
 (docs/reference/wire-protocol.md, BEGUN)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def test_only_started_messages_count_when_the_connection_is_lost() -> None:
     producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     assert len(hand.pushed()) == 2
-    hand.say(AttemptStarted(first))
+    hand.send(AttemptStarted(first))
     hand.leave()
     again = {each.id: each.attempt for each in worker(harness).pushed()}
     assert again == {first: 2, second: 1}
@@ -32,7 +32,7 @@ def test_only_started_messages_count_when_the_lease_is_over() -> None:
     producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     hand.pushed()
-    hand.say(AttemptStarted(first))
+    hand.send(AttemptStarted(first))
     harness.advance(16)
     again = {each.id: each.attempt for each in hand.pushed()}
     assert again == {first: 2, second: 1}
@@ -43,7 +43,7 @@ def test_a_lease_that_was_prolonged_is_still_begun() -> None:
     producer, hand = harness.producer(), worker(harness)
     job = producer.put(b"1").id
     hand.pushed()
-    hand.say(AttemptStarted(job))
+    hand.send(AttemptStarted(job))
     hand.touch(job, 60_000)
     hand.leave()
     assert [each.attempt for each in worker(harness).pushed()] == [2]
@@ -54,9 +54,9 @@ def test_started_messages_count_one_attempt_and_others_none() -> None:
     producer, hand = harness.producer(), worker(harness)
     first, second = producer.put(b"1").id, producer.put(b"2").id
     hand.pushed()
-    hand.say(AttemptStarted(first))
+    hand.send(AttemptStarted(first))
     hand.leave()
-    harness.settle()
+    harness.run_due()
     assert len(dead_ids(producer)) == 1
     assert [each.id for each in worker(harness).pushed()] == [second]
 
@@ -70,7 +70,7 @@ def test_a_message_that_crashes_every_consumer_becomes_a_dead_letter() -> None:
         hand = worker(harness)
         shown += len(hand.pushed())
         hand.leave()
-        harness.settle()
+        harness.run_due()
         assert shown <= 2 * UNSTARTED_MAX
     assert shown == 2 * UNSTARTED_MAX
 
@@ -83,7 +83,7 @@ def test_losses_count_only_in_a_row() -> None:
         worker(harness).leave()
     hand = worker(harness)
     hand.pushed()
-    hand.say(AttemptStarted(job))
+    hand.send(AttemptStarted(job))
     hand.leave()
     for _ in range(UNSTARTED_MAX - 1):
         worker(harness).leave()
@@ -97,7 +97,7 @@ def test_without_the_extension_all_leases_count_as_started(begins: bool) -> None
     hand = harness.join(role=Role.WORKER, reports_start=begins)
     job = producer.put(b"1").id
     hand.pushed()
-    hand.say(AttemptStarted(job + 1))  # nobody's
+    hand.send(AttemptStarted(job + 1))  # nobody's
     hand.leave()
     expected = 1 if begins else 2
     assert [each.attempt for each in harness.join(role=Role.WORKER).pushed()] == [expected]

@@ -32,17 +32,17 @@ def test_a_message_that_is_pushed_and_acknowledged(settings: ChannelSettings) ->
     harness = ChannelHarness(settings)
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put()
-    producer.ask(Put(receipt.key, 3600, b"hi"))  # a retry is no other message
+    producer.request(Put(receipt.key, 3600, b"hi"))  # a retry is no other message
     consumer.ack(receipt.id)
-    consumer.ask(Ack(receipt.id), Ack(receipt.id))
+    consumer.request(Ack(receipt.id), Ack(receipt.id))
     assert changed(harness) == {"kept": 1, "pushes": 1, "acks": 1, "late_acks": 2}
 
 
 def test_a_batch_counts_each_of_its_messages() -> None:
     harness = ChannelHarness(queue(window=8))
     producer, worker = harness.producer(), harness.join(window=8)
-    producer.say(*(Put(key, 3600, b"x") for key in range(5)))
-    worker.say(*map(Ack, worker.pushed_ids()))
+    producer.send(*(Put(key, 3600, b"x") for key in range(5)))
+    worker.send(*map(Ack, worker.pushed_ids()))
     assert changed(harness) == {"kept": 5, "pushes": 5, "acks": 5}
 
 
@@ -51,7 +51,7 @@ def test_redeliveries_are_counted() -> None:
     producer, worker = harness.producer(), harness.join()
     receipt = producer.put(ttl=36_000)
     worker.nack(receipt.id, NackReason.LATER, 0)
-    harness.settle()
+    harness.run_due()
     assert changed(harness) == {"kept": 1, "pushes": 2, "redeliveries": 1, "nacks": 1}
     harness.advance(60)  # nobody acknowledges it: it comes back, and is handed out again
     counted = changed(harness)
@@ -82,10 +82,10 @@ def test_a_rejected_message_is_a_dead_letter_which_is_kept(is_job: bool) -> None
     receipt = producer.put()
     worker.pushed()
     if is_job:
-        worker.ask(RejectJob(1, receipt.id, "bad"))
+        worker.request(RejectJob(1, receipt.id, "bad"))
     else:
         worker.nack(receipt.id, NackReason.REJECT)
-    harness.settle()
+    harness.run_due()
     assert changed(harness) == {"kept": 2, "pushes": 1, "nacks": 1, "dead_letters": 1}
 
 

@@ -28,7 +28,7 @@ def reject(harness: ChannelHarness, data: bytes = b"bad") -> int:
     worker.nack(receipt.id, NackReason.REJECT)
     for each in (worker, producer):
         each.leave()
-    harness.settle()
+    harness.run_due()
     return receipt.id
 
 
@@ -40,7 +40,7 @@ def dead_letters(harness: ChannelHarness) -> list[tuple[bytes, int]]:
 def test_ps_14_a_dead_letter_is_read_like_any_message_and_has_its_own_id() -> None:
     harness = ChannelHarness(queue())
     old = reject(harness)
-    harness.settle()
+    harness.run_due()
     reader = harness.join(DEAD)
     (dead_letter,) = reader.pushed()
     assert dead_letter.data == b"bad" and dead_letter.id > old
@@ -106,7 +106,7 @@ def test_a_crash_of_the_channel_on_the_way_leaves_one_dead_letter() -> None:
         harness.advance(60)
         for each in worker.pushed():
             worker.nack(each.id, NackReason.REJECT)
-    harness.settle()
+    harness.run_due()
     assert dead_letters(harness) == [(b"bad", old)] and harness.kept() == []
 
 
@@ -132,7 +132,7 @@ def test_a_rejected_dead_letter_is_removed() -> None:
     reader = harness.join(DEAD)
     (dead_letter,) = reader.pushed()
     reader.nack(dead_letter.id, NackReason.REJECT)
-    harness.settle()
+    harness.run_due()
     assert harness.kept(DEAD) == [] and list(harness.store._partitions) == [NAME, DEAD]
 
 
@@ -144,7 +144,7 @@ def test_a_lost_connection_uses_up_the_last_attempt() -> None:
         worker = harness.join()
         assert [each.attempt for each in worker.pushed()] == [attempt]
         worker.leave()
-    harness.settle()
+    harness.run_due()
     assert dead_letters(harness) == [(b"hi", old)] and harness.kept() == []
     assert harness.join().pushed() == []
 
@@ -169,14 +169,14 @@ def test_cannot_decrypt_is_final_in_queue_mode() -> None:
     old = producer.put().id
     worker.pushed()
     worker.nack(old, NackReason.CANNOT_DECRYPT)
-    harness.settle()
+    harness.run_due()
     assert dead_letters(harness) == [(b"hi", old)]
 
 
 def test_a_letter_posted_twice_is_kept_once_even_after_it_was_acked() -> None:
     harness = ChannelHarness(queue())
     old = reject(harness)
-    harness.settle()
+    harness.run_due()
     again = DeadLetter(NAME, old, 1, "reject", b"bad")
     harness.post(again, DEAD)
     assert len(dead_letters(harness)) == 1
@@ -208,7 +208,7 @@ def test_ps_14_a_rejection_counts_before_the_dead_letter_is_kept() -> None:
     """The node may end before: the message comes again then, and for the next time."""
     harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
     worker, producer = harness.join(), harness.producer()
-    producer.say(Put(1, 3600, b"one"))
+    producer.send(Put(1, 3600, b"one"))
     store.commits[-1].finish(None)
     (message,) = worker.pushed()
     worker.nack(message.id, NackReason.REJECT)

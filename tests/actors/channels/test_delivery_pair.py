@@ -127,7 +127,7 @@ def test_a_slow_connection_is_pushed_nothing_until_it_is_writable() -> None:
     receipt = producer.put()
     assert slow.pushed() == [] and other.pushed_ids() == [receipt.id]
     slow.port.writable = True
-    slow.say(Writable())
+    slow.send(Writable())
     assert slow.pushed_ids() == [receipt.id]
 
 
@@ -150,7 +150,7 @@ def test_pushes_ascend_among_ready_messages() -> None:
     consumer.pushed()
     for each in (ids[2], ids[0]):
         consumer.nack(each, NackReason.LATER, 0)
-    harness.settle()
+    harness.run_due()
     # What came after them took the credit of the first two; the rest of it goes to the lowest.
     assert consumer.pushed_ids() == ids[4:6]
     consumer.ack(ids[1], ids[3])
@@ -218,7 +218,7 @@ def test_touch_without_a_lease_is_lease_lost(who: str) -> None:
         harness.now += 5
     touch = Touch(receipt.id + (who == "unknown"), 1000)
     asker.pushed()
-    assert asker.ask(touch) == [Failed(touch, Code.LEASE_LOST)]
+    assert asker.request(touch) == [Failed(touch, Code.LEASE_LOST)]
 
 
 @ALL_MODES
@@ -410,14 +410,14 @@ def test_a_second_join_of_a_connection_changes_nothing() -> None:
     producer, consumer = harness.producer(), harness.join(window=2)
     producer.put()
     consumer.pushed()
-    assert consumer.ask(Attach(window=9)) == [Attached(Mode.PAIR, 2)]
+    assert consumer.request(Attach(window=9)) == [Attached(Mode.PAIR, 2)]
     assert (harness.info().leased, harness.info().credit) == (1, 1)
 
 
 def test_ports_that_are_not_attached_may_put_and_read_but_get_no_leases() -> None:
     harness = ChannelHarness()
     stranger = type(harness.join())(harness, b"orders", harness.port())
-    (receipt,) = stranger.ask(Put(1, 60, b"hi"))
+    (receipt,) = stranger.request(Put(1, 60, b"hi"))
     assert stranger.list() == [receipt.id]
     stranger.nack(receipt.id)
     assert stranger.touch(receipt.id, 1) == Failed(Touch(receipt.id, 1), Code.LEASE_LOST)

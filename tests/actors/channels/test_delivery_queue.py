@@ -74,7 +74,7 @@ def test_pa_18_a_message_that_one_may_not_have_stays_for_the_others(
     worker = harness.join(window=8)
     assert worker.pushed_ids() == own
     worker.nack(own[1], NackReason.LATER, 0)
-    harness.settle()
+    harness.run_due()
     assert both.pushed() == [] and worker.pushed_ids() == [own[1]]
     worker.leave()
     assert harness.join().pushed_ids() == own

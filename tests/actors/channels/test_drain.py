@@ -66,11 +66,11 @@ def test_pa_36_a_channel_that_restarts_during_the_drain_pushes_nothing() -> None
 def test_pa_36_a_commit_that_fails_during_the_drain_leads_to_no_push() -> None:
     harness = ChannelHarness(store=(store := LateStore()))
     producer, consumer = harness.producer(), harness.join(window=1)
-    producer.say(*puts(2))
+    producer.send(*puts(2))
     store.commits[0].finish(None)
     (first,) = consumer.pushed()
     harness.scheduler.drain()
-    producer.say(*puts(1, key=3))
+    producer.send(*puts(1, key=3))
     store.commits[-1].finish(Fault.NOT_STORED)
     harness.advance(1)
     consumer.ack(first.id)

@@ -42,7 +42,7 @@ def test_ps_14_an_expired_message_is_a_dead_letter_with_its_reason(
     if reader is not None:
         assert reader.pushed_ids() == [receipt.id]
     harness.advance(5)
-    harness.settle()
+    harness.run_due()
     assert harness.kept() == [] and harness.info().leased == 0
     assert origins(harness) == [(b"late", Origin(receipt.id, 0, "expired"))]
     if reader is not None:

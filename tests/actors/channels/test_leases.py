@@ -30,7 +30,7 @@ class TestHangs:
     ) -> None:
         harness = ChannelHarness(settings, store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         harness.advance(60)
         finish(store)
         assert [(each.data, each.attempt) for each in worker.pushed()] == [(b"one", 1)]
@@ -44,7 +44,7 @@ class TestHangs:
     def test_ps_02_a_lease_begins_late_although_nothing_happened_meanwhile(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=10), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         harness.advance(7)
         finish(store)
         (message,) = worker.pushed()
@@ -57,8 +57,8 @@ class TestHangs:
     def test_a_silent_consumer_delays_no_other(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
-        producer.say()
+        producer.send(Put(1, 3600, b"one"))
+        producer.send()
         finish(store)
         assert [each.data for each in worker.pushed()] == [b"one"]
         assert harness.scheduler.counters.crashes == 0
@@ -66,7 +66,7 @@ class TestHangs:
     def test_ps_02_one_worker_gets_it_while_others_wait(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         workers, producer = [harness.join(), harness.join()], harness.producer()
-        producer.say(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
+        producer.send(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
         harness.advance(60)
         finish(store)
         pushed = [each for worker in workers for each in worker.pushed()]
@@ -75,7 +75,7 @@ class TestHangs:
     def test_p2p_14_a_message_that_expired_while_its_push_waited_is_not_pushed(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 5, b"short"), Put(2, 3600, b"long"))
+        producer.send(Put(1, 5, b"short"), Put(2, 3600, b"long"))
         harness.advance(60)
         finish(store)
         assert [each.data for each in worker.pushed()] == [b"long"]
@@ -86,7 +86,7 @@ class TestHangs:
             queue(ack_timeout_s=1, attempts_max=2), store=(store := LateStore())
         )
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         harness.advance(600)
         finish(store)
         (message,) = worker.pushed()
@@ -97,7 +97,7 @@ class TestHangs:
         """Its holder's lease ends as ever; who is next has it from when it leaves."""
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         first, second, producer = harness.join(), harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
         (holder, other) = (first, second) if first.port.written else (second, first)
         assert [each.attempt for each in holder.pushed()] == [1]
@@ -115,11 +115,11 @@ class TestHangs:
     ) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         first, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         first.leave()
         finish(store, fault)
         assert first.pushed() == []
-        harness.settle()
+        harness.run_due()
         second = harness.join()
         finish(store)
         assert [(each.data, each.attempt) for each in second.pushed()] == [(b"one", 1)]
@@ -127,7 +127,7 @@ class TestHangs:
     def test_an_ack_of_the_last_attempt_takes_the_next_one_out_of_the_line(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=4), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
         (message,) = worker.pushed()
         harness.advance(30)
@@ -143,11 +143,11 @@ class TestFailures:
     def test_ps_02_no_two_hold_a_message(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=30, window=1), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
         other = harness.join()
-        producer.say(Put(2, 3600, b"two"))
+        producer.send(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
         harness.advance(10)
         finish(store)
@@ -157,10 +157,10 @@ class TestFailures:
     def test_the_lease_ends_when_it_would_have(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=10, window=1), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
-        producer.say(Put(2, 3600, b"two"))
+        producer.send(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
         holder.port.take()
         heard: list[Msg] = []
@@ -174,12 +174,12 @@ class TestFailures:
     def test_its_holder_acks_it_or_gives_it_back(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
+        producer.send(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
         finish(store)
         one, two = holder.pushed()
-        producer.say(Put(3, 3600, b"three"))
+        producer.send(Put(3, 3600, b"three"))
         finish(store, Fault.NOT_STORED)
-        harness.settle()
+        harness.run_due()
         finish(store)
         holder.port.take()
         holder.ack(one.id)
@@ -192,9 +192,9 @@ class TestFailures:
     def test_a_push_lost_on_its_way_leaves_no_lease(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         worker, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store, Fault.NOT_STORED)
-        harness.settle()
+        harness.run_due()
         finish(store)
         # This store keeps what it refuses, as a disk may.
         assert [(each.data, each.attempt) for each in worker.pushed()] == [(b"one", 1)]
@@ -203,7 +203,7 @@ class TestFailures:
         """That it rests until then is kept; that this is over, is not."""
         harness = ChannelHarness(queue(ack_timeout_s=300, window=1), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
         holder.nack(message.id, NackReason.LATER, 1000)
@@ -211,15 +211,15 @@ class TestFailures:
         harness.advance(2)
         finish(store)
         assert [each.attempt for each in holder.pushed()] == [2]
-        producer.say(Put(2, 3600, b"two"))
+        producer.send(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
-        harness.settle()
+        harness.run_due()
         other = harness.join(window=8)
         harness.advance(60)
         finish(store)
         assert message.id not in other.pushed_ids()
         holder.leave()
-        harness.settle()
+        harness.run_due()
         finish(store)
         assert [(each.id, each.attempt) for each in other.pushed()] == [(message.id, 3)]
 
@@ -227,14 +227,14 @@ class TestFailures:
         """What was to be handed to it never left."""
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         producer = harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
-        producer.say(Put(2, 3600, b"two"))
+        producer.send(Put(2, 3600, b"two"))
         newcomer = harness.port()
         newcomer.on_send = lambda replies: harness.scheduler.detach(NAME, newcomer)
         harness.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=1e9), harness.now)
         finish(store, Fault.NOT_STORED)
-        harness.settle()
+        harness.run_due()
         worker = harness.join()
         finish(store)
         assert {each.attempt for each in worker.pushed()} == {1}
@@ -242,10 +242,10 @@ class TestFailures:
     def test_a_detached_worker_has_no_leases(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         finish(store)
         (message,) = holder.pushed()
-        producer.say(Put(2, 3600, b"two"))
+        producer.send(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
         holder.leave()
         other = harness.join()

@@ -63,7 +63,7 @@ def test_any_state_put_known_key_other_digest_is_refused(then) -> None:
     assert consumer.pushed_ids() == [receipt.id]
     then(harness, receipt, consumer)
     kept, put = harness.kept(), Put(7, 60, b"other")
-    assert producer.ask(put) == [Failed(put, Code.KEY_REUSED)]
+    assert producer.request(put) == [Failed(put, Code.KEY_REUSED)]
     assert harness.kept() == kept and consumer.pushed() == []
 
 
@@ -161,7 +161,7 @@ def test_leased_nack_later_is_ready_after_the_delay(ms) -> None:
     if ms:
         assert consumer.pushed() == []
     harness.advance(0.0005)
-    harness.settle()
+    harness.run_due()
     assert consumer.pushed() == [Msg(receipt.id, 2, b"hi")]
 
 
@@ -180,7 +180,7 @@ def test_leased_nack_reject_buries_in_queue_mode() -> None:
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put(b"hi")
     consumer.nack(receipt.id, NackReason.REJECT)
-    harness.settle()
+    harness.run_due()
     assert harness.kept() == [] and harness.kept(DEAD) == [b"hi"]
     (row,) = harness.store.load(DEAD).rows
     assert row.origin is not None and row.origin.reason == "reject"
@@ -192,7 +192,7 @@ def test_leased_nack_reject_ends_it_in_pair_mode() -> None:
     producer, consumer = harness.producer(), harness.join()
     receipt = producer.put(b"hi")
     consumer.nack(receipt.id, NackReason.REJECT)
-    harness.settle()
+    harness.run_due()
     assert harness.kept() == [] and harness.kept(DEAD) == []
 
 

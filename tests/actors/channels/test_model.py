@@ -114,23 +114,23 @@ class Life:
         if held:
             message_id, peer = self.dice.choice(held)
             reason = self.dice.choice((NackReason.LATER, NackReason.BUSY, NackReason.OTHER))
-            peer.ask(Nack(message_id, reason, self.dice.choice((None, 0, 1000, 60_000))))
+            peer.request(Nack(message_id, reason, self.dice.choice((None, 0, 1000, 60_000))))
             del self.held[message_id]
 
     def touch(self) -> None:
         peer, message_id = self.some_peer(), self.some_id()
-        peer.ask(Touch(message_id, ms := self.dice.randrange(100_000)))
+        peer.request(Touch(message_id, ms := self.dice.randrange(100_000)))
         if message_id in self.held and self.held[message_id][0] is peer:
             self.held[message_id] = (peer, self.harness.now + ms / 1000)
 
     def credit(self) -> None:
-        self.some_peer().ask(Credit(self.dice.randrange(3)))
+        self.some_peer().request(Credit(self.dice.randrange(3)))
 
     def clog(self) -> None:
         port = self.some_peer().port
         port.writable = not port.writable
         if port.writable:
-            self.some_peer().say(Writable())
+            self.some_peer().send(Writable())
 
     def join(self) -> None:
         if len(self.peers) < 5:
@@ -177,7 +177,7 @@ class Life:
             self.held[push.id] = (peer, self.harness.now)
 
     def check(self) -> None:
-        self.harness.settle()
+        self.harness.run_due()
         now = self.harness.now
         for peer in (*self.peers, self.watcher):
             self.collect(peer)
@@ -300,7 +300,7 @@ def test_a_queue_hands_a_message_to_the_next_only_after_the_last_lost_it() -> No
 def test_detach_and_put_in_one_batch_store_the_message() -> None:
     harness = ChannelHarness()
     peer = harness.join()
-    peer.say(Put(1, 60, b"last words"), Detach())
+    peer.send(Put(1, 60, b"last words"), Detach())
     assert harness.kept() == [b"last words"]
     assert [each.data for each in harness.join().pushed() if isinstance(each, Msg)] == [
         b"last words"

@@ -18,14 +18,14 @@ DAY = 86_400
 
 
 def refusal(peer, put: Put) -> Code:
-    (reply,) = peer.ask(put)
+    (reply,) = peer.request(put)
     assert isinstance(reply, Failed) and reply.request == put, reply
     return reply.code
 
 
 def test_p2p_06_08_a_receipt_has_key_ttl_and_an_ascending_id() -> None:
     producer = ChannelHarness().producer()
-    replies = producer.ask(*(Put(key, 60, b"hi") for key in (0, 1, 2**32 - 1)))
+    replies = producer.request(*(Put(key, 60, b"hi") for key in (0, 1, 2**32 - 1)))
     ids = [each.id for each in replies]
     assert replies == [PutAck(key, 60, i) for key, i in zip((0, 1, 2**32 - 1), ids, strict=True)]
     assert ids == sorted(set(ids)) and ids[0] > 0
@@ -139,7 +139,7 @@ def test_the_node_limits_the_keys_of_gone_messages() -> None:
 def test_p2p_20_pa_22_empty_data(policy: EmptyPolicy, kept: list[bytes]) -> None:
     harness = ChannelHarness(ChannelSettings(empty=policy))
     producer = harness.producer()
-    replies = producer.ask(Put(1, 60, b""))
+    replies = producer.request(Put(1, 60, b""))
     assert harness.kept() == kept
     match policy:
         case EmptyPolicy.IGNORE:
@@ -172,7 +172,7 @@ def test_pa_35_a_full_buffer_refuses_and_drops_nothing(quota, batched) -> None:
     harness = ChannelHarness(**quota)
     producer = harness.producer()
     puts = [Put(key, 60, bytes(10)) for key in range(5)]
-    replies = producer.ask(*puts) if batched else [producer.ask(each)[0] for each in puts]
+    replies = producer.request(*puts) if batched else [producer.request(each)[0] for each in puts]
     assert [type(each) for each in replies] == [PutAck] * 3 + [Failed] * 2
     assert {each.code for each in replies[3:]} == {Code.BUFFER_FULL}
     assert harness.store.usage.messages == 3
@@ -185,7 +185,7 @@ def test_pa_35_an_ack_makes_room_within_its_batch() -> None:
     harness = ChannelHarness(ChannelSettings(messages_max=1))
     producer = harness.producer()
     kept = producer.put()
-    assert isinstance(producer.ask(Ack(kept.id), Put(5, 60, b"hi"))[0], PutAck)
+    assert isinstance(producer.request(Ack(kept.id), Put(5, 60, b"hi"))[0], PutAck)
 
 
 def test_pa_35_expired_messages_make_room_even_before_a_sweep() -> None:
@@ -214,14 +214,14 @@ def test_pa_31_no_ids_left_is_a_refusal_and_nothing_is_kept() -> None:
     producer.put()
     harness.now -= 3600
     puts = [Put(key, 60, b"hi") for key in range(5000)]
-    codes = {type(each) for each in producer.ask(*puts[:500])}
+    codes = {type(each) for each in producer.request(*puts[:500])}
     assert codes == {PutAck}, "the last millisecond still has ids"
     for start in range(500, 5000, 500):
-        last = producer.ask(*puts[start : start + 500])[-1]
+        last = producer.request(*puts[start : start + 500])[-1]
     assert last == Failed(puts[-1], Code.IDS_EXHAUSTED)
     assert len(harness.kept()) == 4096
     harness.now += 3600.001
-    assert producer.ask(puts[-1])[0].id
+    assert producer.request(puts[-1])[0].id
 
 
 def test_p2p_22_channels_never_see_each_other() -> None:
@@ -250,12 +250,12 @@ def test_p2p_14_expired_messages_are_swept_in_slices_and_the_space_returns() -> 
     harness = ChannelHarness()
     producer, other = harness.producer(), harness.producer(b"other")
     for start in range(0, 9000, 500):
-        producer.ask(*(Put(key, 60, b"hi") for key in range(start, start + 500)))
+        producer.request(*(Put(key, 60, b"hi") for key in range(start, start + 500)))
     harness.now += 60
     harness.scheduler.turn(harness.now)
     assert 0 < harness.info().messages < 9000, "one turn takes one slice"
     other.put()
-    harness.settle()
+    harness.run_due()
     assert harness.info().messages == 0 and harness.store.usage.messages == 1
 
 
@@ -265,7 +265,7 @@ def test_the_same_seed_and_input_give_the_same_effects() -> None:
         peers = [harness.join(name) for name in (b"a", b"b", b"a", b"a")]
         for _ in range(300):
             peer = dice.choice(peers)
-            peer.say(Put(dice.randrange(99), dice.randrange(90), b"hi"), Get(1))
+            peer.send(Put(dice.randrange(99), dice.randrange(90), b"hi"), Get(1))
             if dice.random() < 0.3:
                 harness.advance(dice.random() * 20)
             said += [msgspec.json.encode(each.port.take(), enc_hook=str) for each in peers]

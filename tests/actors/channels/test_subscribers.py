@@ -20,7 +20,7 @@ BY_MODE = pytest.mark.parametrize(
 
 
 def refused(peer: Peer, put: Put) -> Code:
-    (reply,) = peer.ask(put)
+    (reply,) = peer.request(put)
     assert isinstance(reply, Failed)
     return reply.code
 
@@ -100,7 +100,7 @@ class TestKeys:
         harness = ChannelHarness()
         ann = harness.producer(identity=ANN)
         assert refused(ann, Put(1, 60, bytes(2**21))) is Code.DATA_TOO_LARGE
-        harness.settle()
+        harness.run_due()
         assert harness.store._partitions == {}
 
 

@@ -51,8 +51,8 @@ class Mill(ChannelHarness):
         )
 
     def after_send(self) -> None:
-        """Stream and channel say the rest to each other."""
-        self.settle()
+        """Let stream and channel exchange what is left."""
+        self.run_due()
 
     def _load(self, cell: bytes) -> Loading:
         if cell in self.loads:
@@ -75,15 +75,15 @@ class Mill(ChannelHarness):
         tee_harness._ports = self._ports
         return tee_harness
 
-    def ask(self, message: CellMessage, name: bytes = ALL) -> Any:
+    def request(self, message: CellMessage, name: bytes = ALL) -> Any:
         port = RecordingPort(10_000, self.now)
         self.scheduler.submit(stream_cell(name), Batch(port, [message]), self.now)
-        self.settle()
+        self.run_due()
         (reply,) = port.take()
         return reply
 
     def bodies(self, name: bytes = ALL) -> list[bytes]:
-        reply = self.ask(read_of(0), name)
+        reply = self.request(read_of(0), name)
         return bodies_of(reply) if isinstance(reply, m.Records) else []
 
     @property
@@ -171,7 +171,7 @@ class TestRefusals:
             producer.put(body)
         pushed = consumer.pushed_ids()
         consumer.ack(*pushed[:2], pushed[4])
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.kept() == [b"2", b"3", b"5"] and tee_harness.missed == 3
         tee_harness.limits = StreamLimits()
         tee_harness.scheduler.cells[CELL].behaviour = None
@@ -182,7 +182,7 @@ class TestRefusals:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         tee_harness = Mill()
-        tee_harness.ask(m.Create(0))
+        tee_harness.request(m.Create(0))
         tee_harness.limits = StreamLimits(bytes_max=0)
         tee_harness.scheduler.cells[CELL].behaviour = None
         put_all(tee_harness, numbered(4), ttl=86_400)
@@ -195,7 +195,7 @@ class TestRefusals:
         tee_harness = Mill()
         tee_harness.directory.sync_topics({ALL: 3}, {})
         put_all(tee_harness, numbered(2))
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.kept() == numbered(2)
         assert tee_harness.shared.counters.tee_refusals == 1
 
@@ -205,7 +205,7 @@ class TestRefusals:
         producer.put(b"gone")
         consumer.ack(*consumer.pushed_ids())
         put_all(tee_harness, [b"here"])
-        tee_harness.ask(m.Delete(0))
+        tee_harness.request(m.Delete(0))
         put_all(tee_harness, [b"new"])
         tee_harness.advance(RETRY_S_MAX)
         assert tee_harness.bodies() == [b"here", b"new"]
@@ -222,7 +222,7 @@ class TestWaiting:
             producer.put(body)
         pushed = consumer.pushed_ids()
         consumer.ack(*pushed[:4])
-        tee_harness.settle()
+        tee_harness.run_due()
         return tee_harness, pushed
 
     def test_a_node_that_dies_meanwhile_loses_nothing(self) -> None:
@@ -240,7 +240,7 @@ class TestWaiting:
     def test_the_store_hears_of_it_when_the_stream_has_it(self) -> None:
         tee_harness, _ = self._stuck()
         tee_harness.loads.pop(CELL).finish(tee_harness.store.log_snapshot(CELL))
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.kept() == [b"4"] and tee_harness.bodies() == numbered(5)
 
     def test_a_stream_that_cannot_be_read_is_not_waited_for_for_ever(self) -> None:
@@ -267,10 +267,10 @@ class TestWaiting:
         for body in numbered(10):
             producer.put(body)
             consumer.ack(*consumer.pushed_ids())
-        (refusal,) = producer.ask(Put(1, 3600, b"more"))
+        (refusal,) = producer.request(Put(1, 3600, b"more"))
         assert refusal.code.name == "BUFFER_FULL"
         tee_harness.loads.pop(CELL).finish(tee_harness.store.log_snapshot(CELL))
-        tee_harness.settle()
+        tee_harness.run_due()
         producer.put(b"10")
         assert tee_harness.bodies() == numbered(11)
 
@@ -280,7 +280,7 @@ class TestWaiting:
         tee_harness = tee_harness.again(settings=TEED)
         tee_harness.now += 60
         tee_harness.producer()
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.bodies() == numbered(3) and tee_harness.kept() == []
 
 
@@ -292,16 +292,16 @@ class TestCommits:
 
     def test_nothing_is_poured_before_it_is_kept(self) -> None:
         tee_harness, store = self._slow()
-        tee_harness.producer().say(Put(1, 3600, b"late"))
+        tee_harness.producer().send(Put(1, 3600, b"late"))
         assert not tee_harness.directory.is_created(ALL)
         store.finish()
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.directory.is_created(ALL)
 
     def test_a_message_that_is_not_stored_is_not_appended(self) -> None:
         tee_harness, store = self._slow()
         store.is_doomed = True
-        tee_harness.producer().say(Put(1, 3600, b"lost"))
+        tee_harness.producer().send(Put(1, 3600, b"lost"))
         store.finish(Fault.NOT_STORED)
         tee_harness.advance(RETRY_S_MAX)
         assert not tee_harness.directory.is_created(ALL)
@@ -309,11 +309,11 @@ class TestCommits:
     def test_messages_that_the_stream_could_not_store_come_again_once(self) -> None:
         tee_harness, store = self._slow()
         producer, consumer = tee_harness.producer(), tee_harness.join()
-        producer.say(Put(1, 3600, b"a"), Put(2, 3600, b"b"))
+        producer.send(Put(1, 3600, b"a"), Put(2, 3600, b"b"))
         store.is_doomed = True
         store.finish()  # the stream is told to append, which fails
-        consumer.say(*map(Ack, consumer.pushed_ids()))
-        tee_harness.settle()
+        consumer.send(*map(Ack, consumer.pushed_ids()))
+        tee_harness.run_due()
         assert tee_harness.kept() == [b"a", b"b"]
         store.is_doomed = store.is_slow = False
         store.finish(Fault.NOT_STORED)
@@ -335,15 +335,15 @@ class TestCommits:
         ids = [producer.put(body).id for body in numbered(4)]
         consumer.ack(*consumer.pushed_ids()[:2])
         store.is_doomed = store.is_slow = True
-        producer.say(Put(7, 3600, b"refused"))
+        producer.send(Put(7, 3600, b"refused"))
         consumer.ack(ids[2])  # behind it
-        consumer.say(Ack(ids[3]), Put(8, 3600, b"refused as well"))
+        consumer.send(Ack(ids[3]), Put(8, 3600, b"refused as well"))
         store.is_doomed = store.is_slow = False
         store.finish(Fault.NOT_STORED)
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.producer().list() == ids[3:]
         again = [each.id for each in consumer.port.take() if isinstance(each, Msg)]
         assert again == ids[3:]
         tee_harness.loads.pop(CELL).finish(tee_harness.store.log_snapshot(CELL))
-        tee_harness.settle()
+        tee_harness.run_due()
         assert tee_harness.bodies() == numbered(4) and tee_harness.kept() == [b"3"]

@@ -1,4 +1,4 @@
-"""A channel of jobs in a pond, and what its connections ask about them."""
+"""A channel of jobs in a harness, and requests of its connections."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def job_harness(**delivery: Any) -> ChannelHarness:
 def asked(peer: Peer, request: type[JobRequest], *fields: Any, **named: Any) -> Any:
     """The one answer to a request; pushes stay for `pushed`."""
     number = next(_numbers)
-    replies = peer.ask(request(number, *fields, **named))
+    replies = peer.request(request(number, *fields, **named))
     if not replies:  # it went on to the dead letters, and comes back in another turn
-        peer.harness.settle()
-        replies = peer.ask()
+        peer.harness.run_due()
+        replies = peer.request()
     (reply,) = replies
     if isinstance(reply, Failed):
         assert isinstance(reply.request, JobRequest) and reply.request.number == number

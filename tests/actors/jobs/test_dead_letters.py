@@ -111,7 +111,7 @@ def test_a_crash_before_the_dead_letter_is_let_go_of_does_not_double_the_job() -
     harness.store.write(DEAD, [dead_letter])  # as if its end had not been kept
     again = harness.restarted()
     producer = again.producer()
-    again.settle()
+    again.run_due()
     assert dead_ids(producer) == [], "the channel says again that it has it"
     assert len(again.kept()) == 1
 

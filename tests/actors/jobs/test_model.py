@@ -44,7 +44,7 @@ class Life:
         deeds += [self.give_back, self.hurry, self.cancel, self.retry_dead, self.purge, self.wait]
         deeds += [self.wait, self.restart, self.crash, self.leave]
         self.rng.choice(deeds)()
-        self.harness.settle()
+        self.harness.run_due()
         self.look()
 
     def look(self) -> None:

@@ -36,7 +36,7 @@ class TestVerdicts:
     def test_pa_28_pings_and_hang_ups_do_not_wait_for_the_disk(self) -> None:
         harness = ChannelHarness(pair(ack_timeout_s=300), store=(store := LateStore()))
         silent, producer = harness.join(keep_alive_s=20), harness.producer()
-        producer.say(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
+        producer.send(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
         heard: list[tuple[float, Reply]] = []
         for second in range(1, 41):
             harness.advance(1)
@@ -51,7 +51,7 @@ class TestVerdicts:
     def test_a_failed_commit_loses_no_ping(self) -> None:
         harness = ChannelHarness(store=(store := LateStore()))
         silent, producer = harness.join(keep_alive_s=20), harness.producer()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         harness.advance(20)
         store.commits[0].finish(Fault.NOT_STORED)
         assert silent.port.take() == [Probe()]
@@ -59,7 +59,7 @@ class TestVerdicts:
     def test_a_connection_is_not_pinged_before_it_is_attached(self) -> None:
         harness = ChannelHarness(store=(store := LateStore()))
         producer, newcomer = harness.producer(), harness.port()
-        producer.say(Put(1, 3600, b"one"))
+        producer.send(Put(1, 3600, b"one"))
         harness.scheduler.attach(NAME, newcomer, Attach(keep_alive_s=20), harness.now)
         harness.advance(25)
         assert newcomer.take() == []
