@@ -375,7 +375,9 @@ def entry(module: ModuleType, name: str) -> list[str]:
         return [*lines, f"The module [{thing.__name__}](#{thing.__name__.replace('.', '')}).", ""]
     if inspect.isroutine(thing):
         return [*lines, *code(called(name, thing)), *docstring(thing)]
-    return [*lines, *code(f"{name} = {plain(str(thing))}")]
+    # In double quotes, as the formatter has it, which reads blocks of Python in pages, too.
+    alias = plain(str(thing)).replace("'", '"')
+    return [*lines, *code(f"{name} = {alias}")]
 
 
 def called(name: str, thing: Any) -> str:
