@@ -100,7 +100,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     def rate(self, batch: int = 1) -> float:
         """Items a second, with so many in an operation."""
-        return round(self.count * batch / self.seconds, 1)
+        return round(self.count * batch / self.seconds, 1) if self.seconds else 0.0
 
 
 async def dial_all(
@@ -167,7 +167,7 @@ async def _measure(
     own_s, server_s = clocks.own_cpu() - own_s, server_cpu() - server_s
     p50_us, p99_us, max_us = run.latencies.percentiles_us(0.5, 0.99, 1.0)
     return Figures(
-        seconds=round(took_s, 3),
+        seconds=took_s,
         count=run.latencies.count,
         p50_us=p50_us,
         p99_us=p99_us,

@@ -76,7 +76,7 @@ async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) ->
         connections=load.connections,
         pipeline=load.pipeline,
         size=load.size,
-        seconds=figures.seconds,
+        seconds=round(figures.seconds, 3),
         count=figures.count,
         rate=figures.rate(),
         p50_us=figures.p50_us,

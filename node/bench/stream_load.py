@@ -107,7 +107,7 @@ async def measure_streams(
         pipeline=load.pipeline,
         batch=load.batch,
         size=load.size,
-        seconds=figures.seconds,
+        seconds=round(figures.seconds, 3),
         count=count,
         rate=figures.rate(load.batch),
         p50_us=figures.p50_us,
