@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import millpond
 
+ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("chat", "errors", "jobs", "state", "streams", "sync", "testing")
 
 
@@ -59,3 +61,15 @@ def test_the_blocking_clients_are_as_the_generator_writes_them() -> None:
     command = [sys.executable, str(script), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_entry_points_of_the_package_exist() -> None:
+    """The command, Spark's and pytest's: an installer writes them down without looking."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    points = [*project["scripts"].values()]
+    points += [each for group in project["entry-points"].values() for each in group.values()]
+    assert points
+    for point in points:
+        module, _, name = point.partition(":")
+        found = import_module(module)
+        assert not name or callable(getattr(found, name))
