@@ -1,1 +1,1 @@
-"""Rustlog."""
+"""The RustLog protocol: its codec, and the connection of a client."""

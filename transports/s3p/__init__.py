@@ -1,1 +1,1 @@
-"""S3p."""
+"""S3P v0.2.0: its parsers, commands, and the connection of a client."""

@@ -1,1 +1,3 @@
-"""Durable."""
+"""Durable Streams: their appends, producers and forks, as parts of a stream. Only the stream and the
+HTTP API import it.
+"""

@@ -1,1 +1,1 @@
-"""Drivers."""
+"""Drivers of `millpond bench`: one for each protocol that a load speaks."""

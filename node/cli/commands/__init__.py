@@ -1,1 +1,1 @@
-"""Commands of one module each."""
+"""Commands of `millpond` that need one module each."""

@@ -1,1 +1,1 @@
-"""Jobs."""
+"""Requests about jobs in P2P packets, and their answers."""
