@@ -1,1 +1,1 @@
-"""Codecs of S2: JSON, protobuf, S2S frames, server-sent events and columns. The S2 API imports them."""
+"""Codecs of S2: JSON, protobuf, S2S frames, server-sent events and columns."""
