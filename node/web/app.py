@@ -36,7 +36,7 @@ class WebServices:
     def open(
         self,
         access: AccessPolicy,
-        desk: PeerRequests,
+        peer_requests: PeerRequests,
         listeners: dict[str, str],
         on_revoked: Revoked,
     ) -> None:
@@ -48,8 +48,9 @@ class WebServices:
         access.sessions = self.login.rights
         self.login.on_revoked.append(on_revoked)
         is_secure = "ws" in self._config.tls_names
-        where = partial(listeners.get, "ws")
-        WebRequests(self.login, where, self._config.origins, is_secure=is_secure).register(desk)
+        address = partial(listeners.get, "ws")
+        requests = WebRequests(self.login, address, self._config.origins, is_secure=is_secure)
+        requests.register(peer_requests)
         if self._config.ws != OFF:
             self._site = chat_site(self.login)
 

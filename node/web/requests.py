@@ -53,10 +53,10 @@ class WebRequests:
         self._origins = origins
         self._scheme = "https" if is_secure else "http"
 
-    def register(self, desk: PeerRequests) -> None:
+    def register(self, peer_requests: PeerRequests) -> None:
         """Register the operations."""
-        desk.register(WebOperation.LINK, self._link)
-        desk.register(WebOperation.REVOKE, self._revoke)
+        peer_requests.register(WebOperation.LINK, self._link)
+        peer_requests.register(WebOperation.REVOKE, self._revoke)
 
     async def _link(self, body: bytes) -> bytes:
         read_body(body, Nothing)

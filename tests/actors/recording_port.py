@@ -10,9 +10,9 @@ from millpond.actors.messages import Msg, Reply
 class RecordingPort:
     """`sent` was handed over, `written` was flushed as well. `on_send` runs within the send."""
 
-    def __init__(self, number: int, heard_at: float = 0.0) -> None:
+    def __init__(self, number: int, received_at: float = 0.0) -> None:
         self.number = number
-        self.received_at = heard_at
+        self.received_at = received_at
         self.writable = True
         self.sent: list[Reply] = []
         self.written: list[Reply] = []

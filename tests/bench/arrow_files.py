@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.source import spark_schema
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -125,10 +125,10 @@ class FilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing hangs on it."""
 
 
-def into_files(pond: Pond, topic: str, folder: Path) -> str:
+def into_files(node: NodeProcess, topic: str, folder: Path) -> str:
     """The batches that our source gives of a topic as files, for the option `files`."""
     files = []
-    for each in batch_ranges(pond.options(subscribe=topic)):
+    for each in batch_ranges(node.options(subscribe=topic)):
         file = folder / f"{topic}-{each.partition}.arrow"
         found = read_range(each)
         first = next(found)

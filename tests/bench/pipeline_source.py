@@ -15,22 +15,24 @@ from typing import Any
 
 from millpond.pipeline.spark.session import build_session
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 
 
 def into_noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def measure(spark: Any, pond: Pond, folder: Path, size: int, count: int, rounds: int) -> None:
+def measure(
+    spark: Any, node: NodeProcess, folder: Path, size: int, count: int, rounds: int
+) -> None:
     """Two partitions with half of the rows each; prints a line for each source."""
     topic = f"bench-{size}"
     names = [f"{topic}/{i}" for i in range(2)]
-    pond.make(*names)
+    node.make(*names)
     for name in names:
-        pond.fill(name, [b"%0*d" % (size, i) for i in range(count // 2)])
-    ours = spark.read.format("millpond").options(address=pond.address, subscribe=topic).load()
-    files = into_files(pond, topic, folder)
+        node.fill(name, [b"%0*d" % (size, i) for i in range(count // 2)])
+    ours = spark.read.format("millpond").options(address=node.address, subscribe=topic).load()
+    files = into_files(node, topic, folder)
     theirs = spark.read.format("arrowfiles").option("files", files).load()
     parquet = str(folder / f"{topic}.parquet")
     theirs.write.parquet(parquet)
@@ -55,9 +57,9 @@ def main() -> None:
     args = parser.parse_args()
     spark = build_session("bench")
     spark.dataSource.register(ArrowFiles)
-    with TemporaryDirectory() as name, Pond(Path(name) / "pond") as pond:
-        measure(spark, pond, Path(name), 100, args.rows, args.rounds)
-        measure(spark, pond, Path(name), 1024, args.rows // 4, args.rounds)
+    with TemporaryDirectory() as name, NodeProcess(Path(name) / "pond") as node:
+        measure(spark, node, Path(name), 100, args.rows, args.rounds)
+        measure(spark, node, Path(name), 1024, args.rows // 4, args.rounds)
     spark.stop()
 
 

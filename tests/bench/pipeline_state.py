@@ -19,7 +19,7 @@ from millpond.pipeline.spark.session import build_session
 from millpond.pipeline.state.job import JobOptions, run_job
 from millpond.pipeline.state.table import Table
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 
 PER_BATCH = "1000000"
 _EVENT = (
@@ -60,13 +60,13 @@ def main() -> None:
     args = parser.parse_args()
     spark = build_session("bench")
     spark.dataSource.register(ArrowFiles)
-    with TemporaryDirectory() as name, Pond(Path(name) / "pond") as pond:
+    with TemporaryDirectory() as name, NodeProcess(Path(name) / "pond") as node:
         folder, numbers = Path(name), counter()
         for i in range(2):
-            pond.make(f"state/{i}")
-            pond.fill(f"state/{i}", events(i, args.events // 2, args.keys // 2))
-        source = {"address": pond.address, "subscribe": "state", "maxOffsetsPerTrigger": PER_BATCH}
-        files = {"files": into_files(pond, "state", folder)}
+            node.make(f"state/{i}")
+            node.fill(f"state/{i}", events(i, args.events // 2, args.keys // 2))
+        source = {"address": node.address, "subscribe": "state", "maxOffsetsPerTrigger": PER_BATCH}
+        files = {"files": into_files(node, "state", folder)}
         run = partial(materialize, spark, folder, numbers)
         found = best_of(
             {"millpond": partial(run, source), "arrow file": partial(run, files)}, args.rounds

@@ -135,7 +135,7 @@ class RecordedConnection:
     def say(self, *packets: bytes) -> None:
         self.feed(p.framed(*packets))
 
-    def heard(self) -> list[bytes]:
+    def take_packets(self) -> list[bytes]:
         """The packets that were written since the last look."""
         data = bytes(self.wire.written)
         self.wire.written.clear()
@@ -143,7 +143,7 @@ class RecordedConnection:
 
     def ask(self, *packets: bytes) -> list[bytes]:
         self.say(*packets)
-        return self.heard()
+        return self.take_packets()
 
     def read(self) -> None:
         """The other end takes everything that waits."""

@@ -327,10 +327,11 @@ async def test_p2p_26_a_handshake_settles_the_version(serve: Serve) -> None:
 
 async def test_p2p_26_other_types_work_once_they_were_negotiated(serve: Serve) -> None:
     async with serve() as server:
-        silent, heard = await server.hello(), await server.hello(tags={p.EXTENSIONS: b"\x86\x87"})
+        silent = await server.hello()
+        received = await server.hello(tags={p.EXTENSIONS: b"\x86\x87"})
         await silent.send(p.touch(1, 1000))
         await silent.quiet()
-        assert await heard.ask(p.touch(1, 1000)) == p.nack(0x86, 0x28, p.u64(1))
+        assert await received.ask(p.touch(1, 1000)) == p.nack(0x86, 0x28, p.u64(1))
 
 
 async def test_p2p_27_channels_come_into_being_on_demand(serve: Serve) -> None:

@@ -93,8 +93,8 @@ def test_any_split_of_a_dialogue_has_the_same_outcome(places, over) -> None:  # 
                 line.feed(chunk)
         assert line.wire.closed
         # The message that is acked soon is pushed or not, as the cuts have it.
-        pushes = [each[9:] for each in reader.heard() if each[9:] != b"first"]
-        outcomes.append((_by_type(line.heard()), pushes, reader.ask(p.list_())))
+        pushes = [each[9:] for each in reader.take_packets() if each[9:] != b"first"]
+        outcomes.append((_by_type(line.take_packets()), pushes, reader.ask(p.list_())))
     assert outcomes[0] == outcomes[1]
     answers, pushes, listed = outcomes[0]
     assert sum(map(len, answers.values())) == 14

@@ -64,7 +64,7 @@ class Writer:
                 await anyio.sleep(SAID_S)
 
 
-async def heard(me: ChatProcess, other: ChatProcess) -> list[str]:
+async def received(me: ChatProcess, other: ChatProcess) -> list[str]:
     async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
         asking = ChatClient(channel)
         page = await asking.history(await asking.chat_with(other.name), 0)
@@ -97,8 +97,8 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
 
         for me, other, accepted in ((bob, alice, alices.accepted), (alice, bob, bobs.accepted)):
             with anyio.move_on_after(SETTLED_S):
-                while len(await heard(me, other)) < len(accepted):
+                while len(await received(me, other)) < len(accepted):
                     await anyio.lowlevel.checkpoint()
-        assert await heard(bob, alice) == alices.accepted
-        assert await heard(alice, bob) == bobs.accepted
+        assert await received(bob, alice) == alices.accepted
+        assert await received(alice, bob) == bobs.accepted
         assert len(alices.accepted) > KILLS and len(bobs.accepted) > KILLS

@@ -137,7 +137,7 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
 
 def check_members(queue: reader.Queue, roster: SubscriberTable) -> None:
     assert queue.members == {
-        number: (each.identity, each.until, each.since) for number, each in roster.members.items()
+        number: (each.identity, each.until, each.since) for number, each in roster.by_number.items()
     }
     assert queue.floors == roster.floors
     assert queue.acks == {(number, each) for number, ids in roster.acked.items() for each in ids}

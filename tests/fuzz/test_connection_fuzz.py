@@ -216,7 +216,7 @@ class Session:
     def judge(self) -> None:
         """The output is within the limits and makes sense."""
         assert self.line.wire.unsent_bytes_peak <= UNSENT_MAX
-        for packet in self.line.heard():
+        for packet in self.line.take_packets():
             assert 0 < len(packet) <= PACKET_MAX or packet[0] == 0x91, packet[:20].hex()
             try:
                 DECODERS[packet[0]](packet)

@@ -256,7 +256,7 @@ def reply(rng: random.Random) -> bytes:
             )
 
 
-def heard(pieces: list[bytes]) -> tuple[list[Reply], str, bool]:
+def received(pieces: list[bytes]) -> tuple[list[Reply], str, bool]:
     decoder = ReplyDecoder(REPLIES)
     found = [each for piece in pieces for each in decoder.feed(piece)]
     if decoder.error is not None:
@@ -271,9 +271,9 @@ def test_replies_are_read_alike_in_any_split(rounds: int) -> None:
     records = broken = 0
     for _ in range(rounds):
         wire = mutated(rng, b"".join(reply(rng) for _ in range(rng.randint(1, 5))))
-        expected = heard([wire[place : place + 1] for place in range(len(wire))])
-        assert heard([wire]) == expected, wire
-        assert heard(cut(rng, wire)) == expected, wire
+        expected = received([wire[place : place + 1] for place in range(len(wire))])
+        assert received([wire]) == expected, wire
+        assert received(cut(rng, wire)) == expected, wire
         records += sum(isinstance(each, Records) for each in expected[0])
         broken += expected[1] != ""
     assert records > rounds // 4 and broken > rounds // 4

@@ -154,8 +154,8 @@ class Liar:
 
     def answer(self, line: ByteLine) -> None:
         decoder = self._decoders.setdefault(line, Decoder(S3pLimits()))
-        heard, line.heard = line.heard, b""
-        for command in decoder.feed(heard):
+        received, line.input = line.input, b""
+        for command in decoder.feed(received):
             match command:
                 case AppendRecords(records=[body]):
                     line.say(self._append(body, line))

@@ -30,8 +30,8 @@ def config(data: Path | None = None) -> Config:
 
 
 @asynccontextmanager
-async def mill(data: Path | None = None) -> AsyncIterator[str]:
-    """A node; gives its address."""
+async def running_node(data: Path | None = None) -> AsyncIterator[str]:
+    """The address of a node that runs for a block."""
     with anyio.fail_after(20):
         async with Node(config(data)) as node:
             yield f"tcp://{node.listeners['p2p']}"
@@ -55,7 +55,7 @@ def now_ms() -> int:
 
 
 async def test_a_job_from_put_to_dead_letter_and_back() -> None:
-    async with mill() as url, producer(url) as mails:
+    async with running_node() as url, producer(url) as mails:
         old = await put(mails, 1, b"hello", unique=b"alice")
         again = await mails.jobs(Op.PUT, {"key": 2, "data": b"other", "unique": b"alice"})
         assert (again["id"], again["existing"]) == (old, True)
@@ -82,7 +82,7 @@ async def test_a_job_from_put_to_dead_letter_and_back() -> None:
 
 
 async def test_refusals_are_errors_of_their_own() -> None:
-    async with mill() as url, connect(url, "chat/1") as chat, producer(url) as mails:
+    async with running_node() as url, connect(url, "chat/1") as chat, producer(url) as mails:
         with pytest.raises(NotAQueue):
             await chat.jobs(Op.COUNTS, {})
         with pytest.raises(NotFound):
@@ -93,7 +93,7 @@ async def test_refusals_are_errors_of_their_own() -> None:
 
 async def test_nothing_is_forgotten_when_the_node_is_started_again(tmp_path: Path) -> None:
     due = now_ms() + HOUR_MS
-    async with mill(tmp_path) as url, producer(url) as mails:
+    async with running_node(tmp_path) as url, producer(url) as mails:
         waiting = await put(mails, 1, b"waiting", due=due, unique=b"a")
         dead = await put(mails, 2, b"dead")
         async with worker(url) as hand:
@@ -103,7 +103,7 @@ async def test_nothing_is_forgotten_when_the_node_is_started_again(tmp_path: Pat
             message = await hand.receive(5)
             await message.nack(delay=1800)
             await hand.ping()
-    async with mill(tmp_path) as url, producer(url) as mails, worker(url, window=4) as hand:
+    async with running_node(tmp_path) as url, producer(url) as mails, worker(url, window=4) as hand:
         rows = {row["data"]: row for row in (await mails.jobs(Op.LIST, {}))["jobs"]}
         assert {row["state"] for row in rows.values()} == {"delayed", "dead"} and len(rows) == 3
         assert (rows[b"waiting"]["id"], rows[b"waiting"]["due"]) == (waiting, due)
@@ -115,13 +115,13 @@ async def test_nothing_is_forgotten_when_the_node_is_started_again(tmp_path: Pat
         assert (await hand.receive(5)).data == b"dead"
         await mails.jobs(Op.RETRY, {"id": slow})
         assert (await hand.receive(5)).id == slow
-    async with mill(tmp_path) as url, worker(url, window=4) as hand:
+    async with running_node(tmp_path) as url, worker(url, window=4) as hand:
         assert {(await hand.receive(5)).data for _ in range(2)} == {b"dead", b"slow"}
 
 
 async def test_what_was_asked_before_the_goodbye_is_answered() -> None:
     """Also what the dead letters answer, in another turn."""
-    async with mill() as url:
+    async with running_node() as url:
         host, _, port = url.removeprefix("tcp://").rpartition(":")
         async with await anyio.connect_tcp(host, int(port)) as stream:
             hello = bytes.fromhex(

@@ -10,21 +10,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from millpond.node.http.app import HttpServices
 from millpond.transports.http.app import Application
 from tests.transports.http.client import Client
-from tests.transports.http.running_app import Served, served
+from tests.transports.http.running_app import RunningApp, running_app
 
 Figures = dict[tuple[str, tuple[str, ...]], float]
 """By name and the values of the labels."""
 
 
 @asynccontextmanager
-async def watched(**settings: object) -> AsyncIterator[tuple[Served, HttpServices, Application]]:
+async def watched(
+    **settings: object,
+) -> AsyncIterator[tuple[RunningApp, HttpServices, Application]]:
     """A node in memory without listeners, unless the settings say otherwise."""
-    async with served({}, **settings) as pond:
-        node = pond.node
+    async with running_app({}, **settings) as running:
+        node = running.node
         room = HttpServices(
             node.config, node.services, node.tls, node._sources, node._streams.counters
         )
-        yield pond, room, room.application()
+        yield running, room, room.application()
 
 
 async def figures(application: Application) -> Figures:

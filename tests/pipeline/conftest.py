@@ -9,20 +9,20 @@ import pytest
 
 collect_ignore_glob: list[str] = []
 try:
-    from tests.pipeline.pipeline_nodes import Pond
+    from tests.pipeline.pipeline_nodes import NodeProcess
 except ImportError:  # without the extra `spark` there is nothing to test
     collect_ignore_glob = ["*test_*.py"]
 
 
 @pytest.fixture(scope="module")
-def shared_pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """One node for the tests of a module, which use streams of their own."""
-    with Pond(tmp_path_factory.mktemp("pond")) as pond:
-        yield pond
+    with NodeProcess(tmp_path_factory.mktemp("pond")) as node:
+        yield node
 
 
 @pytest.fixture
-def pond(tmp_path: Path) -> Iterator[Pond]:
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node that a test may kill and start again."""
-    with Pond(tmp_path / "pond") as pond:
-        yield pond
+    with NodeProcess(tmp_path / "pond") as node:
+        yield node

@@ -20,19 +20,22 @@ ROOT = Path(__file__).parents[2]
 OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
 
 
-class Pond:
-    """Serves from the beginning of the block; keeps its port when it is started again. `asks`: by
-    which options it is spoken to, where it asks for a token or speaks TLS."""
+class NodeProcess:
+    """A node in a process of its own, for a block. It keeps its port when it is started again.
 
-    def __init__(self, folder: Path, *words: str, asks: dict[str, str] | None = None) -> None:
+    `client_options`: what clients need besides the address, as a token or TLS files."""
+
+    def __init__(
+        self, folder: Path, *words: str, client_options: dict[str, str] | None = None
+    ) -> None:
         self._folder = folder
-        self._asks = asks or {}
+        self._client_options = client_options or {}
         self._words = words
         self._http = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
         self.p2p = ""
 
-    def __enter__(self) -> Pond:
+    def __enter__(self) -> NodeProcess:
         self.start()
         return self
 
@@ -64,12 +67,12 @@ class Pond:
 
     @property
     def address(self) -> str:
-        return f"{'https' if 'tlsCa' in self._asks else 'http'}://{self._http}"
+        return f"{'https' if 'tlsCa' in self._client_options else 'http'}://{self._http}"
 
     @property
     def given(self) -> dict[str, str]:
         """The options that reach it."""
-        return {"address": self.address, **self._asks}
+        return {"address": self.address, **self._client_options}
 
     @contextmanager
     def wire(self, timeout_ms: int = 10_000) -> Iterator[NodeClient]:

@@ -19,14 +19,14 @@ from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import Stager, publish
 from tests.node.tls.certificate_files import authority, files_of, signed_by
-from tests.pipeline.pipeline_nodes import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 
 
 @dataclass
 class Secured:
     """The node, options that reach it, and files with tokens that may less."""
 
-    pond: Pond
+    process: NodeProcess
     given: dict[str, str]
     reader: Path
     writer: Path
@@ -58,11 +58,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     reader = new_token(folder, "reader", "--rights", "get,list", "--stream", "in*")
     writer = new_token(folder, "writer", "--rights", "put,list", "--stream", "out*")
     words = ["--tls-cert", own.cert, "--tls-client-ca", str(folder / "signer.crt")]
-    asks = {"tokenFile": str(everything), "tlsCa": own.cert, "tlsCert": ours.cert}
-    with Pond(folder / "data", *words, asks=asks | {"tlsKey": ours.key}) as pond:
-        pond.make("in", "out", "other")
-        pond.fill("in", [b"a", b"b"])
-        yield Secured(pond, pond.given | {"timeoutMs": "3000"}, reader, writer)
+    client_options = {"tokenFile": str(everything), "tlsCa": own.cert, "tlsCert": ours.cert}
+    client_options["tlsKey"] = ours.key
+    with NodeProcess(folder / "data", *words, client_options=client_options) as process:
+        process.make("in", "out", "other")
+        process.fill("in", [b"a", b"b"])
+        yield Secured(process, process.given | {"timeoutMs": "3000"}, reader, writer)
 
 
 def read(given: dict[str, str], stream: str = "in") -> list[bytes]:
@@ -113,9 +114,9 @@ def test_who_shows_no_certificate_is_told_at_once(secured: Secured) -> None:
         read(given)
 
 
-def test_tls_to_a_node_without_it_is_told_at_once(shared_pond: Pond) -> None:
+def test_tls_to_a_node_without_it_is_told_at_once(shared_node: NodeProcess) -> None:
     with pytest.raises(PipelineError, match=r"tls_refused.*https\?"):
-        read({"address": shared_pond.address.replace("http", "https")})
+        read({"address": shared_node.address.replace("http", "https")})
 
 
 def test_files_that_are_none_are_told_by_name(secured: Secured) -> None:

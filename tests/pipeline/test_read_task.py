@@ -19,7 +19,7 @@ from millpond.pipeline.spark.offsets import TopicPartition
 from millpond.pipeline.spark.planning import Bounds, StreamPlan, batch_ranges, split
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import Stager
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -41,8 +41,8 @@ def plan() -> Iterator[Plan]:
     """Plans of streaming queries, let go at the end."""
     made: list[StreamPlan] = []
 
-    def make(pond: Pond, **given: str) -> StreamPlan:
-        told = {"address": pond.address, "timeoutMs": "9000", **given}
+    def make(node: NodeProcess, **given: str) -> StreamPlan:
+        told = {"address": node.address, "timeoutMs": "9000", **given}
         made.append(StreamPlan(source_options(told, is_streaming=True)))
         return made[-1]
 
@@ -57,35 +57,35 @@ def count(
     return sum(batch.num_rows for each in plan.ranges(start, end) for batch in read_range(each))
 
 
-def test_a_batch_reads_everything_once(shared_pond: Pond) -> None:
-    shared_pond.make("all")
+def test_a_batch_reads_everything_once(shared_node: NodeProcess) -> None:
+    shared_node.make("all")
     bodies = [b"%d" % i for i in range(2500)]
-    shared_pond.fill("all", bodies)
-    options = shared_pond.options(subscribe="all", fetchRows="700")
+    shared_node.fill("all", bodies)
+    options = shared_node.options(subscribe="all", fetchRows="700")
     assert rows(options) == [("all", 0, i, body) for i, body in enumerate(bodies)]
 
 
-def test_partitions_and_patterns(shared_pond: Pond) -> None:
-    shared_pond.make("t1/0", "t1/3", "t1/x", "t2", "t2/0")
+def test_partitions_and_patterns(shared_node: NodeProcess) -> None:
+    shared_node.make("t1/0", "t1/3", "t1/x", "t2", "t2/0")
     for each in ("t1/0", "t1/3", "t1/x", "t2", "t2/0"):
-        shared_pond.fill(each, [each.encode()])
-    named = rows(shared_pond.options(subscribe="t1,t2"))
+        shared_node.fill(each, [each.encode()])
+    named = rows(shared_node.options(subscribe="t1,t2"))
     assert named == [("t1", 0, 0, b"t1/0"), ("t1", 3, 0, b"t1/3"), ("t2", 0, 0, b"t2")]
-    assert rows(shared_pond.options(assign='{"t1":[3]}')) == [("t1", 3, 0, b"t1/3")]
-    matched = rows(shared_pond.options(subscribePattern="t[12]"))
+    assert rows(shared_node.options(assign='{"t1":[3]}')) == [("t1", 3, 0, b"t1/3")]
+    matched = rows(shared_node.options(subscribePattern="t[12]"))
     assert matched == named
-    assert rows(shared_pond.options(subscribePattern="t1/.*"))[0] == ("t1/0", 0, 0, b"t1/0")
+    assert rows(shared_node.options(subscribePattern="t1/.*"))[0] == ("t1/0", 0, 0, b"t1/0")
 
 
-def test_from_and_to_offsets_and_times(shared_pond: Pond) -> None:
-    shared_pond.make("part")
-    shared_pond.fill("part", [b"a", b"b"])
+def test_from_and_to_offsets_and_times(shared_node: NodeProcess) -> None:
+    shared_node.make("part")
+    shared_node.fill("part", [b"a", b"b"])
     time.sleep(0.01)
     middle = int(time.time() * 1000)
-    shared_pond.fill("part", [b"c", b"d"])
+    shared_node.fill("part", [b"c", b"d"])
 
     def bodies(**given: str) -> bytes:
-        found = rows(shared_pond.options(subscribe="part", **given))
+        found = rows(shared_node.options(subscribe="part", **given))
         return b"".join(body for *_, body in found)
 
     assert bodies(startingOffsets='{"part":{"0":1}}', endingOffsets='{"part":{"0":3}}') == b"bc"
@@ -104,20 +104,20 @@ def test_from_and_to_offsets_and_times(shared_pond: Pond) -> None:
         bodies(startingOffsets='{"part":{"0":5}}')
 
 
-def test_filters_narrow_what_is_read(shared_pond: Pond) -> None:
-    shared_pond.make("few/0", "few/1")
+def test_filters_narrow_what_is_read(shared_node: NodeProcess) -> None:
+    shared_node.make("few/0", "few/1")
     for each in ("few/0", "few/1"):
-        shared_pond.fill(each, [b"x"] * 20)
+        shared_node.fill(each, [b"x"] * 20)
     bounds = Bounds(partitions=frozenset((1,))).narrowed(Bounds(offset_min=5, offset_end=8))
-    found = rows(shared_pond.options(subscribe="few"), bounds)
+    found = rows(shared_node.options(subscribe="few"), bounds)
     assert [(partition, offset) for _, partition, offset, _ in found] == [(1, 5), (1, 6), (1, 7)]
 
 
-def test_ranges_are_cut_where_more_tasks_are_wanted(shared_pond: Pond) -> None:
-    shared_pond.make("cut/0", "cut/1")
-    shared_pond.fill("cut/0", [b"x"] * 90)
-    shared_pond.fill("cut/1", [b"x"] * 10)
-    options = shared_pond.options(subscribe="cut", minPartitions="10")
+def test_ranges_are_cut_where_more_tasks_are_wanted(shared_node: NodeProcess) -> None:
+    shared_node.make("cut/0", "cut/1")
+    shared_node.fill("cut/0", [b"x"] * 90)
+    shared_node.fill("cut/1", [b"x"] * 10)
+    options = shared_node.options(subscribe="cut", minPartitions="10")
     ranges = batch_ranges(options)
     assert len(ranges) == 10
     assert [(each.start, each.end) for each in ranges[:2]] == [(0, 10), (10, 20)]
@@ -125,49 +125,49 @@ def test_ranges_are_cut_where_more_tasks_are_wanted(shared_pond: Pond) -> None:
     assert split([], 5) == []
 
 
-def test_two_nodes_in_one_query(shared_pond: Pond, tmp_path: Path) -> None:
-    with Pond(tmp_path) as other:
-        for pond, body in ((shared_pond, b"here"), (other, b"there")):
-            pond.make("both")
-            pond.fill("both", [body])
-        address = f"{shared_pond.address},{other.address}"
+def test_two_nodes_in_one_query(shared_node: NodeProcess, tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as other:
+        for node, body in ((shared_node, b"here"), (other, b"there")):
+            node.make("both")
+            node.fill("both", [body])
+        address = f"{shared_node.address},{other.address}"
         options = source_options({"address": address, "subscribe": "both"}, is_streaming=False)
         assert rows(options) == [("both", 0, 0, b"here"), ("both", 1000, 0, b"there")]
 
 
-def test_command_records_are_not_rows(shared_pond: Pond) -> None:
-    shared_pond.make("orders-cut")
-    shared_pond.fill("orders-cut", [b"a", b"b", b"c"])
-    shared_pond.trim("orders-cut", 1)
-    shared_pond.fill("orders-cut", [b"d"])
-    found = rows(shared_pond.options(subscribe="orders-cut"))
+def test_command_records_are_not_rows(shared_node: NodeProcess) -> None:
+    shared_node.make("orders-cut")
+    shared_node.fill("orders-cut", [b"a", b"b", b"c"])
+    shared_node.trim("orders-cut", 1)
+    shared_node.fill("orders-cut", [b"d"])
+    found = rows(shared_node.options(subscribe="orders-cut"))
     assert [(offset, body) for *_, offset, body in found] == [(1, b"b"), (2, b"c"), (4, b"d")]
 
 
-def test_trimmed_records_are_a_loss(shared_pond: Pond) -> None:
-    shared_pond.make("loss")
-    shared_pond.fill("loss", [b"x"] * 10)
-    shared_pond.trim("loss", 5)
+def test_trimmed_records_are_a_loss(shared_node: NodeProcess) -> None:
+    shared_node.make("loss")
+    shared_node.fill("loss", [b"x"] * 10)
+    shared_node.trim("loss", 5)
     asked = {"subscribe": "loss", "startingOffsets": '{"loss":{"0":2}}'}
     with pytest.raises(DataLost, match="records 2 to 4"):
-        rows(shared_pond.options(**asked))
-    lenient = rows(shared_pond.options(**asked, failOnDataLoss="false"))
+        rows(shared_node.options(**asked))
+    lenient = rows(shared_node.options(**asked, failOnDataLoss="false"))
     assert [offset for _, _, offset, _ in lenient] == [5, 6, 7, 8, 9]
 
 
-def test_what_is_not_there_is_told(shared_pond: Pond) -> None:
+def test_what_is_not_there_is_told(shared_node: NodeProcess) -> None:
     with pytest.raises(PipelineError, match="no stream nix"):
-        rows(shared_pond.options(subscribe="nix"))
+        rows(shared_node.options(subscribe="nix"))
 
 
-def test_triggers_take_their_share(shared_pond: Pond, plan: Plan) -> None:
-    shared_pond.make("share/0", "share/1")
-    shared_pond.fill("share/0", [b"x"] * 300)
-    shared_pond.fill("share/1", [b"x"] * 100)
-    stream = plan(shared_pond, subscribe="share", startingOffsets="earliest")
+def test_triggers_take_their_share(shared_node: NodeProcess, plan: Plan) -> None:
+    shared_node.make("share/0", "share/1")
+    shared_node.fill("share/0", [b"x"] * 300)
+    shared_node.fill("share/1", [b"x"] * 100)
+    stream = plan(shared_node, subscribe="share", startingOffsets="earliest")
     start = stream.initial()
     stream.prepare_available_now()
-    shared_pond.fill("share/1", [b"late"] * 100)
+    shared_node.fill("share/1", [b"late"] * 100)
     sizes = []
     while (end := stream.latest(start, 150)) != start:
         sizes.append(count(stream, start, end))
@@ -175,64 +175,64 @@ def test_triggers_take_their_share(shared_pond: Pond, plan: Plan) -> None:
     assert sizes == [149, 149, 102]  # 3 in 4 of the first, and never less than whole records
 
 
-def test_a_trigger_waits_for_enough(shared_pond: Pond, plan: Plan) -> None:
-    shared_pond.make("few-rows")
+def test_a_trigger_waits_for_enough(shared_node: NodeProcess, plan: Plan) -> None:
+    shared_node.make("few-rows")
     given = {"subscribe": "few-rows", "startingOffsets": "earliest"}
-    stream = plan(shared_pond, **given, minOffsetsPerTrigger="10", maxTriggerDelay="300ms")
+    stream = plan(shared_node, **given, minOffsetsPerTrigger="10", maxTriggerDelay="300ms")
     start = stream.initial()
-    shared_pond.fill("few-rows", [b"x"] * 3)
+    shared_node.fill("few-rows", [b"x"] * 3)
     time.sleep(0.12)  # what it was told before is good for so long
     assert stream.latest(start, None) == start
     time.sleep(0.3)
     assert stream.latest(start, None) != start
 
 
-def test_new_partitions_are_read_from_their_beginning(shared_pond: Pond, plan: Plan) -> None:
-    shared_pond.make("grow/0")
-    shared_pond.fill("grow/0", [b"x"] * 5)
-    stream = plan(shared_pond, subscribe="grow")
+def test_new_partitions_are_read_from_their_beginning(shared_node: NodeProcess, plan: Plan) -> None:
+    shared_node.make("grow/0")
+    shared_node.fill("grow/0", [b"x"] * 5)
+    stream = plan(shared_node, subscribe="grow")
     start = stream.initial()
     assert start == {TopicPartition("grow", 0): 5}
-    shared_pond.make("grow/1")
-    shared_pond.fill("grow/1", [b"y"] * 7)
-    again = plan(shared_pond, subscribe="grow")
+    shared_node.make("grow/1")
+    shared_node.fill("grow/1", [b"y"] * 7)
+    again = plan(shared_node, subscribe="grow")
     end = again.latest(start, None)
     assert count(again, start, end) == 7
     assert count(again, start, end) == 7  # a replay reads the same
 
 
-def test_a_stream_made_anew_is_a_loss(pond: Pond, plan: Plan) -> None:
-    pond.make("orders")
-    pond.fill("orders", [b"old"] * 9)
-    start = plan(pond, subscribe="orders").initial()
-    pond.delete("orders")
-    pond.make("orders")
-    pond.fill("orders", [b"new"] * 2)
+def test_a_stream_made_anew_is_a_loss(node: NodeProcess, plan: Plan) -> None:
+    node.make("orders")
+    node.fill("orders", [b"old"] * 9)
+    start = plan(node, subscribe="orders").initial()
+    node.delete("orders")
+    node.make("orders")
+    node.fill("orders", [b"new"] * 2)
     with pytest.raises(DataLost, match="read up to 9, and ends at 2"):
-        plan(pond, subscribe="orders").latest(start, None)
-    lenient = plan(pond, subscribe="orders", failOnDataLoss="false")
+        plan(node, subscribe="orders").latest(start, None)
+    lenient = plan(node, subscribe="orders", failOnDataLoss="false")
     end = lenient.latest(start, None)
     assert (end, count(lenient, start, end)) == ({ORDERS: 2}, 2)
 
 
-def test_a_node_that_is_killed_in_the_middle_of_a_range(pond: Pond) -> None:
+def test_a_node_that_is_killed_in_the_middle_of_a_range(node: NodeProcess) -> None:
     """Nothing is lost or doubled: the range goes on where it was."""
-    pond.make("orders")
+    node.make("orders")
     bodies = [b"%06d" % i * 100 for i in range(20_000)]
-    pond.fill("orders", bodies)
-    options = pond.options(subscribe="orders", fetchRows="1000", timeoutMs="20000")
+    node.fill("orders", bodies)
+    options = node.options(subscribe="orders", fetchRows="1000", timeoutMs="20000")
     (asked,) = batch_ranges(options)
     found: list[bytes] = []
     for batch in read_range(asked):
         if not found:
-            pond.kill()
-            threading.Timer(0.3, pond.start).start()
+            node.kill()
+            threading.Timer(0.3, node.start).start()
         found += batch.column("value").to_pylist()
     assert found == bodies
 
 
 def test_a_node_that_stays_away_is_an_error_in_time(tmp_path: Path) -> None:
-    with Pond(tmp_path) as gone:
+    with NodeProcess(tmp_path) as gone:
         gone.make("orders")
         options = gone.options(subscribe="orders", timeoutMs="300")
         gone.kill()
@@ -242,39 +242,39 @@ def test_a_node_that_stays_away_is_an_error_in_time(tmp_path: Path) -> None:
         assert time.monotonic() - started < 5
 
 
-def test_an_access_token_is_shown_and_its_limits_are_told(shared_pond: Pond) -> None:
-    shared_pond.make("tok/0", "other")
-    shared_pond.fill("tok/0", [b"a"])
+def test_an_access_token_is_shown_and_its_limits_are_told(shared_node: NodeProcess) -> None:
+    shared_node.make("tok/0", "other")
+    shared_node.fill("tok/0", [b"a"])
     scope = {
         "basins": {"exact": "millpond"},
         "streams": {"prefix": "tok"},
         "ops": ["read", "check-tail", "list-streams"],
     }
-    with shared_pond.wire() as wire:
+    with shared_node.wire() as wire:
         asked = json.dumps({"id": "reader", "scope": scope}).encode()
         token = wire.request_json("POST", "/v1/access-tokens", asked)["access_token"]
-    assert rows(shared_pond.options(subscribe="tok", token=token)) == [("tok", 0, 0, b"a")]
+    assert rows(shared_node.options(subscribe="tok", token=token)) == [("tok", 0, 0, b"a")]
     with pytest.raises(PipelineError, match="no_stream"):
-        rows(shared_pond.options(subscribe="other", token=token))
+        rows(shared_node.options(subscribe="other", token=token))
     with pytest.raises(PipelineError, match=r"(authn|permission_denied).*token"):
-        rows(shared_pond.options(subscribe="tok", token=f"{token[:-3]}zzz"))
-    told = {"address": shared_pond.address, "token": token, "topic": "tok/0", "timeoutMs": "3000"}
+        rows(shared_node.options(subscribe="tok", token=f"{token[:-3]}zzz"))
+    told = {"address": shared_node.address, "token": token, "topic": "tok/0", "timeoutMs": "3000"}
     stager = Stager(sink_options(told), "w", 0)
     with pytest.raises(PipelineError, match="permission_denied"):
         stager.stage([pa.RecordBatch.from_pydict({"value": [b"x"]})])
 
 
-def test_a_new_partition_that_was_trimmed_is_no_loss(shared_pond: Pond, plan: Plan) -> None:
+def test_a_new_partition_that_was_trimmed_is_no_loss(shared_node: NodeProcess, plan: Plan) -> None:
     """Wherever it begins by then, and whether it is cut for more tasks or not."""
-    shared_pond.make("aged/0")
-    start = plan(shared_pond, subscribe="aged").initial()
-    shared_pond.make("aged/1", "aged/2")
+    shared_node.make("aged/0")
+    start = plan(shared_node, subscribe="aged").initial()
+    shared_node.make("aged/1", "aged/2")
     for stream in ("aged/1", "aged/2"):
-        shared_pond.fill(stream, [b"x"] * 11)
-        shared_pond.trim(stream, 12)
-    shared_pond.fill("aged/2", [b"y"] * 8)
+        shared_node.fill(stream, [b"x"] * 11)
+        shared_node.trim(stream, 12)
+    shared_node.fill("aged/2", [b"y"] * 8)
     for pieces in ("1", "9"):
-        again = plan(shared_pond, subscribe="aged", minPartitions=pieces)
+        again = plan(shared_node, subscribe="aged", minPartitions=pieces)
         end = again.latest(start, None)
         assert end == {TopicPartition("aged", i): n for i, n in enumerate((0, 12, 20))}
         assert count(again, start, end) == 8

@@ -29,53 +29,53 @@ from millpond.pipeline.spark.write_task import (
     publish,
     rows_of,
 )
-from tests.pipeline.pipeline_nodes import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 
 PROTOBUF = "application/protobuf"
 
 
-def sink(pond: Pond, **given: str) -> SinkOptions:
-    return sink_options({"address": pond.address, "timeoutMs": "20000", **given})
+def sink(node: NodeProcess, **given: str) -> SinkOptions:
+    return sink_options({"address": node.address, "timeoutMs": "20000", **given})
 
 
 def frame(*values: bytes, **columns: list[object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), **columns})
 
 
-def staged(pond: Pond, stream: str, writer: str, batch: int, *values: bytes) -> list[Staged]:
-    return Stager(sink(pond, topic=stream), writer, batch).stage([frame(*values)])
+def staged(node: NodeProcess, stream: str, writer: str, batch: int, *values: bytes) -> list[Staged]:
+    return Stager(sink(node, topic=stream), writer, batch).stage([frame(*values)])
 
 
-def values(pond: Pond, stream: str) -> list[bytes]:
-    ranges = batch_ranges(pond.options(subscribe=stream, timeoutMs="20000"))
+def values(node: NodeProcess, stream: str) -> list[bytes]:
+    ranges = batch_ranges(node.options(subscribe=stream, timeoutMs="20000"))
     found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
     return [value for each in found for value in each]
 
 
-def test_a_batch_is_seen_when_it_is_published_and_once(shared_pond: Pond) -> None:
-    shared_pond.make("once")
-    parts = staged(shared_pond, "once", "w", 0, b"a", b"b") + staged(
-        shared_pond, "once", "w", 0, b"c"
+def test_a_batch_is_seen_when_it_is_published_and_once(shared_node: NodeProcess) -> None:
+    shared_node.make("once")
+    parts = staged(shared_node, "once", "w", 0, b"a", b"b") + staged(
+        shared_node, "once", "w", 0, b"c"
     )
-    assert values(shared_pond, "once") == []
-    options = sink(shared_pond)
+    assert values(shared_node, "once") == []
+    options = sink(shared_node)
     assert publish(options, parts, once=False) == {"once": "published"}
-    assert sorted(values(shared_pond, "once")) == [b"a", b"b", b"c"]
+    assert sorted(values(shared_node, "once")) == [b"a", b"b", b"c"]
     assert publish(options, parts, once=False) == {"once": "duplicate"}
-    again = staged(shared_pond, "once", "w", 0, b"a", b"b", b"c")
+    again = staged(shared_node, "once", "w", 0, b"a", b"b", b"c")
     assert publish(options, again, once=False) == {"once": "duplicate"}
-    later = staged(shared_pond, "once", "w", 1, b"d")
+    later = staged(shared_node, "once", "w", 1, b"d")
     assert publish(options, later, once=False) == {"once": "published"}
-    assert publish(options, staged(shared_pond, "once", "w", 0, b"z"), once=False) == {
+    assert publish(options, staged(shared_node, "once", "w", 0, b"z"), once=False) == {
         "once": "duplicate"
     }
-    other = staged(shared_pond, "once", "other", 0, b"e")
+    other = staged(shared_node, "once", "other", 0, b"e")
     assert publish(options, other, once=True) == {"once": "published"}
-    assert sorted(values(shared_pond, "once")) == [b"a", b"b", b"c", b"d", b"e"]
+    assert sorted(values(shared_node, "once")) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_rows_have_keys_headers_topics_and_partitions(shared_pond: Pond) -> None:
-    shared_pond.make("routed", "many/0", "many/1")
+def test_rows_have_keys_headers_topics_and_partitions(shared_node: NodeProcess) -> None:
+    shared_node.make("routed", "many/0", "many/1")
     batch = frame(
         b"1",
         b"2",
@@ -85,24 +85,24 @@ def test_rows_have_keys_headers_topics_and_partitions(shared_pond: Pond) -> None
         partition=pa.array([None, 0, 1], pa.int32()),
         headers=[[{"key": "h", "value": b"v"}], None, None],
     )
-    parts = Stager(sink(shared_pond), "w", 0).stage([batch])
-    assert sorted(publish(sink(shared_pond), parts, once=True)) == ["many/0", "many/1", "routed"]
-    (asked,) = batch_ranges(shared_pond.options(subscribe="routed", includeHeaders="true"))
+    parts = Stager(sink(shared_node), "w", 0).stage([batch])
+    assert sorted(publish(sink(shared_node), parts, once=True)) == ["many/0", "many/1", "routed"]
+    (asked,) = batch_ranges(shared_node.options(subscribe="routed", includeHeaders="true"))
     (found,) = read_range(asked)
     assert found.column("key").to_pylist() == [b"k"]
     assert found.column("headers").to_pylist()[0][1] == {"key": "h", "value": b"v"}
-    assert values(shared_pond, "many") == [b"2", b"3"]
+    assert values(shared_node, "many") == [b"2", b"3"]
 
 
-def test_a_repeated_request_adds_nothing(shared_pond: Pond) -> None:
-    shared_pond.make("again")
+def test_a_repeated_request_adds_nothing(shared_node: NodeProcess) -> None:
+    shared_node.make("again")
     path, body = path_of("again", "w", 0, "p"), encode_records([(b"a", [], None)] * 3)
-    with shared_pond.wire() as wire:
+    with shared_node.wire() as wire:
         assert [wire_rows(wire, path, at, body) for at in (0, 0, 3, 3)] == [3, 3, 6, 6]
         assert wire_rows(wire, path, 0, body) is None
         plan = json.dumps({"parts": [{"id": "p", "rows": 6}]}).encode()
         wire.request_json("POST", path_of("again", "w", 0), plan)
-    assert values(shared_pond, "again") == [b"a"] * 6
+    assert values(shared_node, "again") == [b"a"] * 6
 
 
 def wire_rows(wire: NodeClient, path: str, at: int, body: bytes) -> int | None:
@@ -115,84 +115,86 @@ def wire_rows(wire: NodeClient, path: str, at: int, body: bytes) -> int | None:
     return rows
 
 
-def test_nothing_is_decided_for_a_batch_that_is_not_whole(shared_pond: Pond) -> None:
-    shared_pond.make("whole")
-    (part,) = staged(shared_pond, "whole", "w", 0, b"a", b"b")
+def test_nothing_is_decided_for_a_batch_that_is_not_whole(shared_node: NodeProcess) -> None:
+    shared_node.make("whole")
+    (part,) = staged(shared_node, "whole", "w", 0, b"a", b"b")
     lacking = Staged("whole", "w", 0, "nowhere", 1)
     short = Staged("whole", "w", 0, part.part, 3)
     for parts in ([part, lacking], [short]):
         with pytest.raises(PipelineError, match="transaction_conflict"):
-            publish(sink(shared_pond), parts, once=False)
-    assert values(shared_pond, "whole") == []
-    assert publish(sink(shared_pond), [part], once=False) == {"whole": "published"}
+            publish(sink(shared_node), parts, once=False)
+    assert values(shared_node, "whole") == []
+    assert publish(sink(shared_node), [part], once=False) == {"whole": "published"}
 
 
-def test_abandoned_parts_are_gone(shared_pond: Pond) -> None:
-    shared_pond.make("left")
-    parts = staged(shared_pond, "left", "w", 0, b"a")
-    abandon(sink(shared_pond), parts)
-    abandon(sink(shared_pond), parts)
+def test_abandoned_parts_are_gone(shared_node: NodeProcess) -> None:
+    shared_node.make("left")
+    parts = staged(shared_node, "left", "w", 0, b"a")
+    abandon(sink(shared_node), parts)
+    abandon(sink(shared_node), parts)
     with pytest.raises(PipelineError, match="transaction_conflict"):
-        publish(sink(shared_pond), parts, once=False)
+        publish(sink(shared_node), parts, once=False)
 
 
-def test_a_large_batch_keeps_its_order(shared_pond: Pond) -> None:
-    shared_pond.make("large")
+def test_a_large_batch_keeps_its_order(shared_node: NodeProcess) -> None:
+    shared_node.make("large")
     bodies = [b"%06d" % i * 100 for i in range(25_000)]
-    parts = staged(shared_pond, "large", "w", 0, *bodies)
-    assert publish(sink(shared_pond), parts, once=True) == {"large": "published"}
-    assert values(shared_pond, "large") == bodies
+    parts = staged(shared_node, "large", "w", 0, *bodies)
+    assert publish(sink(shared_node), parts, once=True) == {"large": "published"}
+    assert values(shared_node, "large") == bodies
 
 
-def test_parts_and_what_was_published_survive_a_kill(pond: Pond) -> None:
-    pond.make("orders")
-    first = staged(pond, "orders", "w", 0, b"a")
-    publish(sink(pond), first, once=False)
-    second = staged(pond, "orders", "w", 1, b"b")
-    pond.kill()
-    pond.start()
-    assert publish(sink(pond), first, once=False) == {"orders": "duplicate"}
-    assert publish(sink(pond), second, once=False) == {"orders": "published"}
-    assert values(pond, "orders") == [b"a", b"b"]
+def test_parts_and_what_was_published_survive_a_kill(node: NodeProcess) -> None:
+    node.make("orders")
+    first = staged(node, "orders", "w", 0, b"a")
+    publish(sink(node), first, once=False)
+    second = staged(node, "orders", "w", 1, b"b")
+    node.kill()
+    node.start()
+    assert publish(sink(node), first, once=False) == {"orders": "duplicate"}
+    assert publish(sink(node), second, once=False) == {"orders": "published"}
+    assert values(node, "orders") == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.25])
-def test_a_node_that_is_killed_while_it_publishes(pond: Pond, delay_s: float) -> None:
+def test_a_node_that_is_killed_while_it_publishes(node: NodeProcess, delay_s: float) -> None:
     """Whoever asks again finds the batch there once, whole; so does who asks no more."""
-    pond.make("orders")
+    node.make("orders")
     bodies = [b"%06d" % i * 100 for i in range(30_000)]
-    parts = staged(pond, "orders", "w", 0, *bodies)
+    parts = staged(node, "orders", "w", 0, *bodies)
 
     def restart() -> None:
-        pond.kill()
-        pond.start()
+        node.kill()
+        node.start()
 
     timer = threading.Timer(delay_s, restart)
     timer.start()
-    outcome = publish(sink(pond), parts, once=False)
+    outcome = publish(sink(node), parts, once=False)
     timer.join()
     assert outcome["orders"] in ("published", "duplicate")
-    assert values(pond, "orders") == bodies
-    assert publish(sink(pond), parts, once=False) == {"orders": "duplicate"}
+    assert values(node, "orders") == bodies
+    assert publish(sink(node), parts, once=False) == {"orders": "duplicate"}
 
 
 @pytest.mark.parametrize("timeout_ms", ["20", "40", "100"])
-def test_a_batch_that_was_decided_is_finished_by_the_node(pond: Pond, timeout_ms: str) -> None:
+def test_a_batch_that_was_decided_is_finished_by_the_node(
+    node: NodeProcess, timeout_ms: str
+) -> None:
     """Its writer never comes back: there is all of it in the end, or nothing."""
-    pond.make("orders")
+    node.make("orders")
     bodies = [b"%06d" % i * 100 for i in range(30_000)]
-    parts = staged(pond, "orders", "w", 0, *bodies)
+    parts = staged(node, "orders", "w", 0, *bodies)
     with suppress(PipelineError):  # node_away, unless the machine is quicker than that
-        publish(sink(pond, timeoutMs=timeout_ms), parts, once=False)
-    pond.kill()
-    pond.start()
+        publish(sink(node, timeoutMs=timeout_ms), parts, once=False)
+    node.kill()
+    node.start()
     until = time.monotonic() + 20
-    while len(found := values(pond, "orders")) not in (0, len(bodies)):
+    while len(found := values(node, "orders")) not in (0, len(bodies)):
         assert time.monotonic() < until
     assert found in ([], bodies)
 
 
-def test_mistakes_are_told(shared_pond: Pond, tmp_path: Path) -> None:
+def test_mistakes_are_told(shared_node: NodeProcess, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="no column 'x'"):
         check_columns(["value", "x"], "t")
     with pytest.raises(BadOption, match="no topic"):
@@ -200,23 +202,23 @@ def test_mistakes_are_told(shared_pond: Pond, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="`value` is needed"):
         check_columns(["key"], "t")
     with pytest.raises(PipelineError, match="no_stream"):
-        staged(shared_pond, "nowhere", "w", 0, b"a")
-    shared_pond.make("big")
+        staged(shared_node, "nowhere", "w", 0, b"a")
+    shared_node.make("big")
     with pytest.raises(PipelineError, match="no stream 'big/7'"):
-        Stager(sink(shared_pond), "w", 0).stage([frame(b"a", topic=["big"], partition=[7])])
+        Stager(sink(shared_node), "w", 0).stage([frame(b"a", topic=["big"], partition=[7])])
     with pytest.raises(PipelineError, match="row_too_large"):
-        staged(shared_pond, "big", "w", 0, b"x" * 2**20)
+        staged(shared_node, "big", "w", 0, b"x" * 2**20)
     with pytest.raises(PipelineError, match="no_topic"):
         list(rows_of(frame(b"a", topic=pa.array([None], pa.string())), None))
-    with shared_pond.wire() as wire, pytest.raises(PipelineError, match="invalid"):
+    with shared_node.wire() as wire, pytest.raises(PipelineError, match="invalid"):
         path = path_of("big", "w" * 65, 0, "p")
         wire.request_bytes("POST", f"{path}?at=0", b"", media=PROTOBUF)
 
 
-def test_the_doctor_tells_of_parts_that_wait(pond: Pond) -> None:
-    pond.make("waiting")
-    staged(pond, "waiting", "w", 0, b"a")
-    words = ["doctor", "--connect", f"tcp://{pond.p2p}", "--json"]
+def test_the_doctor_tells_of_parts_that_wait(node: NodeProcess) -> None:
+    node.make("waiting")
+    staged(node, "waiting", "w", 0, b"a")
+    words = ["doctor", "--connect", f"tcp://{node.p2p}", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "millpond", *words],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

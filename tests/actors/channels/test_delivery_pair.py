@@ -211,14 +211,14 @@ def test_touch_without_a_lease_is_lease_lost(who: str) -> None:
     harness = ChannelHarness(queue())
     producer, worker = harness.producer(), harness.join()
     receipt = producer.put(ttl=5)
-    asker = harness.join() if who == "another" else worker
+    principal = harness.join() if who == "another" else worker
     if who == "acked":
         worker.ack(receipt.id)
     elif who == "expired":
         harness.now += 5
     touch = Touch(receipt.id + (who == "unknown"), 1000)
-    asker.pushed()
-    assert asker.request(touch) == [Failed(touch, Code.LEASE_LOST)]
+    principal.pushed()
+    assert principal.request(touch) == [Failed(touch, Code.LEASE_LOST)]
 
 
 @ALL_MODES

@@ -163,12 +163,12 @@ class TestFailures:
         producer.send(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
         holder.port.take()
-        heard: list[Msg] = []
+        received: list[Msg] = []
         for _ in range(20):
             harness.advance(1)
             finish(store)
-            heard += holder.pushed()
-        again = [each for each in heard if each.id == message.id]
+            received += holder.pushed()
+        again = [each for each in received if each.id == message.id]
         assert again[0].attempt == 2
 
     def test_its_holder_acks_it_or_gives_it_back(self) -> None:

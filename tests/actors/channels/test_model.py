@@ -37,7 +37,7 @@ STEPS = 400
 
 
 class Life:
-    """A pond, its model, and dice."""
+    """A harness, its model, and a random generator."""
 
     def __init__(
         self, settings: ChannelSettings, seed: int, identities: tuple[bytes, ...] = ()

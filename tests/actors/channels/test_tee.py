@@ -30,7 +30,7 @@ OTHER = b"other"
 TEED = ChannelSettings(mode=Mode.PAIR, tee=ALL)
 
 
-class Mill(ChannelHarness):
+class TeeHarness(ChannelHarness):
     """Channels, and the streams that they feed, on one store."""
 
     def __init__(self, settings: ChannelSettings = TEED, **options: Any) -> None:
@@ -68,9 +68,11 @@ class Mill(ChannelHarness):
         assert name is not None
         return Stream(name, kept, self.limits, self.streams)
 
-    def again(self, **options: Any) -> Mill:
+    def again(self, **options: Any) -> TeeHarness:
         """Another node with the same store, a second later."""
-        tee_harness = Mill(options.pop("settings", self.settings), store=self.store, **options)
+        tee_harness = TeeHarness(
+            options.pop("settings", self.settings), store=self.store, **options
+        )
         tee_harness.now = self.now + 1
         tee_harness._ports = self._ports
         return tee_harness
@@ -96,7 +98,7 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 
 def put_all(
-    tee_harness: Mill, bodies: list[bytes], name: bytes = NAME, **options: Any
+    tee_harness: TeeHarness, bodies: list[bytes], name: bytes = NAME, **options: Any
 ) -> list[int]:
     producer = tee_harness.producer(name)
     return [producer.put(body, **options).id for body in bodies]
@@ -105,7 +107,7 @@ def put_all(
 class TestOrder:
     def test_stored_messages_come_first_in_slices(self) -> None:
         count = 3 * SLICE_MESSAGES + 7
-        tee_harness = Mill(ChannelSettings(mode=Mode.PAIR))
+        tee_harness = TeeHarness(ChannelSettings(mode=Mode.PAIR))
         put_all(tee_harness, numbered(count))
         tee_harness = tee_harness.again(settings=TEED)
         put_all(tee_harness, numbered(5, count))
@@ -113,7 +115,7 @@ class TestOrder:
         assert tee_harness.shared.counters.teed == count + 5
 
     def test_a_channel_that_is_built_anew_pours_nothing_again(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         put_all(tee_harness, numbered(10))
         for _ in range(3):
             tee_harness.crash()
@@ -123,7 +125,7 @@ class TestOrder:
         assert tee_harness.bodies() == numbered(15)
 
     def test_messages_that_leave_at_once_are_there(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         consumer, producer = tee_harness.join(), tee_harness.producer()
         for body in numbered(50):
             producer.put(body)
@@ -131,14 +133,14 @@ class TestOrder:
         assert tee_harness.kept() == [] and tee_harness.bodies() == numbered(50)
 
     def test_names_with_an_exclamation_mark_are_not_teed(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         put_all(tee_harness, [b"letter"], NAME + b"!dead")
         assert tee_harness.bodies() == [] and not tee_harness.directory.is_created(ALL)
 
     def test_ids_that_come_again_after_a_restart_are_new_messages(self) -> None:
         """A channel in memory that feeds a stream on the disk, and a clock that stepped back."""
         settings = msgspec.structs.replace(TEED, is_kept=False)
-        tee_harness = Mill(settings)
+        tee_harness = TeeHarness(settings)
         ids = put_all(tee_harness, numbered(5))
         tee_harness.join().ack(*ids)
         tee_harness.advance(1000)
@@ -151,7 +153,7 @@ class TestOrder:
 
 class TestRefusals:
     def test_a_full_stream_gets_the_rest_once_there_is_room(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         put_all(tee_harness, numbered(3))
         tee_harness.limits = StreamLimits(bytes_max=0)
         tee_harness.scheduler.cells[CELL].behaviour = None
@@ -164,7 +166,7 @@ class TestRefusals:
         assert tee_harness.bodies() == numbered(8)
 
     def test_an_ack_meanwhile_is_not_delayed_and_the_stream_misses_the_message(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         tee_harness.limits = StreamLimits(bytes_max=0)
         producer, consumer = tee_harness.producer(), tee_harness.join()
         for body in numbered(6):
@@ -181,7 +183,7 @@ class TestRefusals:
     def test_a_closed_stream_is_asked_ever_more_seldom(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         tee_harness.request(m.Create(0))
         tee_harness.limits = StreamLimits(bytes_max=0)
         tee_harness.scheduler.cells[CELL].behaviour = None
@@ -192,7 +194,7 @@ class TestRefusals:
         assert "code=BUFFER_FULL" in caplog.text
 
     def test_a_topic_of_the_name_takes_nothing(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         tee_harness.directory.sync_topics({ALL: 3}, {})
         put_all(tee_harness, numbered(2))
         tee_harness.run_due()
@@ -200,7 +202,7 @@ class TestRefusals:
         assert tee_harness.shared.counters.tee_refusals == 1
 
     def test_a_deleted_stream_is_created_anew_and_gets_the_messages_left(self) -> None:
-        tee_harness = Mill()
+        tee_harness = TeeHarness()
         consumer, producer = tee_harness.join(), tee_harness.producer()
         producer.put(b"gone")
         consumer.ack(*consumer.pushed_ids())
@@ -214,8 +216,8 @@ class TestRefusals:
 class TestWaiting:
     """What has left the channel stays in the store until the stream has it."""
 
-    def _stuck(self) -> tuple[Mill, list[int]]:
-        tee_harness = Mill()
+    def _stuck(self) -> tuple[TeeHarness, list[int]]:
+        tee_harness = TeeHarness()
         tee_harness.loads[CELL] = Deferred()
         producer, consumer = tee_harness.producer(), tee_harness.join()
         for body in numbered(5):
@@ -261,7 +263,7 @@ class TestWaiting:
         assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)
 
     def test_withheld_messages_count_against_the_limits_of_the_channel(self) -> None:
-        tee_harness = Mill(msgspec.structs.replace(TEED, messages_max=10))
+        tee_harness = TeeHarness(msgspec.structs.replace(TEED, messages_max=10))
         tee_harness.loads[CELL] = Deferred()
         producer, consumer = tee_harness.producer(), tee_harness.join()
         for body in numbered(10):
@@ -275,7 +277,7 @@ class TestWaiting:
         assert tee_harness.bodies() == numbered(11)
 
     def test_expired_messages_are_appended_before_they_go(self) -> None:
-        tee_harness = Mill(ChannelSettings(mode=Mode.PAIR))
+        tee_harness = TeeHarness(ChannelSettings(mode=Mode.PAIR))
         put_all(tee_harness, numbered(3), ttl=10)
         tee_harness = tee_harness.again(settings=TEED)
         tee_harness.now += 60
@@ -285,8 +287,8 @@ class TestWaiting:
 
 
 class TestCommits:
-    def _slow(self) -> tuple[Mill, SlowMemory]:
-        tee_harness = Mill(store=(store := SlowMemory()))
+    def _slow(self) -> tuple[TeeHarness, SlowMemory]:
+        tee_harness = TeeHarness(store=(store := SlowMemory()))
         store.is_slow = True
         return tee_harness, store
 
@@ -329,7 +331,7 @@ class TestCommits:
         self, mode: Mode
     ) -> None:
         """A put is refused, and the channel forgets what it did; not what it was told."""
-        tee_harness = Mill(ChannelSettings(mode=mode, tee=ALL), store=(store := SlowMemory()))
+        tee_harness = TeeHarness(ChannelSettings(mode=mode, tee=ALL), store=(store := SlowMemory()))
         tee_harness.loads[CELL] = Deferred()
         producer, consumer = tee_harness.producer(), tee_harness.join(identity=b"i" * 32)
         ids = [producer.put(body).id for body in numbered(4)]

@@ -37,11 +37,11 @@ class TestVerdicts:
         harness = ChannelHarness(pair(ack_timeout_s=300), store=(store := LateStore()))
         silent, producer = harness.join(keep_alive_s=20), harness.producer()
         producer.send(Put(1, 3600, b"one"), Put(2, 3600, b"two"))
-        heard: list[tuple[float, Reply]] = []
+        received: list[tuple[float, Reply]] = []
         for second in range(1, 41):
             harness.advance(1)
-            heard += [(second, each) for each in silent.port.take()]
-        assert heard == [(20, Probe()), (30, Probe()), (40, Hangup())]
+            received += [(second, each) for each in silent.port.take()]
+        assert received == [(20, Probe()), (30, Probe()), (40, Hangup())]
         assert producer.port.take() == []
         for commit in store.commits:
             commit.finish(None)
@@ -160,16 +160,16 @@ def test_requests_from_within_a_flush_do_not_nest() -> None:
 
 def test_all_waiting_requests_are_refused_although_some_ports_fail() -> None:
     pending: Deferred[int] = Deferred()
-    heard: list[int] = []
+    received: list[int] = []
 
     def broken(value: int) -> None:
         raise RuntimeError(f"broken by {value}")
 
-    for done in (heard.append, broken, heard.append, broken, heard.append):
+    for done in (received.append, broken, received.append, broken, received.append):
         pending.when_done(done)
     with pytest.raises(RuntimeError) as caught:
         pending.finish(7)
-    assert heard == [7, 7, 7]
+    assert received == [7, 7, 7]
     assert isinstance(caught.value.__context__, RuntimeError)
-    pending.when_done(heard.append)
-    assert heard == [7, 7, 7, 7]
+    pending.when_done(received.append)
+    assert received == [7, 7, 7, 7]

@@ -229,7 +229,7 @@ def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
     )
     run = Run(folder, settings)
     run.write(NAME, row(1, bytes(1000)))
-    compactor, journal = run.store._compactor, run.loop.lanes[1]
+    compactor, journal = run.store._compactor, run.loop.workers[1]
     compactor.prefer(run.store._entries[NAME])
     compactor.step()  # its file is slow: the lane of files does not work from here on
     for changes in ([row(2)], [gone(2)]):
@@ -271,7 +271,7 @@ def test_a_segment_is_never_made_in_the_loops_thread(folder: Path, size: int) ->
     lane = run.store._journal_worker
     assert isinstance(lane, SteppedWorker)
     noting = Noting(lane._work)
-    run.loop.lanes[1] = noting
+    run.loop.workers[1] = noting
     run.store._groups.start(noting)
     run.write(NAME, row(1))
     run.write(NAME, row(2, bytes(size)))

@@ -152,7 +152,7 @@ def test_a_reader_meets_a_trim_that_is_not_in_the_file_yet(
         append(store, 80, 100)
         commit = store.store.write(LOG, [LogTrimmed(35)])
         store.loop.finish_pass()
-        _, journal = store.loop.lanes
+        _, journal = store.loop.workers
         assert journal.step() and commit is not None and commit.is_done
         seek = Seek(seek.by, seek.sequence, seek.timestamp, seek.id, bytes_max)
         assert firsts(store.read(LOG, seek))[:1] == [30]
@@ -169,7 +169,7 @@ def test_a_reader_meets_a_deletion(tmp_path: Path, new: list[Chunk]) -> None:
         answer = store.store.read(LOG, ALL)
         store.store.write(LOG, [LogDeleted(), *new])
         store.loop.finish_pass()
-        _, journal = store.loop.lanes
+        _, journal = store.loop.workers
         assert journal.step()
         assert store.finish(answer) == new
 

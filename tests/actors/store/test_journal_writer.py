@@ -35,7 +35,7 @@ SALT = 77
 RETRY_S = 1.0
 
 
-class Desk:
+class JournalHarness:
     """A journal, and the store's part in it: numbers and epochs."""
 
     def __init__(
@@ -95,11 +95,11 @@ class Desk:
 
 
 @pytest.fixture(params=["real", "simulated"])
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> JournalHarness:
     disk = OsDisk() if request.param == "real" else SimDisk(Random(1), tmp_path)
     folder = tmp_path / "journal"
     disk.make_folder(folder)
-    return Desk(folder, disk)
+    return JournalHarness(folder, disk)
 
 
 @pytest.fixture
@@ -108,83 +108,89 @@ def sim(tmp_path: Path) -> SimDisk:
 
 
 @pytest.fixture
-def shaky(tmp_path: Path, sim: SimDisk) -> Desk:
+def shaky(tmp_path: Path, sim: SimDisk) -> JournalHarness:
     """On a disk that can fail."""
     folder = tmp_path / "journal"
     sim.make_folder(folder)
-    return Desk(folder, sim)
+    return JournalHarness(folder, sim)
 
 
 class TestWriting:
-    def test_what_was_committed_can_be_read(self, desk: Desk) -> None:
-        assert desk.write(b"one") == CommitOutcome(0, 1, HEADER_SIZE + GROUP_SIZE + 39, 1)
-        outcome = desk.write(b"two", b"three")
+    def test_what_was_committed_can_be_read(self, harness: JournalHarness) -> None:
+        assert harness.write(b"one") == CommitOutcome(0, 1, HEADER_SIZE + GROUP_SIZE + 39, 1)
+        outcome = harness.write(b"two", b"three")
         assert (outcome.epoch, outcome.segment, outcome.synced_lsn) == (0, 1, 3)
-        assert desk.bodies() == [b"one", b"two", b"three"]
-        assert [record.lsn for _, record in desk.found().records] == [1, 2, 3]
+        assert harness.bodies() == [b"one", b"two", b"three"]
+        assert [record.lsn for _, record in harness.found().records] == [1, 2, 3]
 
-    def test_groups_that_wait_together_are_one_group_and_one_sync(self, desk: Desk) -> None:
-        outcome = desk.commit(desk.group(b"one"), desk.group(b"two"), desk.group(b"three"))
-        assert (desk.journal.groups, desk.journal.syncs) == (1, 1)
+    def test_groups_that_wait_together_are_one_group_and_one_sync(
+        self, harness: JournalHarness
+    ) -> None:
+        outcome = harness.commit(
+            harness.group(b"one"), harness.group(b"two"), harness.group(b"three")
+        )
+        assert (harness.journal.groups, harness.journal.syncs) == (1, 1)
         assert outcome.synced_lsn == 3
-        assert {record.synced_lsn for _, record in desk.found().records} == {0}
+        assert {record.synced_lsn for _, record in harness.found().records} == {0}
 
-    def test_a_group_says_what_was_synced_before_it(self, desk: Desk) -> None:
+    def test_a_group_says_what_was_synced_before_it(self, harness: JournalHarness) -> None:
         for body in (b"one", b"two", b"three"):
-            desk.write(body)
-        assert [record.synced_lsn for _, record in desk.found().records] == [0, 1, 2]
+            harness.write(body)
+        assert [record.synced_lsn for _, record in harness.found().records] == [0, 1, 2]
 
-    def test_a_segment_reserves_its_space(self, desk: Desk) -> None:
-        desk.write(b"one")
-        assert len(desk.disk.read(segment_path(desk.folder, 1))) == 4096
+    def test_a_segment_reserves_its_space(self, harness: JournalHarness) -> None:
+        harness.write(b"one")
+        assert len(harness.disk.read(segment_path(harness.folder, 1))) == 4096
 
-    def test_nothing_is_made_before_something_is_written(self, desk: Desk) -> None:
-        desk.commit()
-        assert desk.journal.idle_s() is None
-        desk.journal.close()
-        assert desk.numbers == []
+    def test_nothing_is_made_before_something_is_written(self, harness: JournalHarness) -> None:
+        harness.commit()
+        assert harness.journal.idle_s() is None
+        harness.journal.close()
+        assert harness.numbers == []
 
 
 class TestWithoutAPromise:
     """Durability `os`: written, and synced when there is nothing else to do."""
 
-    def test_is_written_and_not_synced(self, desk: Desk) -> None:
-        outcome = desk.write(b"one", sync=False)
-        assert (outcome.synced_lsn, desk.journal.syncs) == (0, 0)
-        assert desk.bodies() == [b"one"]
+    def test_is_written_and_not_synced(self, harness: JournalHarness) -> None:
+        outcome = harness.write(b"one", sync=False)
+        assert (outcome.synced_lsn, harness.journal.syncs) == (0, 0)
+        assert harness.bodies() == [b"one"]
 
-    def test_is_synced_when_nothing_waits(self, desk: Desk) -> None:
-        desk.write(b"one", sync=False)
-        assert desk.journal.idle_s() == RETRY_S
-        assert desk.commit().synced_lsn == 1
-        assert desk.journal.idle_s() is None
-        desk.commit()
-        assert desk.journal.syncs == 1
+    def test_is_synced_when_nothing_waits(self, harness: JournalHarness) -> None:
+        harness.write(b"one", sync=False)
+        assert harness.journal.idle_s() == RETRY_S
+        assert harness.commit().synced_lsn == 1
+        assert harness.journal.idle_s() is None
+        harness.commit()
+        assert harness.journal.syncs == 1
 
-    def test_is_synced_in_time_whatever_else_is_written(self, desk: Desk) -> None:
+    def test_is_synced_in_time_whatever_else_is_written(self, harness: JournalHarness) -> None:
         """docs/internals/storage.md: within a second. Groups without a sync do not put it off."""
-        desk.write(b"one", sync=False)
-        desk.now = 0.6
-        assert desk.write(b"two", sync=False).synced_lsn == 0
-        assert desk.journal.idle_s() == pytest.approx(0.4)
-        desk.now = 1.1
-        assert desk.journal.idle_s() == 0.0
-        assert desk.write(b"three", sync=False).synced_lsn == 3
-        desk.write(b"four", sync=False)
-        assert desk.journal.idle_s() == RETRY_S
+        harness.write(b"one", sync=False)
+        harness.now = 0.6
+        assert harness.write(b"two", sync=False).synced_lsn == 0
+        assert harness.journal.idle_s() == pytest.approx(0.4)
+        harness.now = 1.1
+        assert harness.journal.idle_s() == 0.0
+        assert harness.write(b"three", sync=False).synced_lsn == 3
+        harness.write(b"four", sync=False)
+        assert harness.journal.idle_s() == RETRY_S
 
-    def test_is_synced_with_the_next_that_must_be(self, desk: Desk) -> None:
-        desk.write(b"one", sync=False)
-        assert desk.write(b"two").synced_lsn == 2
-        assert desk.journal.syncs == 1
+    def test_is_synced_with_the_next_that_must_be(self, harness: JournalHarness) -> None:
+        harness.write(b"one", sync=False)
+        assert harness.write(b"two").synced_lsn == 2
+        assert harness.journal.syncs == 1
 
-    def test_is_synced_at_the_end(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_is_synced_at_the_end(self, shaky: JournalHarness, sim: SimDisk) -> None:
         shaky.write(b"one", sync=False)
         shaky.journal.close()
         sim.lose_power()
         assert shaky.bodies() == [b"one"]
 
-    def test_is_synced_before_the_next_segment_begins(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_is_synced_before_the_next_segment_begins(
+        self, shaky: JournalHarness, sim: SimDisk
+    ) -> None:
         shaky.write(b"x" * 2000, sync=False)
         shaky.write(b"y" * 2000, sync=False)
         sim.lose_power()
@@ -192,27 +198,29 @@ class TestWithoutAPromise:
 
 
 class TestSegments:
-    def test_the_next_begins_where_one_is_full(self, desk: Desk) -> None:
+    def test_the_next_begins_where_one_is_full(self, harness: JournalHarness) -> None:
         for index in range(10):
-            desk.write(bytes([index]) * 1000, last_id=index + 100)
-        assert desk.numbers == ["1", "2", "3", "4", "5"]
-        assert desk.header(1) == Header(1, 1, SALT, 0)
-        assert desk.header(2) == Header(2, 3, SALT, 101)
-        assert desk.header(5) == Header(5, 9, SALT, 107)
-        found = desk.found()
+            harness.write(bytes([index]) * 1000, last_id=index + 100)
+        assert harness.numbers == ["1", "2", "3", "4", "5"]
+        assert harness.header(1) == Header(1, 1, SALT, 0)
+        assert harness.header(2) == Header(2, 3, SALT, 101)
+        assert harness.header(5) == Header(5, 9, SALT, 107)
+        found = harness.found()
         assert [number for number, _ in found.records] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
         assert (found.tail, found.last_id, found.damages) == (JournalTail(5, 10), 107, [])
 
-    def test_a_group_larger_than_a_segment_has_one_of_its_own(self, desk: Desk) -> None:
-        desk.write(b"small")
-        desk.write(b"x" * 10_000)
-        desk.write(b"small again")
-        assert [number for number, _ in desk.found().records] == [1, 2, 3]
+    def test_a_group_larger_than_a_segment_has_one_of_its_own(
+        self, harness: JournalHarness
+    ) -> None:
+        harness.write(b"small")
+        harness.write(b"x" * 10_000)
+        harness.write(b"small again")
+        assert [number for number, _ in harness.found().records] == [1, 2, 3]
 
-    def test_a_restart_begins_the_next_one(self, desk: Desk) -> None:
-        desk.write(b"one")
-        desk.journal.close()
-        again = Desk(desk.folder, desk.disk, tail=desk.found().tail)
+    def test_a_restart_begins_the_next_one(self, harness: JournalHarness) -> None:
+        harness.write(b"one")
+        harness.journal.close()
+        again = JournalHarness(harness.folder, harness.disk, tail=harness.found().tail)
         again.write(b"two")
         assert [(number, record.lsn) for number, record in again.found().records] == [
             (1, 1),
@@ -220,20 +228,20 @@ class TestSegments:
         ]
         assert {record.synced_lsn for _, record in again.found().records[1:]} == {1}
 
-    def test_one_of_that_number_is_never_overwritten(self, desk: Desk) -> None:
-        desk.write(b"one")
-        foreign = Desk(desk.folder, desk.disk)
+    def test_one_of_that_number_is_never_overwritten(self, harness: JournalHarness) -> None:
+        harness.write(b"one")
+        foreign = JournalHarness(harness.folder, harness.disk)
         outcome = foreign.write(b"two")
         assert outcome.epoch == 1
         assert outcome.error is not None
-        assert desk.bodies() == [b"one"]
+        assert harness.bodies() == [b"one"]
 
 
 class TestFailing:
     @pytest.mark.parametrize("trouble", [Trouble.FULL, Trouble.BROKEN])
     @pytest.mark.parametrize("call", [1, 2], ids=["write", "sync"])
     def test_what_failed_is_not_there_after_the_next_was_kept(
-        self, shaky: Desk, sim: SimDisk, trouble: Trouble, call: int
+        self, shaky: JournalHarness, sim: SimDisk, trouble: Trouble, call: int
     ) -> None:
         """Its bytes may all be in the file: whoever was told no must not find it there."""
         shaky.write(b"kept")
@@ -253,7 +261,7 @@ class TestFailing:
         assert shaky.bodies() == [b"kept", b"kept, too"]
 
     def test_what_was_written_upon_something_that_failed_fails_as_well(
-        self, shaky: Desk, sim: SimDisk
+        self, shaky: JournalHarness, sim: SimDisk
     ) -> None:
         shaky.write(b"kept")
         waiting = [shaky.group(b"failed"), shaky.group(b"waited behind it")]
@@ -272,7 +280,7 @@ class TestFailing:
         or not, that is neither damage nor a reason to doubt what came later."""
         sim = SimDisk(Random(seed), tmp_path, garbage=0.3)
         sim.make_folder(tmp_path / "journal")
-        shaky = Desk(tmp_path / "journal", sim)
+        shaky = JournalHarness(tmp_path / "journal", sim)
         shaky.write(b"synced")
         for _ in range(3):
             shaky.write(b"kept" * 150, sync=False)
@@ -289,7 +297,7 @@ class TestFailing:
         assert set(bodies[1:-1]) <= {b"kept" * 150}
         assert (found.damages, found.torn_bytes) == ([], 0)
 
-    def test_tries_again_by_itself(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_tries_again_by_itself(self, shaky: JournalHarness, sim: SimDisk) -> None:
         shaky.write(b"one")
         sim.faults.fail_from(1, Trouble.FULL)
         shaky.write(b"failed")
@@ -300,7 +308,7 @@ class TestFailing:
         assert shaky.journal.idle_s() is None
 
     def test_a_long_trouble_does_not_bring_back_what_failed_first(
-        self, shaky: Desk, sim: SimDisk
+        self, shaky: JournalHarness, sim: SimDisk
     ) -> None:
         shaky.write(b"kept")
         sim.faults.fail(2, Trouble.BROKEN)
@@ -312,7 +320,9 @@ class TestFailing:
         shaky.write(b"new")
         assert shaky.bodies() == [b"kept", b"new"]
 
-    def test_a_segment_that_failed_gets_nothing_more(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_a_segment_that_failed_gets_nothing_more(
+        self, shaky: JournalHarness, sim: SimDisk
+    ) -> None:
         shaky.write(b"kept")
         sim.faults.fail(1, Trouble.SHORT)
         shaky.write(b"failed")
@@ -321,7 +331,7 @@ class TestFailing:
         shaky.commit()
         assert sim.read(segment_path(shaky.folder, 1)) == before
 
-    def test_the_first_segment_may_fail(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_the_first_segment_may_fail(self, shaky: JournalHarness, sim: SimDisk) -> None:
         for calls in range(1, 4):
             sim.faults.fail(calls, Trouble.FULL)
             assert shaky.write(b"failed").error is not None
@@ -329,7 +339,7 @@ class TestFailing:
         assert shaky.bodies() == [b"kept"]
         assert shaky.found().damages == []
 
-    def test_the_reason_is_told(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_the_reason_is_told(self, shaky: JournalHarness, sim: SimDisk) -> None:
         sim.faults.fail(1, Trouble.FULL)
         error = shaky.write(b"failed").error
         assert error is not None and str(errno.ENOSPC) in error
@@ -340,7 +350,7 @@ class TestLongTrouble:
 
     @pytest.mark.parametrize("call", [1, 2], ids=["write", "sync"])
     def test_leaves_no_segment_behind_in_which_nothing_is(
-        self, shaky: Desk, sim: SimDisk, call: int
+        self, shaky: JournalHarness, sim: SimDisk, call: int
     ) -> None:
         shaky.write(b"kept")
         for attempt in range(20):
@@ -356,7 +366,7 @@ class TestLongTrouble:
         assert shaky.bodies() == [b"kept", b"kept, too"]
         assert (shaky.found().damages, shaky.found().torn_bytes) == ([], 0)
 
-    def test_keeps_what_was_kept_without_a_sync(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_keeps_what_was_kept_without_a_sync(self, shaky: JournalHarness, sim: SimDisk) -> None:
         """The process may be killed before it is said again."""
         shaky.write(b"kept")
         sim.faults.fail(1, Trouble.FULL)
@@ -371,7 +381,7 @@ class TestLongTrouble:
         assert shaky.header(3).cuts[2].end > HEADER_SIZE
 
     def test_does_not_bring_back_what_failed_if_it_cannot_be_removed(
-        self, shaky: Desk, sim: SimDisk
+        self, shaky: JournalHarness, sim: SimDisk
     ) -> None:
         shaky.write(b"kept")
         sim.faults.fail(1, Trouble.FULL)
@@ -390,7 +400,7 @@ class TestLongTrouble:
         """The segment that was removed may be back."""
         sim = SimDisk(Random(seed), tmp_path)
         sim.make_folder(tmp_path / "journal")
-        shaky = Desk(tmp_path / "journal", sim)
+        shaky = JournalHarness(tmp_path / "journal", sim)
         shaky.write(b"kept")
         sim.faults.fail(2, Trouble.BROKEN)
         shaky.write(b"failed")
@@ -400,7 +410,7 @@ class TestLongTrouble:
         sim.lose_power()
         found = shaky.found()
         assert (found.records[0][1].body, found.damages) == (b"kept", [])
-        again = Desk(shaky.folder, sim, tail=found.tail)
+        again = JournalHarness(shaky.folder, sim, tail=found.tail)
         before = again.bodies()
         assert again.write(b"new").error is None
         sim.lose_power()
@@ -409,29 +419,34 @@ class TestLongTrouble:
 
 class TestTimings:
     def test_a_commit_is_timed_from_its_write_to_the_end_of_its_sync(
-        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+        self, harness: JournalHarness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         times = iter(range(1000))
-        desk.write(b"one")
-        monkeypatch.setattr(desk.journal, "_now", lambda: float(next(times)))
-        timings = desk.journal.journal_stats
+        harness.write(b"one")
+        monkeypatch.setattr(harness.journal, "_now", lambda: float(next(times)))
+        timings = harness.journal.journal_stats
         before = timings.commit_s.total, timings.sync_s.total, timings.records.total
-        desk.write(b"two", b"three")
+        harness.write(b"two", b"three")
         # Every look at the clock takes a second here: the sync begins and ends within the commit.
         assert timings.sync_s.total - before[1] == 1.0
         assert timings.commit_s.total - before[0] >= 2.0
         assert timings.records.total - before[2] == 2 and timings.records.count == 2
         assert timings.busy_s(2000.0) == 0.0
 
-    def test_without_a_sync_there_is_a_commit_alone(self, desk: Desk) -> None:
-        desk.write(b"one")
-        syncs, size = desk.journal.journal_stats.sync_s.count, desk.journal.journal_stats.bytes
-        desk.write(b"two", sync=False)
-        timings = desk.journal.journal_stats
+    def test_without_a_sync_there_is_a_commit_alone(self, harness: JournalHarness) -> None:
+        harness.write(b"one")
+        syncs, size = (
+            harness.journal.journal_stats.sync_s.count,
+            harness.journal.journal_stats.bytes,
+        )
+        harness.write(b"two", sync=False)
+        timings = harness.journal.journal_stats
         assert (timings.sync_s.count, timings.commit_s.count) == (syncs, 2)
         assert timings.bytes > size
 
-    def test_what_failed_took_no_time_and_is_over(self, shaky: Desk, sim: SimDisk) -> None:
+    def test_what_failed_took_no_time_and_is_over(
+        self, shaky: JournalHarness, sim: SimDisk
+    ) -> None:
         shaky.now = 5.0
         shaky.write(b"one")
         sim.faults.fail(1, Trouble.FULL)

@@ -12,8 +12,8 @@ import pytest
 from millpond.actors.store.workers import SteppedWorker, WorkerTask, WorkerThread
 
 
-class Desk:
-    """A loop of the test's own: callbacks posted from a thread run when the test takes them."""
+class CallbackQueue:
+    """The callbacks of a worker: those posted from a thread run when the test takes them."""
 
     def __init__(self) -> None:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -34,59 +34,59 @@ class Desk:
 
 
 def test_what_gathers_while_the_thread_is_busy_goes_together() -> None:
-    desk, gate = Desk(), threading.Event()
+    callbacks, gate = CallbackQueue(), threading.Event()
 
     def run(items: list[str]) -> str:
         gate.wait(5)
         return threading.current_thread().name
 
-    lane = WorkerThread("test", desk.work(run), desk.posted.put)
-    lane.submit("a")
-    while lane._waiting:
+    worker = WorkerThread("test", callbacks.work(run), callbacks.posted.put)
+    worker.submit("a")
+    while worker._waiting:
         time.sleep(0.001)
     for item in "bcd":
-        lane.submit(item)
+        worker.submit(item)
     gate.set()
-    desk.take(2)
-    assert desk.done == [(["a"], "millpond-test"), (["b", "c", "d"], "millpond-test")]
-    lane.close()
+    callbacks.take(2)
+    assert callbacks.done == [(["a"], "millpond-test"), (["b", "c", "d"], "millpond-test")]
+    worker.close()
 
 
 def test_urgent_items_go_first_but_not_for_ever() -> None:
-    desk = Desk()
-    lane = SteppedWorker(desk.work("".join, batch_max=1))
+    callbacks = CallbackQueue()
+    worker = SteppedWorker(callbacks.work("".join, batch_max=1))
     for item in "abc":
-        lane.submit(item)
+        worker.submit(item)
     for item in "xyz":
-        lane.submit(item, urgent=True)
-    while lane.step():
+        worker.submit(item, urgent=True)
+    while worker.step():
         pass
-    assert [result for _, result in desk.done] == ["x", "a", "y", "b", "z", "c"]
+    assert [result for _, result in callbacks.done] == ["x", "a", "y", "b", "z", "c"]
 
 
 def test_a_quick_item_is_done_here_unless_others_come_first() -> None:
-    desk, gate = Desk(), threading.Event()
+    callbacks, gate = CallbackQueue(), threading.Event()
 
     def run(items: list[str]) -> str:
         if "slow" in items:
             gate.wait(5)
         return threading.current_thread().name
 
-    lane = WorkerThread("test", desk.work(run), desk.posted.put)
-    lane.submit("quick", quick=True)
-    assert desk.done == [(["quick"], threading.current_thread().name)]
-    lane.submit("slow")
-    while lane._waiting:
+    worker = WorkerThread("test", callbacks.work(run), callbacks.posted.put)
+    worker.submit("quick", quick=True)
+    assert callbacks.done == [(["quick"], threading.current_thread().name)]
+    worker.submit("slow")
+    while worker._waiting:
         time.sleep(0.001)
-    lane.submit("second", quick=True)
+    worker.submit("second", quick=True)
     gate.set()
-    desk.take(2)
-    assert desk.done[1:] == [(["slow"], "millpond-test"), (["second"], "millpond-test")]
-    lane.close()
+    callbacks.take(2)
+    assert callbacks.done[1:] == [(["slow"], "millpond-test"), (["second"], "millpond-test")]
+    worker.close()
 
 
 def test_a_thread_that_sleeps_deep_is_woken_when_a_quick_item_leaves_something_to_do() -> None:
-    desk, is_dirty = Desk(), threading.Event()
+    callbacks, is_dirty = CallbackQueue(), threading.Event()
 
     def run(items: list[str]) -> str:
         if items:
@@ -95,61 +95,63 @@ def test_a_thread_that_sleeps_deep_is_woken_when_a_quick_item_leaves_something_t
         is_dirty.clear()
         return "synced"
 
-    work = desk.work(run, idle_s=lambda: 0.01 if is_dirty.is_set() else None)
-    lane = WorkerThread("test", work, desk.posted.put)
-    lane.submit("a", quick=True)
-    desk.take(1)
-    assert desk.done == [(["a"], "written"), ([], "synced")]
-    lane.close()
+    work = callbacks.work(run, idle_s=lambda: 0.01 if is_dirty.is_set() else None)
+    worker = WorkerThread("test", work, callbacks.posted.put)
+    worker.submit("a", quick=True)
+    callbacks.take(1)
+    assert callbacks.done == [(["a"], "written"), ([], "synced")]
+    worker.close()
 
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_crash_is_told_and_the_lane_goes_on(quick: bool) -> None:
-    desk = Desk()
+    callbacks = CallbackQueue()
 
     def run(items: list[str]) -> str:
         if items == ["bad"]:
             raise ValueError(items)
         return "fine"
 
-    lane = WorkerThread("test", desk.work(run), desk.posted.put)
-    lane.submit("bad", quick=quick)
+    worker = WorkerThread("test", callbacks.work(run), callbacks.posted.put)
+    worker.submit("bad", quick=quick)
     if not quick:
-        desk.take(1)
-    lane.submit("good")
-    desk.take(1)
-    assert desk.crashed == [["bad"]] and desk.done == [(["good"], "fine")]
-    lane.close()
+        callbacks.take(1)
+    worker.submit("good")
+    callbacks.take(1)
+    assert callbacks.crashed == [["bad"]] and callbacks.done == [(["good"], "fine")]
+    worker.close()
 
 
 def test_close_waits_until_everything_submitted_was_worked_on() -> None:
-    desk, worked = Desk(), []
+    callbacks, worked = CallbackQueue(), []
 
     def run(items: list[str]) -> str:
         worked.extend(items)
         return ""
 
-    lane = WorkerThread("test", desk.work(run, batch_max=1), desk.posted.put)
+    worker = WorkerThread("test", callbacks.work(run, batch_max=1), callbacks.posted.put)
     for item in "abcdef":
-        lane.submit(item)
-    lane.close()
+        worker.submit(item)
+    worker.close()
     assert worked == list("abcdef")
 
 
 def test_a_quick_item_never_overtakes_a_report() -> None:
-    desk, is_dirty = Desk(), threading.Event()
+    callbacks, is_dirty = CallbackQueue(), threading.Event()
     is_dirty.set()
 
     def run(items: list[str]) -> str:
         is_dirty.clear()
         return threading.current_thread().name
 
-    lane = WorkerThread(
-        "test", desk.work(run, idle_s=lambda: 0.001 if is_dirty.is_set() else None), desk.posted.put
+    worker = WorkerThread(
+        "test",
+        callbacks.work(run, idle_s=lambda: 0.001 if is_dirty.is_set() else None),
+        callbacks.posted.put,
     )
-    while is_dirty.is_set() or desk.posted.empty():
+    while is_dirty.is_set() or callbacks.posted.empty():
         time.sleep(0.001)
-    lane.submit("a", quick=True)
-    desk.take(2)
-    assert desk.done == [([], "millpond-test"), (["a"], "millpond-test")]
-    lane.close()
+    worker.submit("a", quick=True)
+    callbacks.take(2)
+    assert callbacks.done == [([], "millpond-test"), (["a"], "millpond-test")]
+    worker.close()

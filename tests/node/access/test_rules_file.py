@@ -57,7 +57,7 @@ class Gate:
         self, name: str | bytes, who: Identity | None = None, *, stream: bool = False, **known: str
     ) -> Rights | None:
         token = known.get("token")
-        asker = Principal(
+        principal = Principal(
             None if token is None else token.encode(),
             None if who is None else who.public,
             known.get("address", FAR),
@@ -65,7 +65,7 @@ class Gate:
             bytes.fromhex(known["certificate"]) if "certificate" in known else None,
         )
         judge = self.access.authorize_stream if stream else self.access.authorize
-        return judge(asker, name.encode() if isinstance(name, str) else name)
+        return judge(principal, name.encode() if isinstance(name, str) else name)
 
 
 @pytest.fixture
@@ -340,6 +340,6 @@ def test_the_rights_and_their_explanation_are_of_one_mind(path: Path) -> None:
 
 
 def test_no_token_is_in_the_words_for_an_asker() -> None:
-    asker = Principal(b"s3cret", ALICE.public, FAR)
-    assert "s3cret" not in repr(asker) and "s3cret" not in str(asker)
-    assert msgspec.structs.asdict(asker)["token"] == b"s3cret"
+    principal = Principal(b"s3cret", ALICE.public, FAR)
+    assert "s3cret" not in repr(principal) and "s3cret" not in str(principal)
+    assert msgspec.structs.asdict(principal)["token"] == b"s3cret"

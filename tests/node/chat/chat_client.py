@@ -43,7 +43,7 @@ async def history(node: Node, peer: PeerNode) -> list[Record]:
     return [decode_record(body) async for _, body in stream.read(0, tail)]
 
 
-async def heard(node: Node, peer: PeerNode, count: int) -> list[str]:
+async def received(node: Node, peer: PeerNode, count: int) -> list[str]:
     """The texts that came from the peer, once there are so many."""
     with anyio.fail_after(DEADLINE_S):
         while True:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 TALK = Options(history=20, stays=False, wait_s=0.0, as_json=False)
 
 
-class Desk:
+class FakeScreen:
     """A screen whose owner types when it is time to."""
 
     is_interactive = True
@@ -64,7 +64,7 @@ class Desk:
         return [line for line in self.shown if text in line]
 
 
-class SlowDesk(Desk):
+class SlowScreen(FakeScreen):
     """Takes its time over the first line about the peer `name`, and tells when it does."""
 
     def __init__(self, name: str) -> None:
@@ -80,17 +80,17 @@ class SlowDesk(Desk):
         await super().show(lines)
 
 
-async def dialogue(node: PeerNode, peer: str, desk: Desk) -> None:
+async def dialogue(node: PeerNode, peer: str, screen: FakeScreen) -> None:
     """As somebody on the machine of the node, who may do everything."""
     async with connect(node.url, PROBE, role="consumer") as channel:
-        await Dialogue(channel, desk, TALK, []).run(peer)
+        await Dialogue(channel, screen, TALK, []).run(peer)
 
 
 async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
     """What was typed meanwhile is said once, in order, and the outage is told once."""
     alice, bob = couple(tmp_path)
     (alice.folder / ACCESS_FILE).unlink()
-    desk, notices = Desk(), list[str]()
+    screen, notices = FakeScreen(), list[str]()
 
     def hear(event: Event) -> None:
         if isinstance(event, Retrying):
@@ -98,38 +98,38 @@ async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
 
     async def talk() -> None:
         async with connect(alice.url, PROBE, role="consumer", on_event=hear) as channel:
-            await Dialogue(channel, desk, TALK, notices).run("bob")
+            await Dialogue(channel, screen, TALK, notices).run("bob")
 
     async with anyio.create_task_group() as tasks:
         async with alice.node():
             tasks.start_soon(talk)
-            await until(lambda: desk.prompted == "bob> ")
+            await until(lambda: screen.prompted == "bob> ")
         for line in ("one", "two", "/nonsense", "three"):
-            desk.type(line)
-        await until(lambda: desk.taken == 4)
-        await until(lambda: bool(desk.said("not kept yet")))
+            screen.type(line)
+        await until(lambda: screen.taken == 4)
+        await until(lambda: bool(screen.said("not kept yet")))
         async with alice.node() as here:
-            await until(lambda: bool(desk.said("connected again") and desk.said("you: three")))
+            await until(lambda: bool(screen.said("connected again") and screen.said("you: three")))
             said = [each.text for each in await history(here, bob) if each.kind is Kind.OUT]
             assert said == ["one", "two", "three"]
-            desk.type("/quit")
-            await until(lambda: desk.is_left)
-    assert len(desk.said("not connected")) == len(desk.said("connected again")) == 1
-    assert len(desk.said("not kept yet")) == 1
+            screen.type("/quit")
+            await until(lambda: screen.is_left)
+    assert len(screen.said("not connected")) == len(screen.said("connected again")) == 1
+    assert len(screen.said("not kept yet")) == 1
 
 
 async def test_tab_completes_commands_and_with_whom_one_may_talk(tmp_path: Path) -> None:
     alice, _ = couple(tmp_path)
     (alice.folder / ACCESS_FILE).unlink()
     carol = PeerNode(tmp_path, "carol")
-    desk = Desk()
+    screen = FakeScreen()
     async with alice.node(), anyio.create_task_group() as tasks:
-        tasks.start_soon(dialogue, alice, "bob", desk)
-        await until(lambda: "/to bob" in desk.offered)
-        assert {"/list", "/who", "/help", "/quit"} < set(desk.offered)
+        tasks.start_soon(dialogue, alice, "bob", screen)
+        await until(lambda: "/to bob" in screen.offered)
+        assert {"/list", "/who", "/help", "/quit"} < set(screen.offered)
         alice.knows(carol)
-        await until(lambda: "/to carol" in desk.offered)
-        desk.type("/quit")
+        await until(lambda: "/to carol" in screen.offered)
+        screen.type("/quit")
 
 
 async def test_nobody_speaks_with_the_voice_of_who_is_turned_to(tmp_path: Path) -> None:
@@ -138,18 +138,18 @@ async def test_nobody_speaks_with_the_voice_of_who_is_turned_to(tmp_path: Path) 
     (alice.folder / ACCESS_FILE).unlink()
     carol = PeerNode(tmp_path, "carol")
     alice.knows(carol)
-    desk = SlowDesk("carol")
+    screen = SlowScreen("carol")
     async with alice.node(), bob.node() as bobs, anyio.create_task_group() as tasks:
-        tasks.start_soon(dialogue, alice, "bob", desk)
+        tasks.start_soon(dialogue, alice, "bob", screen)
         await say(bobs, "alice", "first")
-        await until(lambda: bool(desk.said("bob: first")))
-        desk.type("/to carol")
-        await desk.is_turning.wait()
+        await until(lambda: bool(screen.said("bob: first")))
+        screen.type("/to carol")
+        await screen.is_turning.wait()
         await say(bobs, "alice", "while she turns")
         await anyio.sleep(0.5)
-        desk.goes_on.set()
-        await until(lambda: desk.prompted == "carol> ")
-        desk.type("/to bob")
-        await until(lambda: bool(desk.said("bob: while she turns")))
-        assert not desk.said("carol: ")
-        desk.type("/quit")
+        screen.goes_on.set()
+        await until(lambda: screen.prompted == "carol> ")
+        screen.type("/to bob")
+        await until(lambda: bool(screen.said("bob: while she turns")))
+        assert not screen.said("carol: ")
+        screen.type("/quit")

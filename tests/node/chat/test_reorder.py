@@ -76,9 +76,9 @@ def test_what_is_early_waits_and_is_then_shown_behind_its_gap() -> None:
     assert numbers(take(order, 1)) == [1]
     assert take(order, 4, now=10.0) == []
     assert order.release(10.0 + GAP_WAIT_S - 0.1) == []
-    gap, heard = order.release(10.0 + GAP_WAIT_S)
+    gap, received = order.release(10.0 + GAP_WAIT_S)
     assert gap == Gap(LINE, 2, 3)
-    assert heard == OrderedMessage(f"{LINE}-4", text(4))
+    assert received == OrderedMessage(f"{LINE}-4", text(4))
     assert take(order, 3, now=99.0) == [OrderedMessage(f"{LINE}-3", text(3), late=True)]
 
 

@@ -17,7 +17,7 @@ from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.peers.envelope import seal
-from tests.node.chat.chat_client import ask, couple, heard, history, say, states
+from tests.node.chat.chat_client import ask, couple, history, received, say, states
 from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, until
 
 pytestmark = pytest.mark.anyio
@@ -27,11 +27,11 @@ async def test_both_say_something_and_hear_what_became_of_it(tmp_path: Path) -> 
     alice, bob = couple(tmp_path)
     async with alice.node() as here, bob.node() as there:
         await say(here, "bob", "hello bob")
-        assert await heard(there, alice, 1) == ["hello bob"]
+        assert await received(there, alice, 1) == ["hello bob"]
         told = await states(here, bob, State.DELIVERED)
         assert told == sorted(told, key=list(State).index)
         await say(there, "alice", "hello alice")
-        assert await heard(here, bob, 1) == ["hello alice"]
+        assert await received(here, bob, 1) == ["hello alice"]
         (chat,) = (await ask(there, PeerOperation.CHATS))["chats"]
         assert (chat["name"], chat["unread"], chat["read"]) == ("alice", 1, 0)
         assert chat["last"]["text"] == "hello alice"
@@ -47,7 +47,7 @@ async def test_what_is_said_while_the_other_is_away_comes_in_order(tmp_path: Pat
         for text in texts:
             await say(here, "bob", text)
         async with bob.node() as there:
-            assert await heard(there, alice, 40) == texts
+            assert await received(there, alice, 40) == texts
             await states(here, bob, State.DELIVERED, 40)
 
 
@@ -62,7 +62,7 @@ async def test_what_waits_without_a_key_is_sealed_when_one_comes(tmp_path: Path)
     async with alice.node() as here:
         await say(here, "bob", "second")
         async with bob.node() as there:
-            assert await heard(there, alice, 2) == ["first", "second"]
+            assert await received(there, alice, 2) == ["first", "second"]
 
 
 async def test_a_message_is_said_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ async def test_a_message_is_said_once_however_often_it_is_asked_for(tmp_path: Pa
     async with alice.node() as here, bob.node() as there:
         assert await say(here, "bob", "hi", uuid=uuid) == first
         await say(here, "bob", "more")
-        assert await heard(there, alice, 2) == ["hi", "more"]
+        assert await received(there, alice, 2) == ["hi", "more"]
 
 
 async def test_after_a_restart_all_is_as_it_was(tmp_path: Path) -> None:
     alice, bob = couple(tmp_path)
     async with alice.node() as here, bob.node() as there:
         await say(here, "bob", "one")
-        await heard(there, alice, 1)
+        await received(there, alice, 1)
     async with bob.node() as there:
 
         async def bobs() -> dict[str, object]:
@@ -118,7 +118,7 @@ async def test_nobody_speaks_in_the_name_of_another(tmp_path: Path) -> None:
         await local.put(channel, Put(2, 60, b"no envelope at all"))
         async with alice.node() as here:
             await say(here, "bob", "it is me")
-            assert await heard(there, alice, 1) == ["it is me"]
+            assert await received(there, alice, 1) == ["it is me"]
         assert [each.kind for each in await history(there, alice)] == [Kind.IN]
 
 
@@ -185,7 +185,7 @@ async def test_what_was_read_stays_read_whoever_else_is_slower(tmp_path: Path) -
         async with bob.node() as there:
             for text in "abc":
                 await say(here, "bob", text)
-            await heard(there, alice, 3)
+            await received(there, alice, 3)
             async with anyio.create_task_group() as tasks:
                 for place in (2, 1, 0):
                     tasks.start_soon(

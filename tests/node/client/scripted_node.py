@@ -42,7 +42,7 @@ class Line:
     """One accepted connection, as the peer sees it."""
 
     def __init__(self, peer: Peer) -> None:
-        self.heard: list[p.Packet] = []
+        self.packets: list[p.Packet] = []
         self.over = False
         self.at = anyio.current_time()
         self._peer = peer
@@ -58,7 +58,7 @@ class Line:
         self._peer.reads.append(len(data))
         for raw in self._framing.feed(data):
             packet = p.decode(raw)
-            self.heard.append(packet)
+            self.packets.append(packet)
             self._peer.answer(self, packet)
         self._peer.stir()
 
@@ -78,7 +78,7 @@ class Line:
         self._wire.abort()
 
     def of(self, kind: type[T]) -> list[T]:
-        return [packet for packet in self.heard if isinstance(packet, kind)]
+        return [packet for packet in self.packets if isinstance(packet, kind)]
 
 
 class Peer:
@@ -117,7 +117,7 @@ class Peer:
                 with anyio.move_on_after(0.01):
                     await self._stirred.wait()
 
-    async def heard(self, kind: type[T], count: int = 1) -> list[T]:
+    async def received(self, kind: type[T], count: int = 1) -> list[T]:
         """Wait for so many packets of a kind on the newest line."""
         await self.until(lambda: self.lines and len(self.line.of(kind)) >= count)
         return self.line.of(kind)

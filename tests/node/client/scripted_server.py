@@ -17,7 +17,7 @@ class ByteLine:
     """One accepted connection, as the server sees it."""
 
     def __init__(self, server: ByteServer) -> None:
-        self.heard = b""
+        self.input = b""
         self.is_over = False
         self._server = server
         self._wire: Wire
@@ -31,7 +31,7 @@ class ByteLine:
         self._server.stir()
 
     def received(self, data: bytes) -> None:
-        self.heard += data
+        self.input += data
         self._server.answer(self)
         self._server.stir()
 
@@ -59,7 +59,7 @@ class ByteLine:
 
 
 class ByteServer:
-    """`answer` is called for whatever a line hears, by default with no consequence."""
+    """`answer` is called with the input of a line; by default it does nothing."""
 
     def __init__(self) -> None:
         self.lines: list[ByteLine] = []
@@ -85,15 +85,15 @@ class ByteServer:
                 with anyio.move_on_after(0.005):
                     await self._stirred.wait()
 
-    async def hears(self, data: bytes, line: int = -1) -> ByteLine:
+    async def expects(self, data: bytes, line: int = -1) -> ByteLine:
         """Wait for exactly these bytes on a line, by default the newest, and forget them."""
-        await self.until(lambda: len(self._heard(line)) >= len(data))
-        heard, self.lines[line].heard = self.lines[line].heard, b""
-        assert heard == data
+        await self.until(lambda: len(self._input(line)) >= len(data))
+        found, self.lines[line].input = self.lines[line].input, b""
+        assert found == data
         return self.lines[line]
 
-    def _heard(self, line: int) -> bytes:
-        return self.lines[line].heard if self.lines[line:] else b""
+    def _input(self, line: int) -> bytes:
+        return self.lines[line].input if self.lines[line:] else b""
 
     async def go_away(self) -> None:
         """Accept no more, and end what there is."""

@@ -93,6 +93,6 @@ async def test_data_may_be_anything_that_is_bytes() -> None:
         await answer
         await channel.put(memoryview(b"abcd")[::2])
         await channel.put(memoryview(numbers))
-        sent = [put.data for put in await peer.heard(Put, 3)]
+        sent = [put.data for put in await peer.received(Put, 3)]
         await channel.flush()
     assert sent == [b"before", b"ac", numbers.tobytes()]

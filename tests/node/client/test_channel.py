@@ -133,7 +133,7 @@ async def test_a_block_acknowledges_on_success_and_gives_back_on_an_error() -> N
                 raise ZeroDivisionError
         async with await channel.receive(SOON_S) as message:
             await message.nack(delay=1.5)
-    said = [packet for packet in peer.line.heard if isinstance(packet, Ack | Nack)]
+    said = [packet for packet in peer.line.packets if isinstance(packet, Ack | Nack)]
     assert said == [Ack(1), Nack(2, NackReason.LATER), Ack(3), Nack(4, NackReason.LATER, 1500)]
 
 
@@ -342,7 +342,7 @@ async def test_a_cancelled_block_leaves_in_order_and_at_once() -> None:
             async for _ in channel:
                 raise AssertionError("nothing more was pushed")
     assert scope.cancelled_caught
-    assert peer.line.heard[1:] == [Ack(5), p.Close(goodbye=True)]
+    assert peer.line.packets[1:] == [Ack(5), p.Close(goodbye=True)]
 
 
 async def test_a_lost_channel_raises_the_same_error_over_and_over_without_growing() -> None:
@@ -416,7 +416,7 @@ async def test_a_refusal_without_correlation_meets_the_oldest_request() -> None:
     peer = Peer()
     async with memory(peer) as channel:
         first, second = channel.put_nowait(b"1"), channel.put_nowait(b"2")
-        await peer.heard(Put, 2)
+        await peer.received(Put, 2)
         peer.line.say(encode(p.Refused(p.PUT, 0x26)))
         with pytest.raises(BufferFull):
             await first
@@ -434,7 +434,7 @@ async def test_what_the_node_should_not_send_is_dropped_or_acknowledged() -> Non
         line.say(encode(p.Refused(0x44, 0x55, b"whatever")), encode(Ack(9)), b"\x02short")
         line.say(encode(Msg(6, 1, b"real")))
         assert (await channel.receive(SOON_S)).id == 6
-        assert await peer.heard(Ack) == [Ack(5)]
+        assert await peer.received(Ack) == [Ack(5)]
         await channel.ping()
         assert channel.counts.malformed == 2
 
@@ -499,7 +499,7 @@ async def test_puts_of_many_who_were_answered_together_leave_together() -> None:
         before = len(peer.reads)
         for _ in range(8):
             tasks.start_soon(produce)
-        await peer.heard(Put, 8 * 20)
+        await peer.received(Put, 8 * 20)
         assert len(peer.reads) - before <= 20 + 1
 
 

@@ -56,15 +56,15 @@ def url_of(node: Node, listener: str) -> str:
 
 
 async def test_both_know_each_other_then(listener: str) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     async with serving() as node:
         url = url_of(node, listener)
-        known = {"identity": ALICE, "peer": NODE.public, "on_peer": heard.append}
+        known = {"identity": ALICE, "peer": NODE.public, "on_peer": received.append}
         async with connect(url, "chat/1", **known) as alice:
             receipt = await alice.put(b"x")
             assert await alice.get(receipt.id) == b"x"
         assert node.services.counters.identified == 1
-    assert heard == [NODE.public]
+    assert received == [NODE.public]
 
 
 async def test_an_identity_from_its_file_is_what_both_use(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ class Impostor:
     @property
     def proofs(self) -> list[bytes]:
         """What it was given to prove the client's identity."""
-        heard = [each for line in self.peer.lines for each in line.of(p.Handshake)]
-        return [each.raw for each in heard if each.packet_type == p.AUTH]
+        received = [each for line in self.peer.lines for each in line.of(p.Handshake)]
+        return [each.raw for each in received if each.packet_type == p.AUTH]
 
 
 def told_ready(hello: bytes) -> bytes:
@@ -233,12 +233,12 @@ async def test_an_impostor_gets_no_proof_and_no_second_call(answer: Answer) -> N
 
 @pytest.mark.parametrize("answer", [own_key, a_key_without_its_secret, told_ready])
 async def test_also_who_expects_nobody_in_particular_wants_a_proof(answer: Answer) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     impostor = Impostor(answer, told_ready)
     with pytest.raises(PeerMismatch):
-        async with impostor.connect(peer=None, on_peer=heard.append):
+        async with impostor.connect(peer=None, on_peer=received.append):
             pass
-    assert impostor.proofs == [] and heard == []
+    assert impostor.proofs == [] and received == []
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ async def test_nothing_but_the_proof_is_said_before_ready() -> None:
         tasks.start_soon(put)
         await impostor.peer.until(lambda: impostor.proofs)
         await anyio.sleep(0.05)
-        assert [type(each) for each in impostor.peer.line.heard] == [p.Handshake] * 2
+        assert [type(each) for each in impostor.peer.line.packets] == [p.Handshake] * 2
         tasks.cancel_scope.cancel()
 
 

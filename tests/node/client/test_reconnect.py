@@ -57,7 +57,7 @@ def push(peer: Peer, message_id: int, data: bytes = b"x") -> None:
 async def lose(peer: Peer, lines: int = 2) -> None:
     """Cut the newest connection and wait for the client to be back."""
     peer.line.cut()
-    await peer.until(lambda: len(peer.lines) == lines and peer.line.heard)
+    await peer.until(lambda: len(peer.lines) == lines and peer.line.packets)
 
 
 async def test_unanswered_puts_are_sent_again_in_order_with_their_keys_before_new_ones() -> None:
@@ -65,7 +65,7 @@ async def test_unanswered_puts_are_sent_again_in_order_with_their_keys_before_ne
     peer = Peer()
     async with join(peer) as channel:
         answers = [channel.put_nowait(b"%d" % n, ttl=60) for n in range(3)]
-        before = await peer.heard(Put, 3)
+        before = await peer.received(Put, 3)
         peer.answer = keep
         peer.up = False
         peer.line.cut()
@@ -73,7 +73,7 @@ async def test_unanswered_puts_are_sent_again_in_order_with_their_keys_before_ne
         late = channel.put_nowait(b"late", ttl=60)
         peer.up = True
         receipts = [await answer for answer in (*answers, late)]
-        after = await peer.heard(Put, 4)
+        after = await peer.received(Put, 4)
     assert after[:3] == before
     assert after[3].data == b"late"
     assert [receipt.key for receipt in receipts] == [put.key for put in after]
@@ -94,7 +94,9 @@ async def test_what_was_asked_and_cancelled_without_a_connection_is_never_sent()
         await peer.until(lambda: channel.connected)
         await channel.put(b"kept")
         assert [put.data for put in peer.line.of(Put)] == [b"kept"]
-        assert not [packet for packet in peer.line.heard if isinstance(packet, Get | List | p.Ping)]
+        assert not [
+            packet for packet in peer.line.packets if isinstance(packet, Get | List | p.Ping)
+        ]
 
 
 async def test_a_cancelled_put_is_not_sent_again() -> None:
@@ -120,10 +122,10 @@ async def test_reads_are_asked_again() -> None:
         tasks.start_soon(run, "get", channel.get(42))
         tasks.start_soon(run, "list", channel.list(1, 9))
         tasks.start_soon(run, "ping", channel.ping())
-        await peer.until(lambda: len(peer.line.heard) == 4)
+        await peer.until(lambda: len(peer.line.packets) == 4)
         await lose(peer)
-        await peer.until(lambda: len(peer.line.heard) == 4)
-        assert {type(packet) for packet in peer.line.heard[1:]} == {Get, List, p.Ping}
+        await peer.until(lambda: len(peer.line.packets) == 4)
+        assert {type(packet) for packet in peer.line.packets[1:]} == {Get, List, p.Ping}
         answers = encode(GetAck(42, b"there")), encode(ListAck([3, 4])), encode(p.Pong())
         peer.line.say(*answers)
     assert results.pop("ping") == 0
@@ -146,7 +148,7 @@ async def test_leases_and_administration_do_not_survive_a_connection() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fails, message.touch(30))
             tasks.start_soon(fails, channel.admin(1, {}))
-            await peer.until(lambda: len(peer.line.heard) == 3)
+            await peer.until(lambda: len(peer.line.packets) == 3)
             await lose(peer)
         assert {type(error) for error in failures} == {LeaseLost, OutcomeUnknown}
         with pytest.raises(LeaseLost):
@@ -166,7 +168,7 @@ async def test_an_ack_of_an_earlier_connections_message_is_sent_on_the_next() ->
         await peer.until(lambda: not channel.connected)
         await message.ack()
         peer.up = True
-        assert await peer.heard(Ack) == [Ack(5)]
+        assert await peer.received(Ack) == [Ack(5)]
 
 
 async def test_what_was_acknowledged_is_acknowledged_again_and_not_shown_again() -> None:
@@ -179,7 +181,7 @@ async def test_what_was_acknowledged_is_acknowledged_again_and_not_shown_again()
         push(peer, 5)
         push(peer, 6)
         assert (await channel.receive()).id == 6
-        assert await peer.heard(Ack) == [Ack(5)]
+        assert await peer.received(Ack) == [Ack(5)]
         assert channel.counts.duplicates == 1
 
 
@@ -203,9 +205,9 @@ async def test_the_same_hello_and_the_same_credit_on_every_connection() -> None:
     peer = Peer()
     async with join(peer, role="consumer", mode="pair", window=4) as channel:
         await channel.credit(3)
-        await peer.heard(Credit)
+        await peer.received(Credit)
         await lose(peer)
-        assert await peer.heard(Credit) == [Credit(3)]
+        assert await peer.received(Credit) == [Credit(3)]
     first, second = (line.of(p.Handshake)[0] for line in peer.lines)
     assert first == second
     hello = decode_hello(first.raw)
@@ -291,7 +293,7 @@ async def test_any_traffic_counts_as_life_and_pings_are_answered() -> None:
             peer.line.say(encode(p.Ping(77)))
         assert len(peer.lines) == 1
         assert not peer.line.of(p.Ping)
-        assert await peer.heard(p.Pong, 5) == [p.Pong((77, 0, 0))] * 5
+        assert await peer.received(p.Pong, 5) == [p.Pong((77, 0, 0))] * 5
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -421,7 +423,7 @@ async def test_a_peer_without_handshake_is_an_error_unless_bare_is_allowed() -> 
         assert (receipt.ttl, receipt.durability.name, channel.mode) == (9, "MEMORY", None)
         push(peer, 5)
         await (await channel.receive()).ack()
-        assert await peer.heard(Ack) == [Ack(5)]
+        assert await peer.received(Ack) == [Ack(5)]
 
 
 async def test_a_channel_of_another_mode_is_left_with_a_goodbye() -> None:
@@ -445,7 +447,7 @@ async def test_a_put_that_the_next_node_would_not_take_fails_alone() -> None:
 
     async with join(peer) as channel:
         large, little = channel.put_nowait(b"x" * 2000), channel.put_nowait(b"y")
-        await peer.heard(Put, 2)
+        await peer.received(Put, 2)
         peer.answer = small
         peer.line.cut()
         await little
@@ -472,7 +474,7 @@ async def test_leaving_says_goodbye_and_a_peer_that_stays_cannot_hold_us() -> No
         push(peer, 5)
         await (await channel.receive()).ack()
     assert peer.line.of(Ack) == [Ack(5)]
-    assert peer.line.heard[-1] == p.Close(goodbye=True)
+    assert peer.line.packets[-1] == p.Close(goodbye=True)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -58,7 +58,7 @@ def answering(reply: Callable[[Message], Message]) -> Callable[[ByteLine], None]
     done: dict[ByteLine, int] = {}
 
     def answer(line: ByteLine) -> None:
-        asked = frames(line.heard)[done.get(line, 0) :]
+        asked = frames(line.input)[done.get(line, 0) :]
         done[line] = done.get(line, 0) + len(asked)
         for message in asked:
             line.say(frame(reply(message)))
@@ -86,7 +86,7 @@ async def test_a_ping_byte_for_byte(server: ByteServer, rustlog: Rustlog) -> Non
     """RL-01."""
     server.answer = lambda line: line.say(PONG)
     await rustlog.ping()
-    await server.hears(b'\x00\x00\x00\x0f{"type":"Ping"}')
+    await server.expects(b'\x00\x00\x00\x0f{"type":"Ping"}')
 
 
 async def test_requests_and_responses_of_the_specification(
@@ -136,7 +136,7 @@ async def test_requests_and_responses_of_the_specification(
     assert (await rustlog.describe_partition("logs")).segment_count == 1
     assert (await rustlog.metrics()).metrics == {"messages_produced_total": 2}
     group = {"group": "g", "topic": "logs"}
-    assert frames(server.line.heard) == [
+    assert frames(server.line.input) == [
         {"type": "Produce", "topic": "user-events", "partition": 1, "records": ["SGVsbG8=", ""]},
         {
             "type": "Fetch",
@@ -225,7 +225,7 @@ async def test_no_call_hangs_when_the_connection_ends(server: ByteServer, rustlo
         async with anyio.create_task_group() as tasks:
             for call in ("fetch", "produce"):
                 tasks.start_soon(fail, call)
-            await server.until(lambda: len(frames(server.line.heard)) == 2)
+            await server.until(lambda: len(frames(server.line.input)) == 2)
             server.line.cut()
     assert sorted(failures, key=str) == sorted([NotDone, OutcomeUnknown], key=str)
 
@@ -235,7 +235,7 @@ async def test_a_cancelled_call_does_not_shift_the_replies_of_others(
 ) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rustlog.committed, "g", "t")
-        await server.until(lambda: frames(server.line.heard))
+        await server.until(lambda: frames(server.line.input))
         tasks.cancel_scope.cancel()
     offsets = iter((1, 2))
     reply = answering(lambda _: {"type": "OffsetFetchResponse", "offset": next(offsets)})
@@ -331,7 +331,7 @@ def topic(server: ByteServer) -> Topic:
 
 
 async def test_a_producer_spreads_records_in_batches(rustlog: Rustlog, topic: Topic) -> None:
-    """By turns, by key, or as it is told; every record hears where it is."""
+    """By turns, by key, or as it is told; every record expects where it is."""
     settings = BatchSettings(linger_ms=NEVER_MS)
     async with rustlog.producer("t", settings) as producer:
         assert producer.partitions == 3

@@ -62,7 +62,7 @@ async def test_the_examples_of_the_specification(server: ByteServer, s3p: S3p) -
     assert await s3p.read(b"orders") == []
     await s3p.trim("orders", "1700000001235-0")
     await s3p.delete("orders")
-    await server.hears(CREATE + APPEND_TWO + READ + READ + TRIM + DELETE)
+    await server.expects(CREATE + APPEND_TWO + READ + READ + TRIM + DELETE)
 
 
 async def test_options_are_said_where_they_are_given(server: ByteServer, s3p: S3p) -> None:
@@ -70,7 +70,7 @@ async def test_options_are_said_where_they_are_given(server: ByteServer, s3p: S3
     replies = [b"$3\r\n7-0\r\n", b"*0\r\n"]
     await s3p.append("s", b"x", ms=7)
     await s3p.read("s", RecordId(7, 1), count=10)
-    await server.hears(
+    await server.expects(
         b"*4\r\n$6\r\nAPPEND\r\n$1\r\ns\r\n*2\r\n$2\r\nID\r\n$1\r\n7\r\n*1\r\n$1\r\nx\r\n"
         b"*3\r\n$4\r\nREAD\r\n$1\r\ns\r\n*4\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n$6\r\nMIN_ID\r\n$3\r\n7-1\r\n"
     )
@@ -110,8 +110,8 @@ async def test_calls_of_many_tasks_are_pipelined_and_answered_in_order(
     async with anyio.create_task_group() as tasks:
         for n in range(10):
             tasks.start_soon(put, n)
-        await server.until(lambda: server.line.heard.count(b"APPEND") == 10)
-        order = [int(part.split(b"\r\n")[-2]) for part in server.line.heard.split(b"*4\r\n")[1:]]
+        await server.until(lambda: server.line.input.count(b"APPEND") == 10)
+        order = [int(part.split(b"\r\n")[-2]) for part in server.line.input.split(b"*4\r\n")[1:]]
         for n in order:
             server.line.say(b"$3\r\n%d-0\r\n" % n if n < 10 else b"")
     assert ids == {n: RecordId(n, 0) for n in range(10)}
@@ -123,11 +123,11 @@ async def test_a_cancelled_call_does_not_shift_the_replies_of_others(
 ) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(s3p.append, "orders", b"gone")
-        await server.hears(append(b"gone"))
+        await server.expects(append(b"gone"))
         tasks.cancel_scope.cancel()
     with anyio.fail_after(SOON_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.hears, append(b"kept"))
+            tasks.start_soon(server.expects, append(b"kept"))
             server.answer = lambda line: line.say(b"$3\r\n1-0\r\n$3\r\n2-0\r\n")
             assert await s3p.append("orders", b"kept") == RecordId(2, 0)
 
@@ -154,9 +154,9 @@ async def test_a_fatal_error_ends_what_is_behind_it(
     async with anyio.create_task_group() as tasks:
         for name in "abc":
             tasks.start_soon(fail, name)
-        await server.until(lambda: server.line.heard.count(b"APPEND") == 3)
+        await server.until(lambda: server.line.input.count(b"APPEND") == 3)
         first, *behind = (
-            part.split(b"\r\n")[-2].decode() for part in server.line.heard.split(b"*4\r\n")[1:]
+            part.split(b"\r\n")[-2].decode() for part in server.line.input.split(b"*4\r\n")[1:]
         )
         server.line.say(error)
         server.line.close()
@@ -184,7 +184,7 @@ async def test_no_call_hangs_when_the_connection_ends(
         async with anyio.create_task_group() as tasks:
             for call in ("read", "append"):
                 tasks.start_soon(fail, call)
-            await server.until(lambda: server.line.heard.count(b"orders") == 2)
+            await server.until(lambda: server.line.input.count(b"orders") == 2)
             (server.line.cut if is_reset else server.line.close)()
     assert sorted(failures, key=str) == sorted([NotDone, OutcomeUnknown], key=str)
     assert not s3p.connected
@@ -268,7 +268,7 @@ async def test_a_read_that_waits_holds_nobody_up(server: ByteServer, s3p: S3p) -
     for round in (1, 2):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
-            waiting = await server.hears(BLOCKED, 1)
+            waiting = await server.expects(BLOCKED, 1)
             server.answer = lambda line: line.say(b"+OK\r\n")
             await s3p.create("orders")
             server.answer = lambda line: None
@@ -281,7 +281,7 @@ async def test_a_read_that_is_cancelled_while_it_waits_leaves(server: ByteServer
     """S3P-49: its connection ends, so that the server need not wait on."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: s3p.read("orders", block_ms=5000))
-        waiting = await server.hears(BLOCKED, 1)
+        waiting = await server.expects(BLOCKED, 1)
         tasks.cancel_scope.cancel()
     await server.until(lambda: waiting.is_over)
     assert s3p.connected
@@ -293,10 +293,10 @@ async def test_reads_that_wait_are_bounded_and_take_turns(server: ByteServer) ->
             for _ in range(3):
                 tasks.start_soon(lambda: s3p.read("orders", block_ms=5000))
             for line in (1, 2):
-                await server.hears(BLOCKED, line)
+                await server.expects(BLOCKED, line)
             assert len(server.lines) == 3
             server.lines[2].say(TWO)
-            for line in ((await server.hears(BLOCKED, 2)), server.lines[1]):
+            for line in ((await server.expects(BLOCKED, 2)), server.lines[1]):
                 line.say(b"*0\r\n")
         assert len(server.lines) == 3
 
@@ -311,7 +311,7 @@ async def test_no_reader_waits_on_when_the_client_is_closed(server: ByteServer) 
         with anyio.fail_after(SOON_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait)
-                await server.hears(BLOCKED.replace(b"$4\r\n5000", b"$5\r\n60000"), 1)
+                await server.expects(BLOCKED.replace(b"$4\r\n5000", b"$5\r\n60000"), 1)
                 await s3p.aclose()
 
 
@@ -335,12 +335,12 @@ async def test_following_goes_on_behind_the_last_record(server: ByteServer, s3p:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(follow)
-        (await server.hears(BLOCKED)).say(TWO)
+        (await server.expects(BLOCKED)).say(TWO)
         behind = b"*3\r\n$4\r\nREAD\r\n$6\r\norders\r\n*4\r\n$5\r\nBLOCK\r\n$4\r\n5000\r\n"
         behind += b"$6\r\nMIN_ID\r\n$15\r\n1700000001235-1\r\n"
-        (await server.hears(behind)).cut()
+        (await server.expects(behind)).cut()
         await server.until(lambda: len(server.lines) == 3)
-        (await server.hears(behind)).say(b"*2\r\n$15\r\n1700000001235-1\r\n$1\r\n!\r\n")
+        (await server.expects(behind)).say(b"*2\r\n$15\r\n1700000001235-1\r\n$1\r\n!\r\n")
         await server.until(lambda: len(got) == 3)
         tasks.cancel_scope.cancel()
     assert got == [b"hello", b"world", b"!"]
@@ -369,7 +369,7 @@ async def test_a_closed_client_takes_no_calls(server: ByteServer) -> None:
     async with connect_s3p(server.address) as s3p:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_unknown, s3p)
-            await server.hears(append(b"x"))
+            await server.expects(append(b"x"))
             await s3p.aclose()
         with pytest.raises(NotDone, match="closed"):
             await s3p.create("orders")

@@ -36,11 +36,11 @@ async def s3p(server: ByteServer) -> AsyncIterator[S3p]:
 
 
 async def test_batches_leave_when_they_are_full_or_flushed(server: ByteServer, s3p: S3p) -> None:
-    """Each record hears its own id: those of one APPEND follow each other (S3A-15)."""
+    """Each record expects its own id: those of one APPEND follow each other (S3A-15)."""
     settings = BatchSettings(linger_ms=NEVER_MS, records_max=3)
     async with s3p.producer("orders", settings) as producer:
         sent = [await producer.send(b"%d" % n) for n in range(7)]
-        await server.hears(append(b"0", b"1", b"2") + append(b"3", b"4", b"5"))
+        await server.expects(append(b"0", b"1", b"2") + append(b"3", b"4", b"5"))
         assert producer.buffered == 7
         server.line.say(b"$3\r\n5-2\r\n$3\r\n6-2\r\n")
         ids = [await each for each in sent[:6]]
@@ -48,7 +48,7 @@ async def test_batches_leave_when_they_are_full_or_flushed(server: ByteServer, s
         assert not sent[6].done
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(producer.flush)
-            (await server.hears(append(b"6"))).say(b"$3\r\n7-0\r\n")
+            (await server.expects(append(b"6"))).say(b"$3\r\n7-0\r\n")
         assert await sent[6] == RecordId(7, 0)
         assert producer.buffered == 0
 
@@ -57,7 +57,7 @@ async def test_a_record_leaves_once_it_has_lingered(server: ByteServer, s3p: S3p
     async with s3p.producer("orders", BatchSettings(linger_ms=30)) as producer:
         began = anyio.current_time()
         first, second = await producer.send(b"a"), await producer.send(b"b")
-        (await server.hears(append(b"a", b"b"))).say(b"$3\r\n1-1\r\n")
+        (await server.expects(append(b"a", b"b"))).say(b"$3\r\n1-1\r\n")
         assert anyio.current_time() - began > 0.02
         assert [await first, await second] == [RecordId(1, 0), RecordId(1, 1)]
 
@@ -72,8 +72,10 @@ async def test_a_batch_has_a_limit_of_bytes_and_a_larger_record_goes_alone(
             producer.send_nowait(body)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(producer.flush)
-            heard = append(b"aaaa", b"bbbb") + append(b"cccc") + append(b"d" * 20) + append(b"e")
-            (await server.hears(heard)).say(b"$3\r\n1-1\r\n$3\r\n1-2\r\n$3\r\n1-3\r\n$3\r\n1-4\r\n")
+            received = append(b"aaaa", b"bbbb") + append(b"cccc") + append(b"d" * 20) + append(b"e")
+            (await server.expects(received)).say(
+                b"$3\r\n1-1\r\n$3\r\n1-2\r\n$3\r\n1-3\r\n$3\r\n1-4\r\n"
+            )
 
 
 async def test_the_buffer_is_bounded_and_holds_the_caller_up(server: ByteServer, s3p: S3p) -> None:
@@ -86,10 +88,10 @@ async def test_the_buffer_is_bounded_and_holds_the_caller_up(server: ByteServer,
         with anyio.move_on_after(0.02) as waited:
             await producer.send(b"c")
         assert waited.cancelled_caught
-        (await server.hears(append(b"a", b"b"))).say(b"$3\r\n1-1\r\n")
+        (await server.expects(append(b"a", b"b"))).say(b"$3\r\n1-1\r\n")
         with anyio.fail_after(SOON_S):
             sent = await producer.send(b"d")
-        (await server.hears(append(b"d"))).say(b"$3\r\n1-2\r\n")
+        (await server.expects(append(b"d"))).say(b"$3\r\n1-2\r\n")
         assert await sent == RecordId(1, 2)
 
 
@@ -100,11 +102,11 @@ async def test_an_unknown_outcome_is_told_and_only_what_was_not_sent_is_sent_aga
     settings = BatchSettings(linger_ms=0, records_max=2, in_flight_max=2)
     async with s3p.producer("orders", settings) as producer:
         sent = [producer.send_nowait(b"%d" % n) for n in range(6)]
-        (await server.hears(append(b"0", b"1") + append(b"2", b"3"))).cut()
+        (await server.expects(append(b"0", b"1") + append(b"2", b"3"))).cut()
         for lost in sent[:4]:
             with pytest.raises(OutcomeUnknown):
                 await lost
-        (await server.hears(append(b"4", b"5"), 1)).say(b"$3\r\n2-1\r\n")
+        (await server.expects(append(b"4", b"5"), 1)).say(b"$3\r\n2-1\r\n")
         assert [await each for each in sent[4:]] == [RecordId(2, 0), RecordId(2, 1)]
 
 
@@ -114,23 +116,23 @@ async def test_what_waits_is_sent_in_order_once_the_server_is_back(
     settings = BatchSettings(linger_ms=NEVER_MS, records_max=2, in_flight_max=1)
     async with s3p.producer("orders", settings) as producer:
         sent = [producer.send_nowait(b"%d" % n) for n in range(5)]
-        (await server.hears(append(b"0", b"1"))).cut()
+        (await server.expects(append(b"0", b"1"))).cut()
         for lost in sent[:2]:
             with pytest.raises(OutcomeUnknown):
                 await lost
-        (await server.hears(append(b"2", b"3"), 1)).say(b"$3\r\n2-1\r\n")
+        (await server.expects(append(b"2", b"3"), 1)).say(b"$3\r\n2-1\r\n")
         assert [await each for each in sent[2:4]] == [RecordId(2, 0), RecordId(2, 1)]
         server.answer = lambda line: line.say(b"$3\r\n3-0\r\n")
         await producer.flush()
         assert await sent[4] == RecordId(3, 0)
-        assert server.lines[1].heard == append(b"4")
+        assert server.lines[1].input == append(b"4")
 
 
 async def test_a_refusal_is_that_of_its_own_records(server: ByteServer, s3p: S3p) -> None:
     settings = BatchSettings(linger_ms=0, records_max=2)
     async with s3p.producer("orders", settings) as producer:
         sent = [producer.send_nowait(b"%d" % n) for n in range(4)]
-        line = await server.hears(append(b"0", b"1") + append(b"2", b"3"))
+        line = await server.expects(append(b"0", b"1") + append(b"2", b"3"))
         line.say(b"-ERR_UNKNOWN_STREAM no stream orders\r\n$3\r\n1-1\r\n")
         for refused in sent[:2]:
             with pytest.raises(UnknownStream):
@@ -160,7 +162,7 @@ async def test_a_cancelled_append_is_kept_and_shifts_no_other(server: ByteServer
         with anyio.move_on_after(0.01):
             await producer.append(b"a")
         sent = await producer.send(b"b")
-        (await server.hears(append(b"a", b"b"))).say(b"$3\r\n1-1\r\n")
+        (await server.expects(append(b"a", b"b"))).say(b"$3\r\n1-1\r\n")
         assert await sent == RecordId(1, 1)
 
 
@@ -171,7 +173,7 @@ async def test_an_error_in_the_block_drops_what_was_not_sent(server: ByteServer,
             raise ZeroDivisionError
     with pytest.raises(NotSent, match="closed"):
         await sent
-    assert server.line.heard == b""
+    assert server.line.input == b""
 
 
 async def test_a_closed_producer_takes_nothing(server: ByteServer, s3p: S3p) -> None:
@@ -190,7 +192,7 @@ async def test_a_producer_of_a_lost_server_does_not_hang(server: ByteServer) -> 
         with anyio.fail_after(SOON_S), pytest.raises(NotSent):
             async with s3p.producer("orders", settings) as producer:
                 sent, waiting = await producer.send(b"a"), await producer.send(b"b")
-                (await server.hears(append(b"a"))).cut()
+                (await server.expects(append(b"a"))).cut()
                 with pytest.raises(OutcomeUnknown):
                     await sent
                 with pytest.raises(NotSent):

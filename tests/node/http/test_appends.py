@@ -35,7 +35,7 @@ def _word(connection: int, number: int) -> bytes:
     return b"%03d.%02d;" % (connection, number)
 
 
-async def _append_all(address: str, connection: int, heard: dict[int, bytes]) -> None:
+async def _append_all(address: str, connection: int, received: dict[int, bytes]) -> None:
     """Everything in one piece, and no more behind it."""
     asked = [append(_word(connection, number)) for number in range(EACH)]
     async with await dial(address) as stream:
@@ -44,7 +44,7 @@ async def _append_all(address: str, connection: int, heard: dict[int, bytes]) ->
         except anyio.BrokenResourceError:
             return
         await anyio.lowlevel.checkpoint()
-        heard[connection] = await rest(stream)
+        received[connection] = await rest(stream)
 
 
 async def _make(address: str) -> None:
@@ -63,13 +63,13 @@ async def _kept(folder: Path) -> list[bytes]:
 @pytest.mark.parametrize("stops", [False, True])
 async def test_each_append_that_was_acknowledged_is_there_once(tmp_path: Path, stops: bool) -> None:
     """In the order of its connection; also where the node stops in the midst of them."""
-    heard: dict[int, bytes] = {}
+    received: dict[int, bytes] = {}
     async with anyio.create_task_group() as tasks:
         async with Node(_config(tmp_path)) as node:
             address = node.listeners["http"]
             await _make(address)
             for connection in range(CONNECTIONS):
-                tasks.start_soon(_append_all, address, connection, heard)
+                tasks.start_soon(_append_all, address, connection, received)
             while node.services.http.answers.get(("durable", 204), 0) < 2 * CONNECTIONS:
                 await anyio.lowlevel.checkpoint()
             if not stops:
@@ -81,7 +81,7 @@ async def test_each_append_that_was_acknowledged_is_there_once(tmp_path: Path, s
     for connection in range(CONNECTIONS):
         own = [each for each in kept if each.startswith(b"%03d." % connection)]
         assert own == [_word(connection, number) for number in range(len(own))]
-        statuses = STATUS.findall(heard.get(connection, b""))
+        statuses = STATUS.findall(received.get(connection, b""))
         assert set(statuses) <= {b"204", b"503"}
         assert statuses.count(b"204") == len(own)
         done += len(own)

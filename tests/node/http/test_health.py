@@ -18,7 +18,7 @@ NAME = re.compile(r"(millpond|process)_[a-z0-9_]+")
 
 
 async def test_health_is_ok_as_long_as_the_process_answers() -> None:
-    async with watched() as (pond, _, application):
+    async with watched() as (running, _, application):
         for client in (Client(application), Client(application, host="192.0.2.1")):
             for path in ("/health", "/ping"):
                 got = await client.request("GET", path)
@@ -26,23 +26,23 @@ async def test_health_is_ok_as_long_as_the_process_answers() -> None:
                 assert (await client.request("HEAD", path)).body == b""
                 assert (await client.request("POST", path)).status == 405
         assert (await Client(application).request("GET", "/health/x")).status == 404
-        await pond.node.drain()
+        await running.node.drain()
         assert (await Client(application).request("GET", "/health")).status == 200
 
 
 async def test_ready_says_why_it_is_not() -> None:
-    async with watched() as (pond, room, application):
+    async with watched() as (running, room, application):
         client = Client(application)
         got = await client.request("GET", "/ready")
         assert (got.status, got.json()) == (503, {"ready": False, "reasons": ["starting"]})
         room.started()
         got = await client.request("GET", "/ready")
         assert (got.status, got.json()) == (200, {"ready": True, "reasons": []})
-        health = pond.node._store.health
+        health = running.node._store.health
         health.is_writable, health.reason = False, "disk full"
         assert (await client.request("GET", "/ready")).json()["reasons"] == ["store: disk full"]
         health.is_writable = True
-        await pond.node.drain()
+        await running.node.drain()
         got = await client.request("GET", "/ready")
         assert (got.status, got.json()["reasons"]) == (503, ["draining"])
 
@@ -64,9 +64,9 @@ async def test_from_elsewhere_they_need_the_right_admin(path: str, tmp_path: Pat
 
 
 async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
-    async with watched() as (pond, _, application):
+    async with watched() as (running, _, application):
         before = await figures(application)
-        with CellClient(pond.host) as cells:
+        with CellClient(running.services) as cells:
             for name in (b"secret-one", b"secret-two"):
                 await cells.request(stream_cell(name), m.Create)
             await cells.request(
@@ -88,8 +88,8 @@ async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
 
 
 async def test_metrics_of_a_store_on_the_disk(tmp_path: Path) -> None:
-    async with watched(data=str(tmp_path / "data")) as (pond, _, application):
-        with CellClient(pond.host) as cells:
+    async with watched(data=str(tmp_path / "data")) as (running, _, application):
+        with CellClient(running.services) as cells:
             await cells.request(stream_cell(b"orders"), m.Create)
         told = await figures(application)
         assert told["millpond_journal_bytes", ()] > 0

@@ -20,7 +20,7 @@ from millpond.node.node import Node
 from millpond.transports.http.request import HttpLimits, Request
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.node.http.clients import Http2, dial, eventually, get, rest
-from tests.transports.http.running_app import CLOSED, Does, Run, Served, served
+from tests.transports.http.running_app import CLOSED, Does, Run, RunningApp, running_app
 
 ANY = "127.0.0.1:0"
 ALONE = Config(**{**CLOSED, "http": ANY, "drain_timeout_s": 0.3})
@@ -33,19 +33,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @asynccontextmanager
-async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, Served]]:
+async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, RunningApp]]:
     """An API at `/do` behind a listener of its own."""
     apis = {(b"do",): Does(run)}
     limits = HttpLimits(body_s=5, linger_s=0.5)
-    async with served(apis, limits=limits, **settings) as application:
+    async with running_app(apis, limits=limits, **settings) as application:
         async with anyio.create_task_group() as tasks:
 
             def cut() -> None:
-                for visitor in list(application.host.registry.connections):
+                for visitor in list(application.services.registry.connections):
                     visitor.close()
 
             config = application.node.config
-            host = application.host
+            host = application.services
             listener = await listen(tasks, "127.0.0.1", 0, application, config, host, cut)
             assert isinstance(listener, HttpListener)
             try:
@@ -200,16 +200,16 @@ async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
         for gone, head in enumerate((sized, chunked)):
             async with await dial(address) as stream:
                 await stream.send(b"POST /do HTTP/1.1\r\nhost: a\r\n" + head + b"half")
-                await eventually(lambda: len(application.host.registry.connections) == 1)
-            await eventually(lambda gone=gone: application.host.http.gone == gone + 1)
+                await eventually(lambda: len(application.services.registry.connections) == 1)
+            await eventually(lambda gone=gone: application.services.http.gone == gone + 1)
         async with Http2(await dial(address)) as client:
             for gone, length in enumerate((None, 9, None, 9), 3):
                 number = await client.ask("POST", "/do", ends=False, length=length)
                 await client.say(number, b"half")
-                await eventually(lambda: len(application.host.registry.connections) == 1)
+                await eventually(lambda: len(application.services.registry.connections) == 1)
                 # Some servers take a reset without an error for the end of the body.
                 await client.reset(number, 0 if gone > 4 else 8)
-                await eventually(lambda gone=gone: application.host.http.gone == gone)
+                await eventually(lambda gone=gone: application.services.http.gone == gone)
             whole = await client.ask("POST", "/do", ends=False)
             await client.say(whole, b"whole", ends=True)
             assert await client.status(whole) == 200
@@ -245,11 +245,11 @@ async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
         await stream.send(b"POST /do HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
         for _ in range(8):
             await stream.send(bytes(size // 8))
-        heard = b""
+        received = b""
         with anyio.fail_after(5):
-            while not heard.endswith(b"who are you"):
-                heard += await stream.receive()
-        assert heard.startswith(b"HTTP/1.1 401 ")
+            while not received.endswith(b"who are you"):
+                received += await stream.receive()
+        assert received.startswith(b"HTTP/1.1 401 ")
 
 
 async def test_a_head_is_answered_at_once() -> None:
@@ -266,7 +266,7 @@ async def test_a_head_is_answered_at_once() -> None:
                 assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
                 number = await client.ask("POST", "/do", ends=False)
                 assert await client.status(number) == 200
-        await eventually(lambda: not application.host.registry.connections)
+        await eventually(lambda: not application.services.registry.connections)
 
 
 async def test_a_stream_that_crashes_is_broken_off() -> None:

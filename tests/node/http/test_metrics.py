@@ -21,7 +21,7 @@ from millpond.transports.http.app import Application
 from tests.node.http.clients import eventually
 from tests.node.watched_room import figures, plain, watched
 from tests.transports.http.client import Client
-from tests.transports.http.running_app import Served
+from tests.transports.http.running_app import RunningApp
 
 ANY_PORT = "127.0.0.1:0"
 OPEN = {"p2p": ANY_PORT, "ws": ANY_PORT, "s3p": ANY_PORT, "rustlog": ANY_PORT}
@@ -36,8 +36,8 @@ async def joined(node: Node, channel: str, **how: object) -> AsyncIterator[Chann
 
 
 async def test_deliveries_are_counted() -> None:
-    async with watched(p2p=ANY_PORT) as (pond, _, application):
-        node = pond.node
+    async with watched(p2p=ANY_PORT) as (running, _, application):
+        node = running.node
         async with (
             joined(node, "jobs/1", role="producer", mode="queue") as producer,
             joined(node, "jobs/1", role="worker") as worker,
@@ -67,8 +67,8 @@ async def test_deliveries_are_counted() -> None:
 
 
 async def test_credit_and_lag_of_subscribers() -> None:
-    async with watched(p2p=ANY_PORT) as (pond, _, application):
-        node = pond.node
+    async with watched(p2p=ANY_PORT) as (running, _, application):
+        node = running.node
         async with (
             joined(node, "news", role="producer", mode="fanout") as producer,
             joined(node, "news", role="consumer", window=5) as quick,
@@ -89,20 +89,20 @@ async def test_credit_and_lag_of_subscribers() -> None:
 
 
 async def test_lag_of_groups_also_of_streams_that_rest() -> None:
-    async with watched(rustlog=ANY_PORT, passivate_after_s=0.05) as (pond, _, application):
-        async with connect_rustlog(pond.node.listeners["rustlog"]) as mill:
+    async with watched(rustlog=ANY_PORT, passivate_after_s=0.05) as (running, _, application):
+        async with connect_rustlog(running.node.listeners["rustlog"]) as log:
             for topic, records, offset in (("clicks", 5, 2), ("views", 3, 3)):
-                await mill.create_topic(topic)
-                await mill.produce(topic, [b"x"] * records)
-                await mill.commit("readers", topic, 0, offset)
-            await mill.commit("others", "clicks", 0, 4)
+                await log.create_topic(topic)
+                await log.produce(topic, [b"x"] * records)
+                await log.commit("readers", topic, 0, offset)
+            await log.commit("others", "clicks", 0, 4)
             for _ in range(2):
                 told = await plain(application)
                 assert told["stream_groups"] == 3
                 assert told["group_lag_records"] == 4
                 assert told["group_lag_max_records"] == 3
-                await eventually(lambda: _are_at_rest(pond.node))
-            await mill.produce("views", b"x")
+                await eventually(lambda: _are_at_rest(running.node))
+            await log.produce("views", b"x")
             assert (await plain(application))["group_lag_records"] == 5
 
 
@@ -111,8 +111,8 @@ def _are_at_rest(node: Node) -> bool:
 
 
 async def test_each_protocol_has_its_requests_and_latencies() -> None:
-    async with watched(**OPEN) as (pond, _, application):
-        await _ask_by_each(pond, application)
+    async with watched(**OPEN) as (running, _, application):
+        await _ask_by_each(running, application)
         told = await figures(application)
         for protocol in ("p2p", "ws", "s3p", "rustlog", "http"):
             assert told["millpond_requests_total", (protocol,)] >= 1, protocol
@@ -131,17 +131,17 @@ async def test_each_protocol_has_its_requests_and_latencies() -> None:
                 assert told["millpond_connections_total", (protocol,)] == 1
 
 
-async def _ask_by_each(pond: Served, application: Application) -> None:
-    listeners = pond.node.listeners
-    async with joined(pond.node, "box") as channel:
+async def _ask_by_each(running: RunningApp, application: Application) -> None:
+    listeners = running.node.listeners
+    async with joined(running.node, "box") as channel:
         await channel.put(b"x")
     async with connect(f"ws://{listeners['ws']}", "box") as channel:
         await channel.put(b"y")
     async with connect_s3p(listeners["s3p"]) as s3p:
         await s3p.create("orders")
-    async with connect_rustlog(listeners["rustlog"]) as mill:
-        await mill.create_topic("clicks")
-        await mill.produce("clicks", b"x")
+    async with connect_rustlog(listeners["rustlog"]) as log:
+        await log.create_topic("clicks")
+        await log.produce("clicks", b"x")
     body = b'{"records":[{"body":"x"}]}'
     json = [(b"content-type", b"application/json"), (b"s2-basin", b"millpond")]
     got = await Client(application).request("POST", "/v1/streams/orders/records", json, body)
@@ -178,8 +178,8 @@ class SlowFile:
 async def test_the_disk_shows_how_long_it_takes(tmp_path: Path) -> None:
     disk = SlowDisk()
     settings = {"data": str(tmp_path / "data"), "p2p": ANY_PORT, "disk": disk}
-    async with watched(**settings) as (pond, _, application):
-        async with joined(pond.node, "box") as channel:
+    async with watched(**settings) as (running, _, application):
+        async with joined(running.node, "box") as channel:
             await channel.put(b"x" * 1000)
             told = await plain(application)
             commits = told["journal_commit_seconds_count"]
@@ -205,13 +205,13 @@ async def test_the_disk_shows_how_long_it_takes(tmp_path: Path) -> None:
 
 async def test_restarts_and_quarantines_of_cells(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    async with watched(p2p=ANY_PORT) as (pond, _, application):
-        scheduler = pond.node.scheduler
-        async with joined(pond.node, "frail") as channel:
+    async with watched(p2p=ANY_PORT) as (running, _, application):
+        scheduler = running.node.scheduler
+        async with joined(running.node, "frail") as channel:
             await channel.put(b"x")
             for crashes in range(1, 7):
                 # No cell ever sends another one a Credit.
-                scheduler.submit(b"frail", Batch(None, [Credit(1)]), pond.node.clock.now())
+                scheduler.submit(b"frail", Batch(None, [Credit(1)]), running.node.clock.now())
                 await eventually(lambda n=crashes: scheduler.counters.crashes == n)  # type: ignore[misc]
             told = await plain(application)
             assert told["cell_crashes_total"] == 6
@@ -220,12 +220,12 @@ async def test_restarts_and_quarantines_of_cells(caplog: pytest.LogCaptureFixtur
 
 
 async def test_info_tells_the_same_of_deliveries_and_of_all_listeners() -> None:
-    async with watched(p2p=ANY_PORT, s3p=ANY_PORT) as (pond, _, application):
-        async with joined(pond.node, "box") as channel:
+    async with watched(p2p=ANY_PORT, s3p=ANY_PORT) as (running, _, application):
+        async with joined(running.node, "box") as channel:
             await channel.put(b"x")
-        async with connect_s3p(pond.node.listeners["s3p"]) as s3p:
+        async with connect_s3p(running.node.listeners["s3p"]) as s3p:
             await s3p.create("orders")
-        async with joined(pond.node, "millpond!probe") as probe:
+        async with joined(running.node, "millpond!probe") as probe:
             info = await probe.admin(1, {})
         told = await figures(application)
         assert info["delivery"]["kept"] == told["millpond_messages_kept_total", ()] == 1

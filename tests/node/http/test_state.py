@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from millpond.transports.http.state.app import PREFIX, StateApi
-from tests.node.state.pond import EVENTS, FRONT, JSON, RESET, Pond, pond, put
+from tests.node.state.node_clients import EVENTS, FRONT, JSON, RESET, NodeClients, node_clients, put
 from tests.transports.http.client import Client, Exchange
-from tests.transports.http.running_app import served
+from tests.transports.http.running_app import running_app
 
 ALLOWED = ((b"origin", b"http://127.0.0.1:7404"), (b"host", b"127.0.0.1:7404"))
 FOREIGN = ((b"origin", b"https://evil.example"), (b"host", b"127.0.0.1:7404"))
@@ -69,8 +69,10 @@ def apply(state: dict[tuple[str, str], Any], events: list[dict[str, Any]]) -> No
 
 
 @asynccontextmanager
-async def following(mill: Pond, name: str, *more: tuple[bytes, bytes]) -> AsyncIterator[Said]:
-    async with mill.http.open("GET", f"/millpond/state/{name}", (*EVENTS, *more)) as exchange:
+async def following(
+    clients: NodeClients, name: str, *more: tuple[bytes, bytes]
+) -> AsyncIterator[Said]:
+    async with clients.http.open("GET", f"/millpond/state/{name}", (*EVENTS, *more)) as exchange:
         await exchange.say(b"", is_last=True)
         assert await exchange.head() == 200
         assert dict(exchange.pairs)[b"content-type"] == b"text/event-stream"
@@ -78,31 +80,31 @@ async def following(mill: Pond, name: str, *more: tuple[bytes, bytes]) -> AsyncI
 
 
 async def test_a_state_is_made_written_and_read() -> None:
-    async with pond() as mill:
-        made = await mill.http.request("PUT", "/millpond/state/users", JSON)
-        again = await mill.http.request("PUT", "/millpond/state/users", JSON)
+    async with node_clients() as clients:
+        made = await clients.http.request("PUT", "/millpond/state/users", JSON)
+        again = await clients.http.request("PUT", "/millpond/state/users", JSON)
         assert (made.status, again.status) == (201, 200) and made.json() == {"created": True}
-        one = await mill.post("users", put("a", {"n": 1}))
-        two = await mill.post("users", b"[%b, %b]" % (put("b", None), put("c/d", [1], "team")))
+        one = await clients.post("users", put("a", {"n": 1}))
+        two = await clients.post("users", b"[%b, %b]" % (put("b", None), put("c/d", [1], "team")))
         assert one.json() == {"first": "0", "count": 1, "position": "1"}
         assert two.json() == {"first": "1", "count": 2, "position": "3"}
-        assert (await mill.get("users/user/a")).json() == {"position": "3", "value": {"n": 1}}
-        assert (await mill.get("users/team/c%2Fd")).json()["value"] == [1]
-        assert (await mill.get("users/user/b")).json()["value"] is None
-        told = (await mill.get("users/user")).json()
+        assert (await clients.get("users/user/a")).json() == {"position": "3", "value": {"n": 1}}
+        assert (await clients.get("users/team/c%2Fd")).json()["value"] == [1]
+        assert (await clients.get("users/user/b")).json()["value"] is None
+        told = (await clients.get("users/user")).json()
         assert told == {"position": "3", "values": {"a": {"n": 1}, "b": None}, "more": False}
-        info = (await mill.get("users")).json()
+        info = (await clients.get("users")).json()
         assert info["types"] == {"user": 2, "team": 1} and info["changes"] == "3"
 
 
 async def test_a_type_in_pages() -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
-        await mill.by_p2p("users", [put(f"{number:02}", number) for number in range(25)])
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
+        await clients.by_p2p("users", [put(f"{number:02}", number) for number in range(25)])
         keys: list[str] = []
         after = ""
         while True:
-            page = (await mill.get(f"users/user?limit=10{after}")).json()
+            page = (await clients.get(f"users/user?limit=10{after}")).json()
             keys += page["values"]
             if not page["more"]:
                 break
@@ -125,9 +127,9 @@ async def test_a_type_in_pages() -> None:
     ],
 )
 async def test_what_is_not_there(path: str, status: int) -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
-        got = await mill.get(path)
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
+        got = await clients.get(path)
         assert got.status == status and set(got.json()) == {"code", "message"}
 
 
@@ -151,81 +153,83 @@ BOTH = b'{"type":"u","key":"k","value":1,"headers":{"operation":"insert","contro
     ],
 )
 async def test_what_is_no_event_is_not_appended(body: bytes, status: int, words: str) -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
-        got = await mill.post("users", body)
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
+        got = await clients.post("users", body)
         assert got.status == status and words in got.json()["message"]
-        assert (await mill.streams.stream("users").info()).tail == 0
+        assert (await clients.streams.stream("users").info()).tail == 0
 
 
 async def test_only_the_node_s_own_pages_write() -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
         body = put("a", 1)
-        assert (await mill.post("users", body, (*JSON, *ALLOWED))).status == 200
-        assert (await mill.post("users", body, (*JSON, *FOREIGN))).status == 403
-        assert (await mill.post("users", body, (*JSON, *REBOUND))).status == 403
-        assert (await mill.post("users", body, ((b"content-type", b"text/plain"),))).status == 415
-        assert (await mill.streams.stream("users").info()).tail == 1
+        assert (await clients.post("users", body, (*JSON, *ALLOWED))).status == 200
+        assert (await clients.post("users", body, (*JSON, *FOREIGN))).status == 403
+        assert (await clients.post("users", body, (*JSON, *REBOUND))).status == 403
+        assert (
+            await clients.post("users", body, ((b"content-type", b"text/plain"),))
+        ).status == 415
+        assert (await clients.streams.stream("users").info()).tail == 1
 
 
 async def test_an_append_where_the_tail_has_to_be() -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
-        assert (await mill.post("users?match=0", put("a", 1))).status == 200
-        assert (await mill.post("users?match=0", put("a", 2))).status == 412
-        assert (await mill.post("users?match=-1", put("a", 2))).status == 400
-        assert (await mill.get("users/user/a")).json()["value"] == 1
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
+        assert (await clients.post("users?match=0", put("a", 1))).status == 200
+        assert (await clients.post("users?match=0", put("a", 2))).status == 412
+        assert (await clients.post("users?match=-1", put("a", 2))).status == 400
+        assert (await clients.get("users/user/a")).json()["value"] == 1
 
 
 async def test_the_front_and_methods_that_there_are_not() -> None:
-    async with pond() as mill:
-        assert (await mill.get("")).body == FRONT.body
-        assert (await mill.http.request("DELETE", "/millpond/state/users")).status == 405
-        assert (await mill.http.request("POST", "/millpond/state/users/a/b", JSON)).status == 405
+    async with node_clients() as clients:
+        assert (await clients.get("")).body == FRONT.body
+        assert (await clients.http.request("DELETE", "/millpond/state/users")).status == 405
+        assert (await clients.http.request("POST", "/millpond/state/users/a/b", JSON)).status == 405
 
 
 async def test_a_state_is_followed_from_what_it_is_on() -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
-        await mill.by_p2p("users", [put("a", 1), b"no event", put("b", 2)])
-        async with following(mill, "users") as said:
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
+        await clients.by_p2p("users", [put("a", 1), b"no event", put("b", 2)])
+        async with following(clients, "users") as said:
             state = await said.until_live()
             assert state == {("user", "a"): 1, ("user", "b"): 2}
-            for way in mill.ways:
+            for way in clients.ways:
                 await way("users", [put("a", way.__name__), b"hello"])
                 name, data = await said.next()
                 assert name == "change" and data["events"] == [json.loads(put("a", way.__name__))]
-            await mill.by_s3p("users", [RESET])
+            await clients.by_s3p("users", [RESET])
             assert (await said.next())[1]["events"] == [json.loads(RESET)]
 
 
 async def test_a_follower_goes_on_where_it_was() -> None:
-    async with pond() as mill:
-        stream = mill.streams.stream("users")
+    async with node_clients() as clients:
+        stream = clients.streams.stream("users")
         await stream.create()
-        await mill.by_p2p("users", [put("a", 1)])
-        async with following(mill, "users") as said:
+        await clients.by_p2p("users", [put("a", 1)])
+        async with following(clients, "users") as said:
             await said.until_live()
-        await mill.by_p2p("users", [put("a", 2)])
-        async with following(mill, "users", (b"last-event-id", said.id)) as again:
+        await clients.by_p2p("users", [put("a", 2)])
+        async with following(clients, "users", (b"last-event-id", said.id)) as again:
             assert (await again.next())[0] == "live"
             name, data = await again.next()
             assert name == "change" and [each["value"] for each in data["events"]] == [2]
-        await mill.by_p2p("users", [put("a", 3)])
+        await clients.by_p2p("users", [put("a", 3)])
         await stream.trim(3)
-        async with following(mill, "users", (b"last-event-id", said.id)) as behind:
+        async with following(clients, "users", (b"last-event-id", said.id)) as behind:
             name, data = await behind.next()
             assert name == "state" and data["first"] and data["rows"] == [["user", "a", 3]]
 
 
 async def test_a_large_state_is_followed_while_it_changes() -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
         for start in range(0, 3000, 500):
-            await mill.by_p2p("users", [put(str(n), n) for n in range(start, start + 500)])
-        async with following(mill, "users") as said, anyio.create_task_group() as tasks:
-            tasks.start_soon(mill.by_p2p, "users", [put(str(n), -n) for n in range(500)])
+            await clients.by_p2p("users", [put(str(n), n) for n in range(start, start + 500)])
+        async with following(clients, "users") as said, anyio.create_task_group() as tasks:
+            tasks.start_soon(clients.by_p2p, "users", [put(str(n), -n) for n in range(500)])
             state = await said.until_live()
             while state["user", "499"] != -499:
                 apply(state, (await said.next())[1]["events"])
@@ -233,11 +237,11 @@ async def test_a_large_state_is_followed_while_it_changes() -> None:
 
 
 async def test_a_follower_hears_that_its_stream_is_deleted() -> None:
-    async with pond() as mill:
-        stream = mill.streams.stream("users")
+    async with node_clients() as clients:
+        stream = clients.streams.stream("users")
         await stream.create()
-        await mill.by_p2p("users", [put("a", 1)])
-        async with following(mill, "users") as said:
+        await clients.by_p2p("users", [put("a", 1)])
+        async with following(clients, "users") as said:
             await said.until_live()
             await stream.delete()
             name, data = await said.next()
@@ -245,16 +249,18 @@ async def test_a_follower_hears_that_its_stream_is_deleted() -> None:
 
 
 async def test_a_follower_that_was_slow_hears_that_its_stream_is_another_one() -> None:
-    async with pond(window=1) as mill:
-        stream = mill.streams.stream("users")
+    async with node_clients(window=1) as clients:
+        stream = clients.streams.stream("users")
         await stream.create()
         for start in range(0, 1500, 500):
-            await mill.by_p2p("users", [put(str(n), "old") for n in range(start, start + 500)])
-        async with following(mill, "users") as said:
+            await clients.by_p2p("users", [put(str(n), "old") for n in range(start, start + 500)])
+        async with following(clients, "users") as said:
             await stream.delete()
             await stream.create()
             for start in range(0, 2000, 500):
-                await mill.by_p2p("users", [put(str(n), "new") for n in range(start, start + 500)])
+                await clients.by_p2p(
+                    "users", [put(str(n), "new") for n in range(start, start + 500)]
+                )
             names = []
             with anyio.fail_after(10):
                 while not names or names[-1] not in ("error", "change"):
@@ -263,8 +269,8 @@ async def test_a_follower_that_was_slow_hears_that_its_stream_is_another_one() -
 
 
 async def test_a_follower_of_a_stream_that_is_not_there() -> None:
-    async with pond() as mill:
-        got = await mill.http.request("GET", "/millpond/state/users", EVENTS)
+    async with node_clients() as clients:
+        got = await clients.http.request("GET", "/millpond/state/users", EVENTS)
         assert got.status == 404
 
 
@@ -273,9 +279,9 @@ async def guarded(folder: Path) -> AsyncIterator[Client]:
     tokens = folder / "tokens"
     tokens.write_text("writer put,get stream:*\nreader get stream:users\nputter put stream:users\n")
     tokens.chmod(0o600)
-    async with served({}, token_file=str(tokens)) as inside:
+    async with running_app({}, token_file=str(tokens)) as inside:
         inside.application._apis.update(
-            {PREFIX: StateApi(inside.host, frozenset(), lambda request: FRONT)}
+            {PREFIX: StateApi(inside.services, frozenset(), lambda request: FRONT)}
         )
         inside.application._lengths = [2]
         yield Client(inside.application, host="192.0.2.7")
@@ -311,11 +317,11 @@ async def test_a_follower_without_the_right_hears_nothing(tmp_path: Path) -> Non
 
 
 async def test_a_follower_hears_that_the_node_stops() -> None:
-    async with pond() as mill:
-        await mill.streams.stream("users").create()
-        await mill.by_p2p("users", [put("a", 1)])
-        async with following(mill, "users") as said, anyio.create_task_group() as tasks:
+    async with node_clients() as clients:
+        await clients.streams.stream("users").create()
+        await clients.by_p2p("users", [put("a", 1)])
+        async with following(clients, "users") as said, anyio.create_task_group() as tasks:
             await said.until_live()
-            tasks.start_soon(mill.node.drain)
+            tasks.start_soon(clients.node.drain)
             name, data = await said.next()
             assert name == "error" and data["code"] == "server_draining"

@@ -129,14 +129,14 @@ async def test_short_jobs_share_a_few_tasks(anyio_backend: str) -> None:
 
 @ON_BOTH
 async def test_a_coroutine_in_a_context_gets_errors_and_cancellation(anyio_backend: str) -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     async def inner(step: str) -> str:
         colour.set(step)
         try:
             await anyio.sleep(0 if step == "short" else 60)
         except anyio.get_cancelled_exc_class():
-            heard.append("cancelled")
+            received.append("cancelled")
             raise
         if step == "short":
             raise LookupError(step)
@@ -146,7 +146,7 @@ async def test_a_coroutine_in_a_context_gets_errors_and_cancellation(anyio_backe
         await run_in_context(inner("short"))
     with anyio.move_on_after(0.01):
         await run_in_context(inner("long"))
-    assert heard == ["cancelled"] and colour.get() == "none"
+    assert received == ["cancelled"] and colour.get() == "none"
 
     async def value() -> int:
         return 5

@@ -15,7 +15,7 @@ from tests.node.outbox.peer_nodes import PeerNode, leave, opened, read, remainin
 
 pytestmark = pytest.mark.anyio
 
-Heard = list[tuple[bytes, bytes, DeliveryStatus]]
+Reports = list[tuple[bytes, bytes, DeliveryStatus]]
 
 
 @pytest.fixture
@@ -32,31 +32,31 @@ def bob(tmp_path: Path, alice: PeerNode) -> PeerNode:
     return bob
 
 
-def hear(node: Node) -> Heard:
+def record_reports(node: Node) -> Reports:
     """What the node reports from now on."""
-    heard: Heard = []
+    received: Reports = []
 
-    async def hear(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
-        heard.append((peer, uuid, fate))
+    async def record_reports(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
+        received.append((peer, uuid, fate))
 
-    node.outbox.on_status(hear)
-    return heard
+    node.outbox.on_status(record_reports)
+    return received
 
 
 async def test_a_letter_whose_time_is_over_is_reported_once(alice: PeerNode, bob: PeerNode) -> None:
     async with alice.node() as here:
-        heard = hear(here)
+        received = record_reports(here)
         sent = await here.outbox.send(bob.public, b"notes", b"too late", ttl=1)
         assert sent.ttl <= 2
-        await until(lambda: heard != [])
+        await until(lambda: received != [])
         assert here.outbox.queued(bob.public) == 0
         async with bob.node() as there:
             assert await remaining(there, b"notes") == []
-    assert heard == [(bob.public, sent.uuid, DeliveryStatus.EXPIRED)]
+    assert received == [(bob.public, sent.uuid, DeliveryStatus.EXPIRED)]
     async with alice.node() as here:
-        heard = hear(here)
+        received = record_reports(here)
         await anyio.sleep(0.3)
-        assert heard == []
+        assert received == []
 
 
 async def test_a_report_that_was_not_taken_in_is_made_again(alice: PeerNode, bob: PeerNode) -> None:
@@ -73,22 +73,22 @@ async def test_a_report_that_was_not_taken_in_is_made_again(alice: PeerNode, bob
         with anyio.fail_after(10):
             await begun.wait()
     async with alice.node() as here:
-        heard = hear(here)
-        await until(lambda: heard != [])
-    assert heard == [(bob.public, sent.uuid, DeliveryStatus.EXPIRED)]
+        received = record_reports(here)
+        await until(lambda: received != [])
+    assert received == [(bob.public, sent.uuid, DeliveryStatus.EXPIRED)]
 
 
 async def test_what_the_peer_will_never_take_is_reported_and_the_rest_goes_on(
     alice: PeerNode, bob: PeerNode
 ) -> None:
     async with alice.node() as here, bob.node(packet_bytes_max=4096) as there:
-        heard = hear(here)
+        received = record_reports(here)
         first = await here.outbox.send(bob.public, b"notes", b"before")
         large = await here.outbox.send(bob.public, b"notes", b"x" * 8000)
         after = await here.outbox.send(bob.public, b"notes", b"after")
         assert await read(there, b"notes", 2) == [b"before", b"after"]
-        await until(lambda: len(heard) == 3)
-    assert {uuid: fate for _, uuid, fate in heard} == {
+        await until(lambda: len(received) == 3)
+    assert {uuid: fate for _, uuid, fate in received} == {
         first.uuid: DeliveryStatus.SENT,
         large.uuid: DeliveryStatus.REFUSED,
         after.uuid: DeliveryStatus.SENT,
@@ -103,7 +103,7 @@ async def test_a_full_peer_is_asked_again_later(
     monkeypatch.setattr("millpond.node.outbox.inbound.LATER_MS", 100)
     texts = [b"%d" % number for number in range(12)]
     async with alice.node() as here, bob.node(channel_messages_max=3) as there:
-        heard = hear(here)
+        received = record_reports(here)
         for text in texts:
             await here.outbox.send(bob.public, b"notes", text)
         await until(lambda: there.outbox.context.local.count(b"notes") == 3)
@@ -112,7 +112,7 @@ async def test_a_full_peer_is_asked_again_later(
         found = await read(there, b"notes", 12)
         assert sorted(found) == sorted(texts)
         await until(lambda: here.outbox.queued(bob.public) == 0)
-    assert {fate for _, _, fate in heard} == {DeliveryStatus.SENT}
+    assert {fate for _, _, fate in received} == {DeliveryStatus.SENT}
 
 
 async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there_once(
@@ -175,11 +175,11 @@ async def test_who_fails_to_hear_a_report_is_told_again(
 ) -> None:
     """Also the letter stays until then: it is carried again, and there once."""
     monkeypatch.setattr("millpond.node.outbox.scheduling.RETRY_S", 0.1)
-    heard: list[DeliveryStatus] = []
+    received: list[DeliveryStatus] = []
 
     async def fail_once(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
-        heard.append(fate)
-        if len(heard) == 1:
+        received.append(fate)
+        if len(received) == 1:
             raise ValueError("a mistake in whoever asked for reports")
 
     async with alice.node() as here, bob.node() as there:
@@ -188,4 +188,4 @@ async def test_who_fails_to_hear_a_report_is_told_again(
         await until(lambda: here.outbox.queued(bob.public) == 0)
         assert await read(there, b"notes") == [b"once"]
         assert await remaining(there, b"notes") == []
-    assert heard == [DeliveryStatus.SENT, DeliveryStatus.SENT]
+    assert received == [DeliveryStatus.SENT, DeliveryStatus.SENT]

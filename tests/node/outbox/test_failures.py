@@ -65,12 +65,12 @@ async def test_a_relay_that_takes_small_letters_only_is_nobody_to_refuse_one_for
     alice, bob = village.alice, village.bob
     reports: list[DeliveryStatus] = []
 
-    async def hear(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
+    async def record(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
         reports.append(fate)
 
     async with village.rita.node(packet_bytes_max=4096), village.sven.node() as second:
         async with alice.node() as here:
-            here.outbox.on_status(hear)
+            here.outbox.on_status(record)
             await here.outbox.send(bob.public, b"notes", b"x" * 8000)
             await until(lambda: second.outbox.queued(bob.public) == 1, 8.0)
             await until(lambda: here.outbox.queued(bob.public) == 0)

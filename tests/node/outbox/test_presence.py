@@ -14,9 +14,9 @@ MAILBOX = b"mail/bob"
 
 
 class Door(Port):
-    def __init__(self, heard_at: float) -> None:
+    def __init__(self, received_at: float) -> None:
         self.number = 1
-        self.received_at = heard_at
+        self.received_at = received_at
 
     @property
     def writable(self) -> bool:
@@ -83,13 +83,13 @@ def test_connections_of_ours_count_as_well(clock: Clock) -> None:
 def test_only_the_peer_itself_takes_its_mail(clock: Clock) -> None:
     """Not one who puts, not who is anonymous, and not somebody else in the same channel."""
     presence, door = Presence(clock), Door(clock.s)
-    heard: list[bytes] = []
-    presence.on_fetching.append(heard.append)
+    notified: list[bytes] = []
+    presence.on_fetching.append(notified.append)
     for stranger in (join(role=Role.PRODUCER), join(None), join(CAROL)):
         presence.attached(MAILBOX, Door(clock.s), stranger)
     assert not presence.is_fetching(BOB, MAILBOX)
-    heard.clear()
+    notified.clear()
     presence.attached(MAILBOX, door, join())
-    assert presence.is_fetching(BOB, MAILBOX) and heard == [BOB]
+    assert presence.is_fetching(BOB, MAILBOX) and notified == [BOB]
     presence.detached(MAILBOX, door)
-    assert not presence.is_fetching(BOB, MAILBOX) and heard == [BOB, BOB]
+    assert not presence.is_fetching(BOB, MAILBOX) and notified == [BOB, BOB]

@@ -111,11 +111,11 @@ async def test_a_relay_takes_mail_for_its_own_peers_and_of_them_only(village: Vi
     rita.book.remove("bob")
     reports: list[object] = []
 
-    async def hear(*report: object) -> None:
+    async def record(*report: object) -> None:
         reports.append(report)
 
     async with rita.node() as relay, alice.node() as here:
-        here.outbox.on_status(hear)
+        here.outbox.on_status(record)
         await here.outbox.send(bob.public, b"notes", b"for a stranger")
         await anyio.sleep(0.5)
         assert (here.outbox.queued(bob.public), relay.outbox.queued(bob.public)) == (1, 0)

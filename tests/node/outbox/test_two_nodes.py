@@ -119,16 +119,16 @@ async def test_without_a_key_a_message_is_not_kept_and_the_key_is_asked_for(
 ) -> None:
     alice.knows(bob)
     bob.knows(alice, dials=False)
-    heard = anyio.Event()
+    received = anyio.Event()
     async with alice.node() as here:
-        here.outbox.on_prekey(lambda peer: heard.set() if peer == bob.public else None)
+        here.outbox.on_prekey(lambda peer: received.set() if peer == bob.public else None)
         assert not here.outbox.can_seal(bob.public)
         with pytest.raises(NoPrekey):
             await here.outbox.send(bob.public, b"notes", b"too early")
         assert here.outbox.queued(bob.public) == 0
         async with bob.node() as there:
             with anyio.fail_after(10):
-                await heard.wait()
+                await received.wait()
             assert here.outbox.can_seal(bob.public)
             await here.outbox.send(bob.public, b"notes", b"now")
             assert await read(there, b"notes") == [b"now"]
@@ -160,11 +160,11 @@ async def test_a_letter_waits_for_trust(alice: PeerNode, bob: PeerNode) -> None:
     alice.learns_key_of(bob)
     reports: list[object] = []
 
-    async def hear(*report: object) -> None:
+    async def record(*report: object) -> None:
         reports.append(report)
 
     async with alice.node() as here, bob.node() as there:
-        here.outbox.on_status(hear)
+        here.outbox.on_status(record)
         await here.outbox.send(bob.public, b"notes", b"may I?")
         await anyio.sleep(0.5)
         assert here.outbox.queued(bob.public) == 1

@@ -206,14 +206,14 @@ def test_there_is_a_limit(book: AddressBook, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_asked_hears_of_each_change(book: AddressBook) -> None:
-    heard: list[int] = []
-    book.on_change(lambda: heard.append(len(book)))
+    received: list[int] = []
+    book.on_change(lambda: received.append(len(book)))
     book.add(peer())
     book.pin(CAROL, "tcp://elsewhere:1")
     book.pin(CAROL, "tcp://elsewhere:1")
     book.revoke("bob")
     book.remove("bob")
-    assert heard == [1, 2, 2, 1]
+    assert received == [1, 2, 2, 1]
 
 
 def test_it_is_kept_for_people_to_read(path: Path) -> None:
@@ -277,13 +277,13 @@ def test_a_file_that_others_may_write_is_refused(path: Path) -> None:
 def test_a_change_by_others_is_noticed_within_a_second(path: Path) -> None:
     watch = Watch()
     here, other = AddressBook(path, watch), AddressBook(path)
-    heard: list[int] = []
-    here.on_change(lambda: heard.append(1))
+    received: list[int] = []
+    here.on_change(lambda: received.append(1))
     other.add(peer())
     watch.time += 0.5
     assert not here.is_trusted(BOB)
     watch.time += 0.5
-    assert here.is_trusted(BOB) and heard == [1]
+    assert here.is_trusted(BOB) and received == [1]
     assert not here.reload()
     other.revoke("bob")
     assert here.reload() and not here.is_trusted(BOB)

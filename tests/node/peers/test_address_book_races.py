@@ -140,9 +140,9 @@ def test_an_id_is_revoked_whatever_its_name_has_become(books: Books, path: Path)
 def test_news_are_told_even_if_they_come_with_a_change_that_is_refused(books: Books) -> None:
     """Else whoever closes connections of revoked keys would not hear of it at all."""
     here, there = books
-    heard: list[bool] = []
-    here.on_change(lambda: heard.append(here.is_trusted(BOB)))
+    received: list[bool] = []
+    here.on_change(lambda: received.append(here.is_trusted(BOB)))
     there.revoke("bob")
     with pytest.raises(DuplicatePeer):
         here.add(peer("robert", BOB))
-    assert heard == [False] and not here.reload()
+    assert received == [False] and not here.reload()

@@ -73,7 +73,7 @@ class Middle:
             except (MalformedHandshake, PeerMismatch):
                 continue
             line.say(proof)
-        is_in = any(each[0] == 0x83 for each in line.heard())
+        is_in = any(each[0] == 0x83 for each in line.take_packets())
         return is_in and client.peer == NODE.public
 
     @property
@@ -202,13 +202,13 @@ def test_a_challenge_cut_short_anywhere_is_not_answered() -> None:
 
 def test_the_middle_cannot_answer_with_a_challenge_of_its_own() -> None:
     middle = Middle()
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def own(answer: bytes) -> bytes:
-        return challenge(heard[-1], MALLORY, tags={CERTIFICATE_HASH: HASH})
+        return challenge(received[-1], MALLORY, tags={CERTIFICATE_HASH: HASH})
 
     def hear(packet: bytes) -> bytes:
-        heard.append(packet)
+        received.append(packet)
         return packet
 
     assert not middle.carry(hear, own)
@@ -237,4 +237,4 @@ def test_a_proof_made_for_one_node_is_no_proof_for_another() -> None:
         client.answer(answer)
     line.say(client.answer(challenge(client.packet, MALLORY, nonce=dict(tags_of(answer))[p.NONCE])))
     middle.rig.advance(1)
-    assert line.heard() == [p.AUTHENTICATION_FAILED, p.ABORT]
+    assert line.take_packets() == [p.AUTHENTICATION_FAILED, p.ABORT]

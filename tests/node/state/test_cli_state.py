@@ -9,7 +9,7 @@ import pytest
 from millpond.node.cli.main import main
 from tests.node.conftest import name, node, run, scheme  # noqa: F401  fixtures
 from tests.node.processes import Serving, environment, started
-from tests.node.state.pond import RESET, put
+from tests.node.state.node_clients import RESET, put
 from tests.node.stream_commands import Run, objects
 
 

@@ -9,7 +9,7 @@ import pytest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient
-from tests.node.state.pond import put
+from tests.node.state.node_clients import put
 from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
 
@@ -17,8 +17,8 @@ HOST = ((b"host", b"127.0.0.1:7404"),)
 
 
 async def test_metrics_tell_what_states_take() -> None:
-    async with watched() as (pond, _, application):
-        with CellClient(pond.host) as cells:
+    async with watched() as (running, _, application):
+        with CellClient(running.services) as cells:
             await cells.request(stream_cell(b"users"), m.Create)
             make = m.Append
             await cells.request(stream_cell(b"users"), lambda number: make(number, [put("a", 1)]))

@@ -64,12 +64,12 @@ def test_what_is_written_is_followed_and_gone_on_with(stream: Stream, tmp_path: 
             with writer.snapshot():
                 writer.upsert("notes", "hello", "n1")
             writer.delete("users", "u1")
-            heard = [changes.next(5) for _ in range(4)]
+            received = [changes.next(5) for _ in range(4)]
             with pytest.raises(TimeoutError):
                 changes.next(0.01)
-        changed = [each for each in heard if isinstance(each, Changed)]
+        changed = [each for each in received if isinstance(each, Changed)]
         assert changed[0].value["name"] == "Anna"
-        marks = [each.control for each in heard if isinstance(each, ControlApplied)]
+        marks = [each.control for each in received if isinstance(each, ControlApplied)]
         assert marks == [Control.SNAPSHOT_START, Control.SNAPSHOT_END]
         assert view.get("note", "n1") == "hello" and view.get_type("user") == {}
         assert (view.stats.snapshots, view.failure) == (1, None)
@@ -83,16 +83,16 @@ def test_what_is_written_is_followed_and_gone_on_with(stream: Stream, tmp_path: 
 
 
 def test_a_thread_waits_for_changes_while_another_writes(stream: Stream) -> None:
-    writer, heard = StateWriter(stream, CHAT), list[Any]()
+    writer, received = StateWriter(stream, CHAT), list[Any]()
     with follow_state(stream) as view, view.changes() as changes:
-        thread = threading.Thread(target=lambda: heard.extend(changes))
+        thread = threading.Thread(target=lambda: received.extend(changes))
         thread.start()
         for number in range(100):
             last = writer.insert("notes", number, str(number % 10))
         view.applied(last.first)
         changes.__exit__(None, None, None)
         thread.join(5)
-    assert [each.value for each in heard] == list(range(100))
+    assert [each.value for each in received] == list(range(100))
 
 
 def test_what_ends_the_following_is_raised(stream: Stream) -> None:

@@ -96,8 +96,8 @@ async def test_a_handler_that_runs_on_at_the_end_is_no_failure() -> None:
                 await chat.put(b"again")
 
     async with World() as world:
-        pond = await world.node("pond")
-        world.start(produce, pond)
+        node = await world.node("pond")
+        world.start(produce, node)
         await world.clock.sleep(0.1)
 
 
@@ -217,17 +217,17 @@ async def test_a_node_that_dies_by_itself_can_be_started_again(
         raise KeyError("in the node")
 
     monkeypatch.setattr(InlineSurroundings, "run", die)
-    pond = await world.node("pond")
+    node = await world.node("pond")
     with pytest.raises(KeyError, match="in the node"), world.guard():
         dies.set()
         await world.clock.sleep(5)
-    assert not pond.is_running
+    assert not node.is_running
     with pytest.raises(ConnectionLost):
-        async with pond.connect("chat"):
+        async with node.connect("chat"):
             pass
     monkeypatch.setattr(InlineSurroundings, "run", run)
-    await pond.start()
-    async with pond.connect("chat") as chat:
+    await node.start()
+    async with node.connect("chat") as chat:
         assert await chat.ping() >= 0
 
 
@@ -244,10 +244,10 @@ async def test_a_node_whose_clean_up_hangs_hangs_nobody(
                 await released.wait()
 
     monkeypatch.setattr(InlineSurroundings, "run", clean_up_for_ever)
-    pond = await world.node("pond")
+    node = await world.node("pond")
     began = time.monotonic()
     with pytest.raises(TookTooLong, match=r"still cleans up.*\n(.*\n)*.*clean_up_for_ever"):
-        await pond.crash()
+        await node.crash()
     assert time.monotonic() - began < 5
     released.set()
 
@@ -257,13 +257,13 @@ async def test_a_crash_closes_what_was_open_on_a_real_disk(world: World) -> None
         names = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         return [str(name) for name in names if name.is_relative_to(folder)]
 
-    pond = await world.node("pond", storage="real")
-    async with pond.connect("notes") as notes:
+    node = await world.node("pond", storage="real")
+    async with node.connect("notes") as notes:
         receipt = await notes.put(b"kept")
-        assert open_files(pond.folder)
-        await pond.crash()
-        assert open_files(pond.folder) == []
-        await pond.start()
+        assert open_files(node.folder)
+        await node.crash()
+        assert open_files(node.folder) == []
+        await node.start()
         assert await notes.get(receipt.id) == b"kept"
 
 

@@ -116,12 +116,12 @@ async def test_time_is_real_for_others():
     assert time.monotonic() - began > 0.04
 
 @pytest.fixture
-async def pond(world):
+async def single_node(world):
     return await world.node("pond")
 
-async def test_a_fixture_of_ones_own(pond, world, anyio_backend_name):
+async def test_a_fixture_of_ones_own(single_node, world, anyio_backend_name):
     await world.clock.sleep(3600)
-    assert pond.is_running and anyio_backend_name == "trio"
+    assert single_node.is_running and anyio_backend_name == "trio"
 
 @pytest.mark.parametrize("world_seed", [5, 6])
 async def test_many_seeds(world, world_seed):

@@ -133,9 +133,9 @@ async def test_a_test_that_waits_for_nothing_is_ended() -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_world_can_live_in_real_time() -> None:
     async with World() as world:
-        pond = await world.node("pond")
+        node = await world.node("pond")
         assert not world.clock.is_virtual
-        async with pond.connect("notes") as notes:
+        async with node.connect("notes") as notes:
             receipt = await notes.put(b"hello")
             await world.settled()
             assert await notes.get(receipt.id) == b"hello"

@@ -140,7 +140,7 @@ def test_revoking_is_heard_at_once(login: WebLogin) -> None:
     assert login.exchange(link) is None
 
 
-def asker(token: bytes | None, address: str = "127.0.0.1") -> Principal:
+def principal(token: bytes | None, address: str = "127.0.0.1") -> Principal:
     return Principal(token=token, address=address, listener="ws")
 
 
@@ -148,7 +148,7 @@ def asker(token: bytes | None, address: str = "127.0.0.1") -> Principal:
 def test_a_session_reaches_the_page_alone(login: WebLogin, time: Time, address: str) -> None:
     access = AccessPolicy(now=time)
     access.sessions = login.rights
-    who = asker(token_of(login), address)
+    who = principal(token_of(login), address)
     assert access.authorize(who, CHANNEL) == Rights.ADMIN
     assert access.authorize(who, b"chat/1") is None
     assert access.authorize_stream(who, b"chat/1") is None
@@ -158,8 +158,8 @@ def test_a_session_that_ended_has_nothing_even_where_others_have_all(login: WebL
     """Whoever comes from this machine may do everything as long as no file says otherwise."""
     access = AccessPolicy(RuleFiles())
     access.sessions = login.rights
-    who = asker(token_of(login))
-    assert access.authorize(asker(None), CHANNEL) is not None
+    who = principal(token_of(login))
+    assert access.authorize(principal(None), CHANNEL) is not None
     login.revoke_all()
     assert access.authorize(who, CHANNEL) is None
     assert access.explain(who, CHANNEL).rights is None
@@ -173,5 +173,5 @@ def test_an_access_file_does_not_shut_the_page_out(
     path.chmod(0o600)
     access = AccessPolicy(RuleFiles(path), now=time)
     access.sessions = login.rights
-    assert access.authorize(asker(None), CHANNEL) is None
-    assert access.authorize(asker(token_of(login)), CHANNEL) == Rights.ADMIN
+    assert access.authorize(principal(None), CHANNEL) is None
+    assert access.authorize(principal(token_of(login)), CHANNEL) == Rights.ADMIN

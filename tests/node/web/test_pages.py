@@ -53,7 +53,7 @@ async def ask(node: Node, line: str, body: bytes = b"", **fields: str) -> Told:
     return Told(wire)
 
 
-async def desk(node: Node, operation: int, shape: type[msgspec.Struct]) -> msgspec.Struct:
+async def web_request(node: Node, operation: int, shape: type[msgspec.Struct]) -> msgspec.Struct:
     done, answers = anyio.Event(), []
 
     def answer(outcome: object) -> None:
@@ -68,7 +68,7 @@ async def desk(node: Node, operation: int, shape: type[msgspec.Struct]) -> msgsp
 
 
 async def link_of(node: Node) -> str:
-    answer = await desk(node, WebOperation.LINK, LinkAnswer)
+    answer = await web_request(node, WebOperation.LINK, LinkAnswer)
     assert isinstance(answer, LinkAnswer) and answer.url is not None
     found = LINK.fullmatch(answer.url)
     assert found is not None
@@ -104,7 +104,7 @@ def test_the_policy_lets_in_nothing_from_elsewhere_and_nothing_inline() -> None:
     assert not re.search(r"<style|<script(?![^>]*src=)|\son[a-z]+=|\sstyle=|javascript:", page)
 
 
-async def test_a_link_of_the_desk_logs_in_once(node: Node) -> None:
+async def test_a_link_logs_in_once(node: Node) -> None:
     secret = await link_of(node)
     told = await ask(node, f"POST {LOGIN}", secret.encode())
     assert told.status == 200
@@ -136,9 +136,9 @@ async def test_logging_out_ends_the_session(node: Node) -> None:
     assert (await ask(node, f"POST {LOGOUT}", token.encode())).status == 200
 
 
-async def test_the_desk_revokes_all_sessions(node: Node) -> None:
+async def test_a_request_revokes_all_sessions(node: Node) -> None:
     await ask(node, f"POST {LOGIN}", (await link_of(node)).encode())
-    answer = await desk(node, WebOperation.REVOKE, RevokeAnswer)
+    answer = await web_request(node, WebOperation.REVOKE, RevokeAnswer)
     assert answer == RevokeAnswer(1)
     assert node.web.login.sessions == 0
 
@@ -155,14 +155,14 @@ async def test_sessions_outlive_the_node(tmp_path: Path) -> None:
 
 async def test_without_the_listener_there_is_no_link() -> None:
     async with Node(Config(p2p=OFF, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF)) as node:
-        assert await desk(node, WebOperation.LINK, LinkAnswer) == LinkAnswer(None, [])
+        assert await web_request(node, WebOperation.LINK, LinkAnswer) == LinkAnswer(None, [])
 
 
 async def test_names_that_were_allowed_have_links_too(tmp_path: Path) -> None:
     origins = ("https://pond.example",)
     config = Config(p2p=OFF, ws="127.0.0.1:0", s3p=OFF, rustlog=OFF, http=OFF, origins=origins)
     async with Node(config) as node:
-        answer = await desk(node, WebOperation.LINK, LinkAnswer)
+        answer = await web_request(node, WebOperation.LINK, LinkAnswer)
         assert isinstance(answer, LinkAnswer)
         assert [each.partition("#")[0] for each in answer.others] == ["https://pond.example/chat"]
         told = await ask(node, "GET /chat", Host="pond.example")

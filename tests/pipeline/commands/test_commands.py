@@ -24,7 +24,7 @@ from millpond.pipeline.state.job import due, finish
 from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 from tests.pipeline.state.test_job import write
 
 Told = Callable[..., tuple[int, str, str]]
@@ -41,10 +41,10 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
 
 
 @pytest.fixture
-def job(shared_pond: Pond, tmp_path: Path) -> list[str]:
+def job(shared_node: NodeProcess, tmp_path: Path) -> list[str]:
     """The words of a job that could run."""
-    shared_pond.make("s")
-    words = ["run", "--connect", shared_pond.address, "--subscribe", "s", "--timeout", "0.5"]
+    shared_node.make("s")
+    words = ["run", "--connect", shared_node.address, "--subscribe", "s", "--timeout", "0.5"]
     return [*words, "--table", str(tmp_path / "t"), "--checkpoint", str(tmp_path / "c")]
 
 
@@ -215,12 +215,12 @@ def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_pat
 
 
 def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
-    pond: Pond, tmp_path: Path
+    node: NodeProcess, tmp_path: Path
 ) -> None:
-    pond.make("a/0", "a/1")
-    pond.fill("a/0", [b"x"] * 10)
-    pond.trim("a/0", 4)
-    source = pond.given | {"subscribe": "a", "startingOffsets": "earliest"}
+    node.make("a/0", "a/1")
+    node.fill("a/0", [b"x"] * 10)
+    node.trim("a/0", 4)
+    source = node.given | {"subscribe": "a", "startingOffsets": "earliest"}
 
     def left(batch: int) -> int:
         with closing(QueryProgress(source, tmp_path)) as course:
@@ -235,7 +235,7 @@ def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
             (tmp_path / "offsets" / str(batch)).write_text(text)
         assert course.last() == 1
         assert (course.records(0), course.done(0), left(0)) == (2, 2, 5)
-        pond.fill("a/1", [b"y"] * 3)
+        node.fill("a/1", [b"y"] * 3)
         assert (course.records(1), course.done(1), left(1)) == (5, 7, 3)
-        pond.kill()
+        node.kill()
         assert course.left(0) == 5, "what it was told last"

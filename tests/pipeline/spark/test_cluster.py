@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from millpond.pipeline.state.table import Table
-from tests.pipeline.pipeline_nodes import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 from tests.pipeline.spark.cluster import SMALL, Cluster
 
 EVENTS, KEYS, AT_ONCE = 20_000, 500, 4000
@@ -35,14 +35,14 @@ def has_us(cluster: Cluster) -> bool:
     return done.returncode == 0
 
 
-def test_a_worker_that_is_killed_costs_nothing(pond: Pond, tmp_path: Path) -> None:
-    pond.make("state/0", "state/1")
+def test_a_worker_that_is_killed_costs_nothing(node: NodeProcess, tmp_path: Path) -> None:
+    node.make("state/0", "state/1")
     for part in (0, 1):
         numbers = range(part, EVENTS, 2)
-        pond.fill(f"state/{part}", [change(number) for number in numbers])
+        node.fill(f"state/{part}", [change(number) for number in numbers])
     with Cluster(tmp_path, workers=2) as cluster:
         assert not has_us(cluster), "the executors have us from what they are sent alone"
-        words = ["--subscribe", "state", "--connect", pond.address, "--master", cluster.master]
+        words = ["--subscribe", "state", "--connect", node.address, "--master", cluster.master]
         for name in ("table", "checkpoint"):
             words += [f"--{name}", str(tmp_path / name)]
         for name, value in CONF.items():

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond.pipeline.state.formats import existing
-from tests.pipeline.pipeline_nodes import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 from tests.pipeline.spark.test_sink import values
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -34,12 +34,12 @@ def entry(what: str, minute: int, error: str = "") -> bytes:
     return json.dumps(found).encode()
 
 
-def commands(pond: Pond) -> list[list[str]]:
+def commands(node: NodeProcess) -> list[list[str]]:
     """The lines of the page, for this node."""
     text = (ROOT / "docs" / "guides" / "spark.md").read_text("utf-8").partition("## Examples")[2]
     text = re.sub(r"\\\n +", "", text)
     lines = re.findall(r"^    ((?:python|millpond) .*)$", text, re.MULTILINE)
-    return [shlex.split(each.replace("http://127.0.0.1:7404", pond.address)) for each in lines]
+    return [shlex.split(each.replace("http://127.0.0.1:7404", node.address)) for each in lines]
 
 
 def without_java(folder: Path) -> dict[str, str]:
@@ -55,14 +55,14 @@ def without_java(folder: Path) -> dict[str, str]:
     return kept | {"PATH": str(folder / "bin"), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
-def run(words: list[str], pond: Pond, folder: Path) -> str:
+def run(words: list[str], node: NodeProcess, folder: Path) -> str:
     """A command of the page; examples run in the session that is there."""
     match words:
         case ["python", "-m", module, *rest]:
             assert import_module(module).main(rest) == 0
             return ""
         case ["millpond", "stream", "create", name]:
-            pond.make(name)
+            node.make(name)
             return ""
         case ["millpond", *rest]:
             environment = without_java(folder) if "run" in rest else dict(os.environ)
@@ -79,18 +79,18 @@ def run(words: list[str], pond: Pond, folder: Path) -> str:
 
 
 def test_the_examples_run(
-    spark: Any, pond: Pond, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, node: NodeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pond.make("chat/bob", "jobs/mail", "jobs/print", "orders", "payments")
-    pond.fill("chat/bob", [said("out", "Hello, hello"), said("in", "it's me"), said("note", "no")])
-    pond.fill("chat/bob", [b"Hello World"])
-    pond.fill("jobs/mail", [entry("done", 0), entry("failed", 0, "e"), entry("done", 1), b"odd"])
-    pond.fill("jobs/print", [entry("rejected", 0, "payload")])
+    node.make("chat/bob", "jobs/mail", "jobs/print", "orders", "payments")
+    node.fill("chat/bob", [said("out", "Hello, hello"), said("in", "it's me"), said("note", "no")])
+    node.fill("chat/bob", [b"Hello World"])
+    node.fill("jobs/mail", [entry("done", 0), entry("failed", 0, "e"), entry("done", 1), b"odd"])
+    node.fill("jobs/print", [entry("rejected", 0, "payload")])
     orders = [{"order": f"o{i}", "item": "pen", "cents": 100} for i in range(3)]
-    pond.fill("orders", [json.dumps(each).encode() for each in orders])
-    pond.fill("payments", [b'{"order": "o1", "cents": 90}', b'{"order": "o9", "cents": 1}'])
-    shown = [run(words, pond, tmp_path) for words in commands(pond)]
+    node.fill("orders", [json.dumps(each).encode() for each in orders])
+    node.fill("payments", [b'{"order": "o1", "cents": 90}', b'{"order": "o9", "cents": 1}'])
+    shown = [run(words, node, tmp_path) for words in commands(node)]
 
     assert 'word\thello\t{"count":3}' in "".join(shown).splitlines()
     table, summary = existing(tmp_path / "words.table")
@@ -100,5 +100,5 @@ def test_the_examples_run(
     rows = pq.read_table(tmp_path / "jobs.parquet").to_pylist()
     told = [(row["queue"], row["done"], row["failed"], row["last_error"]) for row in rows]
     assert told == [("mail", 1, 1, "e"), ("mail", 1, 0, None), ("print", 0, 0, "payload")]
-    (paid,) = map(json.loads, values(pond, "paid"))
+    (paid,) = map(json.loads, values(node, "paid"))
     assert paid == {"order": "o1", "item": "pen", "owed": 100, "paid": 90}

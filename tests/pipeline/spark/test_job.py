@@ -11,7 +11,7 @@ import pytest
 
 from millpond.pipeline.state.job import BatchReport, JobOptions, run_job
 from millpond.pipeline.state.table import Table
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 
 pytestmark = pytest.mark.filterwarnings("default")
 PATIENCE_S = 90.0
@@ -26,8 +26,8 @@ def state_of(folder: Path) -> dict[str, int]:
     return {row["key"]: json.loads(row["value"]) for row in Table(folder).read().to_pylist()}
 
 
-def options(pond: Pond, folder: Path, every_s: float | None = None) -> JobOptions:
-    source = {"address": pond.address, "subscribe": "state", "maxOffsetsPerTrigger": "1500"}
+def options(node: NodeProcess, folder: Path, every_s: float | None = None) -> JobOptions:
+    source = {"address": node.address, "subscribe": "state", "maxOffsetsPerTrigger": "1500"}
     return JobOptions(source, folder / "table", folder / "checkpoint", folder / "dead", every_s)
 
 
@@ -38,19 +38,19 @@ def run(spark: Any, asked: JobOptions) -> list[BatchReport]:
 
 
 def test_a_job_keeps_the_state_and_goes_on_over_a_killed_node(
-    spark: Any, pond: Pond, tmp_path: Path
+    spark: Any, node: NodeProcess, tmp_path: Path
 ) -> None:
-    pond.make("state")
-    pond.fill("state", [change(f"k{i % 100}", i) for i in range(2000)] + [b"{"])
-    asked = options(pond, tmp_path)
+    node.make("state")
+    node.fill("state", [change(f"k{i % 100}", i) for i in range(2000)] + [b"{"])
+    asked = options(node, tmp_path)
     with Table(asked.table).lock():
         done = run(spark, asked)
     assert [each.rejected for each in done] == [0, 1]
     assert state_of(asked.table) == {f"k{i % 100}": i for i in range(2000)}
-    query = run_job(spark, options(pond, tmp_path, 0.2))
-    pond.kill()
-    pond.start()
-    pond.fill("state", [change(f"k{i}", -i) for i in range(150)])
+    query = run_job(spark, options(node, tmp_path, 0.2))
+    node.kill()
+    node.start()
+    node.fill("state", [change(f"k{i}", -i) for i in range(150)])
     until = time.monotonic() + PATIENCE_S
     while len(state_of(asked.table)) < 150:
         assert time.monotonic() < until and query.isActive, query.exception()

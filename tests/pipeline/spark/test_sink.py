@@ -14,7 +14,7 @@ import pytest
 
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
-from tests.pipeline.pipeline_nodes import ROOT, Pond
+from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -39,40 +39,44 @@ query.awaitTermination()
 """
 
 
-def values(pond: Pond, stream: str) -> list[bytes]:
-    ranges = batch_ranges(pond.options(subscribe=stream))
+def values(node: NodeProcess, stream: str) -> list[bytes]:
+    ranges = batch_ranges(node.options(subscribe=stream))
     found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
     return [value for each in found for value in each]
 
 
-def test_a_frame_is_written_whole_and_once_for_its_name(spark: Any, shared_pond: Pond) -> None:
-    shared_pond.make("frames")
+def test_a_frame_is_written_whole_and_once_for_its_name(
+    spark: Any, shared_node: NodeProcess
+) -> None:
+    shared_node.make("frames")
     frame = spark.range(3000).selectExpr(
         "CAST(id AS STRING) AS value", "CAST(id % 7 AS STRING) AS key"
     )
     writing = frame.write.format("millpond").mode("append")
     for _ in range(2):
-        writing.options(address=shared_pond.address, topic="frames", writerId="job-1").save()
+        writing.options(address=shared_node.address, topic="frames", writerId="job-1").save()
     for batch in ("3", "3", "4"):
         one = spark.range(3000, 3001).selectExpr("CAST(id AS STRING) AS value").write
         one = one.format("millpond").mode("append").options(writerId="job-2", batchId=batch)
-        one.options(address=shared_pond.address, topic="frames").save()
-    found = sorted(map(int, values(shared_pond, "frames")))
+        one.options(address=shared_node.address, topic="frames").save()
+    found = sorted(map(int, values(shared_node, "frames")))
     assert found == [*range(3000), 3000, 3000]
 
 
-def test_a_query_that_is_killed_doubles_and_loses_nothing(pond: Pond, tmp_path: Path) -> None:
+def test_a_query_that_is_killed_doubles_and_loses_nothing(
+    node: NodeProcess, tmp_path: Path
+) -> None:
     """kill -9 as soon as something is there; then once more to the end."""
-    pond.make("in", "out")
+    node.make("in", "out")
     bodies = [b"%d" % i for i in range(10_000)]
-    pond.fill("in", bodies)
-    command = [sys.executable, "-c", COPY, pond.address, str(tmp_path / "checkpoint")]
+    node.fill("in", bodies)
+    command = [sys.executable, "-c", COPY, node.address, str(tmp_path / "checkpoint")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, start_new_session=True) as process:
         until = time.monotonic() + 180
-        while not values(pond, "out"):
+        while not values(node, "out"):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     subprocess.run(command, env=environment, check=True, timeout=120)
-    assert sorted(map(int, values(pond, "out"))) == list(range(10_000))
+    assert sorted(map(int, values(node, "out"))) == list(range(10_000))

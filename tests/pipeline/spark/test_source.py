@@ -12,48 +12,50 @@ import pytest
 from pyspark.errors import PySparkException
 
 from millpond.pipeline.errors import last_line
-from tests.pipeline.pipeline_nodes import Pond
+from tests.pipeline.pipeline_nodes import NodeProcess
 
 pytestmark = pytest.mark.filterwarnings("default")  # Spark's own are not ours to mend
 PATIENCE_S = 90.0
 
 
-def reading(spark: Any, pond: Pond, **given: str) -> Any:
-    return spark.read.format("millpond").options(address=pond.address, **given).load()
+def reading(spark: Any, node: NodeProcess, **given: str) -> Any:
+    return spark.read.format("millpond").options(address=node.address, **given).load()
 
 
-def test_a_batch_its_filters_and_what_is_wrong_with_it(spark: Any, shared_pond: Pond) -> None:
-    shared_pond.make("t/0", "t/1")
-    shared_pond.fill("t/0", [b"a"] * 10)
-    shared_pond.fill("t/1", [b"%d" % i for i in range(20)], [(b"key", b"k")])
-    frame = reading(spark, shared_pond, subscribe="t", includeHeaders="true", minPartitions="4")
+def test_a_batch_its_filters_and_what_is_wrong_with_it(
+    spark: Any, shared_node: NodeProcess
+) -> None:
+    shared_node.make("t/0", "t/1")
+    shared_node.fill("t/0", [b"a"] * 10)
+    shared_node.fill("t/1", [b"%d" % i for i in range(20)], [(b"key", b"k")])
+    frame = reading(spark, shared_node, subscribe="t", includeHeaders="true", minPartitions="4")
     counted = frame.groupBy("topic", "partition", "key").count().sort("partition").collect()
     assert [tuple(each) for each in counted] == [("t", 0, None, 10), ("t", 1, b"k", 20)]
-    few = reading(spark, shared_pond, subscribe="t", pushdown="true")
+    few = reading(spark, shared_node, subscribe="t", pushdown="true")
     rows = few.where("partition = 1 and offset >= 5 and offset < 8 and value <> '6'").collect()
     assert sorted((each.offset, each.value) for each in rows) == [(5, b"5"), (7, b"7")]
     assert (
-        reading(spark, shared_pond, subscribe="t", pushdown="true").where("offset > 99").count()
+        reading(spark, shared_node, subscribe="t", pushdown="true").where("offset > 99").count()
         == 0
     )
     with pytest.raises(PySparkException) as found:
-        reading(spark, shared_pond, subscibe="t").count()
+        reading(spark, shared_node, subscibe="t").count()
     told = "millpond[bad_option]: there is no option 'subscibe' (subscribe?)"
     assert last_line(str(found.value)) == told
 
 
 def test_a_query_goes_on_where_it_was_while_its_node_is_killed(
-    spark: Any, pond: Pond, tmp_path: Path
+    spark: Any, node: NodeProcess, tmp_path: Path
 ) -> None:
     """kill -9 on the node, with batches under way: the same query runs on. Started again, a query
     goes on where it was, with a partition that is new, and waits for its node."""
-    pond.make("orders/0")
+    node.make("orders/0")
     bodies = [b"%d" % i for i in range(3000)]
-    pond.fill("orders/0", bodies[:2000])
+    node.fill("orders/0", bodies[:2000])
     given = {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "300"}
 
     def start(**trigger: Any) -> Any:
-        frame = spark.readStream.format("millpond").options(address=pond.address, **given).load()
+        frame = spark.readStream.format("millpond").options(address=node.address, **given).load()
         return (
             frame.writeStream.format("parquet")
             .option("path", str(tmp_path / "out"))
@@ -64,15 +66,15 @@ def test_a_query_goes_on_where_it_was_while_its_node_is_killed(
 
     query = start(processingTime="50 milliseconds")
     wait_for(query, lambda: len(query.recentProgress) > 1)
-    pond.kill()
-    pond.start()
-    pond.fill("orders/0", bodies[2000:2500])
+    node.kill()
+    node.start()
+    node.fill("orders/0", bodies[2000:2500])
     wait_for(query, lambda: sum(each.numInputRows for each in query.recentProgress) >= 2500)
     query.stop()
-    pond.make("orders/1")
-    pond.fill("orders/1", bodies[2500:])
-    pond.kill()
-    threading.Timer(1.0, pond.start).start()
+    node.make("orders/1")
+    node.fill("orders/1", bodies[2500:])
+    node.kill()
+    threading.Timer(1.0, node.start).start()
     start(availableNow=True).awaitTermination()
     rows = spark.read.parquet(str(tmp_path / "out")).select("value").collect()
     assert sorted(int(each.value) for each in rows) == list(range(3000))

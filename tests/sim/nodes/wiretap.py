@@ -68,7 +68,7 @@ class _Tapped:
 
     def received(self, data: bytes) -> None:
         for packet in self._in.feed(data):
-            self._heard(packet)
+            self._received(packet)
         self._session.received(data)
 
     def uncongested(self) -> None:
@@ -88,7 +88,7 @@ class _Tapped:
         node, conn = self._place
         self._tell(kind(self._now(), node, conn, self._who, *values))
 
-    def _heard(self, packet: bytes) -> None:
+    def _received(self, packet: bytes) -> None:
         body = packet[1:]
         match packet[0]:
             case 0x80:
@@ -107,7 +107,7 @@ class _Tapped:
             case 0x86:
                 self._say(e.Touch, *struct.unpack(">QI", body))
             case 0x96:
-                self._heard_job(*_operation(body))
+                self._received_job(*_operation(body))
             case 0xFF if packet in (GOODBYE, ABORT):
                 self._say(e.Bye, False)
             case 0xFF if packet[1] in (MSG, MSGX):
@@ -116,7 +116,7 @@ class _Tapped:
             case _:
                 pass
 
-    def _heard_job(self, request: int, operation: int, body: dict[str, Any]) -> None:
+    def _received_job(self, request: int, operation: int, body: dict[str, Any]) -> None:
         if operation != JOB_PUT:
             self._say(e.JobAsked, request, operation, body)
             return

@@ -36,10 +36,10 @@ class Exchange:
     """A request under way. Say more of its body, read its answer in pieces, or leave."""
 
     def __init__(
-        self, said: ObjectSendStream[Message], heard: ObjectReceiveStream[Message]
+        self, said: ObjectSendStream[Message], received: ObjectReceiveStream[Message]
     ) -> None:
         self._said = said
-        self._heard = heard
+        self._received = received
         self.status = 0
         self.pairs: list[tuple[bytes, bytes]] = []
         self._is_complete = False
@@ -52,7 +52,7 @@ class Exchange:
 
     async def head(self) -> int:
         """Wait for the status."""
-        message = await self._heard.receive()
+        message = await self._received.receive()
         assert message["type"] == "http.response.start"
         self.status, self.pairs = message["status"], list(message["headers"])
         return self.status
@@ -60,7 +60,7 @@ class Exchange:
     async def piece(self) -> bytes | None:
         """The next piece that is not empty; None: the answer is complete."""
         while not self._is_complete:
-            message = await self._heard.receive()
+            message = await self._received.receive()
             assert message["type"] == "http.response.body"
             self._is_complete = not message.get("more_body", False)
             if message["body"]:
@@ -116,8 +116,8 @@ class Client:
         """Begin a request; leaving the block is leaving the server. Raises what the application
         raises."""
         said, to_app = anyio.create_memory_object_stream[Message](inf)
-        from_app, heard = anyio.create_memory_object_stream[Message](self._window)
-        exchange = Exchange(said, heard)
+        from_app, received = anyio.create_memory_object_stream[Message](self._window)
+        exchange = Exchange(said, received)
 
         async def receive() -> Message:
             try:
@@ -135,7 +135,7 @@ class Client:
             with from_app:
                 await self._application(self._scope_of(method, url, headers), receive, send)
 
-        with to_app, heard:
+        with to_app, received:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run)
                 with said:

@@ -1,4 +1,4 @@
-"""Real APIs on real cells behind the server, by wires that record: appends are errands here."""
+"""Real APIs on real cells behind the HTTP server, over recording wires: direct requests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from millpond.transports.http.request import HttpLimits
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.server.server import HttpServer
 from millpond.transports.http.server.settings import ServerSettings
-from tests.transports.http.running_app import QUICK, Served, served
-from tests.transports.http.server.rig import DATE, Heard, Line, answers
+from tests.transports.http.running_app import QUICK, RunningApp, running_app
+from tests.transports.http.server.rig import DATE, Line, ParsedResponse, answers
 
 LIMIT_S = 5.0
 STREAM = b"/v1/stream/a"
@@ -46,20 +46,22 @@ def s2_append(basin: bytes, stream: bytes, body: bytes, *headers: bytes) -> byte
     return said(b"POST", path, body, b"s2-basin: " + basin, JSON, *headers)
 
 
-class Prompting:
+class DirectServer:
     """A node and its server."""
 
-    def __init__(self, pond: Served, apis: Mapping[tuple[bytes, ...], Api], limits: HttpLimits):
-        self.pond = pond
-        self.host = pond.host
+    def __init__(
+        self, running: RunningApp, apis: Mapping[tuple[bytes, ...], Api], limits: HttpLimits
+    ):
+        self.running = running
+        self.services = running.services
         self.apis = apis
         guard = partial(contain, "request/http")
         call_guard = partial(contain_call, "request/http")
-        self.application = Application(pond.host, apis, guard, limits, call_guard)
+        self.application = Application(running.services, apis, guard, limits, call_guard)
         self.server = HttpServer(
             self.application,
             ServerSettings(),
-            pond.host,
+            running.services,
             guard,
             lambda: DATE,
             self.application.handle_directly,
@@ -68,13 +70,13 @@ class Prompting:
     def connect(self, host: str = "127.0.0.1") -> Line:
         return Line(self.server, host)
 
-    async def ask(self, *requests: bytes, line: Line | None = None) -> list[Heard]:
+    async def ask(self, *requests: bytes, line: Line | None = None) -> list[ParsedResponse]:
         """Say these in one piece, and wait for their answers."""
         line = line or self.connect()
         line.say(b"".join(requests))
-        return await self.heard(line, len(requests))
+        return await self.received(line, len(requests))
 
-    async def heard(self, line: Line, count: int = 1) -> list[Heard]:
+    async def received(self, line: Line, count: int = 1) -> list[ParsedResponse]:
         """So many answers, whole ones."""
         with anyio.fail_after(LIMIT_S):
             while True:
@@ -92,22 +94,22 @@ class Prompting:
 
 
 @asynccontextmanager
-async def prompting(
+async def direct_server(
     apis: Mapping[tuple[bytes, ...], Api] | None = None,
     *,
     limits: HttpLimits = QUICK,
     clock: Clock | None = None,
     disk: Disk | None = None,
     **settings: object,
-) -> AsyncIterator[Prompting]:
+) -> AsyncIterator[DirectServer]:
     """A node without listeners whose server a test says things to; a stream is there."""
-    async with served({}, clock=clock, disk=disk, **settings) as pond:
+    async with running_app({}, clock=clock, disk=disk, **settings) as running:
         durable = DurableSettings(long_poll_s=1.0, origins=frozenset(), is_secure=False)
         given = apis or {
-            **dict.fromkeys(PREFIXES, S2Api(pond.host)),
-            PREFIX: DurableApi(pond.host, durable),
+            **dict.fromkeys(PREFIXES, S2Api(running.services)),
+            PREFIX: DurableApi(running.services, durable),
         }
-        found = Prompting(pond, given, limits)
+        found = DirectServer(running, given, limits)
         async with anyio.create_task_group() as tasks:
             await tasks.start(found.server.run)
             try:

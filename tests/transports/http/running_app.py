@@ -42,16 +42,16 @@ class Does:
         return None if self._serves_draining else plain_rejection(why)
 
 
-class Served:
+class RunningApp:
     """A running node without listeners, and an application that asks it."""
 
     def __init__(self, node: Node, apis: Mapping[tuple[bytes, ...], Api], limits: HttpLimits):
         self.node = node
-        self.host = node.services
+        self.services = node.services
         self.access: AccessPolicy = node._access
         guard = partial(contain, "request/http")
         call_guard = partial(contain_call, "request/http")
-        self.application = Application(self.host, apis, guard, limits, call_guard)
+        self.application = Application(self.services, apis, guard, limits, call_guard)
         self.handle_directly = self.application.handle_directly
 
     async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
@@ -59,18 +59,18 @@ class Served:
 
 
 @asynccontextmanager
-async def served(
+async def running_app(
     apis: Mapping[tuple[bytes, ...], Api] | Run,
     *,
     limits: HttpLimits = QUICK,
     clock: Clock | None = None,
     disk: Disk | None = None,
     **settings: object,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[RunningApp]:
     """Serve `apis`, or one that does this for whatever lies below `/do`."""
     if not isinstance(apis, Mapping):
         apis = {(b"do",): Does(apis)}
     config = Config(**{**CLOSED, "drain_timeout_s": 0.2, **settings})  # type: ignore[arg-type]
     async with Node(config, rng=Random(7), clock=clock, disk=disk) as node:
-        yield Served(node, apis, limits)
+        yield RunningApp(node, apis, limits)
         await anyio.lowlevel.checkpoint()

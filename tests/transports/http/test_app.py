@@ -15,7 +15,7 @@ from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import HttpLimits, Request
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
-from tests.transports.http.running_app import Does, served
+from tests.transports.http.running_app import Does, running_app
 
 
 def _named(name: str) -> Does:
@@ -31,7 +31,7 @@ async def test_the_longest_prefix_wins() -> None:
         (b"v1",): _named("s2"),
         (b"v1", b"stream", b"__ds"): _named("reserved"),
     }
-    async with served(apis) as application:
+    async with running_app(apis) as application:
         client = Client(application)
         for path, name in (
             ("/v1/streams/a", b"s2"),
@@ -57,7 +57,7 @@ async def test_http_0_7_headers_leave_as_they_are() -> None:
         else:
             await writer.respond(Response(200, head, b"body"))
 
-    async with served(tell) as application:
+    async with running_app(tell) as application:
         client, server = Client(application), (b"server", b"millpond")
         length = (b"content-length", b"4")
         head = [(b"content-type", b"text/event-stream"), (b"x", b"\xff "), length, server]
@@ -78,14 +78,14 @@ async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCapture
             return
         await writer.respond(Response(200))
 
-    async with served(fail) as application:
+    async with running_app(fail) as application:
         client = Client(application)
         for path in ("/do/boom", "/do/nothing"):
             got = await client.request("POST", path)
             assert (got.status, got.json()["code"]) == (500, "other")
         assert (await client.request("GET", "/do")).status == 200
-        assert application.host.http.crashed == 2
-        assert application.host.http.answers == {("test", 500): 2, ("test", 200): 1}
+        assert application.services.http.crashed == 2
+        assert application.services.http.answers == {("test", 500): 2, ("test", 200): 1}
     (record,) = (each for each in caplog.records if each.levelno >= logging.ERROR)
     assert record.exc_info is not None and "request/http" in record.getMessage()
 
@@ -97,7 +97,7 @@ async def test_a_stream_that_crashes_never_looks_complete() -> None:
         await writer.write(b"one")
         raise ZeroDivisionError("a mistake")
 
-    async with served(fail) as application:
+    async with running_app(fail) as application:
         got = await Client(application).request("GET", "/do/words")
         assert got.body == b"oneother"
         with pytest.raises(ExceptionGroup) as raised:
@@ -123,7 +123,7 @@ async def test_what_is_too_long_or_broken_is_refused(
     url: str, headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
     limits = HttpLimits(url_bytes_max=100, header_bytes_max=100)
-    async with served({(b"do",): _named("do")}, limits=limits) as application:
+    async with running_app({(b"do",): _named("do")}, limits=limits) as application:
         assert (await Client(application).request("GET", url, headers)).status == status
         assert (await Client(application).request("GET", "/do")).status == 200
 
@@ -134,7 +134,7 @@ async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None
     async def refuse(request: Request, writer: ResponseWriter) -> None:
         await writer.respond(Response(401))
 
-    async with served(refuse) as application:
+    async with running_app(refuse) as application:
         start = anyio.current_time()
         async with Client(application).open("POST", "/do", [(b"content-length", b"9")]) as exchange:
             assert await exchange.head() == 401
@@ -154,7 +154,7 @@ async def _hold(request: Request, writer: ResponseWriter) -> None:
 
 
 async def test_only_so_many_requests_at_once() -> None:
-    async with served(_hold, connections_max=3, connections_per_address_max=2) as application:
+    async with running_app(_hold, connections_max=3, connections_per_address_max=2) as application:
         far, near = Client(application, host="192.0.2.1"), Client(application)
         async with far.open("GET", "/do") as one, far.open("GET", "/do") as two:
             for each in (one, two):
@@ -164,7 +164,7 @@ async def test_only_so_many_requests_at_once() -> None:
             async with near.open("GET", "/do") as three:
                 assert await three.head() == 200
                 assert (await near.request("GET", "/do")).status == 503
-        assert not application.host.registry.connections
+        assert not application.services.registry.connections
         async with far.open("GET", "/do") as again:
             assert await again.head() == 200
 
@@ -180,7 +180,7 @@ async def test_a_peer_that_asks_too_fast_is_told_when_to_come_again() -> None:
     async def ok(request: Request, writer: ResponseWriter) -> None:
         await writer.respond(Response(200))
 
-    async with served({(b"do",): Telling(ok)}, requests_per_s_per_peer_max=2) as application:
+    async with running_app({(b"do",): Telling(ok)}, requests_per_s_per_peer_max=2) as application:
         far = Client(application, host="192.0.2.1")
         statuses = [(await far.request("GET", "/do")).status for _ in range(4)]
         assert statuses == [200, 200, 429, 429]
@@ -197,7 +197,10 @@ async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
 
     apis = {(b"leave",): Does(leave), (b"hold",): Does(_hold)}
     apis[(b"health",)] = Does(_named("health"), serves_draining=True)
-    async with served(apis, drain_timeout_s=0.1) as application, anyio.create_task_group() as tasks:
+    async with (
+        running_app(apis, drain_timeout_s=0.1) as application,
+        anyio.create_task_group() as tasks,
+    ):
         client = Client(application)
         async with client.open("GET", "/leave") as polite, client.open("GET", "/hold") as stubborn:
             assert (await polite.head(), await stubborn.head()) == (200, 200)
@@ -213,14 +216,14 @@ async def test_a_drain_tells_sessions_and_cuts_off_who_stays() -> None:
 async def test_a_session_whose_right_is_gone_is_cut_off(tmp_path: Path) -> None:
     async def guarded(request: Request, writer: ResponseWriter) -> None:
         request.active.keep_requiring(
-            lambda: bool(application.host.authorize_stream(request.principal, b""))
+            lambda: bool(application.services.authorize_stream(request.principal, b""))
         )
         await _hold(request, writer)
 
     tokens = tmp_path / "tokens"
     tokens.write_text("secret all stream:*\n")
     tokens.chmod(0o600)
-    async with served(guarded, token_file=str(tokens)) as application:
+    async with running_app(guarded, token_file=str(tokens)) as application:
         bearer = [(b"authorization", b"Bearer secret")]
         async with Client(application).open("GET", "/do", bearer) as exchange:
             assert await exchange.head() == 200
@@ -241,7 +244,7 @@ async def test_the_client_that_does_not_read_is_waited_for() -> None:
             await writer.write(b"x")
             sent += 1
 
-    async with served(flood) as application:
+    async with running_app(flood) as application:
         with pytest.raises(ExceptionGroup):
             async with Client(application, window=4).open("GET", "/do") as exchange:
                 with anyio.move_on_after(0.05):
@@ -253,17 +256,17 @@ async def test_the_client_that_does_not_read_is_waited_for() -> None:
 
 
 async def test_lifespan_is_answered() -> None:
-    async with served({}) as application:
+    async with running_app({}) as application:
         said = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-        heard: list[Message] = []
+        received: list[Message] = []
 
         async def receive() -> Message:
             return said.pop(0)
 
         async def send(message: Message) -> None:
-            heard.append(message)
+            received.append(message)
 
         scope: dict[str, Any] = {"type": "lifespan", "asgi": {"version": "3.0"}}
         await application(scope, receive, send)
-        kinds = [each["type"] for each in heard]
+        kinds = [each["type"] for each in received]
         assert kinds == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

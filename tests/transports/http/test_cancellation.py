@@ -16,7 +16,7 @@ from millpond.transports.http.cancellation import (
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
-from tests.transports.http.running_app import served
+from tests.transports.http.running_app import running_app
 
 
 async def test_what_takes_too_long_ends_without_an_error() -> None:
@@ -140,7 +140,7 @@ async def test_http_0_8_a_body_is_whole_with_the_last_byte_of_its_length() -> No
         assert request.is_complete
         await writer.respond(Response(200, (), body))
 
-    async with served(echo) as application:
+    async with running_app(echo) as application:
         client = Client(application)
         async with client.open("POST", "/do", [(b"content-length", b"4")]) as exchange:
             await exchange.say(b"ab")

@@ -14,17 +14,17 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient
-from tests.transports.http.running_app import Served, served
+from tests.transports.http.running_app import RunningApp, running_app
 
 CELL = stream_cell(b"orders")
 
 
 @asynccontextmanager
-async def _pond(**settings: object) -> AsyncIterator[Served]:
-    async with served({}, **settings) as pond:
-        with CellClient(pond.host) as cells:
+async def _running(**settings: object) -> AsyncIterator[RunningApp]:
+    async with running_app({}, **settings) as running:
+        with CellClient(running.services) as cells:
             assert isinstance(await cells.request(CELL, m.Create), m.Done)
-        yield pond
+        yield running
 
 
 def _append(number: int, body: bytes = b"x", match: int | None = None) -> m.Append:
@@ -35,11 +35,11 @@ def _read(number: int, start: int = 0, wait_until: float = 0.0) -> m.Read:
     return m.Read(number, Seek(SeekBy.SEQUENCE, start), 10, 2**20, wait_until)
 
 
-def _waiting(pond: Served) -> int:
+def _waiting(running: RunningApp) -> int:
     described: list[int] = []
 
     class Ear:
-        number, heard_at, writable = 99, 0.0, True
+        number, received_at, writable = 99, 0.0, True
 
         def send(self, replies: list[m.StreamDescription]) -> None:
             described.extend(each.info.waiting for each in replies)
@@ -50,13 +50,13 @@ def _waiting(pond: Served) -> int:
     from millpond.actors.messages import Batch
 
     ear: object = Ear()
-    pond.host.submit(CELL, Batch(ear, [m.Describe(0)]), pond.host.now())  # type: ignore[arg-type]
+    running.services.submit(CELL, Batch(ear, [m.Describe(0)]), running.services.now())  # type: ignore[arg-type]
     return described[0]
 
 
 async def test_one_request_one_answer() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
+    async with _running() as running:
+        with CellClient(running.services) as cells:
             appended = await cells.request(CELL, _append)
             assert isinstance(appended, m.Appended) and appended.first == 0
             found = await cells.request(CELL, _read)
@@ -65,8 +65,8 @@ async def test_one_request_one_answer() -> None:
 
 
 async def test_refusals_are_returned() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
+    async with _running() as running:
+        with CellClient(running.services) as cells:
             refused = await cells.request(CELL, lambda number: _append(number, match=5))
             assert isinstance(refused, m.StreamFailed)
             assert (refused.code, refused.tail) == (Code.SEQUENCE_MISMATCH, 0)
@@ -75,8 +75,8 @@ async def test_refusals_are_returned() -> None:
 
 
 async def test_many_are_under_way_and_awaited_in_any_order() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
+    async with _running() as running:
+        with CellClient(running.services) as cells:
             numbers = [cells.next_number() for _ in range(5)]
             await cells.submit(CELL, [_append(number) for number in numbers[:3]], 3)
             for number in numbers[3:]:
@@ -90,8 +90,8 @@ async def test_many_are_under_way_and_awaited_in_any_order() -> None:
 
 
 async def test_requests_that_join_others_keep_the_order_of_their_own() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as one, CellClient(pond.host) as two:
+    async with _running() as running:
+        with CellClient(running.services) as one, CellClient(running.services) as two:
             for cells in (one, two):
                 first, second = cells.next_number(), cells.next_number()
                 await cells.submit(CELL, [_append(first)], gather=True)
@@ -103,10 +103,10 @@ async def test_requests_that_join_others_keep_the_order_of_their_own() -> None:
 
 
 async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
-    async with _pond() as pond, anyio.create_task_group() as tasks:
-        with CellClient(pond.host) as cells:
+    async with _running() as running, anyio.create_task_group() as tasks:
+        with CellClient(running.services) as cells:
             number = cells.next_number()
-            read = _read(number, wait_until=pond.host.now() + 60)
+            read = _read(number, wait_until=running.services.now() + 60)
             await cells.submit(CELL, [read])
             for _ in range(2):
                 with anyio.move_on_after(0.01) as scope:
@@ -114,7 +114,7 @@ async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
                 assert scope.cancelled_caught and cells.in_flight == 1
 
             async def append() -> None:
-                with CellClient(pond.host) as other:
+                with CellClient(running.services) as other:
                     await other.request(CELL, _append)
 
             tasks.start_soon(append)
@@ -123,10 +123,10 @@ async def test_a_wait_that_is_cancelled_loses_no_answer() -> None:
 
 
 async def test_an_answer_and_a_cancellation_at_once_lose_nothing() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells, CellClient(pond.host) as other:
+    async with _running() as running:
+        with CellClient(running.services) as cells, CellClient(running.services) as other:
             number = cells.next_number()
-            read = _read(number, wait_until=pond.host.now() + 60)
+            read = _read(number, wait_until=running.services.now() + 60)
             await cells.submit(CELL, [read])
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(cells.reply, number)
@@ -138,19 +138,19 @@ async def test_an_answer_and_a_cancellation_at_once_lose_nothing() -> None:
 
 
 async def test_who_leaves_is_forgotten_by_the_streams_it_asked() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
+    async with _running() as running:
+        with CellClient(running.services) as cells:
             number = cells.next_number()
-            read = _read(number, wait_until=pond.host.now() + 60)
+            read = _read(number, wait_until=running.services.now() + 60)
             await cells.submit(CELL, [read])
-            assert _waiting(pond) == 1
-        assert _waiting(pond) == 0
+            assert _waiting(running) == 1
+        assert _waiting(running) == 0
 
 
 async def test_a_read_can_be_concluded_and_cancelled() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
-            until = pond.host.now() + 60
+    async with _running() as running:
+        with CellClient(running.services) as cells:
+            until = running.services.now() + 60
             one, two = cells.next_number(), cells.next_number()
             reads = [_read(number, wait_until=until) for number in (one, two)]
             await cells.submit(CELL, reads)
@@ -158,13 +158,13 @@ async def test_a_read_can_be_concluded_and_cancelled() -> None:
             found = await cells.reply(one)
             assert isinstance(found, m.Records) and not found.spans
             cells.notify(CELL, m.CancelRead(two))
-            assert _waiting(pond) == 0
+            assert _waiting(running) == 0
 
 
 async def test_a_full_mailbox_makes_the_next_wait_and_nothing_is_lost() -> None:
-    async with _pond(mailbox_bytes_max=1000) as pond:
+    async with _running(mailbox_bytes_max=1000) as running:
         count = 2000
-        with CellClient(pond.host) as cells:
+        with CellClient(running.services) as cells:
             numbers = [cells.next_number() for _ in range(count)]
             # More than a cell's share of a turn: it is queued, and the mailbox is full.
             await cells.submit(CELL, [_append(number) for number in numbers], 5000)
@@ -176,8 +176,8 @@ async def test_a_full_mailbox_makes_the_next_wait_and_nothing_is_lost() -> None:
 
 
 async def test_a_stream_that_crashes_leaves_nobody_waiting() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
+    async with _running() as running:
+        with CellClient(running.services) as cells:
             broken = m.Append(cells.next_number(), [None])  # type: ignore[list-item]
             await cells.submit(CELL, [broken])
             with anyio.fail_after(5):
@@ -186,8 +186,8 @@ async def test_a_stream_that_crashes_leaves_nobody_waiting() -> None:
 
 
 async def test_an_answer_is_there_once() -> None:
-    async with _pond() as pond:
-        with CellClient(pond.host) as cells:
+    async with _running() as running:
+        with CellClient(running.services) as cells:
             await cells.request(CELL, _append)
             with pytest.raises(AssertionError):
                 await cells.reply(0)

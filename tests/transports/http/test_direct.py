@@ -19,9 +19,9 @@ from tests.transports.http.direct_server import (
     LIMIT_S,
     OCTETS,
     STREAM,
-    Prompting,
+    DirectServer,
     append,
-    prompting,
+    direct_server,
     s2_append,
     said,
 )
@@ -31,14 +31,14 @@ MAKING = b'{"basin":"test-basin","config":{"create_stream_on_append":true}}'
 RECORD = b'{"records":[{"body":"a"}]}'
 
 
-async def _basin(pond: Prompting) -> None:
-    (made,) = await pond.ask(said(b"POST", b"/v1/basins", MAKING, JSON))
+async def _basin(server: DirectServer) -> None:
+    (made,) = await server.ask(said(b"POST", b"/v1/basins", MAKING, JSON))
     assert made.status == 201, made
 
 
-async def _is_quiet(pond: Prompting) -> None:
+async def _is_quiet(server: DirectServer) -> None:
     """Nobody is counted as there any more."""
-    await eventually(lambda: not pond.host.registry.connections)
+    await eventually(lambda: not server.services.registry.connections)
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -47,23 +47,23 @@ async def test_many_connections_that_ask_ahead_are_all_answered(
 ) -> None:
     """What one commit releases lets each of them ask again, within its answer."""
     told = {"data": str(tmp_path)} if is_kept else {}
-    async with prompting(**told) as pond:
-        lines = [pond.connect() for _ in range(120)]
+    async with direct_server(**told) as server:
+        lines = [server.connect() for _ in range(120)]
         for each in lines:
             each.say(append(b"x") * 3)
         for each in lines:
-            assert [got.status for got in await pond.heard(each, 3)] == [204] * 3
-        assert await pond.contents() == b"x" * 360
-        assert pond.host.http.crashed == 0
-        assert not pond.host.registry.connections
+            assert [got.status for got in await server.received(each, 3)] == [204] * 3
+        assert await server.contents() == b"x" * 360
+        assert server.services.http.crashed == 0
+        assert not server.services.registry.connections
 
 
 async def test_answers_keep_their_order_among_those_that_need_a_task(tmp_path: Path) -> None:
-    async with prompting(data=str(tmp_path)) as pond:
+    async with direct_server(data=str(tmp_path)) as server:
         asked = []
         for number in range(6):
             asked += [append(b"%d" % number), said(b"GET", STREAM + b"?offset=-1")]
-        found = await pond.ask(*asked)
+        found = await server.ask(*asked)
         assert [each.status for each in found] == [204, 200] * 6
         assert [each.body for each in found[1::2]] == [b"012345"[:n] for n in range(1, 7)]
 
@@ -73,7 +73,7 @@ async def test_every_way_to_say_an_append() -> None:
     lines = (b"host: a", OCTETS, b"transfer-encoding: chunked")
     chunked = b"\r\n".join([b"POST /v1/stream/a HTTP/1.1", *lines, b"", chunks])
     old = append(b"old").replace(b"HTTP/1.1", b"HTTP/1.0")
-    async with prompting() as pond:
+    async with direct_server() as server:
         for request, is_last in (
             (append(b"a", b"expect: 100-continue"), False),
             (chunked, False),
@@ -83,93 +83,93 @@ async def test_every_way_to_say_an_append() -> None:
             (append(b"d", b"connection: upgrade", b"upgrade: h2c"), False),
         ):
             for _ in range(3):  # a head may be kept by the second
-                line = pond.connect()
-                (answer,) = await pond.ask(request, line=line)
+                line = server.connect()
+                (answer,) = await server.ask(request, line=line)
                 assert answer.status == 204, (request, answer)
                 assert line.wire.is_closed is is_last
                 assert (answer.headers.get("connection") == "close") is is_last
-        assert await pond.contents() == b"aaa" + b"hello" * 3 + b"bbbccc" + b"old" * 3 + b"ddd"
+        assert await server.contents() == b"aaa" + b"hello" * 3 + b"bbbccc" + b"old" * 3 + b"ddd"
 
 
 async def test_a_body_that_comes_later_is_waited_for() -> None:
-    async with prompting() as pond:
-        line = pond.connect()
+    async with direct_server() as server:
+        line = server.connect()
         for _ in range(4):
             line.say(append(b"hello")[:-3])
             await anyio.lowlevel.checkpoint()
             assert not line.wire.written
             line.say(b"llo")
-            (answer,) = await pond.heard(line)
+            (answer,) = await server.received(line)
             assert answer.status == 204
-            await pond.ask(append(b"!"), line=line)
-        assert await pond.contents() == b"hello!" * 4
+            await server.ask(append(b"!"), line=line)
+        assert await server.contents() == b"hello!" * 4
 
 
 async def test_who_half_closes_hears_its_answer(tmp_path: Path) -> None:
-    async with prompting(data=str(tmp_path)) as pond:
-        line = pond.connect()
+    async with direct_server(data=str(tmp_path)) as server:
+        line = server.connect()
         line.say(append(b"a") + append(b"b"))
         line.session.eof()
-        first, last = await pond.heard(line, 2)
+        first, last = await server.received(line, 2)
         assert (first.status, last.status) == (204, 204)
         assert line.wire.is_closed and "connection" not in first.headers
         assert last.headers["connection"] == "close"
-        await _is_quiet(pond)
+        await _is_quiet(server)
 
 
 async def test_who_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
     """What it appended counts: it was whole. What waited behind that never began."""
     disk = GatedDisk()
-    async with prompting(data=str(tmp_path), disk=disk) as pond:
-        line = pond.connect()
+    async with direct_server(data=str(tmp_path), disk=disk) as server:
+        line = server.connect()
         disk.gate.clear()
         line.say(append(b"a") + append(b"b"))
         line.end()
-        assert len(pond.host.registry.connections) == 1
+        assert len(server.services.registry.connections) == 1
         disk.gate.set()
-        await _is_quiet(pond)
+        await _is_quiet(server)
         assert not line.wire.written
-        assert await pond.contents() == b"a"
+        assert await server.contents() == b"a"
 
 
 async def test_a_drain_waits_for_what_is_under_way(tmp_path: Path) -> None:
     disk = GatedDisk()
-    async with prompting(data=str(tmp_path), disk=disk) as pond:
-        line, other = pond.connect(), pond.connect()
+    async with direct_server(data=str(tmp_path), disk=disk) as server:
+        line, other = server.connect(), server.connect()
         disk.gate.clear()
         line.say(append(b"a") + append(b"b"))
         with anyio.fail_after(LIMIT_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(pond.host.registry.drain)
-                while not pond.host.is_draining:
+                tasks.start_soon(server.services.registry.drain)
+                while not server.services.is_draining:
                     await anyio.lowlevel.checkpoint()
-                (late,) = await pond.ask(append(b"late"), line=other)
+                (late,) = await server.ask(append(b"late"), line=other)
                 assert late.status == 503
-                assert pond.host.registry.connections
+                assert server.services.registry.connections
                 disk.gate.set()
-        first, second = await pond.heard(line, 2)
+        first, second = await server.received(line, 2)
         assert (first.status, second.status) == (204, 503)
-        assert not pond.host.registry.connections
+        assert not server.services.registry.connections
 
 
 async def test_what_is_cut_off_is_told_so_once(tmp_path: Path) -> None:
     disk = GatedDisk()
-    async with prompting(data=str(tmp_path), disk=disk) as pond:
-        lines = [pond.connect() for _ in range(3)]
+    async with direct_server(data=str(tmp_path), disk=disk) as server:
+        lines = [server.connect() for _ in range(3)]
         disk.gate.clear()
         for each in lines:
             each.say(append(b"a"))
-        before = pond.host.http.requests
-        pond.host.registry.close_all()
+        before = server.services.http.requests
+        server.services.registry.close_all()
         for each in lines:
-            (answer,) = await pond.heard(each)
+            (answer,) = await server.received(each)
             assert (answer.status, b"may or may not have been" in answer.body) == (500, True)
-        assert not pond.host.registry.connections
+        assert not server.services.registry.connections
         disk.gate.set()
-        assert await pond.contents() == b"aaa"
+        assert await server.contents() == b"aaa"
         assert not any(each.wire.written for each in lines)
-        assert pond.host.http.requests == before + 4
-        assert pond.host.http.answers["durable", 500] == 3
+        assert server.services.http.requests == before + 4
+        assert server.services.http.answers["durable", 500] == 3
 
 
 class _Failing(GatedDisk):
@@ -192,20 +192,20 @@ class _Failing(GatedDisk):
 
 async def test_what_the_disk_did_not_take_is_no_success(tmp_path: Path) -> None:
     disk = _Failing()
-    async with prompting(data=str(tmp_path), disk=disk) as pond:
-        (before,) = await pond.ask(append(b"a"))
+    async with direct_server(data=str(tmp_path), disk=disk) as server:
+        (before,) = await server.ask(append(b"a"))
         assert before.status == 204
         disk.is_lost = True
-        found = await pond.ask(append(b"b"), append(b"c"))
+        found = await server.ask(append(b"b"), append(b"c"))
         assert all(each.status >= 500 for each in found), found
         assert all(b"storage" in each.body for each in found), found
-        assert not pond.host.registry.connections
+        assert not server.services.registry.connections
 
 
 async def test_a_full_mailbox_answers_all_in_time(tmp_path: Path) -> None:
     disk = GatedDisk()
-    async with prompting(data=str(tmp_path), disk=disk, mailbox_bytes_max=2**16) as pond:
-        lines = [pond.connect() for _ in range(40)]
+    async with direct_server(data=str(tmp_path), disk=disk, mailbox_bytes_max=2**16) as server:
+        lines = [server.connect() for _ in range(40)]
         disk.gate.clear()
         for each in lines:
             each.say(append(bytes(2**13)))
@@ -213,113 +213,113 @@ async def test_a_full_mailbox_answers_all_in_time(tmp_path: Path) -> None:
         assert not any(each.wire.written for each in lines)
         disk.gate.set()
         for each in lines:
-            assert [got.status for got in await pond.heard(each)] == [204]
-        assert await pond.contents() == bytes(40 * 2**13)
+            assert [got.status for got in await server.received(each)] == [204]
+        assert await server.contents() == bytes(40 * 2**13)
 
 
 async def test_who_does_not_read_its_answers_is_not_asked_on() -> None:
-    async with prompting() as pond:
-        line = pond.connect()
-        await pond.ask(append(b"a"), line=line)
+    async with direct_server() as server:
+        line = server.connect()
+        await server.ask(append(b"a"), line=line)
         line.congest()
         line.say(append(b"b"))
         line.say(append(b"c"))
         assert not line.wire.written and line.wire.is_paused
         line.relieve()
-        assert [each.status for each in await pond.heard(line, 2)] == [204, 204]
-        assert await pond.contents() == b"abc"
+        assert [each.status for each in await server.received(line, 2)] == [204, 204]
+        assert await server.contents() == b"abc"
 
 
 # What is not there is made by a task.
 
 
-async def _ask_for_new(pond: Prompting, stream: bytes = b"new") -> tuple[int, bytes]:
-    (answer,) = await pond.ask(s2_append(BASIN, stream, RECORD))
+async def _ask_for_new(server: DirectServer, stream: bytes = b"new") -> tuple[int, bytes]:
+    (answer,) = await server.ask(s2_append(BASIN, stream, RECORD))
     return answer.status, answer.body
 
 
-async def _is_made(pond: Prompting, stream: bytes) -> bool:
-    (answer,) = await pond.ask(said(b"GET", b"/v1/streams/" + stream, b"", b"s2-basin: " + BASIN))
+async def _is_made(server: DirectServer, stream: bytes) -> bool:
+    (answer,) = await server.ask(said(b"GET", b"/v1/streams/" + stream, b"", b"s2-basin: " + BASIN))
     assert answer.status in (200, 404)
     return answer.status == 200
 
 
 async def test_streams_that_are_made_with_their_first_append() -> None:
-    async with prompting() as pond:
-        await _basin(pond)
-        line = pond.connect()
+    async with direct_server() as server:
+        await _basin(server)
+        line = server.connect()
         streams = [b"s%d" % (number % 4) for number in range(12)]
-        found = await pond.ask(*[s2_append(BASIN, each, RECORD) for each in streams], line=line)
+        found = await server.ask(*[s2_append(BASIN, each, RECORD) for each in streams], line=line)
         assert [each.status for each in found] == [200] * 12
         assert [b'"start":{"seq_num":%d,' % (n // 4) in found[n].body for n in range(12)] == [
             True
         ] * 12
-        (missing,) = await pond.ask(append(b"x", path=b"/v1/stream/none"))
+        (missing,) = await server.ask(append(b"x", path=b"/v1/stream/none"))
         assert missing.status == 404
-        assert not pond.host.registry.connections
+        assert not server.services.registry.connections
 
 
 async def test_who_is_gone_makes_nothing() -> None:
-    async with prompting() as pond:
-        await _basin(pond)
-        line = pond.connect()
+    async with direct_server() as server:
+        await _basin(server)
+        line = server.connect()
         line.say(s2_append(BASIN, b"new", RECORD) * 2)
         line.end()
-        await _is_quiet(pond)
-        assert not await _is_made(pond, b"new")
+        await _is_quiet(server)
+        assert not await _is_made(server, b"new")
 
 
 async def test_who_half_closed_has_it_made() -> None:
-    async with prompting() as pond:
-        await _basin(pond)
-        line = pond.connect()
+    async with direct_server() as server:
+        await _basin(server)
+        line = server.connect()
         line.say(s2_append(BASIN, b"new", RECORD))
         line.session.eof()
-        (answer,) = await pond.heard(line)
+        (answer,) = await server.received(line)
         assert (answer.status, line.wire.is_closed) == (200, True)
 
 
 async def test_nothing_is_made_while_the_node_stops() -> None:
-    async with prompting() as pond:
-        await _basin(pond)
-        line = pond.connect()
+    async with direct_server() as server:
+        await _basin(server)
+        line = server.connect()
         line.say(s2_append(BASIN, b"new", RECORD))
         with anyio.fail_after(LIMIT_S):
-            await pond.host.registry.drain()
-        (answer,) = await pond.heard(line)
+            await server.services.registry.drain()
+        (answer,) = await server.received(line)
         assert (answer.status, b"server_draining" in answer.body) == (503, True)
-        assert not pond.host.registry.connections
+        assert not server.services.registry.connections
 
 
 async def test_what_is_made_costs_one_request_of_a_rate() -> None:
     at_s = 0.0
     clock = Clock(lambda: at_s, lambda: 1e9)
     told = {"requests_per_s_per_peer_max": 1, "insecure_public": True}
-    async with prompting(clock=clock, **told) as pond:
-        await _basin(pond)
-        line = pond.connect("10.0.0.1")
+    async with direct_server(clock=clock, **told) as server:
+        await _basin(server)
+        line = server.connect("10.0.0.1")
         asked = [s2_append(BASIN, b"new", RECORD)] * 2
-        made, refused = await pond.ask(*asked, line=line)
+        made, refused = await server.ask(*asked, line=line)
         assert (made.status, refused.status) == (200, 429)
         assert refused.headers["retry-after-ms"] == "1000"
-        (durable,) = await pond.ask(append(b"x"), line=line)
+        (durable,) = await server.ask(append(b"x"), line=line)
         assert (durable.status, durable.headers["retry-after"]) == (429, "1")
         at_s = 1.0
-        assert (await pond.ask(asked[0], line=line))[0].status == 200
+        assert (await server.ask(asked[0], line=line))[0].status == 200
 
 
 # What is counted.
 
 
 async def test_a_request_is_counted_once() -> None:
-    async with prompting() as pond:
-        await _basin(pond)
-        http = pond.host.http
+    async with direct_server() as server:
+        await _basin(server)
+        http = server.services.http
         fence = b'{"records":[{"headers":[["","fence"]],"body":"a"}]}'
         wrong = b'{"records":[]}'
         asked = [s2_append(BASIN, b"new", each) for each in (fence, RECORD, RECORD, wrong)]
         before, came, went = http.requests, http.bytes_in, http.bytes_out
-        found = await pond.ask(*asked)  # the first one by a task
+        found = await server.ask(*asked)  # the first one by a task
         assert [each.status for each in found] == [200, 200, 200, 422], found
         assert http.requests == before + 4
         assert http.bytes_in == came + len(fence) + 2 * len(RECORD) + len(wrong)
@@ -327,38 +327,38 @@ async def test_a_request_is_counted_once() -> None:
         assert (http.answers["s2", 200], http.answers["s2", 422]) == (3, 1)
         for figure, value in ((b"append-ops", b",4]"), (b"append-throughput", b",34]")):
             path = b"/v1/metrics/%b?set=%b" % (BASIN, figure)
-            (told,) = await pond.ask(said(b"GET", path))
+            (told,) = await server.ask(said(b"GET", path))
             assert told.status == 200 and value in told.body, told
-        assert sum(pond.host.protocol_stats["http"].latency.counts) > 0
+        assert sum(server.services.protocol_stats["http"].latency.counts) > 0
 
 
 # Rights.
 
 
 async def test_a_head_that_is_said_again_has_no_rights_that_are_gone() -> None:
-    async with prompting(insecure_public=False) as pond:
-        await _basin(pond)
+    async with direct_server(insecure_public=False) as server:
+        await _basin(server)
         tokens = []
         for name in (b"writer", b"reader"):
             ops = b"append" if name == b"writer" else b"read"
             scope = b'{"basins":{"prefix":""},"streams":{"prefix":""},"ops":["%b"]}' % ops
             body = b'{"id":"%b","scope":%b}' % (name, scope)
-            (issued,) = await pond.ask(said(b"POST", b"/v1/access-tokens", body, JSON))
+            (issued,) = await server.ask(said(b"POST", b"/v1/access-tokens", body, JSON))
             assert issued.status == 201, issued
             tokens.append(msgspec.json.decode(issued.body)["access_token"].encode())
-        assert (await _ask_for_new(pond))[0] == 200
+        assert (await _ask_for_new(server))[0] == 200
         writer, reader, nobody = (
             s2_append(BASIN, b"new", RECORD, b"authorization: Bearer " + each)
             for each in (*tokens, b"nobody")
         )
-        lines = [pond.connect(host) for host in ("127.0.0.1", "10.0.0.1")]
+        lines = [server.connect(host) for host in ("127.0.0.1", "10.0.0.1")]
         for number, line in enumerate(lines * 3):
             unknown = 401 if number % 2 else 200  # this machine is let in without one
             for request, status in ((writer, 200), (reader, 403), (nobody, unknown)):
-                (answer,) = await pond.ask(request, line=line)
+                (answer,) = await server.ask(request, line=line)
                 assert answer.status == status, answer
-        (gone,) = await pond.ask(said(b"DELETE", b"/v1/access-tokens/writer"))
+        (gone,) = await server.ask(said(b"DELETE", b"/v1/access-tokens/writer"))
         assert gone.status == 204, gone
         for line in lines * 2:
-            (answer,) = await pond.ask(writer, line=line)
+            (answer,) = await server.ask(writer, line=line)
             assert answer.status == 401, answer

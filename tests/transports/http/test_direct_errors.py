@@ -14,7 +14,7 @@ from millpond.transports.http.direct import DirectRequest
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
-from tests.transports.http.direct_server import prompting, said
+from tests.transports.http.direct_server import direct_server, said
 
 
 class _Broken:
@@ -55,14 +55,14 @@ async def test_a_mistake_of_ours_is_told_and_logged(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = _Broken(_mistakes()[where])
-    async with prompting({(b"do",): api}) as pond:
-        line = pond.connect()
+    async with direct_server({(b"do",): api}) as server:
+        line = server.connect()
         asked = [said(b"POST", b"/do"), said(b"GET", b"/do"), said(b"POST", b"/do")]
-        first, second, third = await pond.ask(*asked, line=line)
+        first, second, third = await server.ask(*asked, line=line)
         assert [first.status, second.status, third.status] == [500, 204, 500]
         assert first.body == third.body == b'{"test":"other"}'
-        assert not line.wire.is_closed and not pond.host.registry.connections
-        assert pond.host.http.crashed == 2
+        assert not line.wire.is_closed and not server.services.registry.connections
+        assert server.services.http.crashed == 2
     assert [each.levelno for each in caplog.records] == [logging.ERROR] * 2
     assert all("request/http" in each.message for each in caplog.records)
 
@@ -73,12 +73,12 @@ async def test_an_answer_that_cannot_be_written_ends_its_connection(
     """Nobody waits for what never comes."""
     broken = Response(200, ((b"a", b"b\nc"),))
     api = _Broken(lambda: _describing(lambda _: broken))
-    async with prompting({(b"do",): api}) as pond:
-        line, other = pond.connect(), pond.connect()
+    async with direct_server({(b"do",): api}) as server:
+        line, other = server.connect(), server.connect()
         line.say(said(b"POST", b"/do") * 2)
-        assert await line.hear() == b"" and line.wire.is_closed
+        assert await line.read() == b"" and line.wire.is_closed
         line.end()
-        (answer,) = await pond.ask(said(b"GET", b"/do"), line=other)
+        (answer,) = await server.ask(said(b"GET", b"/do"), line=other)
         assert answer.status == 204
-        assert not pond.host.registry.connections
+        assert not server.services.registry.connections
     assert len(caplog.records) == 1

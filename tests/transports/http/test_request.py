@@ -21,7 +21,7 @@ from millpond.transports.http.request import (
 )
 from millpond.transports.http.response import Response, ResponseWriter
 from tests.transports.http.client import Client
-from tests.transports.http.running_app import served
+from tests.transports.http.running_app import running_app
 
 
 def _scope(**more: Any) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def test_the_last_value_of_a_header_counts() -> None:
     [(b"Bearer a.b", b"a.b"), (b"bearer  x ", b"x"), (b"Basic abc", None), (b"Bearer", None)],
 )
 def test_a_token_is_a_bearer(value: bytes, token: bytes | None) -> None:
-    asker = _request([(b"authorization", value)], client=("192.0.2.1", 5)).principal
-    assert (asker.token, asker.address, asker.listener) == (token, "192.0.2.1", "http")
+    head = _request([(b"authorization", value)], client=("192.0.2.1", 5)).principal
+    assert (head.token, head.address, head.listener) == (token, "192.0.2.1", "http")
 
 
 # Bodies, over an application.
@@ -117,7 +117,7 @@ async def test_a_body_is_read_in_any_pieces() -> None:
         for each in (b"ab", b"", b"cde", b"f"):
             yield each
 
-    async with served(_echo) as application:
+    async with running_app(_echo) as application:
         client = Client(application)
         assert (await client.request("POST", "/do", body=pieces())).body == b"abcdef"
         assert (await client.request("POST", "/do", body=b"0123456789")).body == b"0123456789"
@@ -125,7 +125,7 @@ async def test_a_body_is_read_in_any_pieces() -> None:
 
 
 async def test_a_body_that_is_too_large_is_413_before_it_has_come() -> None:
-    async with served(_echo) as application:
+    async with running_app(_echo) as application:
         client = Client(application)
         async with client.open("POST", "/do", [(b"content-length", b"11")]) as exchange:
             assert await exchange.head() == 413
@@ -135,7 +135,7 @@ async def test_a_body_that_is_too_large_is_413_before_it_has_come() -> None:
 
 
 async def test_a_body_that_does_not_come_is_408() -> None:
-    async with served(_echo) as application:
+    async with running_app(_echo) as application:
         async with Client(application).open("POST", "/do") as exchange:
             await exchange.say(b"half")
             assert (await exchange.got()).status == 408
@@ -151,23 +151,23 @@ async def test_http_0_8_half_a_body_is_none() -> None:
             ended.set()
 
     ended = anyio.Event()
-    async with served(keep) as application:
+    async with running_app(keep) as application:
         async with Client(application).open("POST", "/do") as exchange:
             await exchange.say(b"half")
             await exchange.leave()
             await ended.wait()
         assert bodies == []
-        assert (application.host.http.gone, application.host.http.crashed) == (1, 0)
-        assert not application.host.registry.connections
+        assert (application.services.http.gone, application.services.http.crashed) == (1, 0)
+        assert not application.services.registry.connections
 
 
 async def test_http_0_8_a_body_that_is_shorter_than_it_was_to_be_is_none() -> None:
     """Resets of HTTP/2 look like the end of the body to some servers."""
-    async with served(_echo) as application:
+    async with running_app(_echo) as application:
         async with Client(application).open("POST", "/do", [(b"content-length", b"9")]) as exchange:
             await exchange.say(b"half", is_last=True)
             await anyio.wait_all_tasks_blocked()
-        assert (application.host.http.gone, application.host.http.answers) == (
+        assert (application.services.http.gone, application.services.http.answers) == (
             1,
             {("test", 400): 1},
         )
@@ -189,7 +189,7 @@ async def test_a_session_reads_pieces_and_hears_that_its_client_left() -> None:
             ended.set()
 
     ended = anyio.Event()
-    async with served(collect) as application:
+    async with running_app(collect) as application:
         async with Client(application).open("POST", "/do") as exchange:
             assert await exchange.head() == 200
             for each in (b"a", b"b"):
@@ -208,13 +208,13 @@ async def test_who_waits_for_something_else_is_ended_when_the_client_leaves() ->
             ended.set()
 
     ended = anyio.Event()
-    async with served(wait) as application:
+    async with running_app(wait) as application:
         async with Client(application).open("GET", "/do") as exchange:
             await exchange.say(b"", is_last=True)
             await anyio.lowlevel.checkpoint()
             await exchange.leave()
             await ended.wait()
-        assert application.host.http.gone == 1
+        assert application.services.http.gone == 1
 
 
 async def test_while_here_gives_the_result_or_the_bare_error() -> None:
@@ -230,5 +230,5 @@ async def test_while_here_gives_the_result_or_the_bare_error() -> None:
             await request.run_until_disconnect(fail)
         await writer.respond(Response(200))
 
-    async with served(answer_it) as application:
+    async with running_app(answer_it) as application:
         assert (await Client(application).request("GET", "/do")).status == 200

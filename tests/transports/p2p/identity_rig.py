@@ -55,8 +55,8 @@ def is_ready(answers: list[bytes]) -> bool:
 
 def ends_refused(rig: Rig, line: RecordedConnection) -> bool:
     """Nothing for the delay, then the same bytes as for everybody (PA-39)."""
-    assert line.heard() == [] and not line.wire.is_over
+    assert line.take_packets() == [] and not line.wire.is_over
     rig.advance(REFUSAL_S - 0.001)
-    assert line.heard() == [] and not line.wire.is_over
+    assert line.take_packets() == [] and not line.wire.is_over
     rig.advance(0.002)
-    return line.heard() == REFUSED and line.wire.closed
+    return line.take_packets() == REFUSED and line.wire.closed

@@ -76,7 +76,7 @@ def test_too_many_connections_are_refused() -> None:
     rig = Rig(connections_max=2)
     first, second = rig.logged_in(), rig.logged_in()
     third = rig.connect()
-    assert third.heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT] and third.wire.closed
+    assert third.take_packets() == [p.TOO_MANY_CONNECTIONS, p.ABORT] and third.wire.closed
     third.end()
     first.end()
     assert rig.logged_in().ask(p.PING) == [p.PONG]
@@ -88,8 +88,8 @@ def test_connections_of_one_address_are_limited_but_not_those_of_this_machine() 
     near, far = "127.0.0.1", "192.0.2.7"
     assert not any(rig.connect(near).wire.closed for _ in range(3))
     first = rig.connect(far)
-    assert rig.connect(far).heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
-    assert rig.connect("192.0.2.8").heard() == []
+    assert rig.connect(far).take_packets() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
+    assert rig.connect("192.0.2.8").take_packets() == []
     first.end()
     assert rig.connect(far).wire.closed, "the refused one still stands"
 
@@ -99,9 +99,9 @@ def test_ipv6_addresses_of_one_network_count_as_one() -> None:
     rig = Rig(connections_per_address_max=1)
     first = rig.connect("2001:db8::1")
     for near in ("2001:db8::2", "2001:db8::ffff:1:2:3", "2001:DB8:0:0:9::"):
-        assert rig.connect(near).heard() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
-    assert rig.connect("2001:db8:0:1::1").heard() == []
-    assert rig.connect("192.0.2.7").heard() == rig.connect("192.0.2.8").heard() == []
+        assert rig.connect(near).take_packets() == [p.TOO_MANY_CONNECTIONS, p.ABORT]
+    assert rig.connect("2001:db8:0:1::1").take_packets() == []
+    assert rig.connect("192.0.2.7").take_packets() == rig.connect("192.0.2.8").take_packets() == []
     assert rig.connect("::ffff:192.0.2.7").wire.closed, "an IPv4 address in another form"
     assert not any(rig.connect("::1").wire.closed for _ in range(3))
     first.end()
@@ -137,7 +137,7 @@ def test_p2p_18_nothing_large_is_kept_before_login(head_bytes: int) -> None:
     line = Rig(default_channel="").connect()
     size = MIB // 2
     line.feed((size.to_bytes(4, "big") + p.put(1, bytes(1000)))[:head_bytes])
-    assert line.heard() == [p.ABORT] and line.wire.closed
+    assert line.take_packets() == [p.ABORT] and line.wire.closed
 
 
 def test_p2p_18_nothing_large_is_kept_before_an_identity_is_proved() -> None:
@@ -147,7 +147,7 @@ def test_p2p_18_nothing_large_is_kept_before_an_identity_is_proved() -> None:
     (challenge,) = line.ask(hello(ALICE, b"chat/1"))
     assert challenge[0] == 0x81
     line.feed((MIB // 2).to_bytes(4, "big"))
-    assert line.heard() == [p.ABORT] and line.wire.closed
+    assert line.take_packets() == [p.ABORT] and line.wire.closed
 
 
 @pytest.mark.parametrize("is_in_pieces", [False, True], ids=["a frame", "fragments"])
@@ -159,7 +159,7 @@ def test_p2p_18_the_same_on_a_websocket_that_promised_a_hello(is_in_pieces: bool
             line.feed(from_client(Opcode.CONT if number else Opcode.BINARY, bytes(9000), fin=False))
     else:
         line.feed(from_client(Opcode.BINARY, bytes(MIB // 2))[:1000])
-    assert line.heard() == [p.ABORT] and line.wire.closed
+    assert line.take_packets() == [p.ABORT] and line.wire.closed
     assert isinstance(line._framing, Upgradable) and line._framing.close_code == 1009
 
 
@@ -168,9 +168,9 @@ def test_a_first_packet_of_the_size_of_a_hello_is_awaited() -> None:
     first = p.hello(b"chat/1", {0x80: bytes(3000)})
     wire = len(first).to_bytes(4, "big") + first
     line.feed(wire[:2000])
-    assert line.heard() == []
+    assert line.take_packets() == []
     line.feed(wire[2000:])
-    assert line.heard()[0][0] == 0x83
+    assert line.take_packets()[0][0] == 0x83
 
 
 def test_large_packets_may_be_the_first_of_a_bare_client_and_come_right_behind_a_hello() -> None:
@@ -182,16 +182,16 @@ def test_large_packets_may_be_the_first_of_a_bare_client_and_come_right_behind_a
         line = rig.connect()
         line.feed(before + wire[:-1])
         line.feed(wire[-1:])
-        assert line.heard()[-1][0] == 7
+        assert line.take_packets()[-1][0] == 7
 
 
 def test_a_goodbye_before_hello_closes_at_once() -> None:
     rig = Rig(default_channel="")
     line = rig.connect()
     line.connection.start_drain()
-    assert line.heard() == [p.GOODBYE] and line.wire.closed
+    assert line.take_packets() == [p.GOODBYE] and line.wire.closed
     line.say(p.get(1), p.put(1, b"x"), p.hello(b"chat/1"))
-    assert line.heard() == []
+    assert line.take_packets() == []
 
 
 def test_a_goodbye_to_a_silent_bare_client_is_not_taken_back_by_its_hello() -> None:
@@ -199,7 +199,7 @@ def test_a_goodbye_to_a_silent_bare_client_is_not_taken_back_by_its_hello() -> N
     line = rig.connect()
     rig.advance(1)
     line.connection.start_drain()
-    assert line.heard() == [p.GOODBYE]
+    assert line.take_packets() == [p.GOODBYE]
     assert all(packet[0] != 0x83 for packet in line.ask(p.hello(b"chat/1")))
 
 
@@ -209,7 +209,7 @@ def test_a_drain_closes_a_connection_whose_refusal_is_delayed() -> None:
     line.say(p.hello(b"chat/1", {p.PUBLIC_KEY: bytes(32), p.NONCE: bytes(32)}))
     line.connection.start_drain()
     line.say(p.get(1), p.list_(), p.put(1, b"x"), p.ack(1))
-    assert line.heard() == [p.GOODBYE] and line.wire.closed
+    assert line.take_packets() == [p.GOODBYE] and line.wire.closed
 
 
 def test_ps_12_malformed_packets_far_apart_do_not_add_up() -> None:
@@ -233,10 +233,10 @@ def test_as_many_large_answers_as_fit_are_made_at_a_time() -> None:
     line.wire.reads = False
     line.say(*[p.get(message_id)] * 100_000)
     assert line.wire.paused
-    answered = len(line.heard())
+    answered = len(line.take_packets())
     while line.wire.unsent_bytes:
         line.read()
-        answered += len(line.heard())
+        answered += len(line.take_packets())
         if answered > 200:
             break
     assert line.wire.unsent_bytes_peak <= 4 * MIB + LARGE_REPLIES_BYTES_MAX
@@ -250,10 +250,10 @@ def test_large_answers_are_bounded_also_when_the_channel_is_busy() -> None:
     writes = [p.put(key, b"x") for key in range(1, 700)]
     line.say(*writes, *[p.get(message_id)] * 3000, *[p.list_()] * 100)
     assert line.wire.unsent_bytes_peak <= 6 * MIB + LARGE_REPLIES_BYTES_MAX
-    answers = line.heard()
+    answers = line.take_packets()
     while line.wire.unsent_bytes and len(answers) < 1000:
         line.read()
-        answers += line.heard()
+        answers += line.take_packets()
     assert [answer[0] for answer in answers[:1000]] == [7] * 699 + [5] * 301
     assert line.wire.unsent_bytes_peak <= 6 * MIB + LARGE_REPLIES_BYTES_MAX
 
@@ -265,7 +265,7 @@ def test_many_of_the_largest_messages_can_be_read_in_one_go() -> None:
     answers = []
     line.say(*[p.get(each) for each in ids])
     rig.advance(0)
-    answers = line.heard()
+    answers = line.take_packets()
     assert [len(each) for each in answers] == [9 + size] * 6 and not line.wire.is_over
 
 
@@ -276,8 +276,8 @@ def test_a_peer_that_reads_nothing_is_pushed_nothing_more_and_closed_after_30_s(
     stalled.wire.reads = False
     for key in range(40):
         producer.say(p.put(key, bytes(100_000)))
-    assert len(other.heard()) == 40
-    pushed = len(stalled.heard())
+    assert len(other.take_packets()) == 40
+    pushed = len(stalled.take_packets())
     assert 10 <= pushed < 15
     rig.advance(29)
     assert not stalled.wire.is_over
@@ -297,7 +297,7 @@ def test_a_peer_that_reads_again_gets_the_rest() -> None:
     for _ in range(10):
         slow.read()
     rig.advance(3)
-    assert len([each for each in slow.heard() if each[0] == 2]) == 40
+    assert len([each for each in slow.take_packets() if each[0] == 2]) == 40
     assert not slow.wire.is_over
 
 
@@ -309,7 +309,7 @@ def test_requests_before_a_half_close_are_answered() -> None:
     line.eof()
     for _ in range(60):
         line.read()
-    assert len(line.heard()) == 50 and line.wire.closed
+    assert len(line.take_packets()) == 50 and line.wire.closed
 
 
 def test_a_large_batch_before_a_half_close_is_answered() -> None:
@@ -318,7 +318,7 @@ def test_a_large_batch_before_a_half_close_is_answered() -> None:
     line.connection.received(p.framed(*(p.put(key, b"x") for key in range(2000))))
     line.connection.eof()
     rig.settle()
-    assert len(line.heard()) == 2000 and line.wire.closed
+    assert len(line.take_packets()) == 2000 and line.wire.closed
 
 
 @pytest.mark.parametrize(("configured_s", "kept_s"), [(0.001, 1), (0.5, 1), (7, 7), (9999, 300)])
@@ -327,9 +327,9 @@ def test_a_bare_client_is_given_1_to_300_s_of_silence(configured_s: float, kept_
     line = rig.connect()
     assert line.ask(p.PING) == [p.PONG]
     rig.advance(kept_s - 0.01)
-    assert line.heard() == []
+    assert line.take_packets() == []
     rig.advance(0.02)
-    assert line.heard() == [p.PING]
+    assert line.take_packets() == [p.PING]
 
 
 def test_administration_survives_hostile_bodies() -> None:

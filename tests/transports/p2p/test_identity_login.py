@@ -132,7 +132,7 @@ def test_an_auth_with_any_bit_flipped_is_refused(place: int) -> None:
         if place:
             assert ends_refused(server, line)
         else:
-            assert line.heard() == [], "no AUTH, so it is dropped"
+            assert line.take_packets() == [], "no AUTH, so it is dropped"
 
 
 def test_a_truncated_hello_logs_in_no_client() -> None:
@@ -168,9 +168,9 @@ def test_a_connection_that_ends_at_any_byte_of_the_handshake_leaves_nothing_behi
         line = server.connect()
         line.feed(first[:size])
         if size > len(first):
-            told = line.heard()[0]
+            told = line.take_packets()[0]
             line.feed(p.framed(auth(hello(), told))[: size - len(first)])
-        assert all(answer[0] == 0x81 for answer in line.heard())
+        assert all(answer[0] == 0x81 for answer in line.take_packets())
         line.eof()
         line.end()
     assert not server.node.registry.connections and not server.node.registry._before_handshake
@@ -182,10 +182,10 @@ def test_the_handshake_may_come_in_any_pieces() -> None:
     line = server.connect()
     for byte in p.framed(hello()):
         line.feed(bytes((byte,)))
-    (told,) = line.heard()
+    (told,) = line.take_packets()
     for byte in p.framed(auth(hello(), told)):
         line.feed(bytes((byte,)))
-    assert is_ready(line.heard())
+    assert is_ready(line.take_packets())
 
 
 def test_ps_01_a_key_without_a_nonce_is_malformed() -> None:
@@ -235,7 +235,7 @@ def test_a_goodbye_instead_of_a_proof_closes(farewell: bytes) -> None:
     line, first = server.connect(), hello()
     told = challenged(line, first)
     line.say(farewell, auth(first, told))
-    assert line.wire.closed and line.heard() == []
+    assert line.wire.closed and line.take_packets() == []
 
 
 def test_ps_07_a_second_hello_after_ready_is_malformed_and_changes_nothing() -> None:

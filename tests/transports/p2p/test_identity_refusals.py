@@ -82,7 +82,7 @@ def test_3b_the_whole_handshake_has_5_seconds() -> None:
     server.advance(0.99)
     assert not line.wire.is_over
     server.advance(0.02)
-    assert line.heard() == [p.ABORT] and line.wire.closed
+    assert line.take_packets() == [p.ABORT] and line.wire.closed
 
 
 def test_a_client_that_was_silent_for_long_has_5_seconds_from_its_hello() -> None:
@@ -93,7 +93,7 @@ def test_a_client_that_was_silent_for_long_has_5_seconds_from_its_hello() -> Non
     server.advance(4.9)
     assert not line.wire.is_over
     server.advance(0.2)
-    assert line.heard() == [p.ABORT] and line.wire.closed
+    assert line.take_packets() == [p.ABORT] and line.wire.closed
 
 
 # TLS: tag 0d.
@@ -147,8 +147,8 @@ def test_challenges_are_limited_for_one_address_and_in_all() -> None:
     server = rig(connections_max=10_000)
 
     def answers(address: str, count: int) -> list[bytes]:
-        heard = [server.connect(address).ask(hello()) for _ in range(count)]
-        return [b"".join(each)[:3] for each in heard]
+        received = [server.connect(address).ask(hello()) for _ in range(count)]
+        return [b"".join(each)[:3] for each in received]
 
     assert [each[0] for each in answers("192.0.2.1", 20)] == [0x81] * 20
     assert answers("192.0.2.1", 2) == [p.TOO_MANY_CONNECTIONS] * 2

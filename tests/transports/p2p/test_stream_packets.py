@@ -88,10 +88,10 @@ def test_a_waiting_read_is_answered_by_an_append_and_by_its_time() -> None:
     )
     assert waiting(other) == 2
     rig.advance(WAIT_MS / 1000 + 0.01)
-    (first,) = line.heard()
+    (first,) = line.take_packets()
     assert answer_of(first)[0] == 1 and bodies(first) == []
     other.ask(packet_of(1, Op.APPEND, bodies=[b"x"]))
-    (second,) = line.heard()
+    (second,) = line.take_packets()
     assert answer_of(second)[0] == 2 and bodies(second) == [b"x"]
 
 
@@ -110,7 +110,7 @@ def test_after_a_half_close_requests_are_answered_and_reads_stop_waiting(end: st
     if end == "eof":
         line.eof()
     rig.settle()
-    answers = [answer_of(packet) for packet in line.heard()]
+    answers = [answer_of(packet) for packet in line.take_packets()]
     assert sorted(number for number, _, _ in answers) == [1, 3] and line.wire.closed
     line.end()
     assert waiting(other) == 0
@@ -124,7 +124,7 @@ def test_with_a_connection_its_reads_end() -> None:
     line.end()
     assert waiting(other) == 0
     other.ask(packet_of(1, Op.APPEND, bodies=[b"x"]))
-    assert line.heard() == []
+    assert line.take_packets() == []
 
 
 def test_a_cancelled_read_is_not_answered_and_its_place_is_free() -> None:
@@ -187,4 +187,4 @@ def test_no_channel_is_a_streams_cell(name: bytes) -> None:
     web = rig.connect_websocket()
     web.feed(UPGRADE % name.replace(b"\0", b"%00"))
     web.feed(Frame(Opcode.BINARY, p.hello(name)).serialize(mask=True))
-    assert web.wire.is_over and not any(packet[0] == 0x83 for packet in web.heard())
+    assert web.wire.is_over and not any(packet[0] == 0x83 for packet in web.take_packets())

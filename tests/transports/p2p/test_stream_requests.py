@@ -46,7 +46,7 @@ class Names:
 
 
 class Client:
-    """One end of a requests."""
+    """A P2P client of the requests under test; packets are decoded."""
 
     def __init__(self, packet_bytes_max: int = 2**20) -> None:
         self.requests = StreamRequests(lambda: NOW, Names(), packet_bytes_max)
@@ -60,7 +60,7 @@ class Client:
     def asked(self) -> list[tuple[bytes, list[StreamRequest]]]:
         return [(cell, requests) for cell, requests, _ in self.requests.batches()]
 
-    def hear(self, reply: Any) -> list[p.Packet]:
+    def deliver(self, reply: Any) -> list[p.Packet]:
         return list(map(p.decode, self.requests.answered(reply)))
 
 
@@ -120,28 +120,28 @@ def test_a_request_reaches_the_cell_of_its_stream(
     operation: Operation, fields: dict[str, Any], request_: StreamRequest
 ) -> None:
     """3g: packets 0x92; the number of the request is the packet's."""
-    asker = Client()
-    assert asker.say(operation, stream=b"s", **fields) == []
-    assert asker.asked() == [(CELL, [request_])]
-    assert asker.asked() == []
+    client = Client()
+    assert client.say(operation, stream=b"s", **fields) == []
+    assert client.asked() == [(CELL, [request_])]
+    assert client.asked() == []
 
 
 def test_requests_of_one_read_are_one_batch_for_each_stream_in_their_order() -> None:
-    asker = Client()
+    client = Client()
     for number, name in enumerate((b"s", b"t", b"s")):
-        asker.say(Operation.DESCRIBE, number, stream=name)
+        client.say(Operation.DESCRIBE, number, stream=name)
     both = [(CELL, [m.Describe(0), m.Describe(2)]), (stream_cell(b"t"), [m.Describe(1)])]
-    assert asker.asked() == both
+    assert client.asked() == both
 
 
 def test_requests_about_topics_go_to_the_catalog() -> None:
-    asker = Client()
-    asker.say(Operation.CREATE_TOPIC, 1, topic=b"orders", partitions=3)
-    asker.say(Operation.DELETE_TOPIC, 2, topic=b"orders")
+    client = Client()
+    client.say(Operation.CREATE_TOPIC, 1, topic=b"orders", partitions=3)
+    client.say(Operation.DELETE_TOPIC, 2, topic=b"orders")
     wanted: list[StreamRequest] = [m.CreateTopic(1, b"orders", 3), m.DeleteTopic(2, b"orders")]
-    assert asker.asked() == [(TOPICS, wanted)]
+    assert client.asked() == [(TOPICS, wanted)]
     for name in (b"a.b", b"orders/0", b"n\n", "é".encode()):
-        assert asker.say(Operation.DELETE_TOPIC, topic=name) == refused(Code.MALFORMED)
+        assert client.say(Operation.DELETE_TOPIC, topic=name) == refused(Code.MALFORMED)
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_an_answer_goes_back_as_a_map(
     reply: Any, operation: Operation, told: dict[str, Any]
 ) -> None:
     """3g: packets 0x93."""
-    asker = Client()
-    asker.say(operation, stream=b"s", **_needed(operation))
-    (answer,) = asker.hear(reply)
+    client = Client()
+    client.say(operation, stream=b"s", **_needed(operation))
+    (answer,) = client.deliver(reply)
     assert isinstance(answer, p.StreamReply)
     assert (answer.request_id, answer.operation) == (7, operation)
     assert msgspec.msgpack.decode(answer.body) == told
-    assert asker.requests.is_idle
-    assert asker.hear(reply) == [], "answered once"
+    assert client.requests.is_idle
+    assert client.deliver(reply) == [], "answered once"
 
 
 def _needed(operation: Operation) -> dict[str, Any]:
@@ -209,11 +209,11 @@ def _needed(operation: Operation) -> dict[str, Any]:
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN_STREAM, Code.FENCED, Code.BUFFER_FULL])
 def test_a_refusal_of_a_stream_is_a_nack_with_the_request_id(code: Code) -> None:
-    asker = Client()
-    asker.say(Operation.DESCRIBE, stream=b"s")
-    assert asker.hear(m.StreamFailed(7, code)) == refused(code)
-    asker.say(Operation.DESCRIBE, stream=b"s")
-    assert asker.hear(Failed(m.Describe(7), code)) == refused(code)
+    client = Client()
+    client.say(Operation.DESCRIBE, stream=b"s")
+    assert client.deliver(m.StreamFailed(7, code)) == refused(code)
+    client.say(Operation.DESCRIBE, stream=b"s")
+    assert client.deliver(Failed(m.Describe(7), code)) == refused(code)
 
 
 @pytest.mark.parametrize(
@@ -254,33 +254,33 @@ def test_a_refusal_of_a_stream_is_a_nack_with_the_request_id(code: Code) -> None
     ],
 )
 def test_bad_requests_are_refused(operation: int, fields: dict[str, Any]) -> None:
-    asker = Client()
-    assert asker.say(operation, **fields) == refused(Code.MALFORMED)
-    assert asker.asked() == [] and asker.requests.is_idle
+    client = Client()
+    assert client.say(operation, **fields) == refused(Code.MALFORMED)
+    assert client.asked() == [] and client.requests.is_idle
 
 
 def test_hostile_bodies_are_refused() -> None:
-    asker = Client()
+    client = Client()
     nested = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
     for operation in Operation:
         for body in (b"", b"\xc1", b"\x81", nested, b"\x80\x80", b"\xdf" + b"\xff" * 4):
             if operation is not Operation.CANCEL:
-                assert asker.say_raw(operation, 7, body) == refused(Code.MALFORMED)
-    assert asker.asked() == [] and asker.requests.is_idle
+                assert client.say_raw(operation, 7, body) == refused(Code.MALFORMED)
+    assert client.asked() == [] and client.requests.is_idle
 
 
 def test_an_append_has_a_thousand_records_at_most() -> None:
-    asker = Client()
-    assert asker.say(Operation.APPEND, 1, stream=b"s", bodies=[b"x"] * 1000) == []
-    told = asker.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"] * 1001)
+    client = Client()
+    assert client.say(Operation.APPEND, 1, stream=b"s", bodies=[b"x"] * 1000) == []
+    told = client.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"] * 1001)
     assert told == refused(Code.DATA_TOO_LARGE, 2)
 
 
 def test_names_and_topics_are_listed_page_by_page() -> None:
-    asker = Client()
+    client = Client()
 
     def page(operation: Operation, **fields: Any) -> Any:
-        (answer,) = asker.say(operation, **fields)
+        (answer,) = client.say(operation, **fields)
         assert isinstance(answer, p.StreamReply)
         return msgspec.msgpack.decode(answer.body)
 
@@ -294,14 +294,14 @@ def test_names_and_topics_are_listed_page_by_page() -> None:
     assert page(Operation.LIST_TOPICS, after=b"b") == {"topics": topics[1:], "more": False}
     assert page(Operation.LIST_TOPICS, topic=b"orders") == {"topics": topics[1:], "more": False}
     assert page(Operation.LIST_TOPICS, topic=b"none") == {"topics": [], "more": False}
-    assert asker.requests.is_idle
+    assert client.requests.is_idle
 
 
 def test_a_large_answer_comes_in_parts() -> None:
-    asker = Client(packet_bytes_max=1024)
-    asker.say(Operation.READ, stream=b"s")
+    client = Client(packet_bytes_max=1024)
+    client.say(Operation.READ, stream=b"s")
     record = bytes(range(256)) * 20
-    parts = asker.hear(m.Records(7, [m.RecordColumns(0, [record], 1, Position(1, 0))], 1, 1, 1))
+    parts = client.deliver(m.Records(7, [m.RecordColumns(0, [record], 1, Position(1, 0))], 1, 1, 1))
     replies = [part for part in parts if isinstance(part, p.StreamReply)]
     assert len(replies) == len(parts) == 6
     assert all(len(p.encode(part)) <= 1024 for part in parts)
@@ -311,69 +311,69 @@ def test_a_large_answer_comes_in_parts() -> None:
 
 
 def test_requests_in_flight_are_limited() -> None:
-    asker = Client()
+    client = Client()
     for number in range(REQUESTS_MAX):
-        assert asker.say(Operation.DESCRIBE, number, stream=b"s") == []
-    assert asker.say(Operation.DESCRIBE, 99, stream=b"s") == refused(Code.BUFFER_FULL, 99)
-    asker.hear(m.Done(3))
-    assert asker.say(Operation.DESCRIBE, 99, stream=b"s") == []
+        assert client.say(Operation.DESCRIBE, number, stream=b"s") == []
+    assert client.say(Operation.DESCRIBE, 99, stream=b"s") == refused(Code.BUFFER_FULL, 99)
+    client.deliver(m.Done(3))
+    assert client.say(Operation.DESCRIBE, 99, stream=b"s") == []
 
 
 def test_a_number_is_used_once_at_a_time() -> None:
-    asker = Client()
-    asker.say(Operation.DESCRIBE, stream=b"s")
-    assert asker.say(Operation.TRIM, stream=b"s") == refused(Code.MALFORMED)
-    (answer,) = asker.hear(m.Done(7))
+    client = Client()
+    client.say(Operation.DESCRIBE, stream=b"s")
+    assert client.say(Operation.TRIM, stream=b"s") == refused(Code.MALFORMED)
+    (answer,) = client.deliver(m.Done(7))
     assert isinstance(answer, p.StreamReply) and answer.operation == Operation.DESCRIBE
 
 
 def test_reads_share_the_bytes_of_their_answers() -> None:
-    asker = Client()
+    client = Client()
     for number in range(REQUESTS_MAX):
-        asker.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
-    ((_, requests),) = asker.asked()
+        client.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
+    ((_, requests),) = client.asked()
     sizes = [read.bytes_max for read in requests if isinstance(read, m.Read)]
     assert sizes[:8] == [2**20] * 8 and set(sizes[8:]) == {READ_BYTES_MIN}
     assert sum(sizes[:8]) == ANSWERS_BYTES_MAX
-    asker.hear(m.Records(0, [], 0, 0, 0))
-    asker.hear(m.StreamFailed(1, Code.UNKNOWN_STREAM))
+    client.deliver(m.Records(0, [], 0, 0, 0))
+    client.deliver(m.StreamFailed(1, Code.UNKNOWN_STREAM))
     for number in range(8, REQUESTS_MAX):
-        asker.hear(m.Records(number, [], 0, 0, 0))
+        client.deliver(m.Records(number, [], 0, 0, 0))
     for number in (100, 101, 102):
-        asker.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
-    ((_, requests),) = asker.asked()
+        client.say(Operation.READ, number, stream=b"s", bytes_max=2**30)
+    ((_, requests),) = client.asked()
     sizes = [read.bytes_max for read in requests if isinstance(read, m.Read)]
     assert sizes == [2**20, 2**20, READ_BYTES_MIN]
 
 
 def test_a_read_is_given_up_and_not_answered() -> None:
-    asker = Client()
-    asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
-    asker.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"])
+    client = Client()
+    client.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
+    client.say(Operation.APPEND, 2, stream=b"s", bodies=[b"x"])
     for number in (1, 1, 2, 99):
-        assert asker.say_raw(Operation.CANCEL, number, b"") == []
-    ((_, requests),) = asker.asked()
+        assert client.say_raw(Operation.CANCEL, number, b"") == []
+    ((_, requests),) = client.asked()
     assert requests[2:] == [m.CancelRead(1)]
-    assert asker.hear(m.Records(1, [SPAN], 7, 7, 9)) == []
-    assert len(asker.hear(m.Appended(2, 0, 1, Position(1, 0), 1, 1))) == 1
-    assert asker.requests.is_idle
+    assert client.deliver(m.Records(1, [SPAN], 7, 7, 9)) == []
+    assert len(client.deliver(m.Appended(2, 0, 1, Position(1, 0), 1, 1))) == 1
+    assert client.requests.is_idle
 
 
 def test_at_the_end_of_input_only_waiting_reads_are_given_up() -> None:
-    asker = Client()
-    asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
-    asker.say(Operation.READ, 2, stream=b"s")
-    asker.asked()
-    asker.requests.stop_waiting()
-    assert asker.asked() == [(CELL, [m.CancelRead(1)])] and not asker.requests.is_idle
-    assert len(asker.hear(m.Records(2, [], 0, 0, 0))) == 1
-    assert asker.requests.is_idle
+    client = Client()
+    client.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
+    client.say(Operation.READ, 2, stream=b"s")
+    client.asked()
+    client.requests.stop_waiting()
+    assert client.asked() == [(CELL, [m.CancelRead(1)])] and not client.requests.is_idle
+    assert len(client.deliver(m.Records(2, [], 0, 0, 0))) == 1
+    assert client.requests.is_idle
 
 
 def test_with_the_connection_all_reads_end() -> None:
-    asker = Client()
-    asker.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
-    asker.say(Operation.READ, 2, stream=b"t")
-    asker.say(Operation.APPEND, 3, stream=b"u", bodies=[b"x"])
-    assert asker.requests.leave() == [CELL, stream_cell(b"t")]
-    assert asker.hear(m.Appended(3, 0, 1, Position(1, 0), 1, 1)) == []
+    client = Client()
+    client.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
+    client.say(Operation.READ, 2, stream=b"t")
+    client.say(Operation.APPEND, 3, stream=b"u", bodies=[b"x"])
+    assert client.requests.leave() == [CELL, stream_cell(b"t")]
+    assert client.deliver(m.Appended(3, 0, 1, Position(1, 0), 1, 1)) == []

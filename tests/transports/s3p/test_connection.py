@@ -83,7 +83,7 @@ class ScriptedConnection:
         if not self.wire.is_over:
             self.connection.received(b"".join(commands))
 
-    def heard(self) -> bytes:
+    def take_bytes(self) -> bytes:
         data = bytes(self.wire.written)
         self.wire.written.clear()
         return data
@@ -100,7 +100,7 @@ def test_each_command_is_a_request_with_the_next_number() -> None:
     assert line.asked() == [Create(0), Append(1, [b"a", b"b"], 50), Delete(2)]
     assert line.node.batches == [(ORDERS, 3)]
     line.node.answer(Done(0), appended(1, 50, 1), Done(2))
-    assert line.heard() == b"+OK\r\n$4\r\n50-1\r\n+OK\r\n"
+    assert line.take_bytes() == b"+OK\r\n$4\r\n50-1\r\n+OK\r\n"
 
 
 def test_s3p_46_answers_leave_in_the_order_of_the_commands_across_streams() -> None:
@@ -109,9 +109,9 @@ def test_s3p_46_answers_leave_in_the_order_of_the_commands_across_streams() -> N
     assert line.node.batches == [(ORDERS, 1), (OTHERS, 1), (ORDERS, 2)]
     line.node.answer(appended(2, 9), appended(3, 9, 1))
     line.node.answer(appended(1, 8))
-    assert line.heard() == b""
+    assert line.take_bytes() == b""
     line.node.answer(appended(0))
-    assert line.heard() == b"$3\r\n7-0\r\n$3\r\n8-0\r\n$3\r\n9-0\r\n$3\r\n9-1\r\n"
+    assert line.take_bytes() == b"$3\r\n7-0\r\n$3\r\n8-0\r\n$3\r\n9-0\r\n$3\r\n9-1\r\n"
 
 
 def test_s3p_46_commands_behind_a_waiting_read_wait() -> None:
@@ -120,13 +120,13 @@ def test_s3p_46_commands_behind_a_waiting_read_wait() -> None:
     first, waiting = line.asked()
     assert isinstance(waiting, Read) and waiting.wait_until == line.node.time + 1
     line.node.answer(appended(first.number))
-    assert line.heard() == b"$3\r\n7-0\r\n"
+    assert line.take_bytes() == b"$3\r\n7-0\r\n"
     line.say(append(b"4"))
     assert line.asked() == []
     line.node.answer(records(1, b"x"))
     assert line.asked() == [Append(2, [b"2"]), Append(3, [b"3"]), Append(4, [b"4"])]
     line.node.answer(appended(2), appended(3), appended(4))
-    assert line.heard() == b"*2\r\n$3\r\n7-0\r\n$1\r\nx\r\n" + b"$3\r\n7-0\r\n" * 3
+    assert line.take_bytes() == b"*2\r\n$3\r\n7-0\r\n$1\r\nx\r\n" + b"$3\r\n7-0\r\n" * 3
 
 
 @pytest.mark.parametrize("first", [read(), trim()])
@@ -165,7 +165,7 @@ def test_s3a_26_an_end_while_a_read_waits_ends_the_wait_and_answers_the_rest() -
     assert isinstance(last, Read) and last.wait_until == 0.0
     line.node.answer(appended(1))
     line.node.answer(records(2, b"1"))
-    assert line.heard() == b"*0\r\n$3\r\n7-0\r\n*2\r\n$3\r\n7-0\r\n$1\r\n1\r\n"
+    assert line.take_bytes() == b"*0\r\n$3\r\n7-0\r\n*2\r\n$3\r\n7-0\r\n$1\r\n1\r\n"
     assert line.wire.closed
 
 
@@ -178,9 +178,9 @@ def test_s3p_40_s3a_30_an_end_behind_a_read_in_flight() -> None:
     assert line.asked() == [FinishRead(1)]
     line.node.answer(Failed(FinishRead(1), Code.QUARANTINED))
     line.node.answer(appended(0))
-    assert line.heard() == b"$3\r\n7-0\r\n" and not line.wire.closed
+    assert line.take_bytes() == b"$3\r\n7-0\r\n" and not line.wire.closed
     line.node.answer(records(1, b"1"))
-    assert line.heard() == b"*2\r\n$3\r\n7-0\r\n$1\r\n1\r\n" and line.wire.closed
+    assert line.take_bytes() == b"*2\r\n$3\r\n7-0\r\n$1\r\n1\r\n" and line.wire.closed
 
 
 def test_s3a_30_an_end_right_after_a_command_is_no_reason_not_to_answer() -> None:
@@ -189,14 +189,14 @@ def test_s3a_30_an_end_right_after_a_command_is_no_reason_not_to_answer() -> Non
     line.connection.eof()
     assert not line.wire.closed
     line.node.answer(Done(0))
-    assert line.heard() == b"+OK\r\n" and line.wire.closed
+    assert line.take_bytes() == b"+OK\r\n" and line.wire.closed
 
 
 def test_s3p_49_an_end_in_the_middle_of_a_command_executes_nothing() -> None:
     line = ScriptedConnection()
     line.say(append(b"never")[:-3])
     line.connection.eof()
-    assert line.asked() == [] and line.heard() == b"" and line.wire.closed
+    assert line.asked() == [] and line.take_bytes() == b"" and line.wire.closed
 
 
 def test_s3p_49_a_client_that_is_gone_waits_no_longer() -> None:
@@ -206,7 +206,7 @@ def test_s3p_49_a_client_that_is_gone_waits_no_longer() -> None:
     line.connection.ended()
     assert line.node.detached == [ORDERS] and line.node.connections == set()
     line.node.answer(records(0, b"late"))
-    assert line.asked() == [] and line.heard() == b""
+    assert line.asked() == [] and line.take_bytes() == b""
 
 
 def test_s3p_44_commands_before_an_error_are_answered_and_none_after_it() -> None:
@@ -218,9 +218,9 @@ def test_s3p_44_commands_before_an_error_are_answered_and_none_after_it() -> Non
     assert [type(each) for each in line.asked()] == [Append, Read, Append]
     assert not line.wire.closed
     line.node.answer(appended(2))
-    heard = line.heard()
-    assert heard.startswith(b"$3\r\n7-0\r\n*0\r\n$3\r\n7-0\r\n-ERR_BAD_FORMAT ")
-    assert heard.endswith(b"\r\n") and heard.count(b"-ERR") == 1 and line.wire.closed
+    output = line.take_bytes()
+    assert output.startswith(b"$3\r\n7-0\r\n*0\r\n$3\r\n7-0\r\n-ERR_BAD_FORMAT ")
+    assert output.endswith(b"\r\n") and output.count(b"-ERR") == 1 and line.wire.closed
 
 
 SOFT = [
@@ -249,7 +249,7 @@ def test_s3p_45_soft_errors_leave_the_connection_open(
     line.say(command, create())
     line.node.answer(StreamFailed(0, code, last_id=Position(1700000001234, 1)))
     line.node.answer(Done(1))
-    assert line.heard() == answer + b"+OK\r\n" and not line.wire.closed
+    assert line.take_bytes() == answer + b"+OK\r\n" and not line.wire.closed
 
 
 FATAL = [
@@ -274,16 +274,16 @@ def test_s3a_36_errors_without_a_code_end_the_connection(
     line.node.answer(appended(third.number))
     line.node.answer(appended(first.number), failure)
     line.node.answer(appended(3))
-    assert line.heard() == b"$3\r\n7-0\r\n" + answer and line.wire.closed
+    assert line.take_bytes() == b"$3\r\n7-0\r\n" + answer and line.wire.closed
 
 
 def test_s3a_36_a_client_without_rights_is_refused_at_its_first_command() -> None:
     node = ScriptedNode()
     node.admits_clients = False
     line = ScriptedConnection(node=node)
-    assert line.heard() == b"" and node.handshakes == 0
+    assert line.take_bytes() == b"" and node.handshakes == 0
     line.say(create())
-    assert line.heard() == b"-ERR_LIMITS access refused\r\n"
+    assert line.take_bytes() == b"-ERR_LIMITS access refused\r\n"
     assert line.wire.closed and line.asked() == [] and node.counters.refused == 1
 
 
@@ -291,7 +291,7 @@ def test_s3p_48_one_connection_too_many_is_refused() -> None:
     node = ScriptedNode()
     node.accepts_connections = False
     line = ScriptedConnection(node=node)
-    assert line.heard() == b"-ERR_LIMITS too many connections\r\n" and line.wire.closed
+    assert line.take_bytes() == b"-ERR_LIMITS too many connections\r\n" and line.wire.closed
     line.connection.ended()
     assert node.connections == set()
 
@@ -309,7 +309,7 @@ def test_s3a_31_an_idle_connection_is_closed_without_a_word(said: bytes) -> None
     line.node.pass_time(line.connection, 1.9 if not said else 9.9)
     assert not line.wire.is_over
     line.node.pass_time(line.connection, 0.2)
-    assert line.wire.closed and line.heard() == b""
+    assert line.wire.closed and line.take_bytes() == b""
 
 
 def test_s3a_31_an_idle_timer_throws_nothing_away() -> None:
@@ -326,7 +326,7 @@ def test_s3a_31_a_waiting_read_is_not_idle_and_what_follows_it_counts_from_its_a
     line.node.pass_time(line.connection, 55)
     line.node.answer(records(0))
     line.node.pass_time(line.connection, 9.9)
-    assert line.heard() == b"*0\r\n" and not line.wire.closed
+    assert line.take_bytes() == b"*0\r\n" and not line.wire.closed
     line.node.pass_time(line.connection, 0.2)
     assert line.wire.closed
 
@@ -371,7 +371,7 @@ def test_a_full_mailbox_stops_the_reading() -> None:
     line.node.free_mailbox()
     assert line.node.batches == [(ORDERS, 1), (OTHERS, 1), (ORDERS, 1)]
     line.node.answer(appended(0), appended(1), appended(2))
-    assert line.wire.closed and line.heard().count(b"7-0") == 3
+    assert line.wire.closed and line.take_bytes().count(b"7-0") == 3
 
 
 def test_requests_in_flight_are_bounded_in_bytes() -> None:
@@ -402,7 +402,7 @@ def test_large_answers_let_others_run() -> None:
     assert len(line.asked()) == 2 and line.connection.deadline == node.time
     node.pass_time(line.connection, 0)
     assert len(line.asked()) == 3
-    assert line.heard().count(bytes(600)) == 5
+    assert line.take_bytes().count(bytes(600)) == 5
 
 
 def test_a_node_that_stops_answers_what_it_took_and_closes() -> None:
@@ -412,10 +412,10 @@ def test_a_node_that_stops_answers_what_it_took_and_closes() -> None:
     line.connection.start_drain()
     assert line.asked() == [FinishRead(1)] and not line.wire.closed
     line.node.answer(appended(0), records(1))
-    assert line.heard() == b"$3\r\n7-0\r\n*0\r\n" and line.wire.closed
+    assert line.take_bytes() == b"$3\r\n7-0\r\n*0\r\n" and line.wire.closed
     quiet = ScriptedConnection()
     quiet.connection.start_drain()
-    assert quiet.wire.closed and quiet.heard() == b""
+    assert quiet.wire.closed and quiet.take_bytes() == b""
 
 
 def test_a_node_that_has_no_patience_left_closes_at_once() -> None:
@@ -424,7 +424,7 @@ def test_a_node_that_has_no_patience_left_closes_at_once() -> None:
     line.connection.close()
     assert line.wire.closed and line.node.detached == [ORDERS]
     line.node.answer(appended(0), records(1))
-    assert line.heard() == b""
+    assert line.take_bytes() == b""
 
 
 def test_requests_and_bytes_are_counted() -> None:

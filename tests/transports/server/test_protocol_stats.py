@@ -68,7 +68,7 @@ def test_a_put_is_timed_from_its_read_to_its_receipt() -> None:
     held.rig.advance(0.25)
     assert timed(held.protocol_stats) == (0, 0)
     held.release()
-    assert len(held.line.heard()) == 2 and timed(held.protocol_stats) == (1, 0.25)
+    assert len(held.line.take_packets()) == 2 and timed(held.protocol_stats) == (1, 0.25)
 
 
 @pytest.mark.parametrize("packet", [p.get(99), p.put(1, b"other")], ids=["get", "put"])
@@ -77,11 +77,11 @@ def test_a_refusal_is_an_answer(packet: bytes) -> None:
     held.line.say(p.put(1, b"a"))
     held.release()
     held.rig.advance(1)
-    held.line.heard()
+    held.line.take_packets()
     held.line.say(packet)
     held.rig.advance(2)
     held.release()
-    assert held.line.heard()[0][:2] == bytes((0xFF, packet[0]))
+    assert held.line.take_packets()[0][:2] == bytes((0xFF, packet[0]))
     assert timed(held.protocol_stats) == (2, 2.0)
 
 
@@ -102,10 +102,10 @@ def test_pushes_and_answers_to_others_end_no_sample() -> None:
     held.line.say(p.put(1, b"a"))
     held.release()
     held.rig.advance(1)
-    held.line.heard()
+    held.line.take_packets()
     held.line.say(p.put(2, b"b"), p.PING)
     held.rig.advance(1)
-    assert held.line.heard() == [p.PONG] and timed(held.protocol_stats) == (1, 0)
+    assert held.line.take_packets() == [p.PONG] and timed(held.protocol_stats) == (1, 0)
     held.release()
     assert timed(held.protocol_stats) == (2, 1.0)
 

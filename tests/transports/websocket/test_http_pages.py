@@ -15,11 +15,11 @@ from millpond.transports.websocket.http_pages import FORM_BYTES_MAX, HEAD_BYTES_
 
 PACKET_MAX = 2**16
 ORIGINS = frozenset({"https://pond.example"})
-heard: list[bytes] = []
+received: list[bytes] = []
 
 
 def form(body: bytes) -> Page:
-    heard.append(body)
+    received.append(body)
     status = HTTPStatus.OK if body != b"bad" else HTTPStatus.FORBIDDEN
     return Page(body.upper(), "text/plain", (("Cache-Control", "no-store"),), status)
 
@@ -85,12 +85,12 @@ def test_any_split_gives_the_same_answer(cuts: list[int]) -> None:
 
 
 def test_a_form_waits_for_its_whole_body() -> None:
-    heard.clear()
+    received.clear()
     wire = request("POST /form HTTP/1.1", "Content-Length: 5", body=b"hell")
     assert answer_to(wire) == b""
-    assert heard == []
+    assert received == []
     assert answer_to(wire + b"o, and more").endswith(b"HELLO")
-    assert heard == [b"hello"]
+    assert received == [b"hello"]
 
 
 def test_a_form_may_say_no() -> None:
@@ -151,10 +151,10 @@ def test_a_foreign_host_name_shows_no_pages(host: str) -> None:
     ],
 )
 def test_only_our_own_pages_send_forms(origin: str, status: int) -> None:
-    heard.clear()
+    received.clear()
     fields = ("Content-Length: 1", f"Origin: {origin}")
     assert status_of(answer_to(request("POST /form HTTP/1.1", *fields, body=b"x"))) == status
-    assert heard == ([b"x"] if status == 200 else [])
+    assert received == ([b"x"] if status == 200 else [])
 
 
 def test_nothing_is_answered_after_the_answer() -> None:

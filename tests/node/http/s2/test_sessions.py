@@ -146,11 +146,11 @@ async def test_a_9_a_drain_in_mid_session_loses_nothing(tmp_path: Path) -> None:
             async with anyio.create_task_group() as hearing:
                 while not is_over:
                     given = AppendInput([Record(b"%d" % sent)], match_seq_num=sent)
-                    hearing.start_soon(hear, await session.submit(given), sent)
+                    hearing.start_soon(receive, await session.submit(given), sent)
                     sent += 1
                     await anyio.sleep(0.002)
 
-    async def hear(ticket: Any, number: int) -> None:
+    async def receive(ticket: Any, number: int) -> None:
         nonlocal acked
         assert (await ticket).start.seq_num == number
         acked += 1

@@ -19,7 +19,7 @@ from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
 from tests.actors.recording_port import RecordingPort
 from tests.transports.http.client import Client, Exchange, Got
-from tests.transports.http.running_app import QUICK, Served, served
+from tests.transports.http.running_app import QUICK, RunningApp, running_app
 
 JSON, TEXT = "application/json", "text/plain"
 CLOCKED = pytest.mark.parametrize(
@@ -30,15 +30,15 @@ CLOCKED = pytest.mark.parametrize(
 """In virtual time: a sleep costs none."""
 
 
-class Asker:
+class ApiClient:
     """One client. Headers are keywords."""
 
-    def __init__(self, node: Served, settings: DurableSettings, **options: Any) -> None:
+    def __init__(self, node: RunningApp, settings: DurableSettings, **options: Any) -> None:
         self.served = node
         self.node = node.node
         guard = partial(contain, "request/http")
-        api = DurableApi(node.host, settings)
-        self.application = Application(node.host, {PREFIX: api}, guard, QUICK)
+        api = DurableApi(node.services, settings)
+        self.application = Application(node.services, {PREFIX: api}, guard, QUICK)
         self.client = Client(self.application, **options)
 
     async def ask(self, method: str, name: str, body: bytes = b"", **headers: str | None) -> Got:
@@ -54,9 +54,9 @@ class Asker:
     def otherwise(self, name: bytes, *requests: StreamRequest) -> Reply:
         """What another view's requests to the stream are answered, the last of them; the store is
         memory."""
-        port = RecordingPort(9, self.served.host.now())
+        port = RecordingPort(9, self.served.services.now())
         batch = Batch(port, list(requests))
-        self.served.host.submit(stream_cell(name), batch, self.served.host.now())
+        self.served.services.submit(stream_cell(name), batch, self.served.services.now())
         return port.take()[-1]
 
 
@@ -74,9 +74,9 @@ def told(got: Got, name: str) -> str | None:
 
 
 @asynccontextmanager
-async def asker(
+async def api_client(
     settings: DurableSettings | None = None, *, host: str = "127.0.0.1", **config: Any
-) -> AsyncIterator[Asker]:
+) -> AsyncIterator[ApiClient]:
     """A client of a node in memory."""
-    async with served({}, **config) as node:
-        yield Asker(node, settings or DurableSettings(long_poll_s=0.1), host=host)
+    async with running_app({}, **config) as node:
+        yield ApiClient(node, settings or DurableSettings(long_poll_s=0.1), host=host)

@@ -10,13 +10,13 @@ import pytest
 from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.transports.http.durable.api_client import JSON, TEXT, Asker, asker, told
+from tests.transports.http.durable.api_client import JSON, TEXT, ApiClient, api_client, told
 
 ZERO = "0" * 16 + "_" + "0" * 16
 
 
 async def test_records_of_other_views_are_messages() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         assert (await ds.ask("PUT", "orders", content_type=JSON)).status == 201
         ds.otherwise(b"orders", m.Append(0, [b'{"n": 1}', b" [2] "]))
         await ds.ask("POST", "orders", b"[3, [4]]", content_type=JSON)
@@ -27,7 +27,7 @@ async def test_records_of_other_views_are_messages() -> None:
 
 
 async def test_what_is_no_message_is_left_out() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=JSON)
         bodies = [b"1", b"not json", b"", b'"\xff"', b"2,3", b"]", b'"\\ud800"', b"4"]
         ds.otherwise(b"orders", m.Append(0, bodies))
@@ -40,7 +40,7 @@ async def test_what_is_no_message_is_left_out() -> None:
 
 
 async def test_messages_are_records_of_other_views() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", b'[{"n":1}, {"n":2}]', content_type=JSON)
         reply = ds.otherwise(b"orders", m.Read(0, _from(0), 10, 1000))
         assert isinstance(reply, m.Records)
@@ -54,7 +54,7 @@ def _from(sequence: int) -> m.Seek:
 
 
 async def test_nobody_is_told_a_length_that_a_read_would_not_have() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", b"hello", content_type=TEXT)
         head = await ds.ask("HEAD", "orders")
         assert (head.status, head.body, told(head, "content-length")) == (200, b"", None)
@@ -63,7 +63,7 @@ async def test_nobody_is_told_a_length_that_a_read_would_not_have() -> None:
 
 @pytest.mark.parametrize("kind", [b"text/plain\r\nx-other: 1", b"text", b"text/plain;\n", b""])
 async def test_a_content_type_that_is_none_is_not_shown(kind: bytes) -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         ds.otherwise(b"odd", m.Create(0, m.Settings(content_type=kind)), m.Append(0, [b"x"]))
         got = await ds.ask("GET", "odd")
         assert (got.status, told(got, "content-type")) == (200, "application/octet-stream")
@@ -73,7 +73,7 @@ async def test_a_content_type_that_is_none_is_not_shown(kind: bytes) -> None:
 
 
 async def test_a_stream_made_elsewhere_is_of_octets() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         ds.otherwise(b"a/b", m.Create(0))
         ds.otherwise(b"a/b", m.Append(0, [b"x", b"", b"y"]))
         for name in ("a/b", "a%2Fb", "%61/b"):
@@ -83,7 +83,7 @@ async def test_a_stream_made_elsewhere_is_of_octets() -> None:
 
 
 async def test_what_was_trimmed_is_gone() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         for each in (b"a", b"b", b"c"):
             await ds.ask("POST", "orders", each, content_type=TEXT)
@@ -94,7 +94,7 @@ async def test_what_was_trimmed_is_gone() -> None:
 
 
 async def test_half_an_upload_leaves_no_trace() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         for method, name in (("POST", "orders"), ("PUT", "new")):
             async with ds.open(method, name, content_type=TEXT, content_length="9") as exchange:
@@ -106,7 +106,7 @@ async def test_half_an_upload_leaves_no_trace() -> None:
 
 
 async def test_pages_are_bounded_and_follow_one_another() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         ds.otherwise(b"orders", m.Append(0, [b"x" * 2**20] * 9))
         offset, sizes, last = "-1", list[int](), None
@@ -133,7 +133,7 @@ async def test_pages_are_bounded_and_follow_one_another() -> None:
     ],
 )
 async def test_what_is_refused(method: str, name: str, status: int) -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         got = await ds.ask(method, name)
         assert got.status == status
         assert got.json()["message"]
@@ -155,20 +155,20 @@ async def test_what_is_refused(method: str, name: str, status: int) -> None:
     ],
 )
 async def test_headers_that_mean_nothing(headers: dict[str, str]) -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         got = await ds.ask("PUT", "orders", **headers)
         assert got.status == 400
         assert (await ds.ask("HEAD", "orders")).status == 404
 
 
-async def forked(ds: Asker, at: int, sub: int, name: str = "fork") -> int:
+async def forked(ds: ApiClient, at: int, sub: int, name: str = "fork") -> int:
     """The status of such a fork of `orders`."""
     offset = {"stream_fork_offset": f"{at:016d}_{0:016d}", "stream_fork_sub_offset": str(sub)}
     return (await ds.ask("PUT", name, stream_forked_from="/v1/stream/orders", **offset)).status
 
 
 async def test_a_sub_offset_ends_where_its_append_ends() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", b"[0,1,2]", content_type=JSON)
         await ds.ask("POST", "orders", b"[3,4]", content_type=JSON)
         # Two appends of one batch share a chunk, as those of many clients do.
@@ -183,7 +183,7 @@ async def test_a_sub_offset_ends_where_its_append_ends() -> None:
 
 
 async def test_a_sub_offset_counts_messages_of_one_append_over_many_pages() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=JSON)
         long = m.Append(1, [b"%d" % each for each in range(2500)])
         ds.otherwise(b"orders", long, m.Append(2, [b"not json", b"1"]))
@@ -195,7 +195,7 @@ async def test_a_sub_offset_counts_messages_of_one_append_over_many_pages() -> N
 
 
 async def test_a_time_is_compared_and_not_its_spelling() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         first = await ds.ask("PUT", "orders", stream_expires_at="2099-01-01T00:00:00Z")
         again = await ds.ask("PUT", "orders", stream_expires_at="2099-01-01T01:00:00.000+01:00")
         other = await ds.ask("PUT", "orders", stream_expires_at="2099-01-01T00:00:01Z")
@@ -207,7 +207,7 @@ async def test_a_time_is_compared_and_not_its_spelling() -> None:
 async def test_a_page_of_elsewhere_may_do_nothing() -> None:
     """Browsers send a POST of text without asking first."""
     listed = DurableSettings(origins=frozenset({"https://app.example"}))
-    async with asker(listed) as ds:
+    async with api_client(listed) as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         for origin in ("https://evil.example", "null"):
             got = await ds.ask("POST", "orders", b"x", content_type=TEXT, origin=origin)
@@ -234,47 +234,47 @@ RIGHTS = {
 
 @pytest.mark.parametrize("method", RIGHTS)
 async def test_each_operation_takes_its_right(method: str) -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         ds.otherwise(b"orders", m.Create(0, m.Settings(content_type=b"text/plain")))
         everything = Rights.PUT | Rights.GET | Rights.LIST | Rights.ADMIN
         for given in (everything & ~RIGHTS[method], RIGHTS[method]):
-            ds.served.host.authorize_stream = lambda asker, name, given=given: given  # type: ignore[method-assign,misc]
+            ds.served.services.authorize_stream = lambda principal, name, given=given: given  # type: ignore[method-assign,misc]
             body = b"x" if method == "POST" else b""
             got = await ds.ask(method, "orders", body, content_type=TEXT)
             assert (got.status == 403) == (given != RIGHTS[method])
 
 
 async def test_who_is_unknown_is_told_so() -> None:
-    async with asker() as ds:
-        ds.served.host.authorize_stream = lambda asker, name: None  # type: ignore[method-assign]
-        ds.served.host.may_use_streams = lambda asker: False  # type: ignore[method-assign]
+    async with api_client() as ds:
+        ds.served.services.authorize_stream = lambda principal, name: None  # type: ignore[method-assign]
+        ds.served.services.may_use_streams = lambda principal: False  # type: ignore[method-assign]
         got = await ds.ask("GET", "orders")
         assert (got.status, told(got, "www-authenticate")) == (401, "Bearer")
 
 
 async def test_a_fork_takes_the_right_to_read_its_source() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "secret", b"x", content_type=TEXT)
         may = {b"copy": Rights.PUT | Rights.GET, b"secret": Rights.PUT}
-        ds.served.host.authorize_stream = lambda asker, name: may[name]  # type: ignore[method-assign]
+        ds.served.services.authorize_stream = lambda principal, name: may[name]  # type: ignore[method-assign]
         got = await ds.ask("PUT", "copy", stream_forked_from="/v1/stream/secret")
         assert got.status == 403
 
 
 async def test_events_end_when_the_right_to_read_does() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
         with anyio.fail_after(5):
             async with ds.open("GET", "orders?offset=-1&live=sse") as exchange:
                 assert await exchange.head() == 200
                 assert b"data:x" in (await exchange.piece() or b"")
-                ds.served.host.authorize_stream = lambda asker, name: None  # type: ignore[method-assign]
-                ds.served.host.reauthorize()
+                ds.served.services.authorize_stream = lambda principal, name: None  # type: ignore[method-assign]
+                ds.served.services.reauthorize()
                 assert await exchange.piece() is None
 
 
 async def test_a_stream_that_is_deleted_ends_its_readers() -> None:
-    async with asker(DurableSettings(long_poll_s=30)) as ds:
+    async with api_client(DurableSettings(long_poll_s=30)) as ds:
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
         tail = f"{1:016d}_{0:016d}"
         with anyio.fail_after(5):
@@ -292,7 +292,7 @@ async def test_a_stream_that_is_deleted_ends_its_readers() -> None:
 
 
 async def test_an_event_stream_has_a_heartbeat_in_quiet_times() -> None:
-    async with asker(DurableSettings(events_s=0.3, heartbeat_s=0.05)) as ds:
+    async with api_client(DurableSettings(events_s=0.3, heartbeat_s=0.05)) as ds:
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
         with anyio.fail_after(5):
             async with ds.open("GET", "orders?offset=-1&live=sse") as exchange:
@@ -309,7 +309,7 @@ async def test_an_event_stream_has_a_heartbeat_in_quiet_times() -> None:
 
 
 async def test_a_node_that_stops_answers_who_waits() -> None:
-    async with asker(DurableSettings(long_poll_s=30)) as ds:
+    async with api_client(DurableSettings(long_poll_s=30)) as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         with anyio.fail_after(5):
             async with (
@@ -329,7 +329,7 @@ async def test_a_node_that_stops_answers_who_waits() -> None:
 
 
 async def test_a_tag_changes_with_the_stream() -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         tags = []
         for _ in range(2):
             await ds.ask("PUT", "orders", b"x", content_type=TEXT)
@@ -346,7 +346,7 @@ async def test_a_tag_changes_with_the_stream() -> None:
 
 
 async def test_a_full_node_says_so_and_keeps_nothing() -> None:
-    async with asker(stream_bytes_max=1000) as ds:
+    async with api_client(stream_bytes_max=1000) as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         headers = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}
         got = await ds.ask("POST", "orders", b"x" * 2000, content_type=TEXT, **headers)
@@ -357,7 +357,7 @@ async def test_a_full_node_says_so_and_keeps_nothing() -> None:
 
 async def test_followers_wait_together_and_none_is_lost_with_another() -> None:
     """The one who asked for all of them leaves; the others get what comes, in order."""
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         with anyio.fail_after(10):
             async with AsyncExitStack() as stack:
@@ -382,7 +382,7 @@ async def test_followers_wait_together_and_none_is_lost_with_another() -> None:
 
 
 async def test_events_end_after_their_time() -> None:
-    async with asker(DurableSettings(events_s=0.1)) as ds:
+    async with api_client(DurableSettings(events_s=0.1)) as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)
         with anyio.fail_after(5):
             async with ds.open("GET", "orders?offset=-1&live=sse") as events:

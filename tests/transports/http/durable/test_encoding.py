@@ -42,8 +42,8 @@ class Written:
     def __init__(self, span: RecordColumns) -> None:
         self.span = span
 
-    def written(self, form: Any) -> bytes:
-        return bytes(form.write(self.span))
+    def encoded(self, form: Any) -> bytes:
+        return bytes(form.encode(self.span))
 
 
 def span_of(bodies: list[bytes]) -> RecordColumns:
@@ -98,7 +98,7 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 @given(st.lists(st.one_of(VALUES.map(lambda each: json.dumps(each).encode()), st.binary())))
 def test_whatever_is_in_a_stream_is_shown_as_an_array(bodies: list[bytes]) -> None:
     good = [body for body in bodies if is_message(body)]
-    written = MESSAGES.write(span_of(bodies))
+    written = MESSAGES.encode(span_of(bodies))
     shown = array_of([Written(span_of(bodies))])
     assert [json.loads(each) for each in good] == json.loads(shown)
     ends = [0, *MESSAGES.ends(span_of(bodies))]

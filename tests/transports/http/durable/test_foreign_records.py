@@ -7,14 +7,14 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.transports.http.durable.api_client import JSON, TEXT, Asker, asker, told
+from tests.transports.http.durable.api_client import JSON, TEXT, ApiClient, api_client, told
 
 
 def _offset(sequence: int) -> str:
     return f"{sequence:016d}_{0:016d}"
 
 
-def _add_unshown(ds: Asker, name: bytes) -> None:
+def _add_unshown(ds: ApiClient, name: bytes) -> None:
     """A command of S2 and a record without a body."""
     fence: m.Headers = [(b"", b"fence")]
     ds.otherwise(name, m.Append(0, [b"token"], headers=[fence]), m.Append(0, [b""]))
@@ -22,7 +22,7 @@ def _add_unshown(ds: Asker, name: bytes) -> None:
 
 @pytest.mark.parametrize(("kind", "nothing"), [(TEXT, b""), (JSON, b"[]")])
 async def test_a_read_that_begins_at_them_comes_to_the_tail(kind: str, nothing: bytes) -> None:
-    async with asker() as ds:
+    async with api_client() as ds:
         await ds.ask("PUT", "orders", b"1", content_type=kind)
         _add_unshown(ds, b"orders")
         got = await ds.ask("GET", f"orders?offset={_offset(1)}")
@@ -35,7 +35,7 @@ async def test_a_read_that_begins_at_them_comes_to_the_tail(kind: str, nothing: 
 
 
 async def test_a_read_that_begins_at_them_hears_that_the_stream_is_closed() -> None:
-    async with asker(DurableSettings(long_poll_s=30)) as ds:
+    async with api_client(DurableSettings(long_poll_s=30)) as ds:
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
         _add_unshown(ds, b"orders")
         await ds.ask("POST", "orders", stream_closed="true")
@@ -52,7 +52,7 @@ async def test_a_read_that_begins_at_them_hears_that_the_stream_is_closed() -> N
 
 async def test_an_event_stream_waits_behind_them() -> None:
     settings = DurableSettings(events_s=0.35, heartbeat_s=0.1)
-    async with asker(settings) as ds:
+    async with api_client(settings) as ds:
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
         with anyio.fail_after(5):
             async with ds.open("GET", f"orders?offset={_offset(1)}&live=sse") as events:

@@ -15,7 +15,7 @@ from millpond.node.clock import Clock
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from tests.transports.http.client import Client, Exchange, Got
-from tests.transports.http.running_app import Served, served
+from tests.transports.http.running_app import RunningApp, running_app
 
 HERE, REMOTE = "127.0.0.1", "192.0.2.7"
 OWN, OTHER = "millpond", "other-basin"
@@ -36,11 +36,11 @@ class Hands:
 class Account:
     """An S2 API. Requests without a token are those of the keeper, on this machine."""
 
-    def __init__(self, node: Served) -> None:
+    def __init__(self, node: RunningApp) -> None:
         self.node = node
         guard = partial(contain, "request/http")
-        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(PREFIXES, S2Api(node.host))}
-        self.application = Application(node.host, apis, guard)
+        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(PREFIXES, S2Api(node.services))}
+        self.application = Application(node.services, apis, guard)
 
     async def ask(
         self,
@@ -101,7 +101,7 @@ async def account(*, rules: Path | None = None, **settings: Any) -> AsyncIterato
     """A running node. `rules`: its access file."""
     if rules is not None:
         settings["access_file"] = str(rules)
-    async with served({}, **settings) as node:
+    async with running_app({}, **settings) as node:
         yield Account(node)
 
 

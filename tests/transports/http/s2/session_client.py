@@ -19,7 +19,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
 from millpond.transports.http.s2.codecs.s2s import Decoder, Frame
 from tests.transports.http.client import Client, Exchange, Got
-from tests.transports.http.running_app import QUICK, Served, served
+from tests.transports.http.running_app import QUICK, RunningApp, running_app
 
 BASIN = "test-basin"
 JSON, PROTO, S2S = "application/json", "application/protobuf", "s2s/proto"
@@ -35,11 +35,11 @@ CLOCKED = pytest.mark.parametrize(
 class Speaker:
     """One client. Headers are keywords; `s2_basin` is BASIN unless told otherwise."""
 
-    def __init__(self, node: Served, **options: Any) -> None:
+    def __init__(self, node: RunningApp, **options: Any) -> None:
         self.node = node.node
-        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(PREFIXES, S2Api(node.host))}
+        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(PREFIXES, S2Api(node.services))}
         guard = partial(contain, "request/http")
-        self.application = Application(node.host, apis, guard, QUICK)
+        self.application = Application(node.services, apis, guard, QUICK)
         self.client = Client(self.application, **options)
 
     async def ask(self, method: str, path: str, body: bytes = b"", **headers: str | None) -> Got:
@@ -137,7 +137,7 @@ class Talk:
 @asynccontextmanager
 async def speaker(*streams: str, **settings: Any) -> AsyncIterator[Speaker]:
     """A node in memory with BASIN, and these streams in it."""
-    async with served({}, **settings) as node:
+    async with running_app({}, **settings) as node:
         found = Speaker(node)
         got = await found.ask("PUT", f"/v1/basins/{BASIN}")
         assert got.status in (200, 201), got.body

@@ -56,7 +56,7 @@ async def write(talk: Talk, until: float = inf, pieces: int = 1) -> None:
     await talk.say(b"", is_last=True)
 
 
-async def hear(talk: Talk) -> tuple[int, tuple[int, Any] | None]:
+async def receive(talk: Talk) -> tuple[int, tuple[int, Any] | None]:
     """Acks one behind the other to the end: how many, and the terminal frame if there is one."""
     count = 0
     while (frame := await talk.frame()) is not None:
@@ -86,7 +86,7 @@ async def test_a_writer_that_does_not_heed_the_advice(pieces: int) -> None:
         await anyio.sleep(50 * EVERY_S)
         tasks.start_soon(s2.node.drain)
         began = anyio.current_time()
-        count, last = await hear(talk)
+        count, last = await receive(talk)
         assert last == DRAINING and count > 50
         assert DRAIN_S_MAX <= anyio.current_time() - began < DRAIN_S_MAX + 1
         assert await tail(s2) == count
@@ -102,7 +102,7 @@ async def test_a_writer_that_ends_its_half_hears_all_acks(late_s: float) -> None
         tasks.start_soon(write, talk, began + 0.1 + late_s)
         await anyio.sleep(0.1)
         tasks.start_soon(s2.node.drain)
-        count, last = await hear(talk)
+        count, last = await receive(talk)
         assert last is None and count >= 50
         assert await tail(s2) == count
 
@@ -121,11 +121,11 @@ async def test_the_node_waits_for_its_last_acks_to_be_read(heeds: bool) -> None:
         tasks.start_soon(write, talk, anyio.current_time() + 0.2 if heeds else inf)
         await anyio.sleep(0.1)
         tasks.start_soon(drain)
-        count, last = await hear(talk)
-        heard = anyio.current_time()
+        count, last = await receive(talk)
+        received = anyio.current_time()
         assert (last is None) == heeds and not gone
         await anyio.sleep(1)
-        assert gone and gone[0] - heard > 0.9 * DEPART_S
+        assert gone and gone[0] - received > 0.9 * DEPART_S
         assert await tail(s2) == count
         tasks.cancel_scope.cancel()
 
@@ -135,7 +135,7 @@ async def test_a_writer_that_says_nothing_is_not_waited_for() -> None:
     async with writing() as (s2, talk), anyio.create_task_group() as tasks:
         tasks.start_soon(s2.node.drain)
         began = anyio.current_time()
-        assert await hear(talk) == (0, DRAINING)
+        assert await receive(talk) == (0, DRAINING)
         assert DRAIN_S <= anyio.current_time() - began < DRAIN_S_MAX
 
 
@@ -146,7 +146,7 @@ async def test_a_session_that_is_cut_off_knows_what_it_did() -> None:
         tasks.start_soon(write, talk)
         await anyio.sleep(50 * EVERY_S)
         tasks.start_soon(s2.node.drain)
-        count, last = await hear(talk)
+        count, last = await receive(talk)
         assert last == DRAINING and count > 50
         assert await tail(s2) == count
         tasks.cancel_scope.cancel()
@@ -162,7 +162,7 @@ async def test_an_append_that_is_cut_off_may_be_done_or_not() -> None:
         await talk.say(append_frame(b"b"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.drain)
-            assert await hear(talk) == (0, UNKNOWN)
+            assert await receive(talk) == (0, UNKNOWN)
 
 
 async def test_acks_that_a_client_did_not_take_are_not_denied() -> None:
@@ -174,5 +174,5 @@ async def test_acks_that_a_client_did_not_take_are_not_denied() -> None:
                 await anyio.sleep(EVERY_S)
             tasks.start_soon(s2.node.drain)
             await anyio.sleep(0.1)
-            count, last = await hear(talk)
+            count, last = await receive(talk)
             assert last == UNKNOWN and count < 20 == await tail(s2)

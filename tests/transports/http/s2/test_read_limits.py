@@ -27,9 +27,9 @@ class Shared:
         self._span = span
         self.times = 0
 
-    def written(self, form: RecordFormat) -> bytes:
+    def encoded(self, form: RecordFormat) -> bytes:
         self.times += 1
-        return form.write(self._span)
+        return form.encode(self._span)
 
 
 def shown(batches: list[RecordBatch]) -> list[Record]:
@@ -131,5 +131,5 @@ def test_whole_spans_are_sent_as_they_were_written_for_others() -> None:
     spans = [span_of([b"a", b"b"]), span_of([b"c", b"d"], 2)]
     shared = [Shared(span) for span in spans]
     (batch,) = ReadBudget(3).batches(spans, shared)
-    assert encode_batch(batch) == RECORDS.write(spans[0]) + RECORDS.write(span_of([b"c"], 2))
+    assert encode_batch(batch) == RECORDS.encode(spans[0]) + RECORDS.encode(span_of([b"c"], 2))
     assert [each.times for each in shared] == [1, 0]

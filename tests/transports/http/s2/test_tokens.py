@@ -200,7 +200,7 @@ async def test_an_open_session_ends_when_rights_are_judged_after_its_token_has_e
             assert b"event: batch" in (await session.piece() or b"")
             assert b"event: ping" in (await session.piece() or b"")
             hands.at_s = 10.0
-            s2.node.host.reauthorize()
+            s2.node.services.reauthorize()
             with anyio.fail_after(5):
                 assert b"permission_denied" in (await session.piece() or b"")
 
@@ -236,16 +236,16 @@ async def test_other_listeners_know_no_such_token() -> None:
         token = (await s2.issue("all", everything)).encode()
         access = s2.node.access
         for listener in ("p2p", "ws", "s3p", "rustlog"):
-            asker = Principal(token, None, "127.0.0.1", listener)
-            assert access.authorize(asker, b"any") is None
-            assert access.authorize_stream(asker, b"a*{id}[b]c") is None
-        asker = Principal(token, None, REMOTE, "http")
+            principal = Principal(token, None, "127.0.0.1", listener)
+            assert access.authorize(principal, b"any") is None
+            assert access.authorize_stream(principal, b"a*{id}[b]c") is None
+        principal = Principal(token, None, REMOTE, "http")
         rights = Rights.PUT | Rights.GET | Rights.LIST | Rights.ADMIN
-        assert access.authorize_stream(asker, b"a*{id}[b]c") == rights
-        assert access.authorize_stream(asker, b"a*{id}[b]") == rights
+        assert access.authorize_stream(principal, b"a*{id}[b]c") == rights
+        assert access.authorize_stream(principal, b"a*{id}[b]") == rights
         for name in (b"", b"a", b"aa{id}[b]c", b"a*{id}bc", b"b", b"other-basin:a*{id}[b]"):
-            assert access.authorize_stream(asker, name) is None
-        assert access.authorize(asker, b"any") is None
+            assert access.authorize_stream(principal, name) is None
+        assert access.authorize(principal, b"any") is None
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ async def test_a_right_elsewhere_takes_all_that_it_stands_for(
     async with account() as s2:
         scope = {"basins": {"exact": OWN}, "streams": ALL, "ops": ops}
         token = (await s2.issue("one", scope)).encode()
-        asker = Principal(token, None, REMOTE, "http")
-        assert s2.node.access.authorize_stream(asker, b"any") == rights
+        principal = Principal(token, None, REMOTE, "http")
+        assert s2.node.access.authorize_stream(principal, b"any") == rights
         elsewhere = {**scope, "basins": {"exact": OTHER}}
         token = (await s2.issue("two", elsewhere)).encode()
-        asker = Principal(token, None, REMOTE, "http")
-        assert s2.node.access.authorize_stream(asker, b"any") is None
+        principal = Principal(token, None, REMOTE, "http")
+        assert s2.node.access.authorize_stream(principal, b"any") is None

@@ -65,9 +65,9 @@ class Client:
         self.h2.reset_stream(number, 8)
         self.flush()
 
-    async def hear(self) -> None:
+    async def read(self) -> None:
         """Take in what is answered until all is still."""
-        while data := await self.line.hear():
+        while data := await self.line.read():
             self._note_frames(data)
             for event in self.h2.receive_data(data):
                 self.events[getattr(event, "stream_id", 0) or 0].append(event)

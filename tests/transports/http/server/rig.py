@@ -78,19 +78,19 @@ class Line:
         if not self.wire.is_closed:
             self.session.received(data)
 
-    async def hear(self) -> bytes:
+    async def read(self) -> bytes:
         """What is answered until all is still."""
         before = -1
         while before != len(self.wire.written):
             before = len(self.wire.written)
             await settle()
-        heard = bytes(self.wire.written)
+        output = bytes(self.wire.written)
         self.wire.written.clear()
-        return heard
+        return output
 
     async def ask(self, data: bytes) -> bytes:
         self.say(data)
-        return await self.hear()
+        return await self.read()
 
     def congest(self, unsent_bytes: int = 2**18) -> None:
         self.wire.congested, self.wire.unsent_bytes = True, unsent_bytes
@@ -171,7 +171,7 @@ async def serving(
             rig.server.stop()
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ParsedResponse(msgspec.Struct, frozen=True):
     """One answer of HTTP/1.1. `is_whole`: its end was told."""
 
     status: int
@@ -180,11 +180,11 @@ class Heard(msgspec.Struct, frozen=True):
     is_whole: bool = True
 
 
-def answers(data: bytes, *, methods: str = "") -> list[Heard]:
+def answers(data: bytes, *, methods: str = "") -> list[ParsedResponse]:
     """What was answered on a connection of HTTP/1.1; `methods`: of the requests, where one is HEAD.
 
     A 100 Continue counts as an answer."""
-    found: list[Heard] = []
+    found: list[ParsedResponse] = []
     asked = methods.split()
     while data:
         answer, data = _one(data, asked.pop(0) if asked else "GET")
@@ -192,7 +192,7 @@ def answers(data: bytes, *, methods: str = "") -> list[Heard]:
     return found
 
 
-def _one(data: bytes, method: str) -> tuple[Heard, bytes]:
+def _one(data: bytes, method: str) -> tuple[ParsedResponse, bytes]:
     head, mark, rest = data.partition(b"\r\n\r\n")
     assert mark, data
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -200,12 +200,12 @@ def _one(data: bytes, method: str) -> tuple[Heard, bytes]:
     assert version == "HTTP/1.1"
     headers = dict(line.split(": ", 1) for line in lines)
     if method == "HEAD" or int(status) < 200 or int(status) in (204, 304):
-        return Heard(int(status), headers, b""), rest
+        return ParsedResponse(int(status), headers, b""), rest
     if "content-length" in headers:
         size = int(headers["content-length"])
-        return Heard(int(status), headers, rest[:size], len(rest) >= size), rest[size:]
+        return ParsedResponse(int(status), headers, rest[:size], len(rest) >= size), rest[size:]
     if headers.get("transfer-encoding") != "chunked":
-        return Heard(int(status), headers, rest), b""
+        return ParsedResponse(int(status), headers, rest), b""
     body = b""
     while rest:
         length, _, rest = rest.partition(b"\r\n")
@@ -214,8 +214,8 @@ def _one(data: bytes, method: str) -> tuple[Heard, bytes]:
         assert rest[size : size + 2] == b"\r\n"
         rest = rest[size + 2 :]
         if not size:
-            return Heard(int(status), headers, body), rest
-    return Heard(int(status), headers, body, is_whole=False), b""
+            return ParsedResponse(int(status), headers, body), rest
+    return ParsedResponse(int(status), headers, body, is_whole=False), b""
 
 
 async def body_of(receive: Receive) -> bytes | None:

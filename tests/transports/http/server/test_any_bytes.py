@@ -36,7 +36,7 @@ async def _survives(data: bytes, step: int) -> None:
             line.say(data[at : at + step])
             if at % 3 == 0:
                 await anyio.lowlevel.checkpoint()
-        await line.hear()
+        await line.read()
         if not line.wire.is_closed:
             line.session.eof()
         await rig.pass_s(300, step_s=30)

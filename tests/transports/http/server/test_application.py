@@ -7,13 +7,13 @@ import pytest
 
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
-from tests.transports.http.running_app import served
+from tests.transports.http.running_app import running_app
 from tests.transports.http.server.http2_client import Client
-from tests.transports.http.server.rig import Heard, answers, serving
+from tests.transports.http.server.rig import ParsedResponse, answers, serving
 from tests.transports.http.server.test_http1_responses import get, post
 
 
-async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[Heard], bool]:
+async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[ParsedResponse], bool]:
     """What an API answers to this, and whether the connection was closed then."""
 
     async def run(request: Request, writer: ResponseWriter) -> None:
@@ -26,13 +26,13 @@ async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[Heard], bool
             case _:
                 await writer.respond(Response(200, (), await request.body()))
 
-    async with served(run) as application, serving(application) as rig:
+    async with running_app(run) as application, serving(application) as rig:
         line = rig.connect()
         line.say(said)
         if is_ended:
-            await line.hear()
+            await line.read()
             line.session.eof()
-        return answers(await line.hear()), line.wire.is_closed
+        return answers(await line.read()), line.wire.is_closed
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ async def test_a_reset_of_http_2_is_not_the_end_of_a_body(length: int | None) ->
     async def run(request: Request, writer: ResponseWriter) -> None:
         bodies.append(await request.body())
 
-    async with served(run) as application, serving(application) as rig:
+    async with running_app(run) as application, serving(application) as rig:
         client = Client(rig.connect())
         headers = () if length is None else (("content-length", str(length)),)
         number = client.ask("POST", "/do", b"hel", ends=False, headers=headers)
-        await client.hear()
+        await client.read()
         client.reset(number)
-        await client.hear()
-        assert bodies == [] and application.host.http.gone == 1
+        await client.read()
+        assert bodies == [] and application.services.http.gone == 1

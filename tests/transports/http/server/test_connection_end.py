@@ -53,7 +53,7 @@ async def test_a_body_may_come_slowly_and_an_answer_take_its_time() -> None:
         await rig.pass_s(300, step_s=5)
         assert not line.wire.is_closed
         gated.open(b"/p")
-        (answer,) = answers(await line.hear())
+        (answer,) = answers(await line.read())
         assert answer.body == b"/p hello"
 
 
@@ -113,9 +113,9 @@ async def test_a_server_that_stops_answers_what_was_asked_and_closes() -> None:
     async with serving(gated) as rig:
         silent, idle, busy, ahead, uploading, half = [rig.connect() for _ in range(6)]
         idle.say(get(b"/idle"))
-        await idle.hear()
+        await idle.read()
         gated.open(b"/idle")
-        await idle.hear()
+        await idle.read()
         await busy.ask(get(b"/busy"))
         await ahead.ask(get(b"/1") + get(b"/2") + get(b"/3")[:-2])
         await uploading.ask(post(b"/up", b"hel", length=5))
@@ -125,15 +125,15 @@ async def test_a_server_that_stops_answers_what_was_asked_and_closes() -> None:
         assert not (busy.wire.is_closed or ahead.wire.is_closed or uploading.wire.is_closed)
         uploading.say(b"lo" + get(b"/late"))
         ahead.say(b"\r\n")
-        heard = {}
+        received = {}
         for line, paths in ((busy, [b"/busy"]), (ahead, [b"/1", b"/2"]), (uploading, [b"/up"])):
-            heard[line] = b""
+            received[line] = b""
             for path in paths:
-                heard[line] += await line.hear()
+                received[line] += await line.read()
                 gated.open(path)
-            heard[line] += await line.hear()
+            received[line] += await line.read()
             assert line.wire.is_closed and not line.wire.is_aborted
-        (one,), (first, second), (upload,) = (answers(each) for each in heard.values())
+        (one,), (first, second), (upload,) = (answers(each) for each in received.values())
         assert upload.body == b"/up hello" and second.body == b"/2 "
         assert "connection" not in first.headers
         assert all(each.headers["connection"] == "close" for each in (one, second, upload))
@@ -166,7 +166,7 @@ async def test_a_connection_that_ended_is_freed_without_the_collector(how: str) 
             speaker = weakref.ref(await _speaker_after(line, said[how]))
             gated.open_all()
             line.end()
-            await line.hear()
+            await line.read()
             await anyio.lowlevel.checkpoint()
             assert speaker() is None
 
@@ -182,11 +182,11 @@ async def test_a_connection_of_http_2_is_freed_without_the_collector() -> None:
             client = Client(rig.connect())
             client.ask("GET", "/one")
             client.ask("POST", "/two", b"half", ends=False)
-            await client.hear()
+            await client.read()
             speaker = weakref.ref(client.line.session._protocol)
             speech = weakref.ref(speaker()._h2)
             client.line.end()
-            await client.line.hear()
+            await client.line.read()
             await anyio.lowlevel.checkpoint()
             assert speaker() is None and speech() is None
 
@@ -197,7 +197,7 @@ async def test_stop_ends_requests_under_way() -> None:
         line = rig.connect()
         await line.ask(get(b"/"))
         rig.server.stop()
-        await line.hear()
+        await line.read()
         assert line.wire.is_closed
 
 

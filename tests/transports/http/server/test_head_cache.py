@@ -129,24 +129,24 @@ def _pieces(said: Sequence[Said]) -> list[Said]:
     return found
 
 
-async def _hear(line: Line, application: Prompted) -> bytes:
-    heard = await line.hear()
+async def _read(line: Line, application: Prompted) -> bytes:
+    received = await line.read()
     while application.answer_all():
-        heard += await line.hear()
-    return heard
+        received += await line.read()
+    return received
 
 
 async def _converse(rig: Rig, application: Prompted, said: Sequence[Said]) -> list[bytes]:
     lines = [rig.connect() for _ in range(2)]
-    heard = [b"", b""]
+    received = [b"", b""]
     for each in _pieces(said):
         lines[each.line].say(each.data)
         if each.waits:
-            heard[each.line] += await _hear(lines[each.line], application)
+            received[each.line] += await _read(lines[each.line], application)
     for number, line in enumerate(lines):
-        heard[number] += await _hear(line, application)
-        heard[number] += b"closed" if line.wire.is_closed else b"open"
-    return heard
+        received[number] += await _read(line, application)
+        received[number] += b"closed" if line.wire.is_closed else b"open"
+    return received
 
 
 async def _compare(said: Sequence[Said]) -> None:

@@ -62,12 +62,12 @@ def test_any_split_gives_the_same_answers(requests: list[bytes], data: st.DataOb
     async def run() -> None:
         echo = Echo()
         async with serving(echo) as rig:
-            line, heard = rig.connect(), b""
+            line, received = rig.connect(), b""
             for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
                 if start < end:
-                    heard += await line.ask(wire[start:end])
+                    received += await line.ask(wire[start:end])
             assert echo.asked == asked
-            got = answers(heard)
+            got = answers(received)
             said = [b"%b %b %b" % (how.encode(), what, body) for how, what, body in asked]
             assert [each.body for each in got][: len(said)] == said
             assert [each.status for each in got] == [200] * len(said) + [400] * is_bad
@@ -125,7 +125,7 @@ async def test_who_leaves_the_end_of_a_request_in_doubt_is_not_served(
             line = rig.connect()
             for at in range(0, len(wire), step):
                 line.say(wire[at : at + step])
-            (answer,) = answers(await line.hear())
+            (answer,) = answers(await line.read())
             assert (answer.status, answer.headers["connection"]) == (status, "close")
             assert line.wire.is_closed and echo.asked == echo.gone == []
 
@@ -203,7 +203,7 @@ async def test_a_body_whose_chunks_are_broken_has_no_end(broken: bytes) -> None:
             line = rig.connect()
             for at in range(0, len(wire), step):
                 line.say(wire[at : at + step])
-            (answer,) = answers(await line.hear())
+            (answer,) = answers(await line.read())
             assert (answer.body, answer.headers["connection"]) == (b"broken", "close")
             assert line.wire.is_closed
 
@@ -228,7 +228,7 @@ async def test_a_head_without_an_end_is_refused_while_it_comes(
             line.say(more)
             said += len(more)
             assert said < 2**18
-        (answer,) = answers(await line.hear())
+        (answer,) = answers(await line.read())
         assert answer.status == status
 
 
@@ -254,7 +254,7 @@ async def test_chunks_that_are_all_framing_end_the_request(flood: bytes) -> None
             line.say(flood)
             said += len(flood)
             assert said < 2**18
-            await line.hear()
+            await line.read()
         assert echo.gone == [b"/a"] and not echo.asked
 
 
@@ -267,5 +267,5 @@ async def test_small_chunks_are_taken_and_kept_in_few_pieces() -> None:
         for _ in range(20):
             line.say(b"1\r\ny\r\n" * 5000)
         line.say(b"0\r\n\r\n")
-        (answer,) = answers(await line.hear())
+        (answer,) = answers(await line.read())
         assert answer.body == b"POST /a " + b"y" * 100_000

@@ -8,7 +8,14 @@ import anyio
 import pytest
 
 from millpond.transports.http.asgi import Headers, Receive, Scope, Send
-from tests.transports.http.server.rig import Echo, Heard, answers, body_of, respond, serving
+from tests.transports.http.server.rig import (
+    Echo,
+    ParsedResponse,
+    answers,
+    body_of,
+    respond,
+    serving,
+)
 
 HOST = b"host: a\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -77,14 +84,14 @@ async def test_requests_ahead_are_answered_in_their_order_and_one_at_a_time() ->
     async with serving(gated) as rig:
         line = rig.connect()
         line.say(b"".join(map(get, paths)))
-        await line.hear()
+        await line.read()
         assert gated.began == paths[:1]
-        heard = b""
+        received = b""
         for number, path in enumerate(paths):
             assert gated.began == paths[: number + 1]
             gated.open(path)
-            heard += await line.hear()
-        assert [each.body for each in answers(heard)] == [path + b" " for path in paths]
+            received += await line.read()
+        assert [each.body for each in answers(received)] == [path + b" " for path in paths]
 
 
 async def test_who_asks_far_ahead_is_not_read_on_and_not_blamed_for_it() -> None:
@@ -94,16 +101,16 @@ async def test_who_asks_far_ahead_is_not_read_on_and_not_blamed_for_it() -> None
     async with serving(gated, head_s=5, idle_s=100) as rig:
         line = rig.connect()
         line.say(b"".join(get(path, b"x: " + b"y" * 100) for path in paths))
-        await line.hear()
+        await line.read()
         assert line.wire.is_paused
         assert len(line.session._protocol._queue) < 60
         await rig.pass_s(60, step_s=5)
-        heard = b""
+        received = b""
         for path in paths:
             gated.open(path)
-            heard += await line.hear()
+            received += await line.read()
         assert not line.wire.is_paused
-        assert [each.body for each in answers(heard)] == [path + b" " for path in paths]
+        assert [each.body for each in answers(received)] == [path + b" " for path in paths]
 
 
 async def test_who_does_not_read_its_answers_is_not_read_on() -> None:
@@ -114,11 +121,11 @@ async def test_who_does_not_read_its_answers_is_not_read_on() -> None:
         line.congest()
         for _ in range(10):
             line.say(get(b"/more") * 50)
-            await line.hear()
+            await line.read()
         assert line.wire.is_paused and len(echo.asked) == 1
         line.relieve()
         while line.wire.is_paused:
-            await line.hear()
+            await line.read()
         assert len(echo.asked) == 501
 
 
@@ -166,9 +173,9 @@ async def test_what_has_no_body_is_sent_without_one(
     application = sending(b"one", b"two", status=status, length=length)
     async with serving(application) as rig:
         line = rig.connect()
-        heard = await line.ask(get(b"/", method=method) * 2)
-        one, two = answers(heard, methods=f"{method.decode()} " * 2)
-        assert one == two and one.status == status and b"one" not in heard
+        received = await line.ask(get(b"/", method=method) * 2)
+        one, two = answers(received, methods=f"{method.decode()} " * 2)
+        assert one == two and one.status == status and b"one" not in received
         assert "transfer-encoding" not in one.headers
 
 
@@ -226,7 +233,7 @@ async def test_who_expects_to_be_told_is_told_when_its_body_is_wanted() -> None:
         line = rig.connect()
         assert await line.ask(get(b"/first") + expecting) == b""
         gated.open(b"/first")
-        _, told = answers(await line.hear())
+        _, told = answers(await line.read())
         assert told.status == 100
         gated.open(b"/p")
         (answer,) = answers(await line.ask(b"hello"))
@@ -276,7 +283,7 @@ async def test_half_a_body_and_an_end_is_a_client_that_left() -> None:
             line = rig.connect()
             await line.ask(half)
             line.session.eof()
-            assert await line.hear() == b"" and line.wire.is_closed
+            assert await line.read() == b"" and line.wire.is_closed
         assert echo.gone == [b"/p", b"/c"] and not echo.asked
 
 
@@ -286,7 +293,7 @@ async def test_half_a_body_and_a_break_is_a_client_that_left() -> None:
         line = rig.connect()
         await line.ask(post(b"/p", b"hel", length=5))
         line.end()
-        await line.hear()
+        await line.read()
         assert echo.gone == [b"/p"] and not echo.asked
 
 
@@ -299,12 +306,12 @@ async def test_who_half_closes_hears_all_that_it_asked_for(count: int) -> None:
         line = rig.connect()
         line.say(b"".join(get(path, b"x: " + b"y" * 500) for path in paths))
         line.session.eof()
-        heard = b""
+        received = b""
         for path in paths:
-            heard += await line.hear()
+            received += await line.read()
             gated.open(path)
-        heard += await line.hear()
-        assert [each.body for each in answers(heard)] == [path + b" " for path in paths]
+        received += await line.read()
+        assert [each.body for each in answers(received)] == [path + b" " for path in paths]
         assert line.wire.is_closed
 
 
@@ -320,7 +327,7 @@ async def test_who_waits_for_long_is_told_of_an_end_behind_the_request() -> None
         await line.ask(get(b"/"))
         assert not seen
         line.session.eof()
-        (answer,) = answers(await line.hear())
+        (answer,) = answers(await line.read())
         assert seen == ["http.request", "http.disconnect"] and answer.body == b"late"
 
 
@@ -344,11 +351,11 @@ async def test_a_body_that_nobody_takes_pauses_its_connection() -> None:
         assert said <= 80_000
         gate.set()
         while said < 300_000:
-            await line.hear()
+            await line.read()
             assert not line.wire.is_paused
             line.say(bytes(min(20_000, 300_000 - said)))
             said += 20_000
-        (answer,) = answers(await line.hear())
+        (answer,) = answers(await line.read())
         assert answer.body == b"300000" and max(sizes) < 100_000
 
 
@@ -359,7 +366,7 @@ async def test_a_body_that_comes_faster_than_it_is_taken_is_told_to_its_end() ->
     async with serving(echo, unread_bytes_max=50_000) as rig:
         line = rig.connect()
         line.say(post(b"/one", body) + post(b"/two", body))
-        await line.hear()
+        await line.read()
     assert [each for _, _, each in echo.asked] == [body, body]
 
 
@@ -367,15 +374,15 @@ async def test_bodies_ahead_count_together() -> None:
     gated = Gated()
     paths = [b"/%d" % number for number in range(10)]
     async with serving(gated, unread_bytes_max=50_000) as rig:
-        line, heard = rig.connect(), b""
+        line, received = rig.connect(), b""
         for path in paths:
             line.say(post(path, bytes(20_000)))
-        await line.hear()
+        await line.read()
         assert line.wire.is_paused and len(line.session._protocol._queue) < 6
         for path in paths:
             gated.open(path)
-            heard += await line.hear()
-        assert len(answers(heard)) == 10 and not line.wire.is_paused
+            received += await line.read()
+        assert len(answers(received)) == 10 and not line.wire.is_paused
 
 
 @pytest.mark.parametrize("how", ["relieved", "ended"])
@@ -396,15 +403,15 @@ async def test_who_sends_waits_while_the_other_end_does_not_read(how: str) -> No
         await line.ask(get(b"/"))
         line.congest()
         gate.set()
-        heard = await line.hear()
-        assert heard and sent == []
+        received = await line.read()
+        assert received and sent == []
         if how == "ended":
             line.end()
-            await line.hear()
+            await line.read()
             assert sent == [0, 1, 2]
             return
         line.relieve()
-        (answer,) = answers(heard + await line.hear())
+        (answer,) = answers(received + await line.read())
         assert answer.body == b"xxx" and sent == [0, 1, 2]
 
 
@@ -458,9 +465,9 @@ def test_answers_are_read_as_they_are_written() -> None:
     """The rig's own reading: a body by its length, by chunks, cut short."""
     head = b"HTTP/1.1 200 OK\r\n"
     assert answers(head + b"content-length: 5\r\n\r\nhel") == [
-        Heard(200, {"content-length": "5"}, b"hel", is_whole=False)
+        ParsedResponse(200, {"content-length": "5"}, b"hel", is_whole=False)
     ]
     chunked = {"transfer-encoding": "chunked"}
     assert answers(head + CHUNKED + b"\r\n2\r\nhe\r\n") == [
-        Heard(200, chunked, b"he", is_whole=False)
+        ParsedResponse(200, chunked, b"he", is_whole=False)
     ]

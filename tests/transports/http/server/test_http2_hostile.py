@@ -23,7 +23,7 @@ NO_END, END_HEADERS, END = 0, 4, 5
 
 async def _begun(rig: Rig) -> Client:
     client = Client(rig.connect())
-    await client.hear()
+    await client.read()
     return client
 
 
@@ -57,12 +57,12 @@ async def test_floods_of_frames_are_told_to_calm_down(flood: str) -> None:
     async with serving(gated, streams_max=20) as rig:
         client = await _begun(rig)
         one = client.ask("GET", "/one")
-        await client.hear()
+        await client.read()
         gated.open(b"/one")
-        await client.hear()
+        await client.read()
         assert client.is_whole(one)
         client.ask("POST", "/two", ends=False)
-        await client.hear()
+        await client.read()
         said = 0
         while not client.line.wire.is_closed:
             client.line.say(b"".join(FLOODS[flood](at) for at in range(said, said + 500)))
@@ -70,7 +70,7 @@ async def test_floods_of_frames_are_told_to_calm_down(flood: str) -> None:
             assert said <= 12_000
             assert len(client.line.session._protocol._exchanges) <= 20
             await anyio.lowlevel.checkpoint()
-        await client.hear()
+        await client.read()
         at_once = (ErrorCodes.PROTOCOL_ERROR,) if flood in TOO_MANY_AT_ONCE else ()
         assert client.ended_by in (ErrorCodes.ENHANCE_YOUR_CALM, *at_once)
         assert b"/two" in gated.left
@@ -90,10 +90,10 @@ async def test_a_busy_client_is_not_taken_for_a_flood() -> None:
             number = client.ask("POST", "/", b"x", ends=False)
             client.say(number, b"", ends=True)
             more = frame(8, 0, 0, b"\0\0\x08\0") + frame(8, 0, number, b"\0\0\x08\0")
-            heard = b""
+            received = b""
             for _ in range(5):
-                heard += await client.line.ask(more * 20)
-            assert len(heard) > 200_000
+                received += await client.line.ask(more * 20)
+            assert len(received) > 200_000
         assert not client.line.wire.is_closed
 
 
@@ -129,7 +129,7 @@ async def test_a_stream_whose_window_stays_shut_is_given_up() -> None:
             client.h2.increment_flow_control_window(1, moving)
             client.flush()
             await rig.pass_s(5, step_s=5)
-            await client.hear()
+            await client.read()
         assert client.reset_by(shut) == ErrorCodes.CANCEL and cut == ["http.disconnect"]
         assert client.reset_by(moving) is None and len(client.body(moving)) == 15
         assert not client.line.wire.is_closed
@@ -145,7 +145,7 @@ async def test_a_head_in_endless_pieces_is_given_up(size: int) -> None:
             client.line.say(frame(9, 0, 1, bytes(size)))
             said += size + 9
             assert said < 2**20
-        await client.hear()
+        await client.read()
         assert client.ended_by is not None
 
 
@@ -154,7 +154,7 @@ async def test_a_frame_that_is_too_long_is_refused_before_it_comes(kind: int) ->
     async with serving(Echo()) as rig:
         client = await _begun(rig)
         client.line.say(frame(kind, 0, 1, bytes(2**16 + 1))[:9])
-        await client.hear()
+        await client.read()
         assert client.ended_by == ErrorCodes.FRAME_SIZE_ERROR and client.line.wire.is_closed
 
 
@@ -164,7 +164,7 @@ async def test_a_header_bomb_is_refused() -> None:
         client = await _begun(rig)
         entry = b"\x40\x01x\x7f\x81\x1f" + b"y" * 4000
         client.line.say(frame(1, END, 1, HEAD + entry + b"\xbe" * 1000))
-        await client.hear()
+        await client.read()
         assert client.ended_by is not None and client.line.wire.is_closed
 
 
@@ -179,7 +179,7 @@ async def test_the_table_that_a_client_wants_us_to_keep_stays_small() -> None:
         client.h2.decoder.max_allowed_table_size = 2**31 - 1
         for at in range(100):
             number = client.ask("GET", f"/{at}")
-            await client.hear()
+            await client.read()
             assert client.status(number) == 200
         table = client.line.session._protocol._h2.encoder.header_table
         assert len(table.dynamic_entries) < 50
@@ -231,10 +231,10 @@ async def test_what_is_no_http_2_ends_the_connection_and_logs_nothing(
     async with serving(Echo()) as rig:
         client = await _begun(rig)
         client.line.say(said)
-        await client.hear()
+        await client.read()
         other = await _begun(rig)
         number = other.ask("GET", "/")
-        await other.hear()
+        await other.read()
         assert other.status(number) == 200
         assert client.line.wire.is_closed
     assert not caplog.records

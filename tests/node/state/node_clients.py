@@ -21,7 +21,7 @@ from millpond.transports.http.response import Response
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.state.app import PREFIX, StateApi
 from tests.transports.http.client import Client, Got
-from tests.transports.http.running_app import served
+from tests.transports.http.running_app import running_app
 
 ANY = "127.0.0.1:0"
 SOON_S = 20
@@ -31,7 +31,7 @@ JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"accept", b"text/event-stream"),)
 
 
-class Pond:
+class NodeClients:
     """Clients of one node."""
 
     def __init__(self, node: Node, http: Client, streams: Streams, s3p: S3p, log: Rustlog) -> None:
@@ -92,14 +92,14 @@ class Pond:
 
 
 @asynccontextmanager
-async def pond(window: float = inf, **settings: Any) -> AsyncIterator[Pond]:
+async def node_clients(window: float = inf, **settings: Any) -> AsyncIterator[NodeClients]:
     """`window`: so many messages of an answer over HTTP may wait unread."""
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        inside = await enter(served({}, p2p=ANY, s3p=ANY, rustlog=ANY, **settings))
+        inside = await enter(running_app({}, p2p=ANY, s3p=ANY, rustlog=ANY, **settings))
         node = inside.node
-        api = StateApi(inside.host, frozenset(), lambda request: FRONT)
-        s2 = dict.fromkeys(PREFIXES, S2Api(inside.host))
+        api = StateApi(inside.services, frozenset(), lambda request: FRONT)
+        s2 = dict.fromkeys(PREFIXES, S2Api(inside.services))
         inside.application._apis.update({PREFIX: api, **s2})
         inside.application._lengths = [2]
         streams = await enter(connect_streams(f"tcp://{node.listeners['p2p']}"))
@@ -107,7 +107,7 @@ async def pond(window: float = inf, **settings: Any) -> AsyncIterator[Pond]:
         log = await enter(connect_rustlog(node.listeners["rustlog"]))
         with anyio.fail_after(SOON_S):
             http = Client(inside.application, window=window)
-            yield Pond(node, http, streams, s3p, log)
+            yield NodeClients(node, http, streams, s3p, log)
 
 
 def put(key: str, value: Any, kind: str = "user", operation: str = "insert") -> bytes:
