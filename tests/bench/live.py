@@ -27,11 +27,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Get, GetAck, List, ListAck, Put, PutAck, Role
-from millpond.node.bench.drivers.p2p import Answer, Peer
+from millpond.node.bench.drivers.p2p import Answer, P2pConnection
 from millpond.node.bench.own_node import cpu_of, file_system
 from millpond.node.bench.payload import Payload
 from millpond.node.bench.results import Latencies
-from millpond.node.bench.target import Target, leave_all
+from millpond.node.bench.target import Target
 from millpond.node.bench.verify import Fault, Faults
 from millpond.node.client.url import parse_url
 from millpond.transports.p2p.handshake import Hello
@@ -134,28 +134,38 @@ class Server:
         return Path(self._log.name).read_text(errors="replace")[-LOG_CHARACTERS:]
 
 
-class Asking:
+class RequestConnection:
     """A connection that sends some packets, and waits for as many answers."""
 
     def __init__(self, target: Target, channel: int, faults: Faults) -> None:
         hello = Hello(channel=target.channel(channel), role=Role.BOTH, want_push=False)
-        self.peer: Peer = target.peer(hello, faults, lambda: None)
-        self.peer.take = self._take
+        self._connection: P2pConnection = target.connection(hello, faults, lambda: None)
+        self._connection.on_answers = self._take
         self._target = target
         self._answers: list[Answer] = []
         self._wanted = 0
         self._complete = anyio.Event()
 
     async def dial(self, tasks: TaskGroup) -> None:
-        await self._target.dial(tasks, self.peer)
+        await self._target.dial(tasks, self._connection)
 
-    async def ask(self, packets: list[bytes]) -> list[Answer]:
+    async def request(self, packets: list[bytes]) -> list[Answer]:
         """The answers, in order. Raises TimeoutError."""
         self._answers, self._wanted, self._complete = [], len(packets), anyio.Event()
-        self.peer.send(packets)
+        self._connection.send(packets)
         with anyio.fail_after(ANSWER_S):
             await self._complete.wait()
         return self._answers
+
+    def acknowledge(self, ids: list[int]) -> None:
+        """Delete these messages."""
+        self._connection.acknowledge(ids)
+
+    async def leave(self) -> None:
+        """Say goodbye, and wait until the connection is closed."""
+        self._connection.leave()
+        with anyio.move_on_after(ANSWER_S):
+            await self._connection.gone.wait()
 
     def _take(self, batch: list[Answer]) -> None:
         self._answers += batch
@@ -170,13 +180,13 @@ async def fill(target: Target, channels: int, each: int, size: int, faults: Faul
     async def work() -> None:
         for number in numbers:
             content = Payload(number, size)
-            asking = Asking(target, number, faults)
-            await asking.dial(tasks)
+            connection = RequestConnection(target, number, faults)
+            await connection.dial(tasks)
             puts = [encode(Put(key, TTL_S, content.make(key))) for key in range(each)]
-            answers = await asking.ask(puts)
+            answers = await connection.request(puts)
             if not all(isinstance(answer, PutAck) for answer in answers):
                 faults.note(Fault.UNEXPECTED, f"channel {number} was not filled")
-            await leave_all([asking.peer])
+            await connection.leave()
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as workers:
@@ -185,34 +195,34 @@ async def fill(target: Target, channels: int, each: int, size: int, faults: Faul
         tasks.cancel_scope.cancel()
 
 
-async def visit(target: Target, number: int, each: int, size: int, faults: Faults) -> float:
+async def read_channel(target: Target, number: int, each: int, size: int, faults: Faults) -> float:
     """Connect to a channel, list it, and read it; the seconds until it was listed."""
     async with anyio.create_task_group() as tasks:
         began = time.perf_counter()
-        asking = Asking(target, number, faults)
-        await asking.dial(tasks)
-        (listed,) = await asking.ask([encode(List(2**16 - 1, 0, 0))])
+        connection = RequestConnection(target, number, faults)
+        await connection.dial(tasks)
+        (listed,) = await connection.request([encode(List(2**16 - 1, 0, 0))])
         took_s = time.perf_counter() - began
         ids = listed.ids if isinstance(listed, ListAck) else []
         if len(ids) != each:
             faults.note(Fault.LOST, f"channel {number} lists {len(ids)} messages of {each}")
         if ids:
-            answers = await asking.ask([encode(Get(message_id)) for message_id in ids])
+            answers = await connection.request([encode(Get(message_id)) for message_id in ids])
             found = [answer.data for answer in answers if isinstance(answer, GetAck)]
             if found != list(map(Payload(number, size).make, range(len(ids)))):
                 faults.note(Fault.DAMAGED, f"channel {number} holds something else")
-        await leave_all([asking.peer])
+        await connection.leave()
         tasks.cancel_scope.cancel()
     return took_s
 
 
-async def visits(
+async def read_channels(
     target: Target, numbers: list[int], each: int, size: int, faults: Faults
 ) -> dict[str, float]:
     """One after the other; milliseconds from connecting to the answer of LIST."""
     latencies = Latencies()
     for number in numbers:
-        latencies.add(await visit(target, number, each, size, faults))
+        latencies.add(await read_channel(target, number, each, size, faults))
     p50_us, p99_us, max_us = latencies.percentiles_us(0.5, 0.99, 1.0)
     return {"p50_ms": p50_us / 1e3, "p99_ms": p99_us / 1e3, "max_ms": max_us / 1e3}
 
@@ -239,7 +249,7 @@ def live(server: Server, options: argparse.Namespace, faults: Faults) -> Iterato
     yield "killed", {"ready_s": round(server.restart_s, 2), **server.memory()}
     some = random.Random(1).sample(range(channels), min(COLD_READS, channels))
     for what in ("cold reads", "reads again"):
-        yield what, anyio.run(visits, server.target, some, each, size, faults)
+        yield what, anyio.run(read_channels, server.target, some, each, size, faults)
     yield "after reads", {**server.memory(), "disk_mib": server.disk_mib()}
 
 
@@ -249,16 +259,18 @@ async def flow(
     """Let so many bytes go through a channel that never holds more than `LIVE_BYTES`; seconds."""
     content, kept, sequence = Payload(0, size), [], 0
     async with anyio.create_task_group() as tasks:
-        asking = Asking(server.target, 0, faults)
-        await asking.dial(tasks)
+        connection = RequestConnection(server.target, 0, faults)
+        await connection.dial(tasks)
         began = sampled = time.perf_counter()
         while sequence * size < total:
             batch = range(sequence, sequence + PIPELINE)
-            answers = await asking.ask([encode(Put(k, TTL_S, content.make(k))) for k in batch])
+            answers = await connection.request(
+                [encode(Put(k, TTL_S, content.make(k))) for k in batch]
+            )
             kept += [answer.id for answer in answers if isinstance(answer, PutAck)]
             sequence += PIPELINE
             done = max(0, len(kept) - LIVE_BYTES // size)
-            asking.peer.acknowledge(kept[:done])
+            connection.acknowledge(kept[:done])
             del kept[:done]
             if time.perf_counter() > sampled + SAMPLE_S:
                 sampled = time.perf_counter()
@@ -266,10 +278,10 @@ async def flow(
                 for name, mib in {**sizes, "total": round(sum(sizes.values()), 1)}.items():
                     peaks[name] = max(peaks.get(name, 0.0), mib)
         took_s = time.perf_counter() - began
-        (listed,) = await asking.ask([encode(List(2**16 - 1, 0, 0))])
+        (listed,) = await connection.request([encode(List(2**16 - 1, 0, 0))])
         if not isinstance(listed, ListAck) or listed.ids != kept:
             faults.note(Fault.LOST, "the channel does not list what it has to hold")
-        await leave_all([asking.peer])
+        await connection.leave()
         tasks.cancel_scope.cancel()
     return took_s
 
