@@ -210,7 +210,7 @@ class Services:
         self.stages = streams.stages
         self.stream_age_s = streams.age_s
         self.tokens = IssuedAccess(streams.tokens, streams.basins.own, now)
-        access.issued = self.tokens.grants
+        access.accept_issued_tokens(self.tokens.grants)
         self.transactions = TransactionCounters()
         # P2P.
         self.settings = config.p2p_settings
@@ -238,6 +238,10 @@ class Services:
     def open_to_peers(self, signer: Signer, peers: AskPeers) -> None:
         """Prove the identity of the node with `signer`, and answer requests about peers."""
         self.signer, self.peers = signer, peers
+
+    def present_certificate(self, certificate_hash: bytes) -> None:
+        """Bind handshakes to the TLS certificate with this SHA-256 from now on."""
+        self.certificate_hash = certificate_hash
 
     @property
     def is_draining(self) -> bool:

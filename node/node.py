@@ -92,7 +92,7 @@ class Node:
         entropy = entropy or surroundings.entropy
         self._started_at = self.clock.now()
 
-        # Access, and TLS of the listeners.
+        # Access.
         self._access = load_access(
             config.access_file,
             config.token_file,
@@ -100,7 +100,6 @@ class Node:
             now=self.clock.now,
             is_public=config.insecure_public,
         )
-        self.tls = TlsListeners(config, self.clock.now)
 
         # The store, in memory or in the data folder.
         self._channel_rules = channel_rules(config)
@@ -149,7 +148,9 @@ class Node:
             rng=self._rng,
             entropy=entropy,
         )
-        self.tls.tell(self.services)
+        self.tls = TlsListeners(
+            config, self.clock.now, self.registry.counters, self.services.present_certificate
+        )
 
         # Messages between nodes, chat, and the web page.
         self.peer_services = PeerServices(
@@ -259,8 +260,8 @@ class Node:
             )
             self._tasks.start_soon(self._keep_time)
             keyring = self.peer_services.open(self._tasks)
-            self._access.peers = TrustedPeers(
-                keyring.identity.public, keyring.book, self.config.relay
+            self._access.trust_peers(
+                TrustedPeers(keyring.identity.public, keyring.book, self.config.relay)
             )
             self.web.open(
                 self._access, self.peer_requests, self.listeners, self.registry.reauthorize

@@ -106,11 +106,9 @@ class AccessPolicy:
         is_public: bool = False,
     ) -> None:
         """Raises AccessFileError."""
-        self.peers: TrustedPeers | None = None
-        self.sessions: Callable[[bytes], Rights | None] = lambda token: None
-        """The rights of a session of the chat page, by its token."""
-        self.issued: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
-        """The grants of a client with a token that the API of S2 issued."""
+        self._peers: TrustedPeers | None = None
+        self._session_rights: Callable[[bytes], Rights | None] = lambda token: None
+        self._issued_grants: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
         self._sources = sources or RuleFiles()
         self._now = now
         self._is_public = is_public
@@ -118,6 +116,18 @@ class AccessPolicy:
         self._by_subject: dict[Subject, list[Grant]] = {}
         self._networks: list[tuple[Network, Grant]] = []
         self._take(self._sources.read())
+
+    def trust_peers(self, peers: TrustedPeers) -> None:
+        """Give trusted peers of this node, and tokens that it signed, their rights."""
+        self._peers = peers
+
+    def accept_page_sessions(self, rights: Callable[[bytes], Rights | None]) -> None:
+        """Accept tokens of the chat page; `rights` gives those of a session, None: it ended."""
+        self._session_rights = rights
+
+    def accept_issued_tokens(self, grants: Callable[[Principal], Sequence[Grant]]) -> None:
+        """Accept tokens that the S2 API issued; `grants` gives those of a client with one."""
+        self._issued_grants = grants
 
     @property
     def is_controlled(self) -> bool:
@@ -134,7 +144,7 @@ class AccessPolicy:
         """True if access at this listener is restricted, so that other machines may reach it."""
         if self.is_controlled:
             return True
-        has_peers = self.peers is not None and len(self.peers.book) > 0
+        has_peers = self._peers is not None and len(self._peers.book) > 0
         return has_peers and listener not in STREAM_LISTENERS
 
     def opens(self, listener: str) -> bool:
@@ -222,7 +232,7 @@ class AccessPolicy:
     def _is_peer(self, text: str) -> bool:
         """True for the id of a trusted peer."""
         try:
-            return self.peers is not None and self.peers.book.is_trusted(public_key_of(text))
+            return self._peers is not None and self._peers.book.is_trusted(public_key_of(text))
         except BadPeerId:
             return False
 
@@ -233,11 +243,11 @@ class AccessPolicy:
             return
         if principal.token is not None and principal.token.startswith(PAGE_PREFIX.encode()):
             # Nothing else counts, wherever the page is opened: all rights end with its session.
-            yield from page_session_grants(self.sessions(principal.token))
+            yield from page_session_grants(self._session_rights(principal.token))
             return
         if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
             # The token restricts its client, on this machine too; a revoked one permits nothing.
-            yield from self.issued(principal)
+            yield from self._issued_grants(principal)
             return
         if self._rules is None:
             yield from default_grants(principal, self._is_public)
@@ -250,12 +260,12 @@ class AccessPolicy:
                 for network, grant in self._networks
                 if address is not None and address in network
             )
-        if principal.token is not None and self.peers is not None:
-            signed = read_signed(principal.token, self.peers.own)
+        if principal.token is not None and self._peers is not None:
+            signed = read_signed(principal.token, self._peers.own)
             if signed is not None:
                 yield signed.grant
-        if trust is Trust.TRUSTED and self.peers is not None:
-            yield from peer_grants(self.peers)
+        if trust is Trust.TRUSTED and self._peers is not None:
+            yield from peer_grants(self._peers)
 
     def _subjects(self, principal: Principal) -> Iterator[Subject]:
         yield ANYONE
@@ -267,15 +277,15 @@ class AccessPolicy:
             yield Subject(SubjectKind.CERTIFICATE, principal.certificate)
         if principal.identity is not None:
             yield Subject(SubjectKind.KEY, principal.identity)
-            peer = None if self.peers is None else self.peers.book.by_public(principal.identity)
+            peer = None if self._peers is None else self._peers.book.by_public(principal.identity)
             if peer is not None and peer.trust is Trust.TRUSTED:
                 # A name counts only for a trusted key; a key stands for itself.
                 yield Subject(SubjectKind.NAME, peer.name)
 
     def _trust(self, principal: Principal) -> Trust | None:
-        if principal.identity is None or self.peers is None:
+        if principal.identity is None or self._peers is None:
             return None
-        peer = self.peers.book.by_public(principal.identity)
+        peer = self._peers.book.by_public(principal.identity)
         return None if peer is None else peer.trust
 
     def _take(self, rules: Rules | None) -> None:
@@ -303,7 +313,7 @@ class AccessPolicy:
         elif self._rules is not None:
             yield "an access file is in force: rights that it does not give are denied"
         if principal.token is not None and principal.token.startswith(SIGNED_PREFIX.encode()):
-            if self.peers is None or read_signed(principal.token, self.peers.own) is None:
+            if self._peers is None or read_signed(principal.token, self._peers.own) is None:
                 yield "the token was not signed by this node"
         if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
             yield "a token of the S2 API has the rights of its scope, at the http listener only"

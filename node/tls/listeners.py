@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -24,31 +24,28 @@ REASON = "tls handshake"
 """The reason of these refusals in `info`."""
 
 
-class TlsListenerStats(Protocol):
-    """The node's values that depend on TLS: the certificate hash for handshakes, and counters."""
-
-    certificate_hash: bytes | None
-    counters: ConnectionCounters
-
-
 class TlsListeners:
     """The listeners that speak TLS, none without a certificate. `now`: seconds since 1970.
 
-    Handshakes that fail are counted; one a second is logged. Raises TlsError for files that cannot
+    Handshakes that fail are counted in `counters`; one a second is logged. `on_certificate` gets
+    the SHA-256 of the certificate, now and after each reload. Raises TlsError for files that cannot
     be used.
     """
 
-    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        now: Callable[[], float],
+        counters: ConnectionCounters,
+        on_certificate: Callable[[bytes], None],
+    ) -> None:
         self.certificates = _certificates(config) if config.tls_cert else None
         self._names = config.tls_names
         self._now = now
-        self._doors: TlsListenerStats | None = None
+        self._counters = counters
+        self._on_certificate = on_certificate
         self._logged_at = float("-inf")
         self._unlogged = 0
-
-    def tell(self, doors: TlsListenerStats) -> None:
-        """Keep `certificate_hash` there up to date, and count failed handshakes there."""
-        self._doors = doors
         self._publish()
 
     def acceptor(self, listener: str) -> TlsAcceptor | None:
@@ -80,13 +77,12 @@ class TlsListeners:
             await anyio.sleep(WARN_EVERY_S)
 
     def _publish(self) -> None:
-        if self._doors is not None and self.certificates is not None:
-            self._doors.certificate_hash = self.certificates.hash
+        if self.certificates is not None:
+            self._on_certificate(self.certificates.hash)
 
     def _refused(self, listener: str, host: str, failure: OSError) -> None:
-        if self._doors is not None:
-            reasons = self._doors.counters.reasons
-            reasons[REASON] = reasons.get(REASON, 0) + 1
+        reasons = self._counters.reasons
+        reasons[REASON] = reasons.get(REASON, 0) + 1
         self._unlogged += 1
         now = self._now()
         if now - self._logged_at >= LOG_EVERY_S:

@@ -45,7 +45,7 @@ class WebServices:
         `listeners` gives the address of each listener by name; `on_revoked` is called when sessions
         were ended early.
         """
-        access.sessions = self.login.rights
+        access.accept_page_sessions(self.login.rights)
         self.login.on_revoked.append(on_revoked)
         is_secure = "ws" in self._config.tls_names
         address = partial(listeners.get, "ws")

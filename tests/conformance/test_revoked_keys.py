@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.access.tokens import new_signed
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import AddressBook, Trust
@@ -34,9 +33,7 @@ def access_file(tmp_path: Path) -> str:
 
 def book_of(server: Served) -> AddressBook:
     server.node.services.signer = NODE
-    peers = server.node._access.peers
-    assert isinstance(peers, TrustedPeers)
-    return peers.book
+    return server.node.peer_services.keyring.book
 
 
 def alice(trust: Trust = Trust.TRUSTED) -> Known:

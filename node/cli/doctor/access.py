@@ -90,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
         peers = _peers(folder, is_relay=config.relay) if folder is not None else None
     except (AccessFileError, BookUnreadable, IdentityError) as exc:
         raise Failure(str(exc)) from exc
-    access.peers = peers
+    if peers is not None:
+        access.trust_peers(peers)
     asker = _asker(args, None if peers is None else peers.book)
     explanation = access.explain(asker, name, is_stream=args.stream)
     if args.json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import anyio
 
-from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.peers.address_book import Peer as Known
 from millpond.node.peers.address_book import Trust
 from tests.conformance import packets as p
@@ -15,13 +14,12 @@ from tests.transports.p2p.identity_packets import ALICE, NODE, auth, hello
 async def test_a_peer_that_is_revoked_is_sent_away_within_seconds() -> None:
     async with serve("tcp-trio") as server:
         server.node.services.signer = NODE
-        peers = server.node._access.peers
-        assert isinstance(peers, TrustedPeers)
-        peers.book.add(Known("alice", ALICE.public, Trust.TRUSTED, (), (), 0.0))
+        book = server.node.peer_services.keyring.book
+        book.add(Known("alice", ALICE.public, Trust.TRUSTED, (), (), 0.0))
         peer = await server.dial(b"chat/1")
         greeting = hello(ALICE, b"chat/1")
         p.read_ready(await peer.ask(auth(greeting, await peer.ask(greeting), ALICE)))
-        peers.book.revoke("alice")
+        book.revoke("alice")
         with anyio.fail_after(5):
             await peer.rest()
         refused = await server.dial(b"chat/1")

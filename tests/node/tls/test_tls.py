@@ -27,6 +27,7 @@ from millpond.node.tls.contexts import (
 )
 from millpond.node.tls.errors import PinMismatch, TlsReason, reason_of
 from millpond.node.tls.listeners import TlsListeners
+from millpond.transports.server.interface import ConnectionCounters
 from tests.node.tls.certificate_files import Files, authority, files_of, signed_by
 from tests.transports.io.test_tls import Pipe
 from tests.transports.io.test_wires import Recorder
@@ -267,11 +268,15 @@ def test_two_weeks_ahead_the_log_tells_that_it_expires(
     assert words in caplog.text
 
 
+def listeners_of(config: Config, now: Callable[[], float] = time.time) -> TlsListeners:
+    return TlsListeners(config, now, ConnectionCounters(), lambda certificate_hash: None)
+
+
 async def test_refusals_are_logged_once_a_second(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1_700_000_000.0
-    listeners = TlsListeners(Config(tls_cert=files.cert, tls_key=files.key), lambda: now)
+    listeners = listeners_of(Config(tls_cert=files.cert, tls_key=files.key), lambda: now)
     acceptor = listeners.acceptor("p2p")
     assert acceptor is not None
 
@@ -296,9 +301,9 @@ def test_only_what_is_named_speaks_tls(files: Files) -> None:
     config = Config(
         tls_cert=files.cert, tls_key=files.key, tls_listeners=("s3p",), rustlog="off", http="off"
     )
-    listeners = TlsListeners(config, time.time)
+    listeners = listeners_of(config)
     assert [each for each in ("p2p", "ws", "s3p", "rustlog") if listeners.acceptor(each)] == ["s3p"]
-    assert TlsListeners(Config(), time.time).acceptor("p2p") is None
+    assert listeners_of(Config()).acceptor("p2p") is None
 
 
 @pytest.mark.parametrize(

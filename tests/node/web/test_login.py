@@ -147,7 +147,7 @@ def principal(token: bytes | None, address: str = "127.0.0.1") -> Principal:
 @pytest.mark.parametrize("address", ["127.0.0.1", "203.0.113.7"])
 def test_a_session_reaches_the_page_alone(login: WebLogin, time: Time, address: str) -> None:
     access = AccessPolicy(now=time)
-    access.sessions = login.rights
+    access.accept_page_sessions(login.rights)
     who = principal(token_of(login), address)
     assert access.authorize(who, CHANNEL) == Rights.ADMIN
     assert access.authorize(who, b"chat/1") is None
@@ -157,7 +157,7 @@ def test_a_session_reaches_the_page_alone(login: WebLogin, time: Time, address: 
 def test_a_session_that_ended_has_nothing_even_where_others_have_all(login: WebLogin) -> None:
     """Whoever comes from this machine may do everything as long as no file says otherwise."""
     access = AccessPolicy(RuleFiles())
-    access.sessions = login.rights
+    access.accept_page_sessions(login.rights)
     who = principal(token_of(login))
     assert access.authorize(principal(None), CHANNEL) is not None
     login.revoke_all()
@@ -172,6 +172,6 @@ def test_an_access_file_does_not_shut_the_page_out(
     path.write_text("")
     path.chmod(0o600)
     access = AccessPolicy(RuleFiles(path), now=time)
-    access.sessions = login.rights
+    access.accept_page_sessions(login.rights)
     assert access.authorize(principal(None), CHANNEL) is None
     assert access.authorize(principal(token_of(login)), CHANNEL) == Rights.ADMIN
