@@ -26,7 +26,7 @@ from millpond.actors.channels.heartbeat import check_heartbeats
 from millpond.actors.channels.idempotency import IdempotencyKeys
 from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, KnownIdentity, Subscribers
+from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, NumberedIdentity, Subscribers
 from millpond.actors.channels.tee import Tee
 from millpond.actors.errors import Code
 from millpond.actors.jobs.requests import answer_job_request
@@ -228,8 +228,8 @@ class Channel:
     ) -> Reply | None:
         """The same for an identity: its keys are its own, on all its connections (PA-08)."""
         publisher, subscribers = self.publisher, self.subscribers
-        known = subscribers.find(identity)
-        number = subscribers.next_number() if known is None else known.number
+        entry = subscribers.find(identity)
+        number = subscribers.next_number() if entry is None else entry.number
         if not number:
             return Failed(put, Code.BUFFER_FULL)
         before = len(publisher.added)
@@ -237,9 +237,9 @@ class Channel:
         reply = publisher.put(own, port.number, now, effects, self)
         if len(publisher.added) > before:
             row = publisher.added[-1]
-            known = subscribers.use(identity, max(row.expires_at, row.until), now)
-        if known is not None and not self.delivery.consumers[port].identity_number:
-            self.delivery.identify(known)
+            entry = subscribers.use(identity, max(row.expires_at, row.until), now)
+        if entry is not None and not self.delivery.consumers[port].identity_number:
+            self.delivery.identify(entry)
         match reply:
             case PutAck(ttl=ttl, id=message_id):
                 return PutAck(put.key, ttl, message_id)
@@ -377,21 +377,21 @@ class Channel:
         if consumer is None:
             if not self.delivery.consumers and not self.buffer.rows:
                 self._choose_mode(attach)
-            known = None if attach.identity is None else self._identify(port, attach, now)
-            consumer = self.delivery.attach(port, attach, known)
+            entry = None if attach.identity is None else self._identify(port, attach, now)
+            consumer = self.delivery.attach(port, attach, entry)
             due_at = consumer.heartbeat.due_at(port.received_at)
             self._heartbeat_at = min(self._heartbeat_at, due_at)
         return Attached(self.delivery.mode, consumer.window)
 
-    def _identify(self, port: Port, attach: Attach, now: float) -> KnownIdentity | None:
+    def _identify(self, port: Port, attach: Attach, now: float) -> NumberedIdentity | None:
         if self.subscribers is NO_SUBSCRIBERS:
             self.subscribers = self._new_subscribers(None)
             self.delivery.use_subscribers(self.subscribers)
         is_fanout = self.delivery.mode is Mode.FANOUT
-        known = self.subscribers.connect(port, attach, now, subscribes=is_fanout)
-        if known is not None:
-            self.delivery.identify(known)
-        return known
+        entry = self.subscribers.connect(port, attach, now, subscribes=is_fanout)
+        if entry is not None:
+            self.delivery.identify(entry)
+        return entry
 
     def _choose_mode(self, attach: Attach) -> None:
         """Nothing holds the channel to its mode, but perhaps subscribers that are away (PS-05)."""

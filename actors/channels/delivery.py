@@ -23,7 +23,7 @@ from millpond.actors.channels.settings import (
     UNSTARTED_MAX,
     DeliverySettings,
 )
-from millpond.actors.channels.subscribers import KnownIdentity, Subscribers, Subscription
+from millpond.actors.channels.subscribers import NumberedIdentity, Subscribers, Subscription
 from millpond.actors.messages import Attach, Mode, Msg, Nack, NackReason, Port, Reply, Role
 from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import StoredMessage
@@ -143,24 +143,26 @@ class Delivery(ABC):
             return min(options.window, most)
         return min(1 if options.role is Role.WORKER else self._settings.window, most)
 
-    def attach(self, port: Port, options: Attach, known: KnownIdentity | None = None) -> Consumer:
-        """Attach a connection; `known` is its identity, if that has a number."""
+    def attach(
+        self, port: Port, options: Attach, entry: NumberedIdentity | None = None
+    ) -> Consumer:
+        """Attach a connection; `entry` is its identity, if that has a number."""
         consumer = self.consumers[port] = Consumer(port, options, self._window_for(options))
-        if known is not None:
-            consumer.identity_number, consumer.subscription = known.number, known.subscription
+        if entry is not None:
+            consumer.identity_number, consumer.subscription = entry.number, entry.subscription
         if consumer.receives:
             self._start_backlog(consumer)
             self.receivers[consumer] = None
             self.waiting[consumer] = None
         return consumer
 
-    def identify(self, known: KnownIdentity) -> None:
+    def identify(self, entry: NumberedIdentity) -> None:
         """An identity got its number, or a subscription, which all its connections share."""
         for consumer in self.consumers.values():
-            if consumer.options.identity == known.identity:
-                consumer.identity_number = known.number
+            if consumer.options.identity == entry.identity:
+                consumer.identity_number = entry.number
                 if consumer.subscription is None:
-                    consumer.subscription = known.subscription
+                    consumer.subscription = entry.subscription
 
     def forget_identities(self, identities: set[bytes]) -> None:
         """The numbers of these identities are free again: nothing of theirs is stored."""

@@ -48,7 +48,7 @@ class Subscription:
         return message_id in self.acked or self.since < message_id <= self.floor
 
 
-class KnownIdentity:
+class NumberedIdentity:
     """An identity with a number. `connections` counts those that keep its subscription alive."""
 
     __slots__ = ("connections", "identity", "number", "subscription", "until")
@@ -66,9 +66,9 @@ class Subscribers:
 
     __slots__ = (
         "_buffer",
+        "_by_identity",
         "_idle_s",
         "_keys",
-        "_known",
         "_name",
         "_next",
         "_subscribers_max",
@@ -93,7 +93,7 @@ class Subscribers:
         self._keys = keys
         self._idle_s = idle_s
         self._subscribers_max = subscribers_max
-        self._known: dict[bytes, KnownIdentity] = {}
+        self._by_identity: dict[bytes, NumberedIdentity] = {}
         self._next = 0
         """The number of the next new identity; 0: not computed yet."""
         self.changes: list[QueueChange] = []
@@ -110,15 +110,15 @@ class Subscribers:
 
     def _load(self, table: SubscriberTable) -> None:
         for number, stored in table.by_number.items():
-            known = self._known[stored.identity] = KnownIdentity(
+            entry = self._by_identity[stored.identity] = NumberedIdentity(
                 number, stored.identity, stored.until
             )
             self.expiry_at = min(self.expiry_at, stored.until)
             if stored.since is not None:
                 floor = table.floors.get(number, 0)
-                known.subscription = Subscription(stored.since, number, floor)
-                known.subscription.acked |= table.acked.get(number, set())
-                self.subscriptions[number] = known.subscription
+                entry.subscription = Subscription(stored.since, number, floor)
+                entry.subscription.acked |= table.acked.get(number, set())
+                self.subscriptions[number] = entry.subscription
         self.claimed |= table.acked.get(0, set())
 
     def take_changes(self) -> list[QueueChange]:
@@ -129,22 +129,22 @@ class Subscribers:
         return changes
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._by_identity)
 
-    def find(self, identity: bytes) -> KnownIdentity | None:
-        return self._known.get(identity)
+    def find(self, identity: bytes) -> NumberedIdentity | None:
+        return self._by_identity.get(identity)
 
     def next_number(self) -> int:
         """The number of the next new identity; 0 while there is no room for one."""
         if not self._next:
             self._next = 1 + self._highest()
-        has_room = len(self._known) < self._subscribers_max and self._next <= NUMBER_MAX
+        has_room = len(self._by_identity) < self._subscribers_max and self._next <= NUMBER_MAX
         return self._next if has_room else 0
 
     def _highest(self) -> int:
         """The highest number in use, also by messages and keys of identities that were lost to a
         damage: a new identity must not seem to have put them."""
-        highest = max((known.number for known in self._known.values()), default=0)
+        highest = max((entry.number for entry in self._by_identity.values()), default=0)
         for row in self._buffer.rows.values():
             highest = max(highest, row.sender)
         for key, left in self._keys.rows.items():
@@ -152,33 +152,33 @@ class Subscribers:
                 highest = max(highest, key >> SENDER_SHIFT)
         return highest
 
-    def use(self, identity: bytes, until: float, now: float) -> KnownIdentity:
+    def use(self, identity: bytes, until: float, now: float) -> NumberedIdentity:
         """The identity is needed until then at least; it gets a number if it has none."""
-        known = self._known.get(identity)
-        if known is None:
+        entry = self._by_identity.get(identity)
+        if entry is None:
             assert self._next, "next_number comes first"
-            known = self._known[identity] = KnownIdentity(self._next, identity, 0.0)
+            entry = self._by_identity[identity] = NumberedIdentity(self._next, identity, 0.0)
             self._next += 1
-            known.until = until + SLACK * (until - now)
-            self.changes.append(Subscriber(known.number, identity, known.until))
-        elif known.until < until:
-            self._renew(known, until, now)
-        self.expiry_at = min(self.expiry_at, known.until)
-        return known
+            entry.until = until + SLACK * (until - now)
+            self.changes.append(Subscriber(entry.number, identity, entry.until))
+        elif entry.until < until:
+            self._renew(entry, until, now)
+        self.expiry_at = min(self.expiry_at, entry.until)
+        return entry
 
-    def _renew(self, known: KnownIdentity, until: float, now: float) -> None:
-        known.until = until + SLACK * (until - now)
-        self._store(known)
+    def _renew(self, entry: NumberedIdentity, until: float, now: float) -> None:
+        entry.until = until + SLACK * (until - now)
+        self._store(entry)
 
-    def _store(self, known: KnownIdentity) -> None:
-        since = None if known.subscription is None else known.subscription.since
-        self.changes.append(SubscriberTouched(known.number, known.until, since))
+    def _store(self, entry: NumberedIdentity) -> None:
+        since = None if entry.subscription is None else entry.subscription.since
+        self.changes.append(SubscriberTouched(entry.number, entry.until, since))
 
     # Connections and subscribers.
 
     def connect(
         self, port: Port, options: Attach, now: float, *, subscribes: bool
-    ) -> KnownIdentity | None:
+    ) -> NumberedIdentity | None:
         """A connection with an identity is attached. Gives the identity, if it has a number.
 
         `subscribes`: receivers of this channel are subscribers, and get a number.
@@ -188,39 +188,39 @@ class Subscribers:
         self.connected[port] = identity
         if not (subscribes and options.push and options.role.consumes):
             return self.find(identity)
-        known = self._subscribe(identity, now)
-        if known is None:
+        entry = self._subscribe(identity, now)
+        if entry is None:
             log.warning("too many subscribers, this one will be forgotten: channel=%r", self._name)
             return None
-        known.connections += 1
-        self.expiry_at = min(self.expiry_at, self._due_at(known))
-        return known
+        entry.connections += 1
+        self.expiry_at = min(self.expiry_at, self._due_at(entry))
+        return entry
 
     def disconnect(self, port: Port, subscription: Subscription | None, now: float) -> None:
         """The connection is gone. Its subscription is idle from now on."""
         identity = self.connected.pop(port, None)
         if identity is None or subscription is None:
             return
-        known = self._known.get(identity)
-        if known is not None and known.subscription is subscription:
-            known.connections -= 1
+        entry = self._by_identity.get(identity)
+        if entry is not None and entry.subscription is subscription:
+            entry.connections -= 1
             self.use(identity, now + self._idle_s, now)
 
-    def _subscribe(self, identity: bytes, now: float) -> KnownIdentity | None:
+    def _subscribe(self, identity: bytes, now: float) -> NumberedIdentity | None:
         """Subscribe an identity to messages from now on, unless it is a subscriber already.
 
         None: there is no room for another stored.
         """
-        if identity not in self._known and not self.next_number():
+        if identity not in self._by_identity and not self.next_number():
             return None
-        known = self.use(identity, now + self._idle_s, now)
-        if known.subscription is None:
-            known.subscription = Subscription(self._buffer.last_id, known.number)
-            self.subscriptions[known.number] = known.subscription
+        entry = self.use(identity, now + self._idle_s, now)
+        if entry.subscription is None:
+            entry.subscription = Subscription(self._buffer.last_id, entry.number)
+            self.subscriptions[entry.number] = entry.subscription
             # The store forgets the mode of a channel that is empty.
             self.changes.append(ModeSet(Mode.FANOUT))
-            self._store(known)
-        return known
+            self._store(entry)
+        return entry
 
     def mode_for(self, configured: Mode | None, requested: Mode | None) -> Mode | None:
         """The mode of a channel without connections and messages. Subscribers that are away keep
@@ -233,10 +233,10 @@ class Subscribers:
 
     def _unsubscribe_all(self) -> None:
         """The channel is not in fanout mode any more."""
-        for known in self._known.values():
-            if known.subscription is not None:
-                known.subscription = None
-                self._store(known)
+        for entry in self._by_identity.values():
+            if entry.subscription is not None:
+                entry.subscription = None
+                self._store(entry)
         self.subscriptions.clear()
 
     def store_ack(self, subscription: Subscription, message_id: int) -> None:
@@ -260,26 +260,26 @@ class Subscribers:
 
     # Time.
 
-    def _due_at(self, known: KnownIdentity) -> float:
+    def _due_at(self, entry: NumberedIdentity) -> float:
         # A connected identity is stored again and again, so that it outlives a restart.
-        return known.until - self._idle_s if known.connections else known.until
+        return entry.until - self._idle_s if entry.connections else entry.until
 
     def sweep(self, now: float) -> set[bytes]:
         """Forget identities that are not needed any more, and give them."""
         forgotten: set[bytes] = set()
         if now < self.expiry_at:
             return forgotten
-        for identity, known in list(self._known.items()):
-            if self._due_at(known) > now:
+        for identity, entry in list(self._by_identity.items()):
+            if self._due_at(entry) > now:
                 continue
-            if known.connections:
-                self._renew(known, now + self._idle_s, now)
+            if entry.connections:
+                self._renew(entry, now + self._idle_s, now)
                 continue
-            del self._known[identity]
-            self.subscriptions.pop(known.number, None)
-            self.changes.append(SubscriberRemoved(known.number))
+            del self._by_identity[identity]
+            self.subscriptions.pop(entry.number, None)
+            self.changes.append(SubscriberRemoved(entry.number))
             forgotten.add(identity)
-        self.expiry_at = min(map(self._due_at, self._known.values()), default=inf)
+        self.expiry_at = min(map(self._due_at, self._by_identity.values()), default=inf)
         return forgotten
 
 

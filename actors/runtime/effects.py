@@ -102,7 +102,7 @@ class EffectQueue:
 
     # Effects that wait for the store.
 
-    def hold(
+    def defer(
         self,
         cell: Cell,
         batch: Batch | None,

@@ -279,7 +279,7 @@ class Scheduler:
             if commit is None and not cell.pending:
                 queue.release(batch, effects)
             else:
-                queue.hold(cell, batch, effects, commit, now)
+                queue.defer(cell, batch, effects, commit, now)
         finally:
             cell.is_busy = False
             if not cell.attachments:

@@ -58,10 +58,10 @@ class StateReset(Exception):
 class InvalidEvent(Exception):
     """a record is no event, or does not fit; `sequence`, `reason`, `text` and `body` tell it"""
 
-    def __init__(self, sequence: int, why: InvalidRecord, body: bytes) -> None:
-        words = f": {why.text}" if why.text else ""
-        super().__init__(f"sequence {sequence}: {why.reason.value}{words}")
-        self.sequence, self.reason, self.text, self.body = sequence, why.reason, why.text, body
+    def __init__(self, sequence: int, error: InvalidRecord, body: bytes) -> None:
+        words = f": {error.text}" if error.text else ""
+        super().__init__(f"sequence {sequence}: {error.reason.value}{words}")
+        self.sequence, self.reason, self.text, self.body = sequence, error.reason, error.text, body
 
 
 class BadCheckpoint(ValueError):
@@ -91,7 +91,7 @@ class Rejected(msgspec.Struct, frozen=True):
     """A record that is no valid event, and changed nothing."""
 
     sequence: int
-    why: InvalidRecord
+    error: InvalidRecord
     data: bytes
 
 
@@ -196,14 +196,14 @@ class Fold:
             self.state.clear()
         return ControlApplied(sequence, control)
 
-    def _reject(self, sequence: int, why: InvalidRecord, body: bytes) -> Rejected | None:
-        if why.reason is InvalidReason.UNKNOWN_TYPE:
+    def _reject(self, sequence: int, error: InvalidRecord, body: bytes) -> Rejected | None:
+        if error.reason is InvalidReason.UNKNOWN_TYPE:
             self.stats.other_types += 1
             return None
         if self._on_invalid is OnInvalid.STOP:
-            raise InvalidEvent(sequence, why, body)
-        self.stats.reject(why)
-        return Rejected(sequence, why, body)
+            raise InvalidEvent(sequence, error, body)
+        self.stats.reject(error)
+        return Rejected(sequence, error, body)
 
     # Checkpoints.
 
@@ -230,10 +230,10 @@ class Fold:
         for kind, values in stored.state.items():
             for key, value in values.items():
                 event = ChangeEvent(kind, key, _SETS, value)
-                why = self._definition.judge(event) if self._definition is not None else None
-                if why is None:
+                error = self._definition.judge(event) if self._definition is not None else None
+                if error is None:
                     state.put(kind, key, value)
                 else:
-                    self._reject(stored.position - 1, why, b"")
+                    self._reject(stored.position - 1, error, b"")
         self.state, self.position = state, stored.position
         return stored.witness

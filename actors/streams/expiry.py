@@ -78,7 +78,7 @@ class Expiry:
         self._retention = Retention(age_s * 1000, keep)
         self._is_scanning_for = None
         has_end = self._metadata.durable.lifetime != NO_EXPIRY
-        self._may_be_deleted = has_end or settings.traits is not None or self._must_check_forks
+        self._may_be_deleted = has_end or settings.options is not None or self._must_check_forks
         return self._retention
 
     @property
@@ -108,7 +108,7 @@ class Expiry:
 
     @property
     def _empty_s(self) -> int:
-        options = self._metadata.settings.traits
+        options = self._metadata.settings.options
         return 0 if options is None else options.empty_s
 
     @property

@@ -53,14 +53,14 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
 
     Records are removed when they are older than `age_s` (0: never), and the oldest ones when there
     are more than `bytes_max`. `content_type` is Durable Streams'; None: created by another
-    protocol. `traits` None: no S2 client created the stream; in `Configure`: leave them as they
+    protocol. `options` None: no S2 client created the stream; in `Configure`: leave them as they
     are.
     """
 
     age_s: int | None = None
     bytes_max: int | None = None
     content_type: bytes | None = None
-    traits: StreamOptions | None = None
+    options: StreamOptions | None = None
 
 
 class RecordFilter(msgspec.Struct, frozen=True, gc=False):
@@ -310,11 +310,11 @@ class StreamDescription(StreamReply, frozen=True, gc=False):
     """The reply to `Describe`.
 
     `incarnation`: a number that no earlier or later stream of this name has; 0: a partition of a
-    topic that has no records yet. `traits`: the options that S2 sets, if it created the stream.
+    topic that has no records yet. `options`: the options that S2 sets, if it created the stream.
     """
 
     info: StreamInfo
-    traits: StreamOptions | None = None
+    options: StreamOptions | None = None
     incarnation: int = 0
     is_closed: bool = False
     lifetime: Lifetime = NO_EXPIRY
@@ -323,7 +323,7 @@ class StreamDescription(StreamReply, frozen=True, gc=False):
     def settings(self) -> Settings:
         """The settings that the stream was created with."""
         info = self.info
-        return Settings(info.age_s, info.bytes_max, info.content_type, self.traits)
+        return Settings(info.age_s, info.bytes_max, info.content_type, self.options)
 
 
 class GroupOffset(StreamReply, frozen=True, gc=False):

@@ -36,13 +36,13 @@ class Created(msgspec.Struct, frozen=True, gc=False, array_like=True):
     age_s: int | None = None
     bytes_max: int | None = None
     content_type: bytes | None = None
-    traits: StreamOptions | None = None
+    options: StreamOptions | None = None
     serial: int = 0
     """Of the streams that a node made since its start: two may be of one millisecond."""
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.age_s, self.bytes_max, self.content_type, self.traits)
+        return Settings(self.age_s, self.bytes_max, self.content_type, self.options)
 
 
 class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -195,11 +195,11 @@ class StreamMetadata:
         before = self.created
         ms = now_ms if before is None else before.ms
         serial = next(self._serials) if before is None else before.serial
-        traits = (
-            before.traits if settings.traits is None and before is not None else settings.traits
+        options = (
+            before.options if settings.options is None and before is not None else settings.options
         )
         created = Created(
-            ms, settings.age_s, settings.bytes_max, settings.content_type, traits, serial
+            ms, settings.age_s, settings.bytes_max, settings.content_type, options, serial
         )
         self.created = created
         return MetadataSet(CREATED, _ENCODER.encode(created))

@@ -30,14 +30,14 @@ def _free_id(last: Position | None, now_ms: int, count: int) -> Position | None:
 
 
 def next_timestamps(
-    last: int, given: list[int | None] | None, now_ms: int, traits: StreamOptions = DEFAULT_OPTIONS
+    last: int, given: list[int | None] | None, now_ms: int, options: StreamOptions = DEFAULT_OPTIONS
 ) -> list[int] | int:
     """Timestamps that never fall: one for each record, or one for all (docs/reference/s2.md)."""
     arrival = now_ms if now_ms > last else last
-    if given is None or traits.timestamping is Timestamping.ARRIVAL:
+    if given is None or options.timestamping is Timestamping.ARRIVAL:
         return arrival
     timestamps: list[int] = []
-    is_capped = traits.is_capped
+    is_capped = options.is_capped
     for each in given:
         wanted = now_ms if each is None or (is_capped and each > now_ms) else each
         last = max(last, wanted)

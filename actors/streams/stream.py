@@ -188,7 +188,7 @@ class Stream:
     def _configure(self) -> None:
         """Have all parts follow the stream's settings, or the node's."""
         durable = self._metadata.durable
-        options = self._metadata.settings.traits or m.DEFAULT_OPTIONS
+        options = self._metadata.settings.options or m.DEFAULT_OPTIONS
         retention = self._expiry.configure()
         has_quota = not retention.keep_bytes
         self._bounds.set_closed(is_closed=durable.is_closed)
@@ -281,7 +281,7 @@ class Stream:
         return m.StreamDescription(
             request.number,
             info,
-            settings.traits,
+            settings.options,
             metadata.incarnation,
             metadata.durable.is_closed,
             metadata.durable.lifetime,
@@ -405,7 +405,7 @@ class Stream:
     def _append_durable(self, request: d.DurableAppend, effects: Effects) -> Reply:
         if not self._registration.exists:
             is_tombstone = self._metadata.durable.is_tombstone
-            reason = d.RefusalReason.BURIED if is_tombstone else d.RefusalReason.MISSING
+            reason = d.RefusalReason.DELETED if is_tombstone else d.RefusalReason.MISSING
             return d.DurableRefused(request.number, reason)
         self._expiry.use(self._now_ms, effects.changes)
         return self._durable_appends.append(request, self._now_ms, effects.changes)
@@ -425,7 +425,7 @@ class Stream:
                     is_tombstone = self._metadata.durable.is_tombstone
                     reason = d.RefusalReason.SOURCE_MISSING
                     if is_tombstone:
-                        reason = d.RefusalReason.SOURCE_BURIED
+                        reason = d.RefusalReason.SOURCE_DELETED
                     return d.DurableRefused(message.number, reason)
                 self._appender.flush(effects.changes)
                 return forks.fork(port, message, now_ms, effects)

@@ -42,7 +42,7 @@ async def listen(
     config: Config,
     clock: Clock,
     cut: Callable[[], None],
-    doorway: TlsAcceptor | None = None,
+    acceptor: TlsAcceptor | None = None,
 ) -> HttpListener:
     """Serve at one address; port 0 is any port. Ends with `tasks`. Raises OSError.
 
@@ -64,11 +64,11 @@ async def listen(
             host,
             port,
             server.new_connection,
-            tls=doorway,
+            tls=acceptor,
             high_water_bytes=HIGH_WATER_BYTES,
             guard=partial(contain, "connection/http"),
         )
-        await tasks.start(server.hold, cut)
+        await tasks.start(server.stop_when_cancelled, cut)
     except BaseException:
         server.stop()
         raise

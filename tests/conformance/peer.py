@@ -111,7 +111,7 @@ class MemoryPipe:
         self._wire.abort()
 
 
-class Prefixed:
+class LengthPrefixed:
     """Packets behind a u32 length (3a)."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Upgraded:
 class Peer:
     """One connection. Every wait is bounded, so that a silent node fails a test at once."""
 
-    def __init__(self, pipe: Pipe, framing: Prefixed | Upgraded) -> None:
+    def __init__(self, pipe: Pipe, framing: LengthPrefixed | Upgraded) -> None:
         self.pipe = pipe
         self.framing = framing
         self._packets: deque[bytes] = deque()

@@ -16,7 +16,7 @@ from millpond.node.node import Node
 from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES
 from millpond.transports.p2p.connection import P2PConnection
 from tests.conformance import packets as p
-from tests.conformance.peer import Prefixed
+from tests.conformance.peer import LengthPrefixed
 from tests.conformance.served import LOBBY, SEED_OF_NODE_5, START_S
 
 
@@ -117,10 +117,10 @@ class RecordedConnection:
         rig: Rig,
         connection: P2PConnection,
         wire: RecordedWire,
-        framing: Prefixed | Upgradable | None = None,
+        framing: LengthPrefixed | Upgradable | None = None,
     ) -> None:
         self._rig = rig
-        self._framing = framing or Prefixed()
+        self._framing = framing or LengthPrefixed()
         self._has_ended = False
         self.connection = connection
         self.wire = wire

@@ -18,8 +18,8 @@ from millpond.node.node import Node
 from millpond.transports.io.memory import Network
 from tests.conformance import packets as p
 from tests.conformance.peer import (
+    LengthPrefixed,
     Peer,
-    Prefixed,
     SocketPipe,
     connect_memory,
     connect_tcp,
@@ -73,13 +73,13 @@ class Served:
         """A new connection."""
         if self._is_memory:
             pipe = await connect_memory(self._tasks, self.network, "node", source)
-            peer = Peer(pipe, Prefixed())
+            peer = Peer(pipe, LengthPrefixed())
         elif self.is_websocket:
             socket = await connect_tcp(self.node.listeners["ws"])
             subprotocol = "p2pbuf.v1" if bare else "p2pbuf.v1.hello"
             peer = Peer(socket, await upgrade(socket, channel, subprotocol))
         else:
-            peer = Peer(await connect_tcp(self.node.listeners["p2p"]), Prefixed())
+            peer = Peer(await connect_tcp(self.node.listeners["p2p"]), LengthPrefixed())
         self._peers.append(peer)
         return peer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from tests.conformance import packets as p
-from tests.conformance.peer import Ended, Prefixed, SocketPipe, connect_tcp
+from tests.conformance.peer import Ended, LengthPrefixed, SocketPipe, connect_tcp
 
 READY = 0x83
 
@@ -19,7 +19,7 @@ class Connection:
 
     def __init__(self, pipe: SocketPipe) -> None:
         self._pipe = pipe
-        self._framing = Prefixed()
+        self._framing = LengthPrefixed()
         self._early: list[bytes] = []
 
     async def send(self, *packets: bytes) -> None:

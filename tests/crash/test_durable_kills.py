@@ -137,7 +137,7 @@ class Forker:
         return Fork(name, source, at, self._rng.randint(0, BATCH) if at < tail else 0)
 
     def _delete(self, connection: http.client.HTTPConnection) -> None:
-        """A source that has forks is buried."""
+        """A source that has forks becomes a tombstone."""
         if self._deleting is None:
             self._deleting = self._rng.choice(self.there)
         fork = self._deleting
@@ -155,7 +155,7 @@ class Forker:
         return [*source[: fork.at + fork.sub], fork.own]
 
     def check(self, node: Serving, orders: list[object]) -> None:
-        """Every fork that was acknowledged is whole; once all are gone, so is what was buried."""
+        """Every fork that was acknowledged is whole; once all are gone, so are the tombstones."""
         assert self.wrong == []
         for fork in self.there:
             status, body = request(node, "GET", fork.name)

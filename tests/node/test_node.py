@@ -14,14 +14,14 @@ import pytest
 from millpond.node.config import OFF, Config, ConfigError
 from millpond.node.node import Node
 from tests.conformance import packets as p
-from tests.conformance.peer import Peer, Prefixed, connect_tcp, upgrade
+from tests.conformance.peer import LengthPrefixed, Peer, connect_tcp, upgrade
 
 ANY = "127.0.0.1:0"
 QUICK = Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, drain_timeout_s=0.3)
 
 
 async def _greeted(node: Node, tags: p.Tags | None = None) -> Peer:
-    peer = Peer(await connect_tcp(node.listeners["p2p"]), Prefixed())
+    peer = Peer(await connect_tcp(node.listeners["p2p"]), LengthPrefixed())
     await peer.send(p.hello(b"chat/1", tags))
     p.read_ready(await peer.packet())
     return peer
@@ -115,7 +115,7 @@ async def test_with_tokens_or_on_demand_it_is_exposed(tmp_path: Path) -> None:
     for config in (exposed, replace(exposed, token_file="", insecure_public=True)):
         async with Node(config) as node:
             port = node.listeners["p2p"].rpartition(":")[2]
-            async with Peer(await connect_tcp(f"127.0.0.1:{port}"), Prefixed()) as peer:
+            async with Peer(await connect_tcp(f"127.0.0.1:{port}"), LengthPrefixed()) as peer:
                 await peer.send(p.hello(b"chat/1", {p.TOKEN: b"s3cret"}))
                 p.read_ready(await peer.packet())
 
@@ -125,7 +125,7 @@ async def test_pa_36_leaving_takes_the_drain_timeout_at_most() -> None:
     start = anyio.current_time()
     async with node:
         peer = await _greeted(node)
-        waiting = Peer(await connect_tcp(node.listeners["p2p"]), Prefixed())
+        waiting = Peer(await connect_tcp(node.listeners["p2p"]), LengthPrefixed())
     assert 0.2 < anyio.current_time() - start < 2
     await peer.ends_with(p.GOODBYE)
     await waiting.rest()

@@ -17,7 +17,7 @@ CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOU
 class Plan:
     """Rates are per step; `ends` weighs crash, kill and close against each other.
 
-    `people` are identities that clients may have; what expires in `buries` is buried.
+    `people` are identities that clients may have; what expires in `keeps_expired` becomes a dead letter.
     """
 
     steps: int
@@ -36,7 +36,7 @@ class Plan:
     garbage: float
     passivate_after_s: float
     people: tuple[bytes, ...] = ()
-    buries: frozenset[bytes] = frozenset()
+    keeps_expired: frozenset[bytes] = frozenset()
 
 
 def draw(rng: Random, steps: int) -> Plan:
@@ -67,7 +67,7 @@ def draw(rng: Random, steps: int) -> Plan:
         garbage=rng.choice((0.0, 0.0, 0.3)),
         passivate_after_s=rng.choice((0.5, 60.0)),
         people=PEOPLE[: rng.choice((0, 1, 2, 3))],
-        buries=frozenset(name for name in names if rng.random() < 0.25),
+        keeps_expired=frozenset(name for name in names if rng.random() < 0.25),
     )
 
 

@@ -50,10 +50,10 @@ def due_of(snapshot: Snapshot, message_id: int) -> float:
 
 
 class QueueFacts:
-    """Everything that was ever written to one queue. `buries`: what expires leaves as a letter."""
+    """Everything ever written to one queue. `keeps_expired`: as dead letters, when they expire."""
 
-    def __init__(self, *, buries: bool = False) -> None:
-        self.buries = buries
+    def __init__(self, *, keeps_expired: bool = False) -> None:
+        self.keeps_expired = keeps_expired
         self.members = SubscriberFacts()
         self.has_acked: Callable[[bytes, int], bool] = lambda identity, message_id: True
         self.facts: dict[int, Fact] = {}
@@ -152,7 +152,7 @@ class QueueFacts:
     def _check_row(self, fact: Fact, row: StoredMessage | None, view: View) -> Iterator[str]:
         known = fact.row
         if row is None:
-            is_due = view.must(fact.write) and (self.buries or known.expires_at > view.now)
+            is_due = view.must(fact.write) and (self.keeps_expired or known.expires_at > view.now)
             if is_due and fact.gone is None and not any(map(view.may, fact.ghosts)):
                 yield f"message {known.id} (key {known.key}) is lost"
             return

@@ -85,15 +85,15 @@ class World:
         return self.plan.durability[name.removesuffix(DEAD)]
 
     def _facts_of(self, name: bytes) -> QueueFacts:
-        facts = QueueFacts(buries=name in self.plan.buries)
+        facts = QueueFacts(keeps_expired=name in self.plan.keeps_expired)
         mind = self.minds[name]
         facts.has_acked = lambda identity, message_id: (identity, message_id) in mind.said
         return facts
 
     def _may_leave(self, name: bytes, fact: Fact) -> bool:
         """Its time is over, its consumers are done with it, or its dead letter is kept."""
-        is_over = fact.row.expires_at <= self.clock.now and name not in self.plan.buries
-        if is_over or name.endswith(DEAD) or self._is_buried(name, fact):
+        is_over = fact.row.expires_at <= self.clock.now and name not in self.plan.keeps_expired
+        if is_over or name.endswith(DEAD) or self._is_dead_letter(name, fact):
             return True
         facts, mind = self.ledger.queue(name), self.minds[name]
         if mind.mode is Mode.FANOUT and facts.members.waits_for(
@@ -102,7 +102,7 @@ class World:
             return False
         return fact.row.id in mind.acked
 
-    def _is_buried(self, name: bytes, fact: Fact) -> bool:
+    def _is_dead_letter(self, name: bytes, fact: Fact) -> bool:
         dead = self.ledger.queue(name + DEAD).facts.values()
         level = self.ledger.promised(name).level
         return any(
@@ -156,9 +156,9 @@ class World:
 
     def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Channel:
         delivery = DeliverySettings(ack_timeout_s=5.0, attempts_max=3)
-        buries = name in self.plan.buries
+        keeps_expired = name in self.plan.keeps_expired
         mode = self.minds[name].mode
-        settings = ChannelSettings(mode=mode, delivery=delivery, dead_letter_expired=buries)
+        settings = ChannelSettings(mode=mode, delivery=delivery, dead_letter_expired=keeps_expired)
         return Channel(name, snapshot, guests, settings, self._shared)
 
     def _look_at_everything(self) -> None:

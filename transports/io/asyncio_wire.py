@@ -240,7 +240,7 @@ class AsyncioWires:
         self._is_complete = True
         self._check_complete()
 
-    async def hold(self, stop: Callable[[], None] = lambda: None) -> None:
+    async def wait_closed(self, stop: Callable[[], None] = lambda: None) -> None:
         """Return when the last wire is gone; cancelled, `stop` new ones and abort the open ones."""
         try:
             await self._over.wait()

@@ -55,7 +55,7 @@ async def listen(
         server = await asyncio.get_running_loop().create_server(
             lambda: AsyncioWire(factory(), wires, high_water_bytes), sock=bound, backlog=BACKLOG
         )
-        tasks.start_soon(wires.hold, server.close)
+        tasks.start_soon(wires.wait_closed, server.close)
         return _AsyncioListener(address, server, wires, acceptor)
     listener = _AnyioListener(address, await SocketListener.from_socket(bound), acceptor)
     serve = partial(_serve, high_water_bytes=high_water_bytes, guard=guard)
@@ -93,7 +93,7 @@ async def _dial(
             lambda: AsyncioWire(session, wires, high_water_bytes), host, port
         )
         wires.complete()
-        tasks.start_soon(wires.hold)
+        tasks.start_soon(wires.wait_closed)
         return
     stream = await anyio.connect_tcp(host, port)
     await tasks.start(partial(_drive_socket, stream, session, high_water_bytes, guard))

@@ -31,14 +31,17 @@ _ERRORS = {
     Code.BUFFER_FULL: (r.INSUFFICIENT_SPACE, "the partition or the node is full"),
     Code.GROUPS_FULL: (r.INSUFFICIENT_SPACE, "there are too many consumer groups"),
     Code.STORAGE_FAILED: (r.STORAGE_ERROR, "storage failed"),
-    Code.QUARANTINED: (r.STORAGE_ERROR, "the partition failed too often and is set aside"),
+    Code.QUARANTINED: (r.STORAGE_ERROR, "the partition failed too often and is quarantined"),
     Code.SLOW_DOWN: (r.STORAGE_ERROR, "too many requests"),
     Code.DATA_TOO_LARGE: (r.RECORD_TOO_LARGE, "record too large"),
     Code.MALFORMED: (r.INVALID_REQUEST, "the request is not acceptable"),
     Code.CLOSED: (r.INVALID_REQUEST, "the partition is closed"),
     Code.FENCED: (r.INVALID_REQUEST, "the partition has a fencing token"),
     Code.NON_MONOTONIC_ID: (r.INSUFFICIENT_SPACE, "the ids of the partition are used up"),
-    Code.OUTCOME_UNKNOWN: (r.INTERNAL_SERVER_ERROR, "it may or may not have been done"),
+    Code.OUTCOME_UNKNOWN: (
+        r.INTERNAL_SERVER_ERROR,
+        "the request may or may not have been carried out",
+    ),
 }
 
 

@@ -194,7 +194,7 @@ REASONS = {
     Code.STORAGE_FAILED: "storage failed",
     Code.SLOW_DOWN: "too many requests",
     Code.NOT_ALLOWED: "access refused",
-    Code.QUARANTINED: "the stream failed too often and is set aside",
+    Code.QUARANTINED: "the stream failed too often and is quarantined",
     Code.PART_OF_TOPIC: "the stream is a partition of a topic",
     Code.CLOSED: "the stream is closed",
 }

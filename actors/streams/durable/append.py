@@ -117,7 +117,7 @@ class DurableAppends:
             return self._appended(request, is_new=False)
         checked = self._check_producer(request)
         if isinstance(checked, DurableRefused):
-            return checked if checked.why is RefusalReason.STALE_EPOCH else closed
+            return checked if checked.reason is RefusalReason.STALE_EPOCH else closed
         return closed if checked is None or request.closes else checked
 
     def _appended(self, request: DurableAppend, *, is_new: bool = True) -> DurableAppended:

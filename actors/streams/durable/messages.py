@@ -176,7 +176,7 @@ class RefusalReason(Enum):
     """Why a request was declined."""
 
     MISSING = auto()
-    BURIED = auto()
+    DELETED = auto()
     CLOSED = auto()
     OTHER_TYPE = auto()
     OUT_OF_ORDER = auto()
@@ -185,14 +185,14 @@ class RefusalReason(Enum):
     GAP = auto()
     CONFLICT = auto()
     SOURCE_MISSING = auto()
-    SOURCE_BURIED = auto()
+    SOURCE_DELETED = auto()
     BEYOND = auto()
 
 
 class DurableRefused(StreamReply, frozen=True, gc=False):
     """Nothing was done. `epoch` is the producer's current one, `expected` its next sequence."""
 
-    why: RefusalReason
+    reason: RefusalReason
     tail: int = 0
     epoch: int = 0
     expected: int = 0

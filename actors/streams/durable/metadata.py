@@ -18,7 +18,7 @@ TOUCHED = b"touched"
 FORK = b"fork"
 CLOSED = b"closed"
 ORDER = b"order"
-BURIED = b"buried"
+TOMBSTONE = b"buried"
 _PRODUCER = b"producer\0"
 _REF = b"ref\0"
 
@@ -54,7 +54,7 @@ class DurableMetadata:
         self.closer = None if closed is None else _closer.decode(closed)
         """The producer whose append closed the stream, if it was one."""
         self.stream_seq = values.get(ORDER)
-        self.is_tombstone = BURIED in values
+        self.is_tombstone = TOMBSTONE in values
         self.producers = {
             name[len(_PRODUCER) :]: _progress.decode(value)
             for name, value in values.items()
@@ -117,4 +117,4 @@ class DurableMetadata:
     def set_tombstone(self) -> MetadataSet:
         """The stream is deleted, but its forks still need its records."""
         self.is_tombstone = True
-        return MetadataSet(BURIED, b"1")
+        return MetadataSet(TOMBSTONE, b"1")

@@ -114,7 +114,7 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "received": f"{wire['packets_in']} packets, {_size(wire['bytes_in'])}",
         "refused": f"{wire['refused']} ({wire['malformed']} malformed, {wire['aborted']} aborted)",
         **_reasons(wire),
-        "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels set aside)",
+        "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels quarantined)",
         "kept": kept,
         **_store_rows(answer["store"]),
         "streams": f"{answer['streams']}, {_size(usage['log_bytes'])}",

@@ -1,4 +1,4 @@
-"""Messages whose time ran out, where they are buried instead of forgotten (PS-14, P2P-14)."""
+"""Messages whose time ran out, on channels that keep these as dead letters (PS-14, P2P-14)."""
 
 from __future__ import annotations
 

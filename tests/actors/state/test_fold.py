@@ -134,8 +134,8 @@ def test_each_record_is_reported() -> None:
     second = fold.take(1, put("a", 2))
     assert isinstance(second, Changed) and (second.before, second.value) == (1, 2)
     third = fold.take(2, put("a", -1))
-    assert isinstance(third, Rejected) and third.why.reason is InvalidReason.BAD_VALUE
-    assert third.why.text == "$: -1 is less than the minimum of 0" and third.data == put("a", -1)
+    assert isinstance(third, Rejected) and third.error.reason is InvalidReason.BAD_VALUE
+    assert third.error.text == "$: -1 is less than the minimum of 0" and third.data == put("a", -1)
     assert fold.take(3, put("x", 1, kind="other")) is None
     assert fold.take(3, put("a", 9)) is None
     assert fold.take(4, RESET) == ControlApplied(4, Control.RESET)

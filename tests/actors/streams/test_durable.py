@@ -61,9 +61,9 @@ def accepted(reply: Reply) -> d.DurableAppended:
     return reply
 
 
-def why(reply: Reply) -> d.RefusalReason:
+def reason(reply: Reply) -> d.RefusalReason:
     assert isinstance(reply, d.DurableRefused), reply
-    return reply.why
+    return reply.reason
 
 
 def by(seq: int, epoch: int = 0, name: bytes = b"p") -> d.Producer:
@@ -75,17 +75,17 @@ def test_a_stream_is_made_once_and_compared_from_then_on(streams: StreamHarness)
     assert isinstance(made, d.DurableCreated) and made.is_new and made.tail == 2
     again = establish(streams, b"a", content_type=b"TEXT/plain; charset=utf-8")
     assert isinstance(again, d.DurableCreated) and not again.is_new and again.tail == 2
-    assert why(establish(streams, content_type=b"application/json")) is d.RefusalReason.CONFLICT
-    assert why(establish(streams, closes=True)) is d.RefusalReason.CONFLICT
-    assert why(establish(streams, lifetime=d.Lifetime(5))) is d.RefusalReason.CONFLICT
+    assert reason(establish(streams, content_type=b"application/json")) is d.RefusalReason.CONFLICT
+    assert reason(establish(streams, closes=True)) is d.RefusalReason.CONFLICT
+    assert reason(establish(streams, lifetime=d.Lifetime(5))) is d.RefusalReason.CONFLICT
     assert streams.bodies() == [b"a", b"b"]
 
 
 def test_a_stream_of_another_view_is_of_octets(streams: StreamHarness) -> None:
     streams.create()
     assert isinstance(establish(streams, content_type=d.OCTET_STREAM), d.DurableCreated)
-    assert why(establish(streams)) is d.RefusalReason.CONFLICT
-    assert why(submit(streams, b"x")) is d.RefusalReason.OTHER_TYPE
+    assert reason(establish(streams)) is d.RefusalReason.CONFLICT
+    assert reason(submit(streams, b"x")) is d.RefusalReason.OTHER_TYPE
     assert accepted(submit(streams, b"x", content_type=d.OCTET_STREAM)).tail == 1
 
 
@@ -99,23 +99,26 @@ def test_no_room_makes_no_stream(tmp_path: Path) -> None:
 
 
 def test_nothing_can_be_appended_to_what_is_not_there(streams: StreamHarness) -> None:
-    assert why(submit(streams, b"x")) is d.RefusalReason.MISSING
+    assert reason(submit(streams, b"x")) is d.RefusalReason.MISSING
 
 
 def test_a_producer_is_heard_once(streams: StreamHarness) -> None:
     establish(streams)
-    assert why(submit(streams, b"x", producer=by(1))) is d.RefusalReason.GAP
+    assert reason(submit(streams, b"x", producer=by(1))) is d.RefusalReason.GAP
     first = accepted(submit(streams, b"a", producer=by(0)))
     assert (first.is_new, first.epoch, first.seq) == (True, 0, 0)
     accepted(submit(streams, b"b", producer=by(1)))
     again = accepted(submit(streams, b"a", producer=by(0)))
     assert (again.is_new, again.seq, again.tail) == (False, 1, 2)
     gap = submit(streams, b"x", producer=by(5))
-    assert isinstance(gap, d.DurableRefused) and (gap.why, gap.expected) == (d.RefusalReason.GAP, 2)
-    assert why(submit(streams, b"x", producer=by(1, 3))) is d.RefusalReason.EPOCH_BEGINS_AT_ZERO
+    assert isinstance(gap, d.DurableRefused) and (gap.reason, gap.expected) == (
+        d.RefusalReason.GAP,
+        2,
+    )
+    assert reason(submit(streams, b"x", producer=by(1, 3))) is d.RefusalReason.EPOCH_BEGINS_AT_ZERO
     accepted(submit(streams, b"c", producer=by(0, 3)))
     stale = submit(streams, b"x", producer=by(2))
-    assert isinstance(stale, d.DurableRefused) and (stale.why, stale.epoch) == (
+    assert isinstance(stale, d.DurableRefused) and (stale.reason, stale.epoch) == (
         d.RefusalReason.STALE_EPOCH,
         3,
     )
@@ -127,13 +130,13 @@ def test_what_is_kept_of_a_stream_outlives_a_restart(kept: StreamHarness) -> Non
     accepted(submit(kept, b"a", producer=by(0), stream_seq=b"5"))
     kept.restart()
     assert not accepted(submit(kept, b"a", producer=by(0))).is_new
-    assert why(submit(kept, b"b", stream_seq=b"5")) is d.RefusalReason.OUT_OF_ORDER
+    assert reason(submit(kept, b"b", stream_seq=b"5")) is d.RefusalReason.OUT_OF_ORDER
     closing = by(1)
     assert accepted(submit(kept, b"z", producer=closing, closes=True, stream_seq=b"6")).is_closed
     kept.restart()
     again = accepted(submit(kept, b"another", producer=closing, closes=True))
     assert (again.is_new, again.is_closed) == (False, True)
-    assert why(submit(kept, b"x", producer=by(2))) is d.RefusalReason.CLOSED
+    assert reason(submit(kept, b"x", producer=by(2))) is d.RefusalReason.CLOSED
     assert kept.describe().is_closed
     assert kept.bodies() == [b"a", b"z"]
 
@@ -142,10 +145,11 @@ def test_what_a_failed_request_says_is_forgotten(streams: StreamHarness) -> None
     establish(streams)
     accepted(submit(streams, b"a", stream_seq=b"5", producer=by(0)))
     assert (
-        why(submit(streams, b"b", stream_seq=b"4", producer=by(1))) is d.RefusalReason.OUT_OF_ORDER
+        reason(submit(streams, b"b", stream_seq=b"4", producer=by(1)))
+        is d.RefusalReason.OUT_OF_ORDER
     )
     assert (
-        why(submit(streams, b"b", content_type=b"image/png", producer=by(1)))
+        reason(submit(streams, b"b", content_type=b"image/png", producer=by(1)))
         is d.RefusalReason.OTHER_TYPE
     )
     assert accepted(submit(streams, b"b", stream_seq=b"6", producer=by(1))).is_new
@@ -175,14 +179,14 @@ def test_the_quietest_of_too_many_producers_is_forgotten(streams: StreamHarness)
         streams.advance(0.002)
         accepted(submit(streams, b"x", producer=by(0, name=b"p%d" % each)))
     assert not accepted(submit(streams, b"x", producer=by(0, name=b"p1"))).is_new
-    assert why(submit(streams, b"x", producer=by(1, name=b"p0"))) is d.RefusalReason.GAP
+    assert reason(submit(streams, b"x", producer=by(1, name=b"p0"))) is d.RefusalReason.GAP
 
 
 def test_a_closed_stream_takes_nothing_from_any_view(streams: StreamHarness) -> None:
     establish(streams, b"a")
     assert accepted(submit(streams, closes=True)).is_new
     assert not accepted(submit(streams, closes=True)).is_new
-    assert why(submit(streams, b"b", closes=True)) is d.RefusalReason.CLOSED
+    assert reason(submit(streams, b"b", closes=True)) is d.RefusalReason.CLOSED
     assert streams.refused(m.Append(0, [b"b"])).code is Code.CLOSED
     assert streams.refused(m.Append(0, [b"b"], headers=[[]])).code is Code.CLOSED
     records = streams.read(1, ends_closed=True, wait_until=streams.now + 60)

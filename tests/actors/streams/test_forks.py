@@ -81,9 +81,9 @@ def made(reply: Reply) -> d.DurableCreated:
     return reply
 
 
-def why(reply: Reply) -> d.RefusalReason:
+def reason(reply: Reply) -> d.RefusalReason:
     assert isinstance(reply, d.DurableRefused), reply
-    return reply.why
+    return reply.reason
 
 
 def all_of(streams: StreamHarness, name: bytes, start: int | Seek = 0) -> list[bytes]:
@@ -102,7 +102,7 @@ def state_of(streams: StreamHarness, name: bytes) -> str:
     if isinstance(reply, m.StreamDescription):
         return "there"
     assert isinstance(reply, m.StreamFailed) and reply.code is Code.UNKNOWN_STREAM
-    return "buried" if reply.is_tombstone else "gone"
+    return "deleted" if reply.is_tombstone else "gone"
 
 
 def delete(streams: StreamHarness, name: bytes) -> None:
@@ -160,12 +160,12 @@ def test_a_prefix_and_a_body_follow_what_is_inherited(streams: StreamHarness) ->
 
 
 def test_what_cannot_be_forked(streams: StreamHarness) -> None:
-    assert why(fork(streams)) is d.RefusalReason.SOURCE_MISSING
+    assert reason(fork(streams)) is d.RefusalReason.SOURCE_MISSING
     make(streams, SOURCE, b"a")
-    assert why(fork(streams, at=2)) is d.RefusalReason.BEYOND
-    assert why(fork(streams, content_type=b"image/png")) is d.RefusalReason.CONFLICT
+    assert reason(fork(streams, at=2)) is d.RefusalReason.BEYOND
+    assert reason(fork(streams, content_type=b"image/png")) is d.RefusalReason.CONFLICT
     make(streams, FORK)
-    assert why(fork(streams)) is d.RefusalReason.CONFLICT
+    assert reason(fork(streams)) is d.RefusalReason.CONFLICT
     delete(streams, SOURCE)
     assert state_of(streams, SOURCE) == "gone"
 
@@ -176,26 +176,26 @@ def test_a_fork_again_is_the_same_one(streams: StreamHarness) -> None:
     streams.append(b"b", name=SOURCE)
     again = fork(streams)
     assert isinstance(again, d.DurableCreated) and not again.is_new
-    assert why(fork(streams, at=0)) is d.RefusalReason.CONFLICT
+    assert reason(fork(streams, at=0)) is d.RefusalReason.CONFLICT
     delete(streams, FORK)
     delete(streams, SOURCE)
     assert state_of(streams, SOURCE) == "gone"
 
 
-def test_a_source_with_forks_is_buried_and_goes_with_the_last(streams: StreamHarness) -> None:
+def test_a_source_with_forks_is_deleted_with_the_last_one(streams: StreamHarness) -> None:
     make(streams, SOURCE, b"a")
     made(fork(streams))
     made(fork(streams, b"other"))
     delete(streams, SOURCE)
-    assert state_of(streams, SOURCE) == "buried"
+    assert state_of(streams, SOURCE) == "deleted"
     assert SOURCE not in streams.directory.streams
     assert streams.refused(m.Create(0), SOURCE).code is Code.STREAM_EXISTS
     assert streams.refused(m.Append(0, [b"x"]), SOURCE).code is Code.UNKNOWN_STREAM
     assert streams.refused(m.Delete(0), SOURCE).code is Code.UNKNOWN_STREAM
-    assert why(fork(streams, b"third")) is d.RefusalReason.SOURCE_BURIED
+    assert reason(fork(streams, b"third")) is d.RefusalReason.SOURCE_DELETED
     assert all_of(streams, FORK) == [b"a"]
     delete(streams, FORK)
-    assert state_of(streams, SOURCE) == "buried"
+    assert state_of(streams, SOURCE) == "deleted"
     delete(streams, b"other")
     assert state_of(streams, SOURCE) == "gone"
     make(streams, SOURCE, b"new")
@@ -209,7 +209,7 @@ def test_a_chain_goes_from_its_end(streams: StreamHarness) -> None:
     made(fork(streams, GRANDCHILD, FORK))
     delete(streams, SOURCE)
     delete(streams, FORK)
-    assert [state_of(streams, each) for each in (SOURCE, FORK)] == ["buried", "buried"]
+    assert [state_of(streams, each) for each in (SOURCE, FORK)] == ["deleted", "deleted"]
     assert all_of(streams, GRANDCHILD) == [b"a", b"b"]
     delete(streams, GRANDCHILD)
     assert {state_of(streams, each) for each in (SOURCE, FORK, GRANDCHILD)} == {"gone"}
@@ -224,7 +224,7 @@ def test_all_of_it_outlives_a_restart(kept: StreamHarness) -> None:
     kept.restart()
     expected = [b"s%d" % each for each in range(30)] + [b"own"]
     assert all_of(kept, FORK) == expected
-    assert state_of(kept, SOURCE) == "buried"
+    assert state_of(kept, SOURCE) == "deleted"
     kept.append(b"more", name=FORK)
     kept.restart()
     assert all_of(kept, FORK) == [*expected, b"more"]
@@ -259,7 +259,7 @@ def test_a_fork_that_was_noted_and_never_made_holds_nothing_up(kept: StreamHarne
     assert state_of(kept, SOURCE) == "gone"
 
 
-def test_a_buried_source_asks_for_its_forks_after_a_restart(kept: StreamHarness) -> None:
+def test_a_deleted_source_asks_for_its_forks_after_a_restart(kept: StreamHarness) -> None:
     make(kept, SOURCE, b"a")
     made(fork(kept))
     delete(kept, SOURCE)
@@ -269,16 +269,16 @@ def test_a_buried_source_asks_for_its_forks_after_a_restart(kept: StreamHarness)
     kept.one(m.Delete(0), m.Done, FORK)
     kept.scheduler._effects._forward = real
     kept.restart()
-    assert state_of(kept, SOURCE) in ("buried", "gone")
+    assert state_of(kept, SOURCE) in ("deleted", "gone")
     kept.settle()
     assert state_of(kept, SOURCE) == "gone"
 
 
-def test_an_expired_source_is_buried_too(streams: StreamHarness) -> None:
+def test_an_expired_source_with_forks_is_a_tombstone_too(streams: StreamHarness) -> None:
     make(streams, SOURCE, b"a", lifetime=d.Lifetime(10))
     made(fork(streams, lifetime=d.Lifetime(100)))
     streams.advance(11)
-    assert state_of(streams, SOURCE) == "buried"
+    assert state_of(streams, SOURCE) == "deleted"
     assert all_of(streams, FORK) == [b"a"]
     streams.advance(108)
     assert state_of(streams, FORK) == state_of(streams, SOURCE) == "gone"
@@ -319,7 +319,7 @@ def test_old_records_of_a_fork_go_by_themselves(streams: StreamHarness) -> None:
     assert all_of(streams, SOURCE) == [b"old", b"new"]
 
 
-def test_a_topic_does_not_take_a_buried_name(streams: StreamHarness) -> None:
+def test_a_topic_does_not_take_the_name_of_a_tombstone(streams: StreamHarness) -> None:
     make(streams, b"orders", b"a")
     made(fork(streams, FORK, b"orders"))
     delete(streams, b"orders")
@@ -337,7 +337,7 @@ def test_claims_of_strangers_change_nothing(streams: StreamHarness) -> None:
         streams.scheduler.submit(stream_cell(SOURCE), Batch(None, [mail]), streams.now)
         streams.settle()
     delete(streams, SOURCE)
-    assert state_of(streams, SOURCE) == "buried"
+    assert state_of(streams, SOURCE) == "deleted"
 
 
 @given(

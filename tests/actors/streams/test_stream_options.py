@@ -25,8 +25,8 @@ def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamHa
         yield opened
 
 
-def created(streams: StreamHarness, **traits: Any) -> None:
-    streams.create(traits=StreamOptions(**traits))
+def created(streams: StreamHarness, **options: Any) -> None:
+    streams.create(options=StreamOptions(**options))
 
 
 def stamps(streams: StreamHarness) -> list[int]:
@@ -78,13 +78,13 @@ class TestTimestamps:
 
 
 class TestSettings:
-    def test_traits_stay_where_somebody_else_configures(self, streams: StreamHarness) -> None:
+    def test_options_stay_where_somebody_else_configures(self, streams: StreamHarness) -> None:
         created(streams, labels={"s2": b"x"}, empty_s=9)
         streams.one(m.Configure(0, m.Settings(age_s=77)), m.Done)
         settings = streams.describe().settings
-        assert settings == m.Settings(77, traits=StreamOptions(labels={"s2": b"x"}, empty_s=9))
+        assert settings == m.Settings(77, options=StreamOptions(labels={"s2": b"x"}, empty_s=9))
 
-    def test_traits_are_kept(self, tmp_path: Path) -> None:
+    def test_options_are_kept(self, tmp_path: Path) -> None:
         with streams_in(tmp_path / "data") as streams:
             created(streams, timestamping=Timestamping.ARRIVAL, is_capped=True, labels={"k": b"v"})
             before = streams.describe()
@@ -235,7 +235,7 @@ class TestEmptyStreams:
         assert not self.is_there(streams)
 
     def test_age_empties_it_too(self, streams: StreamHarness) -> None:
-        streams.create(age_s=100, traits=StreamOptions(empty_s=EMPTY_S))
+        streams.create(age_s=100, options=StreamOptions(empty_s=EMPTY_S))
         streams.append(b"a")
         streams.advance(100 + EMPTY_S - 5)
         assert self.is_there(streams)
@@ -260,7 +260,7 @@ class TestEmptyStreams:
         streams.append(b"a")
         streams.one(m.Trim(0, 1), m.Done)
         streams.advance(10 * EMPTY_S)
-        streams.one(m.Configure(0, m.Settings(traits=StreamOptions(empty_s=EMPTY_S))), m.Done)
+        streams.one(m.Configure(0, m.Settings(options=StreamOptions(empty_s=EMPTY_S))), m.Done)
         streams.advance(EMPTY_S - 1)
         assert self.is_there(streams)
         streams.advance(2)

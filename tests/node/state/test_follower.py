@@ -146,7 +146,7 @@ async def test_what_does_not_fit_is_dropped_kept_aside_or_stops() -> None:
         async with follow_state(stream, PEOPLE, aside) as view:
             await view.caught_up()
             assert [each.data for each in view.quarantined] == [bad, b"hello"]
-            assert view.quarantined[0].why.reason is InvalidReason.BAD_VALUE
+            assert view.quarantined[0].error.reason is InvalidReason.BAD_VALUE
         with pytest.raises(InvalidEvent, match="sequence 1"):
             async with follow_state(stream, PEOPLE, FollowSettings(OnInvalid.STOP)) as view:
                 with pytest.raises(InvalidEvent):

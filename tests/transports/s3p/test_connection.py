@@ -255,7 +255,7 @@ def test_s3p_45_soft_errors_leave_the_connection_open(
 FATAL = [
     (Code.BUFFER_FULL, b"-ERR_LIMITS the stream or the node is full\r\n"),
     (Code.STORAGE_FAILED, b"-ERR_LIMITS storage failed\r\n"),
-    (Code.QUARANTINED, b"-ERR_LIMITS the stream failed too often and is set aside\r\n"),
+    (Code.QUARANTINED, b"-ERR_LIMITS the stream failed too often and is quarantined\r\n"),
     (Code.PART_OF_TOPIC, b"-ERR_LIMITS the stream is a partition of a topic\r\n"),
     (Code.FENCED, b"-ERR_LIMITS refused\r\n"),
     (Code.OUTCOME_UNKNOWN, b""),

@@ -86,7 +86,7 @@ async def _fork(
     fork = d.ForkSource(source.name, fork_headers.at, fork_headers.sub)
     spec = d.CreateSpec(spec.content_type, spec.lifetime, spec.closes, [], fork)
     reply = await cells.request(target.cell, lambda number: d.DurableCreate(number, spec))
-    if not isinstance(reply, d.DurableRefused) or reply.why is not d.RefusalReason.MISSING:
+    if not isinstance(reply, d.DurableRefused) or reply.reason is not d.RefusalReason.MISSING:
         return reply
     found = await cells.request(source.cell, m.Describe)
     if not isinstance(found, m.StreamDescription):
@@ -123,7 +123,7 @@ def _source(path: bytes) -> Target:
 def _no_source(found: CellReply) -> CellReply:
     """The reason that a source cannot be forked: a deleted one is a conflict, not gone."""
     if isinstance(found, m.StreamFailed) and found.is_tombstone:
-        return d.DurableRefused(0, d.RefusalReason.SOURCE_BURIED)
+        return d.DurableRefused(0, d.RefusalReason.SOURCE_DELETED)
     return found
 
 

@@ -53,10 +53,10 @@ def offset_gone() -> DurableError:
 def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
     """The error for a refusal by a stream. `received`: the sequence that the producer gave."""
     tail = (w.NEXT_OFFSET, offset_of(reply.tail))
-    match reply.why:
+    match reply.reason:
         case RefusalReason.MISSING | RefusalReason.SOURCE_MISSING:
             return stream_not_found()
-        case RefusalReason.BURIED:
+        case RefusalReason.DELETED:
             return stream_deleted()
         case RefusalReason.CLOSED:
             headers = ((w.CLOSED, w.TRUE), tail)
@@ -83,7 +83,7 @@ def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
             return DurableError(
                 409, "stream_exists", "the stream exists with another configuration"
             )
-        case RefusalReason.SOURCE_BURIED:
+        case RefusalReason.SOURCE_DELETED:
             return DurableError(409, "stream_deleted", "the source is deleted")
         case RefusalReason.BEYOND:
             return bad_request("the source has no such offset")

@@ -73,7 +73,7 @@ def basin_config(notes: BasinMetadata) -> BasinConfig:
 
 def stream_metadata(settings: Settings) -> StreamMetadata:
     """The metadata of a stream; a stream that another API created has the defaults."""
-    found = settings.traits and settings.traits.labels.get(LABEL)
+    found = settings.options and settings.options.labels.get(LABEL)
     return _decode_stream(found) if found else StreamMetadata()
 
 
@@ -91,28 +91,28 @@ def stream_key(token: str | None, config: StreamConfig) -> bytes:
 
 def settings_of(config: ResolvedConfig, notes: StreamMetadata, before: Settings) -> Settings:
     """The settings of a stream with this configuration; settings of other APIs stay."""
-    labels = {} if before.traits is None else dict(before.traits.labels)
+    labels = {} if before.options is None else dict(before.options.labels)
     labels[LABEL] = _encode(msgspec.structs.replace(notes, storage_class=config.storage_class))
-    traits = StreamOptions(
+    options = StreamOptions(
         _MODES[config.timestamping_mode],
         not config.uncapped,
         config.delete_on_empty_s,
         labels,
     )
     age_s = config.retention.age_s or 0
-    return Settings(age_s, before.bytes_max, before.content_type, traits)
+    return Settings(age_s, before.bytes_max, before.content_type, options)
 
 
 def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
     """The configuration in force for a stream. One that no S2 client made takes any timestamp."""
     age_s = node_age_s if settings.age_s is None else settings.age_s
-    traits = settings.traits or StreamOptions()
+    options = settings.options or StreamOptions()
     return ResolvedConfig(
         stream_metadata(settings).storage_class,
         Retention(age_s or None),
-        _TIMESTAMPINGS[traits.timestamping],
-        not traits.is_capped,
-        traits.empty_s,
+        _TIMESTAMPINGS[options.timestamping],
+        not options.is_capped,
+        options.empty_s,
     )
 
 

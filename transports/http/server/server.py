@@ -69,7 +69,7 @@ class HttpServer:
         return HttpConnection(self)
 
     async def run(self, *, task_status: TaskStatus[TaskGroup]) -> None:
-        """Run a task group for connections, and report it, until `hold` ends or `stop` comes."""
+        """Run a task group for connections, and report it, until `stop`."""
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -82,7 +82,9 @@ class HttpServer:
             task.cancel()
         self._scope.cancel()
 
-    async def hold(self, cut: Callable[[], None], *, task_status: TaskStatus[None]) -> None:
+    async def stop_when_cancelled(
+        self, cut: Callable[[], None], *, task_status: TaskStatus[None]
+    ) -> None:
         """Until cancelled; then `cut` all requests, and give them a moment to say so."""
         try:
             task_status.started()

@@ -24,7 +24,7 @@ PART_S = 86_400
 DECIDED_S = 30 * 86_400
 """The retention of a part of a batch that is decided, also while the node is off."""
 EMPTY_S = 60
-_KEPT = m.Settings(age_s=PART_S, bytes_max=0, traits=m.StreamOptions(empty_s=EMPTY_S))
+_KEPT = m.Settings(age_s=PART_S, bytes_max=0, options=m.StreamOptions(empty_s=EMPTY_S))
 
 
 async def stage(

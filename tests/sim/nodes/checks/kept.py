@@ -121,7 +121,7 @@ def _check_lists(story: Story) -> Iterator[str]:
             case e.Push(id=id, attempt=attempt) | e.Missed(id=id, attempt=attempt) if (
                 attempt >= story.attempts_max
             ):
-                alive[id] = inf  # it may be buried any moment
+                alive[id] = inf  # it may become a dead letter any moment
             case e.Trouble() | e.Halt():
                 alive = dict.fromkeys(alive, inf)
             case e.Listed(conn=conn, ids=ids) if conn in asked:

@@ -68,7 +68,7 @@ def pairs(headers: dict[str, Any]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def told(got: Got, name: str) -> str | None:
+def header_of(got: Got, name: str) -> str | None:
     value = got.headers.get(name.encode())
     return None if value is None else value.decode()
 

@@ -10,7 +10,7 @@ import pytest
 from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.transports.http.durable.api_client import JSON, TEXT, ApiClient, api_client, told
+from tests.transports.http.durable.api_client import JSON, TEXT, ApiClient, api_client, header_of
 
 ZERO = "0" * 16 + "_" + "0" * 16
 
@@ -23,7 +23,7 @@ async def test_records_of_other_views_are_messages() -> None:
         got = await ds.ask("GET", "orders")
         assert got.body == b'[{"n": 1}, [2] ,3,[4]]'
         assert got.json() == [{"n": 1}, [2], 3, [4]]
-        assert told(got, "stream-next-offset") == f"{4:016d}_{0:016d}"
+        assert header_of(got, "stream-next-offset") == f"{4:016d}_{0:016d}"
 
 
 async def test_what_is_no_message_is_left_out() -> None:
@@ -36,7 +36,7 @@ async def test_what_is_no_message_is_left_out() -> None:
         for _ in range(3):  # later readers get what was written for the first ones
             got = await ds.ask("GET", "orders")
             assert got.body == b'[1,"\\ud800",4]'
-            assert told(got, "stream-up-to-date") == "true"
+            assert header_of(got, "stream-up-to-date") == "true"
 
 
 async def test_messages_are_records_of_other_views() -> None:
@@ -57,8 +57,8 @@ async def test_nobody_is_told_a_length_that_a_read_would_not_have() -> None:
     async with api_client() as ds:
         await ds.ask("PUT", "orders", b"hello", content_type=TEXT)
         head = await ds.ask("HEAD", "orders")
-        assert (head.status, head.body, told(head, "content-length")) == (200, b"", None)
-        assert told(head, "x-content-type-options") == "nosniff"
+        assert (head.status, head.body, header_of(head, "content-length")) == (200, b"", None)
+        assert header_of(head, "x-content-type-options") == "nosniff"
 
 
 @pytest.mark.parametrize("kind", [b"text/plain\r\nx-other: 1", b"text", b"text/plain;\n", b""])
@@ -66,10 +66,10 @@ async def test_a_content_type_that_is_none_is_not_shown(kind: bytes) -> None:
     async with api_client() as ds:
         ds.otherwise(b"odd", m.Create(0, m.Settings(content_type=kind)), m.Append(0, [b"x"]))
         got = await ds.ask("GET", "odd")
-        assert (got.status, told(got, "content-type")) == (200, "application/octet-stream")
-        assert told(await ds.ask("HEAD", "odd"), "content-type") == "application/octet-stream"
+        assert (got.status, header_of(got, "content-type")) == (200, "application/octet-stream")
+        assert header_of(await ds.ask("HEAD", "odd"), "content-type") == "application/octet-stream"
         assert (await ds.ask("PUT", "other", content_type="text")).status == 201
-        assert told(await ds.ask("HEAD", "other"), "content-type") == "application/octet-stream"
+        assert header_of(await ds.ask("HEAD", "other"), "content-type") == "application/octet-stream"
 
 
 async def test_a_stream_made_elsewhere_is_of_octets() -> None:
@@ -78,7 +78,7 @@ async def test_a_stream_made_elsewhere_is_of_octets() -> None:
         ds.otherwise(b"a/b", m.Append(0, [b"x", b"", b"y"]))
         for name in ("a/b", "a%2Fb", "%61/b"):
             got = await ds.ask("GET", name)
-            assert (got.body, told(got, "content-type")) == (b"xy", "application/octet-stream")
+            assert (got.body, header_of(got, "content-type")) == (b"xy", "application/octet-stream")
         assert (await ds.ask("POST", "a/b", b"z", content_type=TEXT)).status == 409
 
 
@@ -113,7 +113,7 @@ async def test_pages_are_bounded_and_follow_one_another() -> None:
         while last is None:
             got = await ds.ask("GET", f"orders?offset={offset}")
             sizes.append(len(got.body))
-            offset, last = told(got, "stream-next-offset") or "", told(got, "stream-up-to-date")
+            offset, last = header_of(got, "stream-next-offset") or "", header_of(got, "stream-up-to-date")
         assert sizes == [4 * 2**20, 4 * 2**20, 2**20]
 
 
@@ -137,7 +137,7 @@ async def test_what_is_refused(method: str, name: str, status: int) -> None:
         got = await ds.ask(method, name)
         assert got.status == status
         assert got.json()["message"]
-        assert told(got, "x-content-type-options") == "nosniff"
+        assert header_of(got, "x-content-type-options") == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ async def test_a_time_is_compared_and_not_its_spelling() -> None:
         other = await ds.ask("PUT", "orders", stream_expires_at="2099-01-01T00:00:01Z")
         assert [first.status, again.status, other.status] == [201, 200, 409]
         head = await ds.ask("HEAD", "orders")
-        assert told(head, "stream-expires-at") == "2099-01-01T00:00:00Z"
+        assert header_of(head, "stream-expires-at") == "2099-01-01T00:00:00Z"
 
 
 async def test_a_page_of_elsewhere_may_do_nothing() -> None:
@@ -213,10 +213,10 @@ async def test_a_page_of_elsewhere_may_do_nothing() -> None:
             got = await ds.ask("POST", "orders", b"x", content_type=TEXT, origin=origin)
             assert got.status == 403
             asked = await ds.ask("OPTIONS", "orders", origin=origin)
-            assert told(asked, "access-control-allow-origin") is None
+            assert header_of(asked, "access-control-allow-origin") is None
         for origin in ("https://app.example", "http://127.0.0.1:7404"):
             got = await ds.ask("POST", "orders", b"y", content_type=TEXT, origin=origin)
-            assert (got.status, told(got, "access-control-allow-origin")) == (204, origin)
+            assert (got.status, header_of(got, "access-control-allow-origin")) == (204, origin)
             assert b"stream-next-offset" in got.headers[b"access-control-expose-headers"]
         asked = await ds.ask("OPTIONS", "orders", origin="https://app.example")
         assert b"producer-id" in asked.headers[b"access-control-allow-headers"]
@@ -249,7 +249,7 @@ async def test_who_is_unknown_is_told_so() -> None:
         ds.served.services.authorize_stream = lambda principal, name: None  # type: ignore[method-assign]
         ds.served.services.may_use_streams = lambda principal: False  # type: ignore[method-assign]
         got = await ds.ask("GET", "orders")
-        assert (got.status, told(got, "www-authenticate")) == (401, "Bearer")
+        assert (got.status, header_of(got, "www-authenticate")) == (401, "Bearer")
 
 
 async def test_a_fork_takes_the_right_to_read_its_source() -> None:
@@ -333,14 +333,14 @@ async def test_a_tag_changes_with_the_stream() -> None:
         tags = []
         for _ in range(2):
             await ds.ask("PUT", "orders", b"x", content_type=TEXT)
-            tags.append(told(await ds.ask("GET", "orders"), "etag"))
+            tags.append(header_of(await ds.ask("GET", "orders"), "etag"))
             await ds.ask("POST", "orders", stream_closed="true")
-            tags.append(told(await ds.ask("GET", "orders"), "etag"))
+            tags.append(header_of(await ds.ask("GET", "orders"), "etag"))
             await ds.ask("DELETE", "orders")
             await anyio.sleep(0.005)
         assert len(set(tags)) == 4
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
-        tag = told(await ds.ask("GET", "orders"), "etag") or ""
+        tag = header_of(await ds.ask("GET", "orders"), "etag") or ""
         got = await ds.ask("GET", "orders", if_none_match=f'"other", W/{tag}')
         assert (got.status, got.body) == (304, b"")
 

@@ -7,7 +7,7 @@ import pytest
 
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable.interface import DurableSettings
-from tests.transports.http.durable.api_client import JSON, TEXT, ApiClient, api_client, told
+from tests.transports.http.durable.api_client import JSON, TEXT, ApiClient, api_client, header_of
 
 
 def _offset(sequence: int) -> str:
@@ -27,11 +27,11 @@ async def test_a_read_that_begins_at_them_comes_to_the_tail(kind: str, nothing: 
         _add_unshown(ds, b"orders")
         got = await ds.ask("GET", f"orders?offset={_offset(1)}")
         assert (got.status, got.body) == (200, nothing)
-        assert told(got, "stream-next-offset") == _offset(3)
-        assert told(got, "stream-up-to-date") == "true"
+        assert header_of(got, "stream-next-offset") == _offset(3)
+        assert header_of(got, "stream-up-to-date") == "true"
         got = await ds.ask("GET", f"orders?offset={_offset(1)}&live=long-poll")
-        assert (got.status, told(got, "stream-next-offset")) == (204, _offset(3))
-        assert told(got, "stream-up-to-date") == "true"
+        assert (got.status, header_of(got, "stream-next-offset")) == (204, _offset(3))
+        assert header_of(got, "stream-up-to-date") == "true"
 
 
 async def test_a_read_that_begins_at_them_hears_that_the_stream_is_closed() -> None:
@@ -41,9 +41,9 @@ async def test_a_read_that_begins_at_them_hears_that_the_stream_is_closed() -> N
         await ds.ask("POST", "orders", stream_closed="true")
         with anyio.fail_after(5):
             got = await ds.ask("GET", f"orders?offset={_offset(1)}")
-            assert (got.status, told(got, "stream-closed")) == (200, "true")
+            assert (got.status, header_of(got, "stream-closed")) == (200, "true")
             got = await ds.ask("GET", f"orders?offset={_offset(1)}&live=long-poll")
-            assert (got.status, told(got, "stream-closed")) == (204, "true")
+            assert (got.status, header_of(got, "stream-closed")) == (204, "true")
             async with ds.open("GET", f"orders?offset={_offset(1)}&live=sse") as events:
                 await events.head()
                 assert b"streamClosed" in (await events.piece() or b"")

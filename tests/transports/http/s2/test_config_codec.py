@@ -213,8 +213,8 @@ def test_what_the_cell_of_a_stream_is_told() -> None:
         delete_on_empty_s=5,
     )
     expected = Settings(
-        age_s=60, traits=StreamOptions(Timestamping.ARRIVAL, False, 5, {"s2": b"x"})
+        age_s=60, options=StreamOptions(Timestamping.ARRIVAL, False, 5, {"s2": b"x"})
     )
     assert settings_of(config, {"s2": b"x"}) == expected
     for_ever = settings_of(ResolvedConfig(retention=Retention(None)), {})
-    assert for_ever == Settings(age_s=0, traits=StreamOptions(Timestamping.PREFERRED, True, 0, {}))
+    assert for_ever == Settings(age_s=0, options=StreamOptions(Timestamping.PREFERRED, True, 0, {}))

@@ -341,13 +341,13 @@ def _shape(config: StreamConfig | ResolvedConfig) -> dict[str, object]:
 
 def settings_of(config: ResolvedConfig, labels: dict[str, bytes]) -> Settings:
     """The settings of a stream's cell for a configuration, with labels that the cell keeps."""
-    traits = StreamOptions(
+    options = StreamOptions(
         _TIMESTAMPING[config.timestamping_mode],
         not config.uncapped,
         config.delete_on_empty_s,
         labels,
     )
-    return Settings(age_s=config.retention.age_s or 0, traits=traits)
+    return Settings(age_s=config.retention.age_s or 0, options=options)
 
 
 _TIMESTAMPING = {
