@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from millpond.actors.messages import Durability
 from millpond.node.client.channel import Channel
@@ -21,9 +22,11 @@ from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.testing import sealed_messages as mail
 from millpond.node.testing.disk.real import RealDisk
 from millpond.node.testing.disk.simulated import SimulatedDisk
+from millpond.node.testing.failures import Failures
 from millpond.node.testing.inline_threads import mark_as_node
-from millpond.node.testing.network import P2P_PORT, WorldDialer
+from millpond.node.testing.network import P2P_PORT, Links, WorldDialer
 from millpond.node.testing.task_dump import waiting_places
+from millpond.node.testing.time.world_clock import WorldClock
 from millpond.node.testing.timeouts import TookTooLong
 from millpond.node.testing.world_node import WorldNode
 
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from millpond.node.client.rustlog.client import Rustlog
     from millpond.node.client.s3p.client import S3p
     from millpond.node.client.streams.streams import Streams
-    from millpond.node.testing.world import World
 
 Storage = Literal["simulated", "real", "memory"]
 """The storage of a node: a simulated disk, the real one, or memory alone."""
@@ -46,11 +48,29 @@ class NotRunning(Exception):
     """The node was stopped, or crashed."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorldContext:
+    """The parts of a world that its nodes share; its methods are those of `World`."""
+
+    tasks: TaskGroup
+    clock: WorldClock
+    links: Links
+    failures: Failures
+    rng: Callable[[str], Random]
+    entropy: Callable[[str], Callable[[int], bytes]]
+    idle: Callable[[], Awaitable[None]]
+
+
 class SimNode:
     """A node made by `World.node`. Its name is its host name, and that of its clock and disk."""
 
     def __init__(
-        self, world: World, name: str, folder: Path, storage: Storage, settings: dict[str, Any]
+        self,
+        world: WorldContext,
+        name: str,
+        folder: Path,
+        storage: Storage,
+        settings: dict[str, Any],
     ) -> None:
         self.name = name
         self.url = f"tcp://{name}:{P2P_PORT}"

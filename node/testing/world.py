@@ -24,7 +24,7 @@ from millpond.node.testing.inline_threads import counted_threads
 from millpond.node.testing.log_capture import capture_loop_errors
 from millpond.node.testing.network import Links
 from millpond.node.testing.ordered_set import ordered_cancellation
-from millpond.node.testing.sim_node import SimNode, Storage
+from millpond.node.testing.sim_node import SimNode, Storage, WorldContext
 from millpond.node.testing.time.virtual_time import LoopTime, time_of_loop
 from millpond.node.testing.time.world_clock import WorldClock
 from millpond.node.testing.trace import Trace
@@ -149,7 +149,16 @@ class World:
         if not NAME.fullmatch(name) or name in self.nodes:
             raise ValueError(f"{name!r} is taken, or is no host name")
         assert self._folder is not None
-        node = SimNode(self, name, self._folder / name, storage, settings)
+        context = WorldContext(
+            self.tasks,
+            self.clock,
+            self.links,
+            self.failures,
+            self.rng,
+            self.entropy,
+            self.idle,
+        )
+        node = SimNode(context, name, self._folder / name, storage, settings)
         await node.start()
         self.nodes[name] = node
         return node

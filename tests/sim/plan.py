@@ -17,7 +17,8 @@ CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOU
 class Plan:
     """Rates are per step; `ends` weighs crash, kill and close against each other.
 
-    `people` are identities that clients may have; what expires in `keeps_expired` becomes a dead letter.
+    `people` are identities that clients may have; messages that expire in a channel of
+    `keeps_expired` become dead letters.
     """
 
     steps: int

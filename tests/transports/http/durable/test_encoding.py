@@ -38,11 +38,11 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 SPACES = st.sampled_from(["", " ", "\n\t", "\r\n "])
 
 
-class Written:
+class EncodedColumns:
     def __init__(self, span: RecordColumns) -> None:
         self.span = span
 
-    def encoded(self, form: Any) -> bytes:
+    def encoded(self, record_format: Any) -> bytes:
         return bytes(form.encode(self.span))
 
 
@@ -60,7 +60,7 @@ def test_an_array_is_flattened_once_and_each_message_is_as_it_was(
     body = f"{space}[{space}{f'{space},{space}'.join(words)}{space}]{space}".encode()
     messages = messages_of(body)
     assert messages == [word.encode() for word in words]
-    again = array_of([Written(span_of(messages))])
+    again = array_of([EncodedColumns(span_of(messages))])
     assert json.loads(again) == values
     assert messages_of(again) == messages
 
@@ -99,7 +99,7 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 def test_whatever_is_in_a_stream_is_shown_as_an_array(bodies: list[bytes]) -> None:
     good = [body for body in bodies if is_message(body)]
     written = MESSAGES.encode(span_of(bodies))
-    shown = array_of([Written(span_of(bodies))])
+    shown = array_of([EncodedColumns(span_of(bodies))])
     assert [json.loads(each) for each in good] == json.loads(shown)
     ends = [0, *MESSAGES.ends(span_of(bodies))]
     pieces = [written[begin:end] for begin, end in pairwise(ends)]
@@ -107,8 +107,8 @@ def test_whatever_is_in_a_stream_is_shown_as_an_array(bodies: list[bytes]) -> No
 
 
 def test_bodies_that_are_json_only_together_are_none() -> None:
-    assert array_of([Written(span_of([b'"a', b'b","c"', b"1"]))]) == b"[1]"
-    assert array_of([Written(span_of([b"[1", b"2]"]))]) == b"[]"
+    assert array_of([EncodedColumns(span_of([b'"a', b'b","c"', b"1"]))]) == b"[1]"
+    assert array_of([EncodedColumns(span_of([b"[1", b"2]"]))]) == b"[]"
 
 
 def events_in(text: bytes) -> list[tuple[str, str]]:
