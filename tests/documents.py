@@ -26,6 +26,11 @@ from threading import Thread
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+SPARK = ROOT / "docs" / "tutorial" / "spark.md"
+TUTORIALS = [path for path in sorted(SPARK.parent.glob("*.md")) if path != SPARK]
+GUIDES = [ROOT / "docs" / "guides" / name for name in ("clients.md", "tls.md")]
+"""The guides that are run; others show parts of programs."""
 LIMIT_S = 30.0
 FENCE = re.compile(r"^```(\w+)([ \w]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
@@ -43,6 +48,10 @@ VARIES = (
     (re.compile(r"\b36[45] days"), "DAYS"),
 )
 """What differs from run to run, and what is compared in its place."""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 class Block(NamedTuple):
@@ -262,8 +271,13 @@ def commands_of(text: str) -> Iterator[tuple[str, str]]:
         yield command, shown
 
 
-def run_page(text: str, folder: Path, limit_s: float = LIMIT_S) -> None:
-    """Run all blocks of a page in order; fails where one does not do what is shown."""
+def run_page(
+    text: str, folder: Path, limit_s: float = LIMIT_S, *, interrupts_last: bool = False
+) -> None:
+    """Run all blocks of a page in order; fails where one does not do what is shown.
+
+    `interrupts_last`: the last terminal has to end on Ctrl-C, with its input still open.
+    """
     workspace = Workspace(folder, limit_s)
     blocks = blocks_of(text)
     nodes: dict[str, Terminal] = {}
@@ -290,3 +304,5 @@ def run_page(text: str, folder: Path, limit_s: float = LIMIT_S) -> None:
                     pass
         for terminal in terminals:
             terminal.finish()
+        if interrupts_last:
+            terminals[-1].interrupt()

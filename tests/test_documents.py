@@ -1,4 +1,4 @@
-"""README, tutorials and guides: their commands and programs run, and their links lead somewhere."""
+"""README and guides: their commands and programs run. All pages: links lead somewhere."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ import ast
 import re
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT, Terminal, Workspace, blocks_of, run_page
+from tests.documents import GUIDES, README, ROOT, SPARK, TUTORIALS, blocks_of, name_of, run_page
 
-README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-RUN = [
-    README,
-    *(path for path in DOCS if path.parent.name == "tutorial" and path.stem != "spark"),
-    *(ROOT / "docs" / "guides" / name for name in ("clients.md", "tls.md")),
-]
-SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 SOURCE = re.compile(r"`((?:actors|transports|node|pipeline|tests|scripts)/[\w/.*-]+\.(?:py|toml))`")
@@ -31,40 +23,14 @@ UNWRAPPED = re.compile(r"^(\||!\[|    CREATE INDEX|.* \\$)")
 """Rows of tables, SQL and continued shell lines are not wrapped."""
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
 @pytest.mark.readme
-@pytest.mark.parametrize("path", RUN, ids=name_of)
+@pytest.mark.parametrize("path", [README, *GUIDES], ids=name_of)
 def test_the_page_shows_what_happens(path: Path, tmp_path: Path) -> None:
     run_page(path.read_text("utf-8"), tmp_path)
 
 
-@pytest.mark.spark
-def test_the_spark_tutorial_shows_what_happens(tmp_path: Path) -> None:
-    run_page(SPARK.read_text("utf-8"), tmp_path, limit_s=150)
-
-
-@pytest.mark.readme
-def test_the_chat_ends_on_ctrl_c(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path)
-    opened: list[Terminal] = []
-    with ExitStack() as stack:
-        for block in blocks_of((ROOT / "docs" / "tutorial" / "chat.md").read_text("utf-8")):
-            if block.stays:
-                opened.append(Terminal(workspace, block))
-                stack.callback(opened[-1].close)
-                opened[-1].await_ready()
-            elif block.language == "console":
-                workspace.run_console(block)
-        *_, bob, alice = opened
-        bob.finish()
-        alice.interrupt()
-
-
 def test_each_tutorial_and_the_readme_have_something_to_run() -> None:
-    assert all(blocks_of(path.read_text("utf-8")) for path in (*RUN, SPARK))
+    assert all(blocks_of(path.read_text("utf-8")) for path in (README, *TUTORIALS, SPARK, *GUIDES))
 
 
 def prose(path: Path) -> str:
