@@ -69,7 +69,9 @@ async def test_a_content_type_that_is_none_is_not_shown(kind: bytes) -> None:
         assert (got.status, header_of(got, "content-type")) == (200, "application/octet-stream")
         assert header_of(await ds.ask("HEAD", "odd"), "content-type") == "application/octet-stream"
         assert (await ds.ask("PUT", "other", content_type="text")).status == 201
-        assert header_of(await ds.ask("HEAD", "other"), "content-type") == "application/octet-stream"
+        assert (
+            header_of(await ds.ask("HEAD", "other"), "content-type") == "application/octet-stream"
+        )
 
 
 async def test_a_stream_made_elsewhere_is_of_octets() -> None:
@@ -113,7 +115,10 @@ async def test_pages_are_bounded_and_follow_one_another() -> None:
         while last is None:
             got = await ds.ask("GET", f"orders?offset={offset}")
             sizes.append(len(got.body))
-            offset, last = header_of(got, "stream-next-offset") or "", header_of(got, "stream-up-to-date")
+            offset, last = (
+                header_of(got, "stream-next-offset") or "",
+                header_of(got, "stream-up-to-date"),
+            )
         assert sizes == [4 * 2**20, 4 * 2**20, 2**20]
 
 

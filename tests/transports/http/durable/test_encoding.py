@@ -43,7 +43,7 @@ class EncodedColumns:
         self.span = span
 
     def encoded(self, record_format: Any) -> bytes:
-        return bytes(form.encode(self.span))
+        return bytes(record_format.encode(self.span))
 
 
 def span_of(bodies: list[bytes]) -> RecordColumns:
