@@ -115,7 +115,7 @@ class Config:
     """Data folder. `millpond serve` without it uses `$XDG_DATA_HOME/millpond` or
     `~/.local/share/millpond`. Empty in a program's `Config`: nothing is written to disk."""
     durability: Durability = Durability.DISK
-    """What an acknowledgement promises: `disk` (synced), `os` (written, synced within a second) or
+    """The promise of an acknowledgement: `disk` (synced), `os` (written, synced within a second) or
     `memory`. Without a data folder it is always `memory`."""
     default_channel: str = ""
     """Channel of clients that name none. Empty: such clients are refused (NACK f6, `ff ff ff`)."""

@@ -129,21 +129,21 @@ class LoopRuntime:
 
 
 class OfflineRuntime:
-    """No loop and no threads: what the store would have done later is done in `settle`."""
+    """The runtime of a store without a loop and threads: `settle` runs everything that waits."""
 
     def __init__(self, rng: Random, now: Callable[[], float] = time.time) -> None:
         self.now = now
         self._rng = rng
         self._soon: deque[Callable[[], None]] = deque()
-        self._lanes: list[SteppedWorker[Any, Any]] = []
+        self._workers: list[SteppedWorker[Any, Any]] = []
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
 
     def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
-        lane = SteppedWorker(work)
-        self._lanes.append(lane)
-        return lane
+        worker = SteppedWorker(work)
+        self._workers.append(worker)
+        return worker
 
     def salt(self) -> int:
         return self._rng.getrandbits(32)
@@ -157,7 +157,7 @@ class OfflineRuntime:
         if self._soon:
             self._soon.popleft()()
             return True
-        return any(lane.step() for lane in self._lanes)
+        return any(worker.step() for worker in self._workers)
 
 
 class OfflineStore:
@@ -166,9 +166,9 @@ class OfflineStore:
     def __init__(
         self, folder: Path, rng: Random | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        self._around = OfflineRuntime(rng or Random(), now)
+        self._runtime = OfflineRuntime(rng or Random(), now)
         self._store = DurableStore(
-            folder, OsDisk(), StoreSettings(), self._around, lambda name: Durability.DISK
+            folder, OsDisk(), StoreSettings(), self._runtime, lambda name: Durability.DISK
         )
 
     @property
@@ -200,7 +200,7 @@ class OfflineStore:
 
     def _finished(self, pending: Deferred[Result]) -> Result | None:
         """None: it cannot be finished, because the disk fails."""
-        self._around.settle()
+        self._runtime.settle()
         found: list[Result] = []
         pending.when_done(found.append)
         return found[0] if found else None

@@ -86,10 +86,10 @@ class Node:
     ) -> None:
         # Time, chance, configuration.
         self.config = config = config or Config()
-        surroundings = current_environment()
-        self.clock = clock or Clock(monotonic=loop_time(), wall=surroundings.wall)
-        self._rng = rng or surroundings.rng()
-        entropy = entropy or surroundings.entropy
+        environment = current_environment()
+        self.clock = clock or Clock(monotonic=loop_time(), wall=environment.wall)
+        self._rng = rng or environment.rng()
+        entropy = entropy or environment.entropy
         self._started_at = self.clock.now()
 
         # Access.

@@ -26,7 +26,7 @@ COPIES = {
     "list": "list",
     "EventStats": "copy",
 }
-"""What a property or a plain method may return although the loop goes on changing it."""
+"""Results of properties and plain methods that the loop changes later, and the copy of each."""
 RENAMED = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",

@@ -627,7 +627,7 @@ class Channel:
 
     @property
     def lags(self) -> list[int]:
-        """How many messages each subscriber still has to acknowledge (fanout)."""
+        """The number of messages that each subscriber still has to acknowledge (fanout)."""
         return queries.lags(self.buffer, self.delivery)
 
     def export(self, after: int, below: int) -> Iterator[tuple[StoredMessage, int]]:
@@ -637,5 +637,5 @@ class Channel:
         return ((row, attempts.get(row.id, 0)) for row in rows)
 
     def attributes_of(self, message_id: int) -> tuple[float, bytes]:
-        """When a message is due (0: now), and its unique key (empty: none)."""
+        """The time at which a message is due (0: now), and its unique key (empty: none)."""
         return (0.0, b"") if self.jobs is None else self.jobs.attributes_of(message_id)

@@ -84,7 +84,7 @@ class Delivery(ABC):
         self.attempts = attempts
         """Failed attempts by message; only of messages that have any."""
         self.unstarted: dict[int, int] = {}
-        """How often in a row a message was lost by consumers that had not started it."""
+        """The number of times in a row that a consumer lost a message before it started it."""
         self.consumers: dict[Port, Consumer] = {}
         self.leases_at = inf
         """No lease ends before this."""

@@ -210,10 +210,10 @@ class FanoutDelivery(Delivery):
         self._numbers[consumer.port.number] = consumer
 
     def attachment_of(self, consumer: Consumer) -> Attach:
-        join = super().attachment_of(consumer)
-        if consumer.receives and join.resume_after is None:
-            join = msgspec.structs.replace(join, resume_after=consumer.starts_after)
-        return join
+        attach = super().attachment_of(consumer)
+        if consumer.receives and attach.resume_after is None:
+            attach = msgspec.structs.replace(attach, resume_after=consumer.starts_after)
+        return attach
 
     def detach(self, consumer: Consumer) -> dict[int, int]:
         self._numbers.pop(consumer.port.number, None)

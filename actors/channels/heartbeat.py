@@ -32,18 +32,18 @@ class Heartbeat:
         self._probes = 0
         self._probed_at = 0.0
 
-    def due_at(self, heard_at: float) -> float:
+    def due_at(self, received_at: float) -> float:
         """The time of the next ping, or of the end, if nothing is received until then."""
-        if self._probes == 0 or heard_at >= self._probed_at:
-            return heard_at + self._keep_alive_s
+        if self._probes == 0 or received_at >= self._probed_at:
+            return received_at + self._keep_alive_s
         return self._probed_at + self._keep_alive_s / 2
 
-    def check(self, heard_at: float, now: float) -> HeartbeatResult:
+    def check(self, received_at: float, now: float) -> HeartbeatResult:
         """The result of silence since `received_at`; PROBE: the caller sends a ping."""
-        if now < self.due_at(heard_at):
+        if now < self.due_at(received_at):
             return HeartbeatResult.ALIVE
         # An answer within the clock's grain came at the moment of its ping, and counts.
-        if heard_at >= self._probed_at:
+        if received_at >= self._probed_at:
             self._probes = 0
         self._probed_at = now  # closing takes its time, and is asked for again only after a while
         if self._probes >= PROBES_MAX:

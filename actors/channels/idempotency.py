@@ -34,7 +34,7 @@ class IdempotencyKeys:
         """Add the key of a new message, whose window ends at `until`. Gives the end of an older
         use."""
         rows = self.rows
-        # Where the window of an older use is over, the key is the youngest again.
+        # If the window of an older use is over, the key becomes the youngest again.
         older = rows.pop(row.key, None) if row.key in rows else None
         rows[row.key] = row
         if until < self.expiry_at:

@@ -40,7 +40,7 @@ class Quota:
         """False: the store takes nothing new for now."""
 
     def start_batch(self) -> None:
-        """What was measured for the batch before does not hold any more."""
+        """Forget the measurement of the batch before."""
         self.is_measured = False
 
     def measure(self) -> None:

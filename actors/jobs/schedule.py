@@ -84,7 +84,7 @@ class JobSchedule:
         changes.append(UniqueKey(message_id, key))
 
     def attributes_of(self, message_id: int) -> tuple[float, bytes]:
-        """When a job is due (0: now), and its unique key (empty: none)."""
+        """The time at which a job is due (0: now), and its unique key (empty: none)."""
         return self.due.get(message_id, 0.0), self._keys.get(message_id, b"")
 
     def forget(self, message_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The lower tier of actors: a cell is a plain object with a synchronous `handle`, without a task.
+"""Cells: actors that are plain objects with a synchronous `handle`, without a task.
 
 A cell's behaviour may crash and be built anew from the store. What must outlive it belongs to the
 cell: the mailbox, the attached connections, and effects that wait for the store.
@@ -64,7 +64,7 @@ class Behaviour(Protocol):
     def handle(self, batch: Batch, now: float) -> Effects: ...
 
     def wake(self, now: float) -> Effects:
-        """`deadline` passed, or something else needs a look at the clock."""
+        """Act on the time: `deadline` has passed, or a connection or the node asks for it."""
 
     @property
     def is_empty(self) -> bool:
@@ -96,7 +96,7 @@ class ReleaseObserver(Protocol):
         """These effects have left late."""
 
     def hand_over(self, lost: Collection[Effects]) -> object:
-        """What the next behaviour has to be told when the changes of these effects are lost."""
+        """The state for the next behaviour, as the changes of these effects are lost."""
 
     def take_over(self, handover: object) -> None:
         """Take what the behaviour before this one handed over."""
@@ -167,7 +167,7 @@ class Cell:
         self.late: list[Effects] | None = None
         """Effects that have left late; None: those that wait are not late."""
         self._handover: object = None
-        """What the next behaviour takes over from the one that was given up."""
+        """The state that the next behaviour takes over from the one that was given up."""
         self.used_at = now
 
     def wake(self, now: float) -> None:

@@ -2,7 +2,7 @@
 
 A cell that gives up is quarantined and the node lives on; a task actor that gives up is
 infrastructure, and its failure goes to the parent. The broad `except` of the project are here, in
-`scheduler`, and in `store.lanes`, which answers for the store's threads.
+`scheduler`, and in `store.workers`, which answers for the store's threads.
 """
 
 from __future__ import annotations

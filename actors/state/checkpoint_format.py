@@ -47,12 +47,12 @@ def fingerprint_of_last(span: RecordColumns) -> RecordFingerprint:
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The state of the stream `name` behind the record `witness`. `incarnation` is that of the
+    """The state of the stream `name` behind the record `fingerprint`. `incarnation` is that of the
     stream; `first`: see `StateDescribed`."""
 
     name: bytes
     incarnation: int
-    witness: RecordFingerprint
+    fingerprint: RecordFingerprint
     first: int
     stats: EventStats
     state: MaterializedState
@@ -62,13 +62,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
     @property
     def position(self) -> int:
         """The sequence of the next record."""
-        return self.witness.sequence + 1
+        return self.fingerprint.sequence + 1
 
 
 class _Header(msgspec.Struct, frozen=True):
     name: bytes
     incarnation: int
-    witness: RecordFingerprint
+    fingerprint: RecordFingerprint = msgspec.field(name="witness")
     first: int
     stats: EventStats = msgspec.field(name="tally")
     parts: int
@@ -89,7 +89,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     header = _Header(
         checkpoint.name,
         checkpoint.incarnation,
-        checkpoint.witness,
+        checkpoint.fingerprint,
         checkpoint.first,
         checkpoint.stats,
         len(parts),
@@ -129,7 +129,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     return Checkpoint(
         header.name,
         header.incarnation,
-        header.witness,
+        header.fingerprint,
         header.first,
         header.stats,
         state,

@@ -1,8 +1,8 @@
-"""Checkpointing: when a state cell writes checkpoints, and how it continues from one.
+"""Checkpointing: the points at which a state cell writes checkpoints, and the start from one.
 
-What was written counts only if the stream is the same one, and has the very record that the state
-was made of last where it was: a stream that promises less than the disk may have lost its end in a
-crash, and have another one now.
+A checkpoint counts only if the stream is the same one and still has the last record of the state
+at its sequence. A stream with less than disk durability may have lost its end in a crash, and have
+another one now.
 """
 
 from __future__ import annotations
@@ -79,14 +79,16 @@ class Checkpointing:
         """The read of the record with which the checkpoint is compared; None: no checkpoint."""
         if self.saved is None:
             return None
-        start = Seek(SeekBy.SEQUENCE, self.saved.witness.sequence)
+        start = Seek(SeekBy.SEQUENCE, self.saved.fingerprint.sequence)
         return m.Read(number, start, 1, 1, incarnation=self._incarnation, from_start=True)
 
     def compare(self, reply: object) -> Checkpoint | None:
         """The checkpoint, if the stream has its record; else None."""
         saved, self.saved = self.saved, None
         match reply:
-            case m.Records(spans=[span]) if saved is not None and _is_it(span, saved.witness):
+            case m.Records(spans=[span]) if saved is not None and _is_record(
+                span, saved.fingerprint
+            ):
                 self._saved_at = saved.position
                 self._last = None
                 return saved
@@ -118,5 +120,5 @@ class Checkpointing:
             self._saved_at = position
 
 
-def _is_it(span: m.RecordColumns, witness: RecordFingerprint) -> bool:
-    return len(span.bodies) == 1 and fingerprint_of_last(span) == witness
+def _is_record(span: m.RecordColumns, fingerprint: RecordFingerprint) -> bool:
+    return len(span.bodies) == 1 and fingerprint_of_last(span) == fingerprint

@@ -151,7 +151,7 @@ class Fold:
             return None
         event = decode(body)
         if isinstance(event, ChangeEvent) and self._definition is not None:
-            event = self._definition.judge(event) or event
+            event = self._definition.check(event) or event
         taken = self._apply(sequence, event, body)
         self.stats.missed += sequence - self.position
         self.position = sequence + 1
@@ -164,7 +164,7 @@ class Fold:
     def put(self, kind: str, key: str, value: Any) -> None:
         """Set a value that a node materialized from the same stream."""
         event = ChangeEvent(kind, key, _SETS, value)
-        if self._definition is None or self._definition.judge(event) is None:
+        if self._definition is None or self._definition.check(event) is None:
             self.state.put(kind, key, value)
 
     def _apply(self, sequence: int, event: Any, body: bytes) -> Taken | None:
@@ -230,7 +230,7 @@ class Fold:
         for kind, values in stored.state.items():
             for key, value in values.items():
                 event = ChangeEvent(kind, key, _SETS, value)
-                error = self._definition.judge(event) if self._definition is not None else None
+                error = self._definition.check(event) if self._definition is not None else None
                 if error is None:
                     state.put(kind, key, value)
                 else:

@@ -120,7 +120,7 @@ class StreamState:
         """The collection of a type; None: it has none."""
         return self._by_type.get(kind)
 
-    def judge(self, event: ChangeEvent[Any]) -> InvalidRecord | None:
+    def check(self, event: ChangeEvent[Any]) -> InvalidRecord | None:
         """The reason why an event must not be applied; None: it is valid."""
         table = self._by_type.get(event.type)
         if table is None:

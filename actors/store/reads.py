@@ -133,7 +133,7 @@ class LogReader:
     def _with_memtables(self, entry: IndexEntry, below: LogSnapshot) -> LogSnapshot:
         for memtable in self._memtables(entry):
             below = memtable.apply_to(below)
-        # What was counted without a look at the file was a guess.
+        # The size was an estimate until the file was read.
         self._usage.log_bytes += below.bytes - entry.bytes
         entry.bytes = below.bytes
         return below

@@ -248,7 +248,7 @@ class _Rebuilder:
             self._weigh(entry, entry.memtable)
             deadline = min(deadline, entry.memtable.deadline)
         elif isinstance(entry.memtable, LogMemtable):
-            # What is trimmed in a file is counted once its stream is used.
+            # The trimmed part of a file is counted once its stream is used.
             entry.bytes = entry.memtable.chunk_bytes + (
                 0 if entry.memtable.is_fresh else entry.bytes
             )

@@ -91,7 +91,7 @@ def scan_chunks(
     count, bytes_left, record_filter = read.count, read.bytes_max, read.record_filter
     ahead = 0
     while ahead < len(chunks):
-        # Who reads by chunk reads a lot, once: others would find nothing else on the cache.
+        # A reader by chunks reads much data once: it would push everything else out of the cache.
         cached, ahead = cache.cached(chunks, ahead, columns, is_kept=not read.by_chunk)
         # Behind one that is shown, all are asked for.
         begin = at = 0 if found.spans else _begin(read.start, cached.span, sequence, floor_ms)

@@ -63,7 +63,7 @@ class GrantDecision(msgspec.Struct, frozen=True):
     """A grant of the client, and its outcome."""
 
     grant: Grant
-    verdict: GrantOutcome
+    outcome: GrantOutcome
 
 
 class Explanation(msgspec.Struct, frozen=True):

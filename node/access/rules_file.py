@@ -28,8 +28,8 @@ FILE_BYTES_MAX = 2**20
 THIS_MACHINE = "address:127.0.0.0/8 all\naddress:::1/128 all\n"
 """The default rights of this machine, as rules."""
 HEADER = """\
-# Who may do what; docs/guides/access.md. From the moment on that this file is there, nobody may do
-# anything that no line of it allows, on this machine too (but for what trusted peers always may).
+# Access rules; docs/guides/access.md. While this file exists, everything that no line of it allows
+# is denied, on this machine too. Trusted peers keep their default rights.
 # SUBJECT RIGHT[,RIGHT...] [PATTERN...] [until=2026-12-31T00:00Z]
 
 """

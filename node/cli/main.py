@@ -135,7 +135,7 @@ def _end(error: BaseException, words: list[str]) -> int:
             _print_error(str(error), words)
             return error.code
         case BrokenPipeError():
-            # Whoever read our output has gone; the interpreter's last flush must not complain.
+            # The reader of the output has gone; the interpreter's last flush must not complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.OK
         case KeyboardInterrupt():

@@ -232,12 +232,12 @@ class Link:
             if wait_s > 0:
                 await anyio.sleep(wait_s)
                 continue
-            heard_at = session.received_at
+            received_at = session.received_at
             packet, _ = self.inflight.ping(self.now(), is_awaited=False)
             session.send(packet)
             session.flush()
             await anyio.sleep(self._settings.pong_s)
-            tries = tries + 1 if session.received_at == heard_at else 0
+            tries = tries + 1 if session.received_at == received_at else 0
         session.fail(ConnectionLost("the node does not answer"))
         session.leave()
 

@@ -57,12 +57,12 @@ class Mailbox(Channel):
         self,
         name: bytes,
         snapshot: Snapshot,
-        guests: dict[Port, Attach],
+        attachments: dict[Port, Attach],
         settings: ChannelSettings,
-        shared: ChannelContext,
+        context: ChannelContext,
         on_message: OnMessage,
     ) -> None:
-        super().__init__(name, snapshot, guests, settings, shared)
+        super().__init__(name, snapshot, attachments, settings, context)
         self._on_message = on_message
 
     def handle(self, batch: Batch, now: float) -> Effects:
@@ -73,7 +73,7 @@ class Mailbox(Channel):
 
 
 def mailbox_settings(settings: ChannelSettings, ttl_s: int) -> ChannelSettings:
-    """The settings of a mailbox: what its owner does not fetch in time becomes a dead letter."""
+    """The settings of a mailbox: messages that are not fetched in time become dead letters."""
     return msgspec.structs.replace(
         settings,
         mode=Mode.PAIR,

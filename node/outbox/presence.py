@@ -46,12 +46,12 @@ class Presence:
 
     def last_seen(self, peer: bytes) -> LastSeen:
         """The presence of a peer now."""
-        heard_at = max(
+        active_at = max(
             (activity() for activity in self._connections.get(peer, {}).values()), default=-inf
         )
-        if heard_at > self._now() - ONLINE_S:
-            return LastSeen(True, heard_at)
-        seen_at = max(heard_at, self._seen.get(peer, -inf))
+        if active_at > self._now() - ONLINE_S:
+            return LastSeen(True, active_at)
+        seen_at = max(active_at, self._seen.get(peer, -inf))
         return LastSeen(False, None if seen_at == -inf else seen_at)
 
     def is_fetching(self, peer: bytes, channel: bytes) -> bool:
@@ -101,10 +101,10 @@ class Presence:
 
     # Connections that this node has opened, and the common part.
 
-    def connected(self, peer: bytes, connection: object, heard_at: Callable[[], float]) -> None:
-        """A connection with a peer has opened; `heard_at` gives the time of its last activity."""
+    def connected(self, peer: bytes, connection: object, active_at: Callable[[], float]) -> None:
+        """A connection with a peer has opened; `active_at` gives the time of its last activity."""
         connections = self._connections.setdefault(peer, {})
-        connections[connection] = heard_at
+        connections[connection] = active_at
         if len(connections) == 1:
             self._notify(self.on_change, peer)
 

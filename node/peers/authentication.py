@@ -69,7 +69,7 @@ class MutualAuth:
             raise MalformedHandshake(f"version {challenge.version} was not offered")
         signed_by_both = transcript(self.packet, without_signature(raw))
         self._check(challenge, signed_by_both)
-        self._let_judge(challenge.public_key)
+        self._accept_peer(challenge.public_key)
         self.peer = challenge.public_key
         signature = self._credentials.identity.sign(BY_CLIENT + signed_by_both)
         return encode_auth(Auth(signature))
@@ -85,7 +85,7 @@ class MutualAuth:
         if challenge.certificate_hash != self._hello.certificate_hash:
             raise PeerMismatch("the certificate is not the node's: somebody is in between", public)
 
-    def _let_judge(self, public: bytes) -> None:
+    def _accept_peer(self, public: bytes) -> None:
         if self._credentials.on_peer is None:
             return
         try:

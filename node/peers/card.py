@@ -95,12 +95,12 @@ def _bytes(line: str) -> bytes:
         raise BadCard(f"a card begins with {PREFIX!r}")
     if len(line) > CARD_CHARS_MAX:
         raise BadCard(f"a card has at most {CARD_CHARS_MAX} characters")
-    letters = line.removeprefix(PREFIX)
+    encoded = line.removeprefix(PREFIX)
     try:
-        data = urlsafe_b64decode(letters + "=" * (-len(letters) % 4))
+        data = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
     except ValueError as exc:
         raise BadCard("the card is damaged: it is not base64url") from exc
-    if urlsafe_b64encode(data).decode("ascii").rstrip("=") != letters:
+    if urlsafe_b64encode(data).decode("ascii").rstrip("=") != encoded:
         raise BadCard("the card is damaged: it is not base64url")
     return data
 

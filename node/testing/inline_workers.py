@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class InlineWorker(Generic[Item, Result]):
-    """A lane whose work a task does while `is_held` does not say otherwise."""
+    """A worker that runs as a task of the loop; it does nothing while `is_held` is true."""
 
     def __init__(self, work: WorkerTask[Item, Result], is_held: Callable[[], bool]) -> None:
         self._work = work
@@ -71,31 +71,31 @@ class InlineWorker(Generic[Item, Result]):
         return True
 
 
-class InlineSurroundings(LoopRuntime):
+class InlineRuntime(LoopRuntime):
     """The runtime of a store without threads."""
 
     def __init__(self, now: Callable[[], float], rng: Random, is_held: Callable[[], bool]) -> None:
         super().__init__(now, rng)
         self._is_held = is_held
-        self._lanes: list[InlineWorker[Any, Any]] = []
+        self._workers: list[InlineWorker[Any, Any]] = []
         self._woken = anyio.Event()
 
     def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
-        lane = InlineWorker(work, self._is_held)
-        self._lanes.append(lane)
-        return lane
+        worker = InlineWorker(work, self._is_held)
+        self._workers.append(worker)
+        return worker
 
     def wake(self) -> None:
         """Wake all workers: the disk has resumed."""
         self._woken.set()
         self._woken = anyio.Event()
-        for lane in self._lanes:
-            lane.wake()
+        for worker in self._workers:
+            worker.wake()
 
     def kill(self) -> None:
         """Drop the waiting work of all workers."""
-        for lane in self._lanes:
-            lane.kill()
+        for worker in self._workers:
+            worker.kill()
 
     async def resumed(self) -> None:
         """Wait until the disk does not hang."""
@@ -103,7 +103,7 @@ class InlineSurroundings(LoopRuntime):
             await self._woken.wait()
 
     async def run(self) -> None:
-        """Do the work of all lanes, until cancelled."""
+        """Run all workers, until cancelled."""
         async with anyio.create_task_group() as tasks:
-            for lane in self._lanes:
-                tasks.start_soon(lane.run)
+            for worker in self._workers:
+                tasks.start_soon(worker.run)

@@ -178,8 +178,8 @@ class SimNode:
     async def _run(self, node: WorldNode, task_status: TaskStatus[None]) -> None:
         links = self._world.links
         async with anyio.create_task_group() as tasks:
-            if node.surroundings is not None:
-                tasks.start_soon(node.surroundings.run)
+            if node.runtime is not None:
+                tasks.start_soon(node.runtime.run)
             async with node:
                 self._node = node
                 links.listen(self.name, node.factories, tasks)
@@ -201,8 +201,8 @@ class SimNode:
         )
 
     def _wake(self) -> None:
-        if self._node is not None and self._node.surroundings is not None:
-            self._node.surroundings.wake()
+        if self._node is not None and self._node.runtime is not None:
+            self._node.runtime.wake()
 
     async def idle(self) -> None:
         """See `World.idle`."""

@@ -16,7 +16,7 @@ from millpond.node.clock import Clock
 from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.node.testing.inline_threads import marked_as_node
-from millpond.node.testing.inline_workers import InlineSurroundings
+from millpond.node.testing.inline_workers import InlineRuntime
 from millpond.transports.io.interface import SessionFactory
 
 
@@ -34,7 +34,7 @@ class WorldNode(Node):
         disk: Disk | None,
         is_held: Callable[[], bool],
     ) -> None:
-        self.surroundings: InlineSurroundings | None = None
+        self.runtime: InlineRuntime | None = None
         self._is_held = is_held
         self._is_killed = False
         super().__init__(config, rng=rng, clock=clock, disk=disk, dialer=dialer, entropy=entropy)
@@ -51,14 +51,14 @@ class WorldNode(Node):
     async def drain(self) -> None:
         """Drain; the store can be closed only after a hanging disk has resumed."""
         await super().drain()
-        if self.surroundings is not None:
-            await self.surroundings.resumed()
+        if self.runtime is not None:
+            await self.runtime.resumed()
 
     def kill(self) -> None:
         """Stop all writing to the disk; the caller cancels the node next."""
         self._is_killed = True
-        if self.surroundings is not None:
-            self.surroundings.kill()
+        if self.runtime is not None:
+            self.runtime.kill()
 
     def _rss_bytes(self) -> int:
         return 0  # the node has no process of its own, and a seed gives one result
@@ -66,10 +66,10 @@ class WorldNode(Node):
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
         if self.durability is Durability.MEMORY:
             return MemoryStore()
-        self.surroundings = InlineSurroundings(self.clock.now, self._rng, self._is_held)
+        self.runtime = InlineRuntime(self.clock.now, self._rng, self._is_held)
         folder = Path(self.config.data)
         return DurableStore(
-            folder, disk, self.config.store_settings, self.surroundings, self._durability_of
+            folder, disk, self.config.store_settings, self.runtime, self._durability_of
         )
 
     def _close_store(self) -> None:

@@ -90,11 +90,11 @@ def encode_records(records: list[tuple[bytes, Headers, int | None]]) -> bytes:
     """A body, headers and milliseconds each, as an append has them."""
     batch = _NEW()
     for body, headers, timestamp in records:
-        with_sample = batch.records.add(body=body)
+        record = batch.records.add(body=body)
         if timestamp is not None:
-            with_sample.timestamp = timestamp
+            record.timestamp = timestamp
         for name, value in headers:
-            with_sample.headers.add(name=name, value=value)
+            record.headers.add(name=name, value=value)
     encoded: bytes = batch.SerializeToString()
     return encoded
 

@@ -68,7 +68,7 @@ class ArrowBuilder:
         self.count += count
 
     def batch(self) -> pa.RecordBatch:
-        """The batch of the with_sample records; the builder is empty after it."""
+        """The batch of the added records; the builder is empty after it."""
         count = self.count
         ms = np.minimum(np.concatenate(self.timestamps), np.uint64(MS_MAX))
         us = ms.astype(np.int64) * 1000

@@ -61,7 +61,7 @@ class DeltaState:
         return pa.concat_tables(found) if found else STORED.empty_table()
 
     def is_due(self, query: str, batch: int) -> bool:
-        """The batch has not been with_sample yet. Raises PipelineError."""
+        """True if the table does not have the batch yet. Raises PipelineError."""
         table = self._open()
         if table is None:
             if batch:
@@ -76,7 +76,7 @@ class DeltaState:
     ) -> tuple[int, int]:
         """Commit the reduced rows of a batch; the numbers of changes and of rejected records.
 
-        Dead dead_letters are stored before the commit.
+        Dead letters are stored before the commit.
         """
         rows = rows.sort_by("offset")
         rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))

@@ -1,7 +1,7 @@
 """The job of `millpond pipeline run`: a table of the state of streams, and dead letters.
 
 A batch of the query becomes a version of the table. After a kill, Spark runs the last batch again
-with the same records; a batch that the table has is not with_sample twice.
+with the same records; a batch that the table has is not added twice.
 """
 
 from __future__ import annotations
@@ -204,11 +204,11 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     parse = partial(reduce_batches, buckets=before.buckets, schemas=options.schemas)
-    letters = None if options.dead_letters is None else str(options.dead_letters)
+    dead_letters = None if options.dead_letters is None else str(options.dead_letters)
     write = partial(
         add_to_buckets,
         folder=str(options.table),
-        letters=letters,
+        dead_letters=dead_letters,
         files=before.files,
         floors=dict(before.floors),
     )
@@ -224,7 +224,7 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
 def add_to_buckets(
     batches: Iterable[pa.RecordBatch],
     folder: str,
-    letters: str | None,
+    dead_letters: str | None,
     files: dict[int, list[str]],
     floors: Floors,
 ) -> Iterator[pa.RecordBatch]:
@@ -241,8 +241,8 @@ def add_to_buckets(
         first += count
         rows, names, resets = part.num_rows, [], []
         if bucket == REJECTS:
-            if letters is not None:
-                names = [stage_dead_letters(Path(letters), part)]
+            if dead_letters is not None:
+                names = [stage_dead_letters(Path(dead_letters), part)]
         elif bucket == RESETS:
             resets = [(*partition, floor) for partition, floor in floors_of(part).items()]
         else:

@@ -50,16 +50,16 @@ class Stopped:
     """Writes what it is told, and settles at once."""
 
     def __init__(self, folder: Path, settings: StoreSettings) -> None:
-        self._around = OfflineRuntime(Random(1))
+        self._runtime = OfflineRuntime(Random(1))
         self._store = DurableStore(
-            folder, OsDisk(), settings, self._around, lambda name: Durability.DISK
+            folder, OsDisk(), settings, self._runtime, lambda name: Durability.DISK
         )
         self.found = self._store.open()
 
     def write(self, name: bytes, changes: list[Change], at_once: int = 10) -> None:
         for start in range(0, len(changes), at_once):
             self._store.write(name, changes[start : start + at_once])
-            self._around.settle()
+            self._runtime.settle()
 
     def close(self) -> None:
         self._store.close()

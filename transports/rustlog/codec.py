@@ -63,8 +63,8 @@ class RustlogLimits(msgspec.Struct, frozen=True, gc=False):
 _decode: Callable[[bytes], Request] = msgspec.json.Decoder(Request).decode
 _encode = msgspec.json.Encoder().encode
 
-# How many quotes the payload of a request has at least: two for each key and each string. One with
-# just so many has no key twice, no field that is ignored, and nothing that was not looked at.
+# The least number of quotes in the payload of a request: two for each key and each string. With
+# exactly this number a payload has no key twice and no field that is ignored.
 _QUOTES: dict[type[Request], int] = {
     Produce: 12,
     Fetch: 12,

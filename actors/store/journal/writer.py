@@ -246,7 +246,7 @@ class Journal:
             log.error("journal failed: segment=%d error=%s", self._number, exc)
         self._error = str(exc)
         self._epoch += 1
-        # What was written but never synced may be lost: the store says it again.
+        # Records that were written and not synced may be lost: the store writes them again.
         self._lsn = self._synced_lsn
         if self._synced_offset >= HEADER_SIZE:
             self._cuts[self._number] = Cut(self._offset, self._synced_offset)

@@ -92,7 +92,7 @@ class FilePool:
         """Close the handle, as after an error; the next `open` begins anew."""
         partition = self._open.pop(name, None)
         if partition is not None:
-            # What failed before may fail again; it was reported then.
+            # The same error may occur again; it was reported the first time.
             with suppress(sqlite3.Error):
                 partition.close()
 

@@ -169,7 +169,7 @@ class Partition:
             if is_shorter or written >= CHECKPOINT_BYTES:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as exc:
-            # What was to be kept is stored. The space is given back another time.
+            # The data is stored. Its space is given back another time.
             log.warning("no space given back: partition=%r error=%s", self._header.name, exc)
 
     def _vacuum(self) -> bool:

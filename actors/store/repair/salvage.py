@@ -56,7 +56,7 @@ def salvage(path: Path, disk: Disk) -> Salvaged:
         connection.text_factory = bytes
         found, lost = _read_around(partial(rows_between, connection), 1)
         header = _header(connection)
-        # What is above was never said to be kept, or the journal has it.
+        # Anything above was never acknowledged, or the journal has it.
         last_id = NUMBER_MAX if header is None else header.last_id
         rows: dict[int, StoredMessage] = {}
         attempts: dict[int, int] = {}
@@ -83,7 +83,7 @@ def salvage_log(path: Path, disk: Disk) -> SalvagedLog:
         connection.text_factory = bytes
         found, _ = _read_around(partial(chunks_between, connection), 0)
         header = _header(connection)
-        # What is above was never said to be kept, or the journal has it.
+        # Anything above was never acknowledged, or the journal has it.
         tail = NUMBER_MAX if header is None else header.tail
         chunks = [chunk for first, chunk in sorted(found.items()) if first < tail and chunk.data]
         notes: dict[bytes, bytes] = {}

@@ -124,7 +124,7 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
         if not args.no_ack:
             await message.ack()
         elif left != 0:
-            # What is never acknowledged fills the window: ask for another one instead.
+            # A message that is never acknowledged takes a place in the window: allow one more.
             await channel.credit(1)
 
 

@@ -92,12 +92,12 @@ def run(args: argparse.Namespace) -> int:
         raise Failure(str(exc)) from exc
     if peers is not None:
         access.trust_peers(peers)
-    asker = _asker(args, None if peers is None else peers.book)
-    explanation = access.explain(asker, name, is_stream=args.stream)
+    principal = _principal(args, None if peers is None else peers.book)
+    explanation = access.explain(principal, name, is_stream=args.stream)
     if args.json:
         print_json(_object(explanation, access))
     else:
-        for line in _lines(args, asker, explanation):
+        for line in _lines(args, principal, explanation):
             print_line(line)
     return ExitCode.OK if explanation.rights else ExitCode.REFUSED
 
@@ -125,7 +125,7 @@ def _peers(folder: Path, *, is_relay: bool) -> TrustedPeers | None:
     return TrustedPeers(own.public, AddressBook(folder / BOOK_FILE), is_relay)
 
 
-def _asker(args: argparse.Namespace, book: AddressBook | None) -> Principal:
+def _principal(args: argparse.Namespace, book: AddressBook | None) -> Principal:
     if ip_of(args.address) is None:
         raise usage_error(f"--address: {args.address!r} is not an IP address")
     kind, _, value = args.who.partition(":")
@@ -153,17 +153,19 @@ def _key(who: str, book: AddressBook | None) -> bytes:
         raise Failure(f"{who!r} is not known; expected {known}", ExitCode.NOT_FOUND) from None
 
 
-def _lines(args: argparse.Namespace, asker: Principal, explanation: Explanation) -> Iterator[str]:
+def _lines(
+    args: argparse.Namespace, principal: Principal, explanation: Explanation
+) -> Iterator[str]:
     who = printable(args.who)
-    if asker.identity is not None:
-        who = f"{who} ({peer_id(asker.identity)})" if len(who) < 52 else who
+    if principal.identity is not None:
+        who = f"{who} ({peer_id(principal.identity)})" if len(who) < 52 else who
     client_address = (
-        f"from {asker.address}" if asker.address != ELSEWHERE else "from another machine"
+        f"from {principal.address}" if principal.address != ELSEWHERE else "from another machine"
     )
-    if not is_remote(asker.address):
+    if not is_remote(principal.address):
         client_address = "from this machine"
     what = "stream" if args.stream else "channel"
-    yield f"{who} at {asker.listener} {client_address}, {what} {printable(args.name)}:"
+    yield f"{who} at {principal.listener} {client_address}, {what} {printable(args.name)}:"
     for word, right in _each_right():
         given = explanation.rights is not None and right in explanation.rights
         yield f"  {word:5}  {'yes' if given else 'no':3}  {_why(explanation, right, given=given)}"
@@ -173,14 +175,14 @@ def _lines(args: argparse.Namespace, asker: Principal, explanation: Explanation)
 def _why(explanation: Explanation, right: Rights, *, given: bool) -> str:
     """The rules that grant a right, or those that would grant it under other conditions."""
     about = [each for each in explanation.reasons if right in each.grant.rights]
-    giving = [each.grant.where for each in about if each.verdict is GrantOutcome.GIVES]
+    giving = [each.grant.where for each in about if each.outcome is GrantOutcome.GIVES]
     if given:
         return ", ".join(giving)
     if giving:
         return f"{', '.join(giving)} would, but only its owner puts there"
     if not about:
         return "no line gives it"
-    return "; ".join(f"{each.grant.where} {each.verdict.value}" for each in about)
+    return "; ".join(f"{each.grant.where} {each.outcome.value}" for each in about)
 
 
 def _object(explanation: Explanation, access: AccessPolicy) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def _object(explanation: Explanation, access: AccessPolicy) -> dict[str, Any]:
     for word, right in _each_right():
         given = explanation.rights is not None and right in explanation.rights
         about = [each for each in explanation.reasons if right in each.grant.rights]
-        because = [{"line": each.grant.where, "verdict": each.verdict.name} for each in about]
+        because = [{"line": each.grant.where, "verdict": each.outcome.name} for each in about]
         rights[word] = {"given": given, "because": because}
     files = [str(path) for path in access.files]
     return {

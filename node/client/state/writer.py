@@ -59,7 +59,7 @@ class StateWriter:
     async def send(self, *events: Event[Any], match: int | None = None) -> Appended:
         """Append several events, all or none. `match`: the tail that the stream has to have."""
         for event in events:
-            why = self.definition.judge(event) if isinstance(event, ChangeEvent) else None
+            why = self.definition.check(event) if isinstance(event, ChangeEvent) else None
             if why is not None:
                 raise BadValue(f"{why.reason.value}: {why.text}")
         try:

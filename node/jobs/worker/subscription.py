@@ -156,8 +156,8 @@ class QueueSubscription:
     """The connection of a worker to a queue.
 
     `waiting` are jobs whose handler has not begun, `running` counts those whose handler runs.
-    `spare`: with several queues, so many jobs more than run here are asked for, so that there is a
-    choice when slots get free. A window never shrinks.
+    `spare` is above 0 for a worker with several queues: the node pushes so many jobs more than run,
+    so that the worker can choose among the queues when a slot gets free. A window never shrinks.
     """
 
     channel: Channel
@@ -178,7 +178,7 @@ class QueueSubscription:
         self._unreported: list[LeasedJob] = []
 
     def __repr__(self) -> str:
-        return f"Feed({self.queue!r})"
+        return f"QueueSubscription({self.queue!r})"
 
     @asynccontextmanager
     async def open(self, connector: Connector) -> AsyncIterator[Self]:

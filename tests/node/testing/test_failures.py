@@ -17,7 +17,7 @@ from millpond.actors.channels.channel import Channel as ChannelActor
 from millpond.actors.errors import OutcomeUnknown
 from millpond.node.testing import timeouts as patience
 from millpond.node.testing.disk.faults import DiskFault
-from millpond.node.testing.inline_workers import InlineSurroundings
+from millpond.node.testing.inline_workers import InlineRuntime
 from millpond.testing import NotRunning, SimNode, TookTooLong, World
 
 
@@ -210,13 +210,13 @@ async def test_a_node_that_dies_by_itself_can_be_started_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections break, nobody listens any more, and the error is the test's."""
-    dies, run = anyio.Event(), InlineSurroundings.run
+    dies, run = anyio.Event(), InlineRuntime.run
 
-    async def die(self: InlineSurroundings) -> None:
+    async def die(self: InlineRuntime) -> None:
         await dies.wait()
         raise KeyError("in the node")
 
-    monkeypatch.setattr(InlineSurroundings, "run", die)
+    monkeypatch.setattr(InlineRuntime, "run", die)
     node = await world.node("pond")
     with pytest.raises(KeyError, match="in the node"), world.guard():
         dies.set()
@@ -225,7 +225,7 @@ async def test_a_node_that_dies_by_itself_can_be_started_again(
     with pytest.raises(ConnectionLost):
         async with node.connect("chat"):
             pass
-    monkeypatch.setattr(InlineSurroundings, "run", run)
+    monkeypatch.setattr(InlineRuntime, "run", run)
     await node.start()
     async with node.connect("chat") as chat:
         assert await chat.ping() >= 0
@@ -236,14 +236,14 @@ async def test_a_node_whose_clean_up_hangs_hangs_nobody(
 ) -> None:
     released = anyio.Event()
 
-    async def clean_up_for_ever(self: InlineSurroundings) -> None:
+    async def clean_up_for_ever(self: InlineRuntime) -> None:
         try:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
                 await released.wait()
 
-    monkeypatch.setattr(InlineSurroundings, "run", clean_up_for_ever)
+    monkeypatch.setattr(InlineRuntime, "run", clean_up_for_ever)
     node = await world.node("pond")
     began = time.monotonic()
     with pytest.raises(TookTooLong, match=r"still cleans up.*\n(.*\n)*.*clean_up_for_ever"):

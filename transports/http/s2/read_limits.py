@@ -24,7 +24,7 @@ BULK_BYTES = METERED_MAX // 8 * 7
 
 
 class ReadBudget:
-    """What a read may still show: `count` records, `size` metered bytes of them, and none at or
+    """The rest that a read may show: `count` records, `size` metered bytes of them, and none at or
     above the timestamp `until`; None: no limit.
 
     With the first record that it may not show it `is_over`, whatever comes behind that one.

@@ -1,8 +1,8 @@
-"""How much is in an append, found before anything is made of it.
+"""A count of the records and headers in an append, made before it is decoded.
 
-A body of a few MiB can have millions of empty records or headers: to make objects of them would
-take seconds of the loop. A message is gone through only where the bytes that begin such things are
-many, and only up to the limit.
+A body of a few MiB can have millions of empty records or headers, and objects for them would take
+seconds of the loop. A message is scanned only if it has many of the bytes that begin a record or a
+header, and only up to the limit.
 """
 
 from __future__ import annotations
