@@ -118,7 +118,7 @@ def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, li
         except UnknownFormat:
             raise  # of a later version, which knows what is in it
         except Damaged as exc:
-            log.error("catalogue damaged, making it anew: %s", exc)
+            log.error("catalog damaged, making it anew: %s", exc)
     catalog, unreadable = rebuild(path, pool, disk)
     return catalog, [Damage(file.name, text) for file, text in unreadable]
 

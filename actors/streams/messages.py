@@ -341,7 +341,7 @@ class WriterStatus(StreamReply, frozen=True, gc=False):
     is_done: bool
 
 
-# The catalogue of topics.
+# The catalog of topics.
 
 
 class CreateTopic(StreamRequest, frozen=True, gc=False):
@@ -364,7 +364,7 @@ class PartitionDeleted(StreamRequest, frozen=True, gc=False):
     stream: bytes
 
 
-# The catalogue of basins.
+# The catalog of basins.
 
 
 class CreateBasin(StreamRequest, frozen=True, gc=False):
@@ -396,7 +396,7 @@ class BasinStreamDeleted(StreamRequest, frozen=True, gc=False):
     stream: bytes
 
 
-# The catalogue of access tokens.
+# The catalog of access tokens.
 
 
 class IssueToken(StreamRequest, frozen=True, gc=False):

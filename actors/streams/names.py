@@ -13,13 +13,13 @@ RESERVED = b"\0"
 """Names of cells that begin so are not channels."""
 
 TOPICS = b"\0topics"
-"""The cell of the catalogue of topics."""
+"""The cell of the catalog of topics."""
 
 BASINS = b"\0basins"
-"""The cell of the catalogue of basins."""
+"""The cell of the catalog of basins."""
 
 TOKENS = b"\0tokens"
-"""The cell of the catalogue of access tokens that S2 clients were issued."""
+"""The cell of the catalog of access tokens that S2 clients were issued."""
 
 STAGE = b"\0stage\0"
 """Cells of parts of batches that are not published yet; whole names of cells are their names."""

@@ -403,7 +403,7 @@ def read_partition(path: Path) -> tuple[tuple[Any, ...], Queue | Log]:
     return meta, content
 
 
-def read_catalogue(folder: Path) -> tuple[dict[bytes, tuple[Any, ...]], set[bytes], dict[str, int]]:
+def read_catalog(folder: Path) -> tuple[dict[bytes, tuple[Any, ...]], set[bytes], dict[str, int]]:
     """Outlines by name, the names that are dirty, facts."""
     connection = connect(folder / "catalogue.sqlite3", b"MlpC")
     rows = connection.execute(f"SELECT {OUTLINE}, crc FROM partitions").fetchall()
@@ -419,7 +419,7 @@ def read_catalogue(folder: Path) -> tuple[dict[bytes, tuple[Any, ...]], set[byte
 
 def read_folder(folder: Path) -> dict[bytes, Queue | Log]:
     """What is kept under each name."""
-    outlines, dirty, _ = read_catalogue(folder)
+    outlines, dirty, _ = read_catalog(folder)
     records: dict[bytes, list[Record]] = {name: [] for name in outlines}
     for record in read_journal(folder / "journal"):
         records.setdefault(record.name, []).append(record)

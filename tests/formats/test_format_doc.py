@@ -22,8 +22,7 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.journal import change_codec as codec
 from millpond.actors.store.journal import format as frames
 from millpond.actors.store.partitions import attribute_tables as terms
-from millpond.actors.store.partitions import catalog as catalogue
-from millpond.actors.store.partitions import partition
+from millpond.actors.store.partitions import catalog, partition
 from millpond.actors.store.partitions import sqlite as sqlite_file
 from millpond.actors.store.partitions import subscriber_tables as members
 from millpond.actors.store.partitions.partition import empty_file
@@ -127,14 +126,14 @@ def test_nothing_is_shown_that_partitions_do_not_have() -> None:
     assert statements(section("Partition")) == statements(found)
 
 
-def test_the_tables_of_the_catalogue_are_those_shown() -> None:
-    assert statements(section("Catalogue")) == statements(catalogue.SCHEMA)
+def test_the_tables_of_the_catalog_are_those_shown() -> None:
+    assert statements(section("Catalog")) == statements(catalog.SCHEMA)
 
 
 def test_versions_and_application_ids_are_those_shown() -> None:
     assert "This is version 2 of the formats" in PAGE
     assert (frames.FORMAT_VERSION, sqlite_file.FORMAT) == (2, 2)
     assert f"{partition.APPLICATION:x}" in section("Partition")
-    assert f"{catalogue.APPLICATION:x}" in section("Catalogue")
+    assert f"{catalog.APPLICATION:x}" in section("Catalog")
     assert f"at most {frames.CUTS_MAX}" in section("Segment")
     assert f"at most {frames.NAME_BYTES_MAX}" in PAGE

@@ -132,7 +132,7 @@ def test_whoever_has_the_description_can_read_it(golden: Path) -> None:
         assert log.last_timestamp == outline.last_timestamp
     others = set(found) - set(queues_of(golden)) - set(make.LOGS)
     assert all(not found[name].rows for name in others), "what is gone is gone"
-    assert reader.read_catalogue(golden)[2] == make.FACTS
+    assert reader.read_catalog(golden)[2] == make.FACTS
 
 
 def check_members(queue: reader.Queue, roster: SubscriberTable) -> None:
@@ -149,8 +149,8 @@ def plain(row: StoredMessage) -> tuple[object, ...]:
     return row.key, row.ttl, row.expires_at, row.data, dead
 
 
-def test_the_catalogue_says_what_the_files_say(golden: Path) -> None:
-    outlines, dirty, _ = reader.read_catalogue(golden)
+def test_the_catalog_says_what_the_files_say(golden: Path) -> None:
+    outlines, dirty, _ = reader.read_catalog(golden)
     assert dirty == set()
     assert outlines
     for name, outline in outlines.items():
@@ -176,11 +176,11 @@ class TestLaterVersions:
         path.write_bytes(data)
         self.refused(golden, UnknownVersion)
 
-    def test_a_catalogue_is_refused_and_not_made_anew(self, golden: Path) -> None:
+    def test_a_catalog_is_refused_and_not_made_anew(self, golden: Path) -> None:
         set_version(golden / "catalogue.sqlite3")
         self.refused(golden, UnknownFormat)
 
-    def test_partitions_are_refused_though_the_catalogue_is_lost(self, golden: Path) -> None:
+    def test_partitions_are_refused_though_the_catalog_is_lost(self, golden: Path) -> None:
         for path in (golden / "partitions").rglob("*.sqlite3"):
             set_version(path)
         (golden / "catalogue.sqlite3").unlink()

@@ -118,7 +118,7 @@ class PartitionFiles:
     def apply(self, flush: FlushJob) -> bool:
         """Write a memtable to its file. False: nothing is left in it, and it is gone."""
         if not self._is_marked:
-            raise OSError("the catalogue could not be written, so the files must not be")
+            raise OSError("the catalog could not be written, so the files must not be")
         name, pool, content = (
             flush.name,
             self._pool,
@@ -156,7 +156,7 @@ class PartitionFiles:
             # It reads every file: not again before one that was made has proved itself.
             if not self._may_rebuild:
                 raise
-            log.error("catalogue damaged, making it anew: %s", exc)
+            log.error("catalog damaged, making it anew: %s", exc)
         self._rebuild_catalog()
         step(self._catalog)
 

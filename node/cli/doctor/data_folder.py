@@ -150,7 +150,7 @@ def _stopped(folder: Path) -> Iterator[Finding]:
     with TemporaryDirectory() as scratch:
         copies = CopyOnOpenDisk(Path(scratch))
         inspection = _Inspection(folder, copies, found)
-        yield from inspection.catalogue()
+        yield from inspection.catalog()
         yield from inspection.partitions()
         yield from inspection.damages()
 
@@ -185,16 +185,16 @@ class _Inspection:
         names = {record.name for _, record in found.records}
         self._names = names | {each.name for each in self._damages if each.name is not None}
 
-    def catalogue(self) -> Iterator[Finding]:
-        """The catalogue, and what the journal has lost according to it."""
+    def catalog(self) -> Iterator[Finding]:
+        """The catalog, and what the journal has lost according to it."""
         path, outlines = self._folder / CATALOG, {}
         if not path.exists():
             yield Finding("catalogue", "ok", "none; the next start creates it")
         else:
             try:
-                with closing(Catalog(path, self._disk)) as catalogue:
-                    wrong = catalogue.verify()
-                    outlines = catalogue.partitions()
+                with closing(Catalog(path, self._disk)) as catalog:
+                    wrong = catalog.verify()
+                    outlines = catalog.partitions()
             except UnknownFormat as exc:
                 yield Finding("catalogue", "fail", f"{exc}; a later version has written it")
                 return
@@ -242,7 +242,7 @@ class _Inspection:
 
     def damages_of(self, name: bytes) -> list[str]:
         """The texts of all damage of one partition."""
-        for _ in self.catalogue():
+        for _ in self.catalog():
             pass
         found = {each.where: each.text for each in self._damages if each.name == name}
         return [f"{where}: {text}" for where, text in found.items()]

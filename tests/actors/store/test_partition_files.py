@@ -57,7 +57,7 @@ def used(tmp_path: Path) -> Run:
     return run
 
 
-def catalogued(folder: Path) -> tuple[set[bytes], dict[str, int], list[str]]:
+def cataloged(folder: Path) -> tuple[set[bytes], dict[str, int], list[str]]:
     with closing(Catalog(folder / CATALOG, OsDisk())) as catalog:
         return set(catalog.partitions()), catalog.facts(), catalog.verify()
 
@@ -71,7 +71,7 @@ def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None
     assert used.store.stats.flushes > flushes, "rounds go on"
     assert used.store.health.is_writable and not used.store._compactor.needs_retry
     killed = copied(used.folder, "killed")
-    assert catalogued(killed) == ({b"one", b"two", b"three"}, FACTS, [])
+    assert cataloged(killed) == ({b"one", b"two", b"three"}, FACTS, [])
     again = Run(killed, SMALL)
     for number, name in enumerate((b"one", b"two", b"three"), 1):
         assert [each.id for each in again.load(name).rows] == [OLD_ID + number]
@@ -83,7 +83,7 @@ def test_it_is_mended_again_when_it_is_damaged_again(used: Run) -> None:
         drop_table(used.folder / CATALOG)
         used.write(b"one", row(number))
         used.flush()
-    assert catalogued(copied(used.folder, "killed")) == ({b"one", b"two"}, FACTS, [])
+    assert cataloged(copied(used.folder, "killed")) == ({b"one", b"two"}, FACTS, [])
 
 
 def test_files_that_cannot_be_read_for_it_are_noted(used: Run) -> None:
@@ -139,4 +139,4 @@ def test_a_full_disk_delays_it(tmp_path: Path) -> None:
         run.work()
     run.flush()
     assert not run.store._compactor.needs_retry
-    assert catalogued(copied(run.folder, "later")) == ({b"one"}, FACTS, [])
+    assert cataloged(copied(run.folder, "later")) == ({b"one"}, FACTS, [])

@@ -306,7 +306,7 @@ def test_of_a_file_that_is_no_database_the_end_is_known_and_the_journal_is_kept(
     run.close()
 
 
-def test_without_a_catalogue_the_file_itself_tells_that_it_is_a_log(folder: Path) -> None:
+def test_without_a_catalog_the_file_itself_tells_that_it_is_a_log(folder: Path) -> None:
     for segment in (folder / "journal").iterdir():
         segment.unlink()
     path = file_of(folder)

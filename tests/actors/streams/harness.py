@@ -248,8 +248,8 @@ class StreamHarness:
     def describe(self, name: bytes = NAME) -> m.StreamDescription:
         return self.one(m.Describe(0), m.StreamDescription, name)
 
-    def catalogue(self, message: StreamRequest) -> Reply:
-        """What the catalogue of topics answers."""
+    def catalog(self, message: StreamRequest) -> Reply:
+        """What the catalog of topics answers."""
         return self.ask_cell(TOPICS, message)
 
     def ask_cell(self, cell: bytes, message: StreamRequest) -> Reply:

@@ -1,4 +1,4 @@
-"""The catalogue of access tokens: kept, bounded, and what has ended is forgotten
+"""The catalog of access tokens: kept, bounded, and what has ended is forgotten
 (docs/reference/s2.md)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOW = 1_700_000_000.0
 END_MS = int(NOW * 1000) + 5000
 
 
-class Catalogue:
+class Catalog:
     """The cell and its book. `reopen` builds it from what it had kept."""
 
     def __init__(self) -> None:
@@ -67,63 +67,63 @@ def _issue(name: bytes, expires_ms: int | None = None, notes: bytes = b"notes") 
 
 
 def test_a_token_is_found_by_itself_and_by_its_id_until_it_is_revoked() -> None:
-    catalogue = Catalogue()
-    assert catalogue.ask(_issue(b"a")) == [m.Done(1)]
+    catalog = Catalog()
+    assert catalog.ask(_issue(b"a")) == [m.Done(1)]
     for _ in range(2):
-        found = catalogue.book.find(b"token of a", NOW)
+        found = catalog.book.find(b"token of a", NOW)
         assert found is not None
         assert (found.metadata, found.expires_ms) == (b"notes", None)
-        assert list(catalogue.book.all(NOW)) == [(b"a", found)]
-        assert catalogue.book.find(found.digest, NOW) is None
-        assert catalogue.book.find(b"", NOW) is None
-        assert catalogue.cell.deadline == inf
-        assert not catalogue.cell.is_empty
-        catalogue.reopen()
-    assert catalogue.ask(m.RevokeToken(2, b"a")) == [m.Done(2)]
+        assert list(catalog.book.all(NOW)) == [(b"a", found)]
+        assert catalog.book.find(found.digest, NOW) is None
+        assert catalog.book.find(b"", NOW) is None
+        assert catalog.cell.deadline == inf
+        assert not catalog.cell.is_empty
+        catalog.reopen()
+    assert catalog.ask(m.RevokeToken(2, b"a")) == [m.Done(2)]
     for _ in range(2):
-        assert catalogue.book.find(b"token of a", NOW) is None
-        assert catalogue.ids() == []
-        assert catalogue.cell.is_empty
-        catalogue.reopen()
-    assert catalogue.ask(m.RevokeToken(3, b"a")) == [m.StreamFailed(3, Code.UNKNOWN_STREAM)]
+        assert catalog.book.find(b"token of a", NOW) is None
+        assert catalog.ids() == []
+        assert catalog.cell.is_empty
+        catalog.reopen()
+    assert catalog.ask(m.RevokeToken(3, b"a")) == [m.StreamFailed(3, Code.UNKNOWN_STREAM)]
 
 
 def test_an_id_is_taken_once() -> None:
-    catalogue = Catalogue()
+    catalog = Catalog()
     other = m.IssueToken(2, b"a", sha256(b"other").digest(), None, b"")
-    answers = catalogue.ask(_issue(b"a"), other)
+    answers = catalog.ask(_issue(b"a"), other)
     assert answers == [m.Done(1), m.StreamFailed(2, Code.STREAM_EXISTS)]
-    assert catalogue.book.find(b"other", NOW) is None
-    assert catalogue.kept == 1
+    assert catalog.book.find(b"other", NOW) is None
+    assert catalog.kept == 1
 
 
 def test_what_has_ended_is_gone_at_its_time_and_forgotten_after() -> None:
-    catalogue = Catalogue()
-    catalogue.ask(_issue(b"a", END_MS), _issue(b"b", END_MS + 1000), _issue(b"c"))
-    assert catalogue.cell.deadline == END_MS / 1000
-    catalogue.now = END_MS / 1000 - 0.001
-    assert catalogue.ids() == [b"a", b"b", b"c"]
-    catalogue.now = END_MS / 1000
-    assert catalogue.ids() == [b"b", b"c"]
-    assert catalogue.book.find(b"token of a", catalogue.now) is None
-    assert catalogue.ask(m.RevokeToken(2, b"a")) == [m.StreamFailed(2, Code.UNKNOWN_STREAM)]
-    assert catalogue.kept == 3
-    catalogue.wake()
-    assert catalogue.kept == 2
-    assert catalogue.cell.deadline == END_MS / 1000 + 1
-    catalogue.now += 1
-    assert catalogue.ask(_issue(b"b")) == [m.Done(1)]
-    catalogue.reopen()
-    assert catalogue.ids() == [b"b", b"c"]
+    catalog = Catalog()
+    catalog.ask(_issue(b"a", END_MS), _issue(b"b", END_MS + 1000), _issue(b"c"))
+    assert catalog.cell.deadline == END_MS / 1000
+    catalog.now = END_MS / 1000 - 0.001
+    assert catalog.ids() == [b"a", b"b", b"c"]
+    catalog.now = END_MS / 1000
+    assert catalog.ids() == [b"b", b"c"]
+    assert catalog.book.find(b"token of a", catalog.now) is None
+    assert catalog.ask(m.RevokeToken(2, b"a")) == [m.StreamFailed(2, Code.UNKNOWN_STREAM)]
+    assert catalog.kept == 3
+    catalog.wake()
+    assert catalog.kept == 2
+    assert catalog.cell.deadline == END_MS / 1000 + 1
+    catalog.now += 1
+    assert catalog.ask(_issue(b"b")) == [m.Done(1)]
+    catalog.reopen()
+    assert catalog.ids() == [b"b", b"c"]
 
 
 def test_there_is_an_end_to_their_number_and_their_notes() -> None:
-    catalogue = Catalogue()
+    catalog = Catalog()
     ids = [b"%d" % number for number in range(TOKENS_MAX)]
-    answers = catalogue.ask(*map(_issue, ids))
+    answers = catalog.ask(*map(_issue, ids))
     assert answers == [m.Done(1)] * TOKENS_MAX
-    assert catalogue.ask(_issue(b"more")) == [m.StreamFailed(1, Code.BUFFER_FULL)]
-    catalogue.ask(m.RevokeToken(2, ids[0]))
+    assert catalog.ask(_issue(b"more")) == [m.StreamFailed(1, Code.BUFFER_FULL)]
+    catalog.ask(m.RevokeToken(2, ids[0]))
     large = _issue(b"more", notes=bytes(METADATA_BYTES_MAX + 1))
-    assert catalogue.ask(large) == [m.StreamFailed(1, Code.DATA_TOO_LARGE)]
-    assert catalogue.ask(_issue(b"more")) == [m.Done(1)]
+    assert catalog.ask(large) == [m.StreamFailed(1, Code.DATA_TOO_LARGE)]
+    assert catalog.ask(_issue(b"more")) == [m.Done(1)]

@@ -323,7 +323,7 @@ def test_a_topic_does_not_take_the_name_of_a_tombstone(streams: StreamHarness) -
     make(streams, b"orders", b"a")
     made(fork(streams, FORK, b"orders"))
     delete(streams, b"orders")
-    reply = streams.catalogue(m.CreateTopic(7, b"orders", 3))
+    reply = streams.catalog(m.CreateTopic(7, b"orders", 3))
     assert isinstance(reply, m.StreamFailed) and reply.code is Code.STREAM_EXISTS
 
 

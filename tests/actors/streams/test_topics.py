@@ -20,11 +20,11 @@ def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamHa
 
 
 def create(streams: StreamHarness, topic: bytes, partitions: int) -> Code | None:
-    return code_of(streams.catalogue(m.CreateTopic(7, topic, partitions)))
+    return code_of(streams.catalog(m.CreateTopic(7, topic, partitions)))
 
 
 def delete(streams: StreamHarness, topic: bytes) -> Code | None:
-    return code_of(streams.catalogue(m.DeleteTopic(8, topic)))
+    return code_of(streams.catalog(m.DeleteTopic(8, topic)))
 
 
 def code_of(reply: Reply) -> Code | None:

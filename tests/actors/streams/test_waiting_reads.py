@@ -141,7 +141,7 @@ class TestWakingUp:
         assert sorted(replies) == [0, 1, 2]
 
     def test_an_empty_partition_of_a_topic_can_be_waited_for(self, streams: StreamHarness) -> None:
-        assert isinstance(streams.catalogue(m.CreateTopic(0, b"t", 3)), m.Done)
+        assert isinstance(streams.catalog(m.CreateTopic(0, b"t", 3)), m.Done)
         port = streams.port()
         streams.say(port, read_of(wait_until=streams.now + WAIT_S), name=b"t/1")
         streams.append(b"x", name=b"t/1")

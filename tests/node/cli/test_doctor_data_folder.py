@@ -277,7 +277,7 @@ def test_the_mode_and_dead_letters_survive_a_repair(tmp_path: Path):
             assert jobs.mode is Mode.QUEUE
 
 
-def test_a_catalogue_that_is_damaged_is_a_warning(folder: Path, doctor):
+def test_a_catalog_that_is_damaged_is_a_warning(folder: Path, doctor):
     (folder / "catalogue.sqlite3").write_bytes(b"nothing")
     told = doctor(folder)
     assert (told.code, told.level("catalogue")) == (0, "warn")

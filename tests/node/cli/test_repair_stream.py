@@ -81,9 +81,7 @@ def test_the_same_for_programs(folder: Path, capfd: pytest.CaptureFixture[str]) 
     assert (found["stream"], found["messages"], found["lost"]) == ("orders", COUNT - 2, ["3-4"])
 
 
-def test_the_catalogue_of_topics_is_repaired(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_catalog_of_topics_is_repaired(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out = told(capfd, "--data", str(folder), "--repair-topics")
     assert code == 0 and "repaired    the catalog of topics" in out
     content = partition_of(folder, TOPICS).read_bytes()

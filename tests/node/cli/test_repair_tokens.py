@@ -12,7 +12,7 @@ from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
 
-def test_the_catalogue_of_tokens_is_named_and_repaired(
+def test_the_catalog_of_tokens_is_named_and_repaired(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "data"

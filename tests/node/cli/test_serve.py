@@ -209,12 +209,12 @@ def test_what_a_later_version_wrote_is_refused_and_left_alone(tmp_path: Path):
     line = refused("--data", str(tmp_path))
     assert f"journal format {FORMAT_VERSION + 1}" in line and "later version" in line
     assert segment.read_bytes() == content
-    catalogue = tmp_path / "catalogue.sqlite3"
-    with closing(sqlite3.connect(catalogue)) as connection:
+    catalog = tmp_path / "catalogue.sqlite3"
+    with closing(sqlite3.connect(catalog)) as connection:
         connection.execute("PRAGMA user_version = 99")
     line = refused("--data", str(tmp_path))
     assert "format 99" in line and "later version" in line
-    with closing(sqlite3.connect(catalogue)) as connection:
+    with closing(sqlite3.connect(catalog)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (99,)
 
 

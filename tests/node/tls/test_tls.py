@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import subprocess
 import time
@@ -25,7 +26,7 @@ from millpond.node.tls.contexts import (
     pin_of,
     server_context,
 )
-from millpond.node.tls.errors import PinMismatch, TlsReason, reason_of
+from millpond.node.tls.errors import REASONS, VERIFY_CODES, PinMismatch, TlsReason, reason_of
 from millpond.node.tls.listeners import TlsListeners
 from millpond.transports.server.interface import ConnectionCounters
 from tests.node.tls.certificate_files import Files, authority, files_of, signed_by
@@ -33,6 +34,7 @@ from tests.transports.io.test_tls import Pipe
 from tests.transports.io.test_wires import Recorder
 
 DAY_S = 86_400.0
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -338,3 +340,11 @@ def test_every_error_has_words() -> None:
     for error in (ssl.SSLError(1, "odd"), ssl.SSLEOFError(8, "gone"), OSError(5, "broken")):
         assert reason_of(error).text
     assert reason_of(ConnectionResetError("the connection broke")).text == "the connection broke"
+
+
+def test_the_reference_has_a_row_for_each_cause() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \|", page.partition("\n## TLS\n")[2], re.MULTILINE)
+    known = (*VERIFY_CODES.values(), *REASONS.values())
+    causes = {text.partition(":")[0] for text, _ in known}  # of ours, the reason comes behind it
+    assert causes - set(rows) == set()

@@ -10,7 +10,7 @@ from millpond.transports.server.interface import StreamDirectory
 
 
 class BasinRow(Protocol):
-    """A basin as the catalogue has it. `metadata` are ours (`transports.http.s2.metadata`)."""
+    """A basin as the catalog has it. `metadata` are ours (`transports.http.s2.metadata`)."""
 
     @property
     def created_ms(self) -> int: ...
@@ -41,7 +41,7 @@ class BasinNames(Protocol):
 
 
 class TokenRow(Protocol):
-    """An access token as the catalogue has it. `metadata` are ours (`token_codec.write_kept`)."""
+    """An access token as the catalog has it. `metadata` are ours (`token_codec.write_kept`)."""
 
     @property
     def metadata(self) -> bytes: ...
