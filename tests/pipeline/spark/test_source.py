@@ -40,7 +40,7 @@ def test_a_batch_its_filters_and_what_is_wrong_with_it(
     )
     with pytest.raises(PySparkException) as found:
         reading(spark, shared_node, subscibe="t").count()
-    told = "millpond[bad_option]: there is no option 'subscibe' (subscribe?)"
+    told = "millpond[bad_option]: unknown option 'subscibe' (subscribe?)"
     assert last_line(str(found.value)) == told
 
 

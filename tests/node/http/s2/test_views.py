@@ -80,5 +80,5 @@ async def test_a_trim_and_a_deletion_hold_for_all(views: Views) -> None:
         found += [each.seq_num for each in batch.records]
     assert found == [4, 5]
     await views.s3p.delete(NAME)
-    with pytest.raises(Exception, match="no stream"):
+    with pytest.raises(Exception, match="does not exist"):
         await views.s2.check_tail()

@@ -61,9 +61,9 @@ def test_appends_up_to_the_limits_are_valid(given: AppendInput) -> None:
         (AppendInput([b"\xff"], [[FENCE]]), "UTF-8"),
         (AppendInput([bytes(7)], [[TRIM]]), "8 bytes"),
         (AppendInput([bytes(9)], [[TRIM]]), "8 bytes"),
-        (AppendInput([b""], [[(b"", b"drop")]]), "no command"),
-        (AppendInput([b"x", b""], [[], [(b"k", b"v"), (b"", b"")]]), "alone"),
-        (AppendInput([b""], [[FENCE, FENCE]]), "alone"),
+        (AppendInput([b""], [[(b"", b"drop")]]), "unknown command"),
+        (AppendInput([b"x", b""], [[], [(b"k", b"v"), (b"", b"")]]), "the only one"),
+        (AppendInput([b""], [[FENCE, FENCE]]), "the only one"),
         (AppendInput([b""], None, None, None, b"t" * 37), "token"),
     ],
 )
