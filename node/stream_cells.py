@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 ADOPT_AFTER_S = 10.0
 ADOPT_EVERY_S = 0.02
-"""Unused streams are woken one after the other: something may be too old."""
+"""Streams that nobody uses are woken one after the other, to trim records that are too old."""
 TEE_EVERY_S = 0.002
 
 
@@ -119,7 +119,7 @@ class StreamCells:
     def load(self, cell: bytes) -> Loading:
         """The stored state that a cell is built from."""
         if state_of(cell) is not None:
-            return LogSnapshot()  # it keeps nothing
+            return LogSnapshot()  # a state cell stores nothing
         return self._store.log_snapshot(cell) if is_reserved(cell) else self._store.load(cell)
 
     def stored_cells(self) -> Iterator[tuple[bytes, float]]:
@@ -130,13 +130,13 @@ class StreamCells:
             self.checkpoints.keep_only(name for name in streams if name is not None)
         for cell in self._store.logs():
             if cell in (TOPICS, BASINS, TOKENS):
-                yield cell, 0.0  # it may have to go on removing something
-            elif self._learn(cell):
+                yield cell, 0.0  # a deletion may be unfinished
+            elif self._register(cell):
                 yield cell, after_s
                 after_s += ADOPT_EVERY_S
 
-    def _learn(self, cell: bytes) -> bool:
-        """True: the cell is a stream's; its directory knows it now."""
+    def _register(self, cell: bytes) -> bool:
+        """Enter the cell of a stream in its directory; False: the cell is no stream's."""
         name, other = stream_of(cell), basin_stream_of(cell)
         if name is not None:
             self.directory.sync_stream(name, is_created=True)
@@ -149,12 +149,12 @@ class StreamCells:
         return True
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Write unfinished checkpoints."""
         if self.checkpoints is not None:
             self.checkpoints.close()
 
     async def open(self) -> None:
-        """Learn which topics, basins and tokens there are, before anybody asks for one."""
+        """Load the catalogs of topics, basins and tokens, before the first request."""
         topics = await self._snapshot(TOPICS)
         if topics is not None:
             TopicCatalog(topics, self.directory)

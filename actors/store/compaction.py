@@ -295,7 +295,7 @@ class Compactor:
             case QueueMemtable():
                 is_empty = entry.has_file and not entry.messages and not entry.keys
                 size = memtable.size - memtable.lesser_size
-                is_large = max(size, memtable.gone_bytes) > rewrite_max
+                is_large = max(size, memtable.removed_bytes) > rewrite_max
                 return is_empty or is_large or memtable.lesser_size > self._rewrite_bytes_left
             case LogMemtable():
                 is_trimmed = entry.has_file and (memtable.trim_point > 0 or memtable.is_fresh)

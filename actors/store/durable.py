@@ -290,7 +290,7 @@ class DurableStore:
         memtable = entry.memtable
         if isinstance(memtable, QueueMemtable):
             is_empty = not entry.messages and not entry.keys
-            return is_empty or memtable.gone_bytes > self._settings.waste_bytes_max
+            return is_empty or memtable.removed_bytes > self._settings.waste_bytes_max
         return isinstance(memtable, LogMemtable) and (memtable.is_fresh or memtable.trim_point > 0)
 
     def _forget_if_idle(self, entry: IndexEntry) -> None:

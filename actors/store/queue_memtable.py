@@ -43,21 +43,22 @@ KEY_BYTES = 64
 
 
 class QueueMemtable:
-    """Rows, keys and the rest by id; `gone` are rows of below, with the bytes of their data.
+    """The rows, keys, attempts, subscribers and attributes that changed.
 
-    `forgotten` are keys of below.
+    `removed` and `expired_keys` are tombstones: rows (with the size of their data) and keys that
+    the file or an older memtable below may still have.
     """
 
     __slots__ = (
         "attempts",
         "attributes",
-        "forgotten",
-        "gone",
-        "gone_bytes",
+        "expired_keys",
         "is_base",
         "is_doubtful",
         "keys",
         "mode",
+        "removed",
+        "removed_bytes",
         "row_bytes",
         "rows",
         "subscribers",
@@ -69,10 +70,10 @@ class QueueMemtable:
         """True: the messages may be below as well, as after a crash during compaction."""
         self.rows: dict[int, StoredMessage] = {}
         self.row_bytes = 0
-        self.gone: dict[int, int] = {}
-        self.gone_bytes = 0
+        self.removed: dict[int, int] = {}
+        self.removed_bytes = 0
         self.keys: dict[int, StoredKey] = {}
-        self.forgotten: set[int] = set()
+        self.expired_keys: set[int] = set()
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
         self.subscribers: SubscriberTable | None = None
@@ -81,19 +82,21 @@ class QueueMemtable:
         """The changes to attributes of messages; None where there are none."""
 
     def __bool__(self) -> bool:
-        """True: there is something that a restart would have to know."""
-        known = self.keys or self.forgotten or self.attempts or self.subscribers or self.attributes
-        return bool(self.rows or self.gone or known)
+        """True: there is something that a restart needs."""
+        known = (
+            self.keys or self.expired_keys or self.attempts or self.subscribers or self.attributes
+        )
+        return bool(self.rows or self.removed or known)
 
     @property
     def size(self) -> int:
-        """Bytes it takes to say it again in the journal, roughly."""
+        """The approximate size in bytes of a rewrite of it in the journal."""
         return self.row_bytes + ROW_BYTES * len(self.rows) + self.lesser_size
 
     @property
     def lesser_size(self) -> int:
         """The part of `size` that is not rows."""
-        count = len(self.keys) + len(self.forgotten) + len(self.gone)
+        count = len(self.keys) + len(self.expired_keys) + len(self.removed)
         size = KEY_BYTES * count + 16 * len(self.attempts)
         return size + sum(
             each.size for each in (self.subscribers, self.attributes) if each is not None
@@ -102,25 +105,25 @@ class QueueMemtable:
     @property
     def keys_added(self) -> int:
         """The number of keys and subscribers that are added to those below."""
-        added = len(self.keys) - len(self.forgotten)
+        added = len(self.keys) - len(self.expired_keys)
         if self.subscribers is not None:
-            added += len(self.subscribers.by_number) - len(self.subscribers.gone)
+            added += len(self.subscribers.by_number) - len(self.subscribers.removed)
         return added
 
     @property
     def deadline(self) -> float:
-        """Nothing in here expires before."""
+        """Nothing in the memtable expires before this."""
         rows = min((min(row.expires_at, row.until) for row in self.rows.values()), default=inf)
         members = inf if self.subscribers is None else min(self.subscribers.deadlines, default=inf)
         return min(rows, members, min((key.until for key in self.keys.values()), default=inf))
 
     def fold(self, changes: Iterable[QueueChange]) -> None:
-        """Take in what was written."""
+        """Apply changes that were written to the journal."""
         rows, added = self.rows, 0
         for change in changes:
             if (
                 type(change) is StoredMessage and change.id not in rows
-            ):  # every day's, without another call
+            ):  # the usual case, without another call
                 rows[change.id] = change
                 added += len(change.data)
                 if self.keys:
@@ -156,20 +159,20 @@ class QueueMemtable:
                 own = self.keys.pop(change.key, None)
                 may_be_below = not self.is_base and (own is None or self.is_doubtful)
                 if may_be_below and change.was_left:
-                    self.forgotten.add(change.key)
+                    self.expired_keys.add(change.key)
             case AttemptsSet():
                 if change.id in self.rows or not self.is_base:
                     self.attempts[change.id] = change.attempts
             case ModeSet():
                 self.mode = change.mode
             case DueAt() | UniqueKey():
-                self._fold_term(change)
+                self._fold_attribute(change)
             case _ if isinstance(change, SUBSCRIBER_CHANGES):
-                self._fold_member(change)
+                self._fold_subscriber(change)
             case _:
                 assert_never(change)
 
-    def _fold_term(self, change: AttributeChange) -> None:
+    def _fold_attribute(self, change: AttributeChange) -> None:
         is_base = self.is_base or (change.id in self.rows and not self.is_doubtful)
         if change.id in self.rows or not self.is_base:
             if self.attributes is None:
@@ -177,42 +180,42 @@ class QueueMemtable:
             self.attributes.fold(change, is_base=is_base)
             self.attributes = self.attributes or None
 
-    def _fold_member(self, change: SubscriberChange) -> None:
+    def _fold_subscriber(self, change: SubscriberChange) -> None:
         if self.subscribers is None:
             self.subscribers = SubscriberTable()
         self.subscribers.fold(change, is_base=self.is_base, is_doubtful=self.is_doubtful)
         if not self.subscribers:
             self.subscribers = None
 
-    def _remove(self, gone: MessageRemoved) -> None:
-        row = self.rows.pop(gone.id, None)
+    def _remove(self, change: MessageRemoved) -> None:
+        row = self.rows.pop(change.id, None)
         if row is not None:
             self.row_bytes -= len(row.data)
         may_be_below = not self.is_base and (row is None or self.is_doubtful)
-        if may_be_below and gone.id not in self.gone:
-            self.gone[gone.id] = gone.size
-            self.gone_bytes += gone.size
-        self.attempts.pop(gone.id, None)
+        if may_be_below and change.id not in self.removed:
+            self.removed[change.id] = change.size
+            self.removed_bytes += change.size
+        self.attempts.pop(change.id, None)
         if self.subscribers is not None:
-            self.subscribers.forget(gone.id)
+            self.subscribers.forget(change.id)
         if self.attributes is not None:
-            self.attributes.forget(gone.id)
+            self.attributes.forget(change.id)
             self.attributes = self.attributes or None
-        if gone.left is not None:
-            self.keys[gone.key] = gone.left
+        if change.left is not None:
+            self.keys[change.key] = change.left
 
-    def forget_gone(self, *, above: int) -> None:
-        """Nothing above that id is below."""
-        for message_id in [each for each in self.gone if each > above]:
-            self.gone_bytes -= self.gone.pop(message_id)
+    def forget_removed(self, *, above: int) -> None:
+        """Forget removals above this id: no file or memtable below has such rows."""
+        for message_id in [each for each in self.removed if each > above]:
+            self.removed_bytes -= self.removed.pop(message_id)
 
     def changes(self) -> Iterator[QueueChange]:
         """The changes that make this memtable again."""
         if self.mode is not None:
             yield ModeSet(self.mode)
-        for message_id, size in self.gone.items():
+        for message_id, size in self.removed.items():
             yield MessageRemoved(message_id, 0, None, size)
-        for key in sorted(self.forgotten):
+        for key in sorted(self.expired_keys):
             yield KeyExpired(key)
         if self.subscribers is not None:
             yield from self.subscribers.changes()
@@ -232,12 +235,12 @@ class QueueMemtable:
         """
         moved, stays = QueueMemtable(is_base=self.is_base), QueueMemtable(is_base=False)
         moved.mode = stays.mode = self.mode
-        moved.gone, moved.gone_bytes = dict(self.gone), self.gone_bytes
+        moved.removed, moved.removed_bytes = dict(self.removed), self.removed_bytes
         for row in self.rows.values():
             (moved if row.id < settled_id else stays).add(row)
         for message_id, attempts in self.attempts.items():
             (stays if message_id in stays.rows else moved).attempts[message_id] = attempts
-        moved.forgotten = set(self.forgotten)
+        moved.expired_keys = set(self.expired_keys)
         (stays if keys_stay else moved).keys = dict(self.keys)
         if self.subscribers is not None:
             parts = self.subscribers.split(stays.rows.keys(), keys_stay=keys_stay)
@@ -251,10 +254,10 @@ class QueueMemtable:
         """A snapshot of below and this memtable together; `below` may be changed."""
         rows = {row.id: row for row in below.rows}
         keys = {key: row for key, row in below.keys.items() if isinstance(row, StoredKey)}
-        for message_id in self.gone:
+        for message_id in self.removed:
             rows.pop(message_id, None)
         rows.update(self.rows)
-        for key in self.forgotten:
+        for key in self.expired_keys:
             keys.pop(key, None)
         keys.update(self.keys)
         attempts = {**below.attempts, **self.attempts}

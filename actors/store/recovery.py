@@ -277,7 +277,7 @@ class _Rebuilder:
             self._see_ids(changes)
             entry.lsn = max(entry.lsn, record.lsn if record.rewrite is Rewrite.NONE else base)
         if isinstance(memtable, QueueMemtable) and metadata is not None:
-            memtable.forget_gone(above=metadata.last_id)
+            memtable.forget_removed(above=metadata.last_id)
         if memtable:
             entry.memtable = memtable
             entry.oldest_segment = min(number for number, _ in needed)
@@ -288,8 +288,8 @@ class _Rebuilder:
         self.last_id = max(self.last_id, *ids, 0)
 
     def _weigh(self, entry: IndexEntry, memtable: QueueMemtable) -> None:
-        entry.messages += len(memtable.rows) - len(memtable.gone)
-        entry.bytes += memtable.row_bytes - memtable.gone_bytes
+        entry.messages += len(memtable.rows) - len(memtable.removed)
+        entry.bytes += memtable.row_bytes - memtable.removed_bytes
         entry.keys += memtable.keys_added
         if memtable.mode is not None:
             entry.mode = memtable.mode

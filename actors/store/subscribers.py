@@ -67,22 +67,22 @@ class SubscriberTable(msgspec.Struct):
 
     A subscriber has acked every message in its debt up to its floor, and those in `acked`. Number 0
     stands for subscribers without identity: they had a claim to those messages when they were put.
-    Only a memtable has `seen` and `gone`, which say something of subscribers below.
+    Only a memtable has `seen` and `removed`, which say something of subscribers below.
     """
 
     by_number: dict[int, Subscriber] = {}
     floors: dict[int, int] = {}
     acked: dict[int, set[int]] = {}
     seen: dict[int, SubscriberTouched] = {}
-    gone: set[int] = set()
+    removed: set[int] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.by_number or self.floors or self.acked or self.seen or self.gone)
+        return bool(self.by_number or self.floors or self.acked or self.seen or self.removed)
 
     @property
     def size(self) -> int:
         """Bytes it takes to say it again in the journal, roughly."""
-        count = len(self.by_number) + len(self.floors) + len(self.seen) + len(self.gone)
+        count = len(self.by_number) + len(self.floors) + len(self.seen) + len(self.removed)
         return SUBSCRIBER_BYTES * count + ACK_BYTES * sum(map(len, self.acked.values()))
 
     @property
@@ -102,7 +102,7 @@ class SubscriberTable(msgspec.Struct):
                 own = self.by_number.get(number)
                 self._drop(number)
                 if not is_base and (own is None or is_doubtful):
-                    self.gone.add(number)
+                    self.removed.add(number)
             case Acked(number=number, id=message_id):
                 self.acked.setdefault(number, set()).add(message_id)
             case AckedUpTo(number=number, id=message_id):
@@ -132,7 +132,7 @@ class SubscriberTable(msgspec.Struct):
 
     def changes(self) -> Iterator[SubscriberChange]:
         """The changes that make it again."""
-        for number in sorted(self.gone):
+        for number in sorted(self.removed):
             yield SubscriberRemoved(number)
         yield from self.by_number.values()
         yield from self.seen.values()
@@ -148,7 +148,7 @@ class SubscriberTable(msgspec.Struct):
         """The part to flush, and the part that stays: everything but removals below, if keys stay;
         else acks of messages that stay. So a subscriber's acks are never below the subscriber
         itself."""
-        moved, left = SubscriberTable(gone=set(self.gone)), SubscriberTable()
+        moved, left = SubscriberTable(removed=set(self.removed)), SubscriberTable()
         home = left if keys_stay else moved
         home.by_number, home.seen = dict(self.by_number), dict(self.seen)
         home.floors = dict(self.floors)
@@ -163,7 +163,7 @@ class SubscriberTable(msgspec.Struct):
     def apply_to(self, below: SubscriberTable) -> SubscriberTable:
         """The subscribers of a lower memtable or file and of this one together; `below` may be
         changed."""
-        for number in self.gone:
+        for number in self.removed:
             below._drop(number)
         for subscriber in self.by_number.values():
             below.fold(subscriber, is_base=True)

@@ -115,7 +115,7 @@ class AccessPolicy:
         self._rules: Rules | None = None
         self._by_subject: dict[Subject, list[Grant]] = {}
         self._networks: list[tuple[Network, Grant]] = []
-        self._take(self._sources.read())
+        self._set_rules(self._sources.read())
 
     def trust_peers(self, peers: TrustedPeers) -> None:
         """Give trusted peers of this node, and tokens that it signed, their rights."""
@@ -174,7 +174,7 @@ class AccessPolicy:
                 self._sources.access_file,
             )
             return False
-        self._take(found)
+        self._set_rules(found)
         return True
 
     def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
@@ -288,7 +288,7 @@ class AccessPolicy:
         peer = self._peers.book.by_public(principal.identity)
         return None if peer is None else peer.trust
 
-    def _take(self, rules: Rules | None) -> None:
+    def _set_rules(self, rules: Rules | None) -> None:
         self._rules = rules
         self._by_subject = {}
         self._networks = []

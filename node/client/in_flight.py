@@ -18,7 +18,6 @@ from millpond.actors.messages import Durability, Get, GetAck, List, Put, PutAck,
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.future import ReplyFuture
 from millpond.transports.p2p import packets as p
-from millpond.transports.p2p import packets as wire
 from millpond.transports.p2p.nacks import correlation_number, decode_refused
 from millpond.transports.p2p.packets import (
     Admin,
@@ -89,7 +88,6 @@ REQUESTS_MAX, WAITING_MAX = 64, 48
 """Stream requests at once, and blocking reads among them: the others are not held up."""
 REQUESTS_BYTES_MAX = 8 * 2**20
 ANSWER_BYTES_MAX = 32 * 2**20
-REQUEST_IDS = 2**32
 
 
 class _StreamRequest:
@@ -382,25 +380,25 @@ class InFlight:
         | None
     ):
         match refused.packet_type:
-            case wire.PUT:
+            case p.PUT:
                 put = _named(self._puts, refused)
                 if put is None:
                     return None
                 self.limit.release(len(put.packet))
                 return put.future
-            case wire.GET:
+            case p.GET:
                 return _named(self._gets, refused)
-            case wire.LIST:
+            case p.LIST:
                 return self._lists.popleft().future if self._lists else None
-            case wire.TOUCH:
+            case p.TOUCH:
                 return _named(self._touches, refused)
-            case wire.ADMIN | wire.PEERS | wire.JOBS:
+            case p.ADMIN | p.PEERS | p.JOBS:
                 operation = _named(self._operations, refused)
                 if operation is None:
                     return None
                 self.operations_limit.release(operation.size)
                 return operation.future
-            case wire.STREAM:
+            case p.STREAM:
                 return self.streams.refused(correlation_number(refused))
             case _:
                 return None

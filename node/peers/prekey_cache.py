@@ -20,8 +20,8 @@ from millpond.node.peers.prekeys import (
     PublishedPrekey,
     SignedPrekey,
     check,
-    form_of,
-    prekey_of,
+    from_published,
+    to_published,
 )
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class PrekeyCache:
         for each in too_many:
             del self._by_owner[each]
         if self._folder is not None:
-            forms = [form_of(each) for each in self._known(owner)]
+            forms = [to_published(each) for each in self._known(owner)]
             replace(self._folder / peer_id(owner), msgspec.msgpack.encode(forms))
             for each in too_many:
                 (self._folder / peer_id(each)).unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def _read(path: Path, owner: bytes) -> Iterable[SignedPrekey]:
     """The prekeys in a file; an unreadable file counts as empty, since its owner has them."""
     try:
         data = read_private(path, KEPT_EACH * PUBLISHED_BYTES_MAX, refused=OTHERS_WRITE)
-        known = [prekey_of(each) for each in _kept.decode(data)]
+        known = [from_published(each) for each in _kept.decode(data)]
     except (OSError, UnsafeFile, msgspec.DecodeError, UnicodeDecodeError) as exc:
         log.warning("prekeys_unreadable file=%s error=%s", path, exc)
         return ()

@@ -3,9 +3,9 @@ node.
 
 A prekey is signed by its owner twice: as the wire has it, `"p2pbuf prekey v1\\0" | key`, and with
 its dates, `"p2pbuf prekey card v1\\0" | key | made_at u64 | good_until u64` (ms since 1970), so
-that nobody who passes it on can prolong it. It is published as a MessagePack map of `key`,
-`signature`, `made_at` and `good_until` (ms) and `proof`, the second signature. What we know of
-those of others is in `known_prekeys`.
+that a relay or a peer that passes it on cannot prolong it. It is published as a MessagePack map of
+`key`, `signature`, `made_at` and `good_until` (ms) and `proof`, the second signature.
+`prekey_cache` has the prekeys of other peers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 DAY_S = 86_400.0
 ROTATED_S = DAY_S
 CLOCKS_APART_S = 3600.0
-"""A clock may be wrong by so much, ours or the sender's, and nothing is lost by it."""
+"""The error of clocks, here and at senders, that is allowed for."""
 TTL_S_MAX = 7 * DAY_S
 
 VERSION_LINE = "millpond prekey 1"
@@ -114,7 +114,7 @@ _published = msgspec.msgpack.Decoder(PublishedPrekey)
 
 def encode_prekey(prekey: SignedPrekey) -> bytes:
     """The published bytes, for the channel `mail/<peer id>!keys`."""
-    return msgspec.msgpack.encode(form_of(prekey))
+    return msgspec.msgpack.encode(to_published(prekey))
 
 
 def decode_prekey(data: bytes) -> SignedPrekey:
@@ -122,19 +122,19 @@ def decode_prekey(data: bytes) -> SignedPrekey:
     if len(data) > PUBLISHED_BYTES_MAX:
         raise MalformedPrekey(f"{len(data)} bytes are no prekey")
     try:
-        return prekey_of(_published.decode(data))
+        return from_published(_published.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise MalformedPrekey(str(exc)) from exc
 
 
-def form_of(prekey: SignedPrekey) -> PublishedPrekey:
-    """Times as whole milliseconds."""
+def to_published(prekey: SignedPrekey) -> PublishedPrekey:
+    """The published form of a prekey, with times in whole milliseconds."""
     made, until = _ms(prekey.made_at), _ms(prekey.good_until)
     return PublishedPrekey(prekey.public, prekey.signature, made, until, prekey.proof)
 
 
-def prekey_of(form: PublishedPrekey) -> SignedPrekey:
-    """The reverse."""
+def from_published(form: PublishedPrekey) -> SignedPrekey:
+    """The prekey in its published form."""
     made, until = form.made_at / 1000, form.good_until / 1000
     return SignedPrekey(form.key, form.signature, made, until, form.proof)
 
@@ -172,7 +172,7 @@ class Prekeys:
         self._identity = identity
         self._now = now
         self._entropy = entropy
-        self._lived_s = ROTATED_S + ttl_s_max + DAY_S
+        self._lifetime_s = ROTATED_S + ttl_s_max + DAY_S
         self._lock = Lock()
         self._held: dict[bytes, _PrekeyPair] = {}
         if folder is not None and not folder.is_dir():
@@ -181,14 +181,14 @@ class Prekeys:
         self.sweep(now())
 
     def current(self) -> SignedPrekey:
-        """The one to publish, made within the last day. When this returns it is on the disk.
+        """The prekey to publish, made within the last day. When this returns it is on the disk.
 
         Raises OSError: nothing has changed then, and the next call tries again.
         """
         fresh = self._fresh()
         if fresh is not None:
             return fresh
-        with self._alone():
+        with self._locked():
             self._load()  # another process may have made one
             return self._fresh() or self._make()
 
@@ -203,11 +203,11 @@ class Prekeys:
         return None if held is None else held.private
 
     def sweep(self, now: float) -> None:
-        """Destroy what is too old at `now` (seconds since 1970). To be called every hour or so.
+        """Destroy prekeys that are too old at `now` (seconds since 1970). Called about every hour.
 
         Raises OSError: what could not be unlinked is tried again the next time.
         """
-        with self._alone():
+        with self._locked():
             self._load()
             gone = [kid for kid, held in self._held.items() if held.destroyed_after < now]
             for kid in gone:
@@ -218,8 +218,8 @@ class Prekeys:
                 sync_folder(self._folder)
 
     def _fresh(self) -> SignedPrekey | None:
-        """One that seems to come from the future was made by a clock that was wrong: it would be
-        current for as long as that was ahead."""
+        """The youngest prekey of the last day. One from the future was made by a wrong clock: it is
+        left out, or it would stay current too long."""
         now = self._now()
         held = (each.prekey for each in tuple(self._held.values()))
         fresh = [each for each in held if -CLOCKS_APART_S <= now - each.made_at < ROTATED_S]
@@ -228,7 +228,7 @@ class Prekeys:
     def _make(self) -> SignedPrekey:
         private = self._entropy(KEY_BYTES)
         made_at = self._now()
-        good_until = made_at + self._lived_s - CLOCKS_APART_S
+        good_until = made_at + self._lifetime_s - CLOCKS_APART_S
         prekey = sign_prekey(self._identity, _public(private), made_at, good_until)
         if prekey.kid in self._held:
             return self._make()
@@ -238,14 +238,14 @@ class Prekeys:
         return prekey
 
     def _load(self) -> None:
-        """Take what this process has not made. Its maker may have died before it synced the folder,
-        so that is done before anybody hears of it."""
+        """Read prekeys that other processes have made. Such a process may have died before it
+        synced the folder, so the folder is synced before the prekey is used."""
         if self._folder is None:
             return
         known = {f"{kid.hex()}{SUFFIX}" for kid in self._held}
         found: list[_PrekeyPair] = []
         for path in sorted(self._folder.iterdir()):
-            if path.suffix == DRAFT:  # of a process that was killed; nobody has heard of it
+            if path.suffix == DRAFT:  # of a process that was killed, and never published
                 path.unlink()
             elif path.suffix == SUFFIX and path.name not in known:
                 found += filter(None, [self._read(path)])
@@ -267,7 +267,7 @@ class Prekeys:
         return held
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         with self._lock:
             if self._folder is None:
                 yield

@@ -86,7 +86,10 @@ class FileJob:
 
 
 class PartitionFiles:
-    """Raises Damaged, sqlite3.Error and OSError. `facts` are those that the catalog has."""
+    """The files of all partitions, with their catalog. `facts` are those that the catalog has.
+
+    The methods raise Damaged, sqlite3.Error and OSError.
+    """
 
     def __init__(
         self,
@@ -108,7 +111,8 @@ class PartitionFiles:
         self._is_marked = False
 
     def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:
-        """These files are about to change: after a crash the files count, not the catalog."""
+        """Mark these partitions in the catalog before their files change: after a crash the files
+        count, not the catalog."""
         self._partitions.clear()
         self._removed.clear()
         self._is_marked = False
@@ -161,7 +165,7 @@ class PartitionFiles:
         step(self._catalog)
 
     def _rebuild_catalog(self) -> None:
-        """From what the files say, with the facts; what a crash leaves of it a restart makes."""
+        """Make the catalog from the files and the facts; after a crash a restart makes it."""
         self._may_rebuild = False
         if not self._is_catalog_lost:
             self._is_catalog_lost = True
@@ -180,8 +184,8 @@ class PartitionFiles:
         self._is_catalog_lost = False
 
     def drop_segment(self, number: int) -> None:
-        """Remove a segment that is not needed, before any later one goes: those have the end of
-        what it began."""
+        """Remove a segment that is not needed. Segments are removed in their order, because a later
+        one may end a rewrite that an older one begins."""
         journal = self._folder / "journal"
         self._disk.unlink(segment_path(journal, number))
         self._disk.sync_folder(journal)

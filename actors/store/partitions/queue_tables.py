@@ -88,10 +88,10 @@ def apply(flush: Flush, memtable: QueueMemtable) -> None:
     """Bring a memtable into the tables. What is said of below goes first, and harms nothing alone:
     the memtable, which is still in the journal, says the same again."""
     header = flush.header
-    gone = iter(memtable.gone)
+    gone = iter(memtable.removed)
     while some := list(islice(gone, _BATCH_IDS)):
         _remove_rows(flush, some)
-    keys = iter([*((key, None) for key in memtable.forgotten), *memtable.keys.items()])
+    keys = iter([*((key, None) for key in memtable.expired_keys), *memtable.keys.items()])
     while pairs := list(islice(keys, _BATCH_IDS)):
         _change_keys(flush, pairs)
     ordered = sorted(memtable.rows.values(), key=_row_id)

@@ -66,7 +66,7 @@ def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
     """
     make_tables(connection)
     before = dict(_subscribers(connection))
-    for number in subscribers.gone:
+    for number in subscribers.removed:
         connection.execute("DELETE FROM members WHERE number = ?", (number,))
         connection.execute("DELETE FROM acks WHERE number = ?", (number,))
     below = SubscriberTable(

@@ -26,14 +26,14 @@ from millpond.node.cli.chat.view import (
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
 
-LOOK_S = 2.0
-SETTLED_S = 1.0
-"""So long what becomes of messages is collected before it is told."""
-RECORDS_A_MESSAGE = 5
-READ_BEHIND_MAX = 10_000
-"""So many records are looked through for what is unread: all of it, if it was counted."""
+POLL_S = 2.0
+REPORT_EVERY_S = 1.0
+"""The interval in seconds in which changes of messages are collected before they are shown."""
+RECORDS_PER_MESSAGE = 5
+UNREAD_RECORDS_MAX = 10_000
+"""The number of records that are searched for unread messages."""
 TYPED_AHEAD_MAX = 100
-PATIENT_LOOKS = 2
+UNSENT_REPORTS = 2
 HELP = """\
 /to PEER   talk with somebody else        /list   all conversations
 /who       who is here                    /quit   leave (so does Ctrl-D)
@@ -43,8 +43,8 @@ COMMANDS = ("/help", "/list", "/quit", "/who")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`history`: so many messages are shown at the start; `stays`: after the end of the input;
-    `wait_s`: so long for messages to be delivered then."""
+    """`history`: the number of messages shown at the start. `stays`: continue after the end of the
+    input. `wait_s`: the time in seconds for messages to be delivered then."""
 
     history: int
     stays: bool
@@ -64,53 +64,58 @@ class Dialogue:
         self._chat: ChatInfo  # from `run` on
         self._view = ConversationView("")
         self._shown_to = 0
-        self._said_to = -1
+        self._sent_to = -1
         self._unread: dict[str, int] = {}
         self._follower = anyio.CancelScope()
-        self._following = anyio.Lock()
+        self._follow_lock = anyio.Lock()
         self._changed = anyio.Event()
         self._notices = notices
-        self._is_cut_off = False
-        self._asked: str | None = None
-        self._asked_looks = 0
+        self._is_disconnected = False
+        self._unsent: str | None = None
+        self._unsent_reports = 0
 
     async def run(self, peer: str) -> int:
-        """Until the end of the input; gives the exit code."""
+        """Run until the end of the input; gives the exit code."""
         chat = await self._client.chat_with(peer)
-        self._offer([chat])
-        await self._turn_to(chat)
+        self._set_completions([chat])
+        await self._show_conversation(chat)
         code: int = ExitCode.OK
         async with anyio.create_task_group() as tasks:
-            for work in (self._follow_always, self._watch, self._tell_news, self._screen.tend):
+            for work in (
+                self._follow_conversations,
+                self._watch_peers,
+                self._report_changes,
+                self._screen.redraw_on_signals,
+            ):
                 tasks.start_soon(work)
-            await self._converse()
+            await self._read_input()
             if self._options.stays:
                 await anyio.sleep_forever()
             if self._options.wait_s:
-                code = await self._see_off()
+                code = await self._wait_for_delivery()
             tasks.cancel_scope.cancel()
         return code
 
-    # What is typed.
+    # The input.
 
-    async def _converse(self) -> None:
+    async def _read_input(self) -> None:
         if not self._screen.is_interactive:
             async with aclosing(self._screen.typed()) as lines:
-                await self._take_lines(lines)
+                await self._handle_lines(lines)
             return
         send, typed = anyio.create_memory_object_stream[str](TYPED_AHEAD_MAX)
         async with anyio.create_task_group() as tasks, typed:
             tasks.start_soon(self._read_ahead, send)
-            await self._take_lines(typed)
+            await self._handle_lines(typed)
             tasks.cancel_scope.cancel()
 
     async def _read_ahead(self, send: ObjectSendStream[str]) -> None:
-        """The next line can be typed while the node does not answer."""
+        """Read lines while the node does not answer to the one before."""
         async with send, aclosing(self._screen.typed()) as lines:
             async for line in lines:
                 await send.send(line)
 
-    async def _take_lines(self, lines: AsyncIterable[str]) -> None:
+    async def _handle_lines(self, lines: AsyncIterable[str]) -> None:
         async for line in lines:
             if self._screen.is_interactive and line.startswith("/"):
                 if line.startswith("//"):
@@ -121,7 +126,7 @@ class Dialogue:
                 await self._send(line)
 
     async def _run_command(self, line: str) -> bool:
-        """Carry out a command; False: it was to leave."""
+        """Run a command; False: the command ends the dialogue."""
         command, _, rest = line.partition(" ")
         match command:
             case "/quit" | "/q":
@@ -133,7 +138,7 @@ class Dialogue:
                 lines = [describe(each) for each in chats]
                 await self._screen.show(lines or ["nobody"])
             case "/to" if rest.strip():
-                await self._change_to(rest.strip())
+                await self._switch_to(rest.strip())
             case "/help":
                 await self._screen.show(HELP.splitlines())
             case _:
@@ -141,28 +146,28 @@ class Dialogue:
                 await self._screen.show([text, *HELP.splitlines()])
         return True
 
-    async def _change_to(self, name: str) -> None:
+    async def _switch_to(self, name: str) -> None:
         try:
             info = await self._client.chat_with(name)
         except Failure as error:
             await self._screen.show([clean(str(error))])
             return
         self._follower.cancel()
-        async with self._following:  # what still comes from the other is not said by this one
-            await self._turn_to(info)
+        async with self._follow_lock:  # no record of the other peer is shown as one of this peer
+            await self._show_conversation(info)
 
-    async def _turn_to(self, info: ChatInfo) -> None:
+    async def _show_conversation(self, info: ChatInfo) -> None:
         self._chat = info
         self._view = ConversationView(info.name)
-        self._said_to, self._shown_to = -1, info.tail
+        self._sent_to, self._shown_to = -1, info.tail
         if self._screen.is_interactive:
             await self._screen.show([f"--- {describe(info)}   (/help tells of commands)"])
         await self._screen.prompt(f"{info.name}> ")
         await self._show_history(info)
 
     async def _send(self, text: str) -> None:
-        """Returns when the node keeps it."""
-        self._asked, self._asked_looks = text, 0
+        """Send a message, and wait until the node has stored it."""
+        self._unsent, self._unsent_reports = text, 0
         try:
             sequence = await self._client.say(self._chat, text)
         except (DataTooLarge, EmptyData, NotAllowed, UnknownPeer) as error:
@@ -170,14 +175,14 @@ class Dialogue:
                 raise Failure(f"not sent: {error}") from error
             await self._screen.show([f"not sent: {error}"])
         else:
-            self._said_to = max(self._said_to, sequence)
+            self._sent_to = max(self._sent_to, sequence)
         finally:
-            self._asked = None
+            self._unsent = None
 
-    async def _see_off(self) -> int:
-        """Wait until what was said is delivered."""
+    async def _wait_for_delivery(self) -> int:
+        """Wait until the sent messages are delivered."""
         with anyio.move_on_after(self._options.wait_s):
-            while self._shown_to <= self._said_to or self._view.in_flight:
+            while self._shown_to <= self._sent_to or self._view.in_flight:
                 self._changed = anyio.Event()
                 await self._changed.wait()
             if self._view.lost:
@@ -186,18 +191,18 @@ class Dialogue:
         text = "not all messages were delivered in time; the node continues to deliver them"
         raise Failure(text, ExitCode.TIMEOUT)
 
-    # What happens in the conversation.
+    # The conversation.
 
-    async def _follow_always(self) -> None:
+    async def _follow_conversations(self) -> None:
         while True:
-            async with self._following:
+            async with self._follow_lock:
                 with anyio.CancelScope() as self._follower:
                     await self._follow(self._chat)
 
     async def _follow(self, chat: ChatInfo) -> None:
         async with aclosing(self._client.follow(chat, self._shown_to)) as pages:
             async for page in pages:
-                await self._take(page)
+                await self._show_records(page)
                 for sequence, _ in page[-1:]:
                     self._shown_to = sequence + 1
                     self._changed.set()
@@ -207,8 +212,8 @@ class Dialogue:
         count = self._options.history
         if not chat.tail or not (count or chat.unread):
             return
-        unread_from = max(chat.read, chat.tail - READ_BEHIND_MAX) if chat.unread else chat.tail
-        page = await self._read_behind(chat, count, unread_from)
+        unread_from = max(chat.read, chat.tail - UNREAD_RECORDS_MAX) if chat.unread else chat.tail
+        page = await self._read_history(chat, count, unread_from)
         if unread_from > chat.read and chat.unread and self._screen.is_interactive:
             await self._screen.show(["--- what is unread for longest is not shown: see --history"])
         if self._options.as_json:
@@ -219,9 +224,9 @@ class Dialogue:
             await self._screen.show(lines)
         await self._client.mark_read(chat, chat.tail - 1)
 
-    async def _read_behind(self, chat: ChatInfo, count: int, unread_from: int) -> Page:
-        """The last records, with so many messages among them, or all from `unread_from` on."""
-        span = RECORDS_A_MESSAGE * count
+    async def _read_history(self, chat: ChatInfo, count: int, unread_from: int) -> Page:
+        """The last records, with `count` messages among them, or all from `unread_from` on."""
+        span = RECORDS_PER_MESSAGE * count
         while True:
             start = max(0, min(unread_from, chat.tail - span))
             page = await self._client.history(chat, start)
@@ -229,7 +234,7 @@ class Dialogue:
                 return page
             span *= 2
 
-    async def _take(self, records: Page) -> None:
+    async def _show_records(self, records: Page) -> None:
         if self._options.as_json:
             for _, record in records:
                 self._view.take(record)
@@ -252,51 +257,51 @@ class Dialogue:
         ]
         await self._screen.show(lines)
 
-    # What happens elsewhere.
+    # Notices, and other conversations.
 
-    async def _tell_news(self) -> None:
+    async def _report_changes(self) -> None:
         while True:
-            await anyio.sleep(SETTLED_S)
-            lines = [*self._show_notices(), *self._not_kept()]
+            await anyio.sleep(REPORT_EVERY_S)
+            lines = [*self._show_notices(), *self._slow_send_notice()]
             self._notices.clear()
             if self._screen.is_interactive:
                 await self._screen.show([*lines, *self._view.state_changes()])
 
     def _show_notices(self) -> Iterator[str]:
-        """Of attempts to come back, the first one."""
+        """The notices of the connection; of several attempts to reconnect only the first."""
         for each in self._notices:
             what, *again = clean(each).split("; trying again")
-            if not (again and self._is_cut_off):
+            if not (again and self._is_disconnected):
                 yield f"--- {what}"
-            self._is_cut_off |= bool(again)
+            self._is_disconnected |= bool(again)
 
-    def _not_kept(self) -> Iterator[str]:
-        """The notices about messages that wait for the node."""
-        self._asked_looks += 1
-        if self._asked is not None and self._asked_looks == PATIENT_LOOKS:
-            yield f"{CHANGE_INDENT}not kept yet, the node does not answer: {quoted(self._asked)}"
+    def _slow_send_notice(self) -> Iterator[str]:
+        """The notice about a message that the node has not stored for a while."""
+        self._unsent_reports += 1
+        if self._unsent is not None and self._unsent_reports == UNSENT_REPORTS:
+            yield f"{CHANGE_INDENT}not kept yet, the node does not answer: {quoted(self._unsent)}"
 
-    async def _watch(self) -> None:
+    async def _watch_peers(self) -> None:
         """Show changes of presence, and new messages of other peers."""
         if self._screen.is_interactive:
-            self._offer(await self._client.chats())
+            self._set_completions(await self._client.chats())
         while self._screen.is_interactive:
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(POLL_S)
             chats = {each.id: each for each in await self._client.chats()}
-            self._offer(chats.values())
-            if self._is_cut_off:
-                self._is_cut_off = False
+            self._set_completions(chats.values())
+            if self._is_disconnected:
+                self._is_disconnected = False
                 await self._screen.show(["--- connected again"])
             now = chats.get(self._chat.id)
             if now is not None and now.here != self._chat.here:
                 self._chat = now
                 await self._screen.show([f"--- {describe(now)}"])
-            await self._screen.show(list(self._written_elsewhere(chats)))
+            await self._screen.show(list(self._unread_elsewhere(chats)))
 
-    def _offer(self, chats: Iterable[ChatInfo]) -> None:
-        self._screen.offer([*COMMANDS, *(f"/to {each.name}" for each in chats)])
+    def _set_completions(self, chats: Iterable[ChatInfo]) -> None:
+        self._screen.set_completions([*COMMANDS, *(f"/to {each.name}" for each in chats)])
 
-    def _written_elsewhere(self, chats: dict[str, ChatInfo]) -> Iterator[str]:
+    def _unread_elsewhere(self, chats: dict[str, ChatInfo]) -> Iterator[str]:
         for id_, chat in chats.items():
             if chat.unread > self._unread.get(id_, 0) and id_ != self._chat.id:
                 yield f"--- {chat.name} wrote: {chat.unread} unread   (/to {chat.name})"
@@ -306,11 +311,11 @@ class Dialogue:
 def describe(chat: ChatInfo) -> str:
     """A conversation in one line: peer, presence, and new messages."""
     words = [f"{chat.name} is here" if chat.here else f"{chat.name} is away"]
-    moment = None if chat.seen_at is None else local_time(round(chat.seen_at * 1000))
-    if not chat.here and moment is not None:
-        words.append(f"since {moment:%d %b %H:%M}")
+    seen_at = None if chat.seen_at is None else local_time(round(chat.seen_at * 1000))
+    if not chat.here and seen_at is not None:
+        words.append(f"since {seen_at:%d %b %H:%M}")
     if chat.trust != "trusted":
         words.append(f"({chat.trust})")
-    told = [f"{chat.unread} unread"] if chat.unread else []
-    told += [f"{chat.waiting} of yours wait for a key"] if chat.waiting else []
-    return ", ".join((" ".join(words), *told))
+    notes = [f"{chat.unread} unread"] if chat.unread else []
+    notes += [f"{chat.waiting} of yours wait for a key"] if chat.waiting else []
+    return ", ".join((" ".join(words), *notes))

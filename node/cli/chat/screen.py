@@ -23,8 +23,8 @@ PROMPT_SHARE = 2
 """The prompt takes at most this part of the line."""
 PASTES = "\x1b[?2004h", "\x1b[?2004l"
 ERASE = "\r\x1b[J"
-OFFERED_MAX = 50
-"""So many ways to complete a line are shown."""
+COMPLETIONS_MAX = 50
+"""The number of completions that are shown."""
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
 
 
@@ -37,11 +37,11 @@ class Screen(Protocol):
 
     async def prompt(self, text: str) -> None: ...
 
-    def offer(self, lines: Sequence[str]) -> None: ...
+    def set_completions(self, lines: Sequence[str]) -> None: ...
 
     def typed(self) -> AsyncGenerator[str]: ...
 
-    async def tend(self) -> None: ...
+    async def redraw_on_signals(self) -> None: ...
 
 
 class PipeScreen:
@@ -59,18 +59,18 @@ class PipeScreen:
             await write_async(text.encode("utf-8", "backslashreplace"))
 
     async def prompt(self, text: str) -> None:
-        """There is none."""
+        """Nothing: there is no prompt."""
 
-    def offer(self, lines: Sequence[str]) -> None:
-        """Nothing is completed here."""
+    def set_completions(self, lines: Sequence[str]) -> None:
+        """Nothing: there is no Tab."""
 
     async def typed(self) -> AsyncGenerator[str]:
-        """Until stdin ends."""
+        """The lines of stdin."""
         async for line in read_lines(self._text_bytes_max):
             yield line.decode("utf-8", "backslashreplace").rstrip("\r")
 
-    async def tend(self) -> None:
-        """There is nothing to tend."""
+    async def redraw_on_signals(self) -> None:
+        """Nothing: there is no terminal."""
 
 
 class TerminalScreen:
@@ -82,7 +82,7 @@ class TerminalScreen:
         self._has_styles = has_styles
         self._editor = LineEditor()
         self._prompt = ""
-        self._offered: Sequence[str] = ()
+        self._completions: Sequence[str] = ()
         self._column = 0
         self._lock = anyio.Lock()
 
@@ -97,12 +97,12 @@ class TerminalScreen:
             self._prompt = text
             await self._draw("")
 
-    def offer(self, lines: Sequence[str]) -> None:
+    def set_completions(self, lines: Sequence[str]) -> None:
         """Set the lines that Tab completes."""
-        self._offered = sorted(lines)
+        self._completions = sorted(lines)
 
     async def typed(self) -> AsyncGenerator[str]:
-        """Until Ctrl-D on an empty line, or the terminal is gone."""
+        """The submitted lines, until Ctrl-D on an empty line or the end of the terminal."""
         while data := await _read():
             for command in self._editor.feed(data):
                 match command:
@@ -115,14 +115,16 @@ class TerminalScreen:
                         self._column = 0
                         await self._draw("\x1b[H\x1b[2J")
                     case KeyCommand.COMPLETE:
-                        found = self._editor.complete(self._offered)
-                        more = ["..."] if len(found) > OFFERED_MAX else []
-                        await self.show(["   ".join(found[:OFFERED_MAX] + more)] if found else [])
+                        found = self._editor.complete(self._completions)
+                        more = ["..."] if len(found) > COMPLETIONS_MAX else []
+                        await self.show(
+                            ["   ".join(found[:COMPLETIONS_MAX] + more)] if found else []
+                        )
                     case _:
                         assert_never(command)
             await self._draw("")
 
-    async def tend(self) -> None:
+    async def redraw_on_signals(self) -> None:
         """Draw anew when the window changes, or the program goes on after Ctrl-Z."""
         with anyio.open_signal_receiver(signal.SIGWINCH, signal.SIGCONT) as signals:
             async for number in signals:

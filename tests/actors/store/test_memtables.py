@@ -52,7 +52,7 @@ def said(memtable: QueueMemtable | LogMemtable) -> bytes:
 
 def check_sums(memtable: QueueMemtable) -> None:
     assert memtable.row_bytes == sum(len(row.data) for row in memtable.rows.values())
-    assert memtable.gone_bytes == sum(memtable.gone.values())
+    assert memtable.removed_bytes == sum(memtable.removed.values())
     assert memtable.size >= memtable.row_bytes + memtable.lesser_size
     snapshot = memtable.apply_to(Snapshot())
     dates = [row.expires_at for row in snapshot.rows]
@@ -71,8 +71,8 @@ class TestQueue:
         memtable = queue_layer(queue.run(after))
         assert memtable.apply_to(deepcopy(below)) == queue.snapshot
         assert queue.weight == (
-            messages + len(memtable.rows) - len(memtable.gone),
-            size + memtable.row_bytes - memtable.gone_bytes,
+            messages + len(memtable.rows) - len(memtable.removed),
+            size + memtable.row_bytes - memtable.removed_bytes,
             keys + memtable.keys_added,
         )
         check_sums(memtable)
@@ -82,8 +82,8 @@ class TestQueue:
         queue = Queue(rng)
         memtable = queue_layer(queue.run(steps), is_base=True)
         assert memtable.apply_to(Snapshot()) == queue.snapshot
-        assert not memtable.gone
-        assert not memtable.forgotten
+        assert not memtable.removed
+        assert not memtable.expired_keys
         snapshot = queue.snapshot
         assert bool(memtable) is bool(snapshot.rows or snapshot.keys or snapshot.subscribers)
         check_sums(memtable)
@@ -110,7 +110,10 @@ class TestQueue:
         again = QueueMemtable(is_base=is_base)
         again.fold(list(decode(said(memtable))))  # type: ignore[arg-type]  # changes of a queue
         assert said(again) == said(memtable)
-        assert (again.row_bytes, again.gone_bytes) == (memtable.row_bytes, memtable.gone_bytes)
+        assert (again.row_bytes, again.removed_bytes) == (
+            memtable.row_bytes,
+            memtable.removed_bytes,
+        )
         assert again.apply_to(below) == queue.snapshot
 
     @given(seeds, lengths, lengths, lengths, st.booleans())

@@ -51,10 +51,10 @@ class FakeScreen:
         finally:
             self.is_left = True
 
-    def offer(self, lines: Sequence[str]) -> None:
+    def set_completions(self, lines: Sequence[str]) -> None:
         self.offered = list(lines)
 
-    async def tend(self) -> None:
+    async def redraw_on_signals(self) -> None:
         """There is nothing to tend."""
 
     def type(self, line: str) -> None:

@@ -22,14 +22,14 @@ JITTER_S_MAX = 3600
 CURSOR_MAX = 2**53 - 1
 
 
-def next_cursor(now: float, given: str | None, dice: float) -> bytes:
-    """The number of the interval, or more than the client's own. `dice`: at least 0, below 1."""
+def next_cursor(now: float, given: str | None, chance: float) -> bytes:
+    """The number of the interval, or more than the client's own. `chance`: at least 0, below 1."""
     current = int(now - EPOCH_S) // INTERVAL_S
     if given is not None and given.isascii() and given.isdigit():
-        theirs = int(given[:20])
-        if current <= theirs <= CURSOR_MAX - JITTER_S_MAX:
-            jitter_s = 1 + int(dice * JITTER_S_MAX)
-            return b"%d" % (theirs + -(-jitter_s // INTERVAL_S))
+        client_cursor = int(given[:20])
+        if current <= client_cursor <= CURSOR_MAX - JITTER_S_MAX:
+            jitter_s = 1 + int(chance * JITTER_S_MAX)
+            return b"%d" % (client_cursor + -(-jitter_s // INTERVAL_S))
     return b"%d" % current
 
 
@@ -43,7 +43,7 @@ async def poll(
     page: Page,
     query: request_headers.ReadQuery,
 ) -> Response:
-    """Answer with what is there, or with the first that comes; or that nothing came."""
+    """Answer with the present records, or with the first new ones, or with 204 after the time."""
     context.request.active.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     if not page.records.spans and not page.is_end:
         wait_until = context.services.now() + context.settings.long_poll_s
@@ -75,7 +75,7 @@ async def stream_events(
     page: Page,
     query: request_headers.ReadQuery,
 ) -> None:
-    """Send what is there and what comes, until the time is up or the stream is closed."""
+    """Send present and new records, until the time is over or the stream is closed."""
     context.request.active.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     headers = [(b"content-type", events.MEDIA_TYPE), NO_CACHE]
     if not w.is_text(page.described.settings.content_type):
@@ -125,7 +125,7 @@ class _Events:
     async def _next(self, page: Page, ends_at: float) -> Page | None:
         """The page after `page`; None: the stream is gone."""
         start, described, is_waiting = page.following, page.described, page.is_at_tail
-        # Followers wait for so long together, then each looks at its own clock.
+        # Waiting requests share one read for this time, then each checks its own end.
         soon = min(self._context.services.now() + self._context.settings.heartbeat_s, ends_at)
         wait_until = soon if is_waiting else 0.0
 

@@ -29,15 +29,15 @@ from millpond.transports.http.s2.read_session import NO_CACHE, S2S, cut_short
 
 UNACKED_MAX = 1000
 UNACKED_BYTES_MAX = 8 * 2**20
-"""A session that asks for more ahead of its acks is read no further."""
+"""The input of a session with more unacknowledged appends waits."""
 PIECE_BYTES = 65_536
 FEED_BYTES = 4096
 """The bytes that are cut into frames at once; more for the rest of one frame."""
 WORK_BYTES, FRAME_BYTES = 65_536, 256
-"""After messages of so many bytes others have their turn; a frame counts for some more."""
-GATHER_TURNS = 3
-"""Acks wait so long for those of appends that came in the same piece: what costs is to send."""
-DEPART_S = 0.2
+"""After this many bytes of messages other tasks run; a frame counts as some bytes more."""
+ACK_GATHER_PASSES = 3
+"""Passes of the loop that an ack waits for others of the same piece: each write costs much."""
+LAST_BYTES_S = 0.2
 """The time for the last bytes of a session to be read, when the node stops."""
 DRAIN_S, DRAIN_S_MAX = 0.5, 2.0
 """A session's acks advise to reconnect until nothing has come for so long, and at most so long.
@@ -53,7 +53,7 @@ async def append_frames(context: S2Context, target: Target) -> None:
     context.refuse_key()
     context.request.active.keep_requiring(lambda: context.may(Operation.APPEND, target))
     with context.cell_client() as cells:
-        session = _Session(context, cells, target, await _be_there(context, cells, target))
+        session = _Session(context, cells, target, await _incarnation_of(context, cells, target))
         try:
             headers = ((b"content-type", S2S), NO_CACHE)
             await context.writer.start(200, headers, session.final_piece)
@@ -63,9 +63,9 @@ async def append_frames(context: S2Context, target: Target) -> None:
             context.services.detach(target.cell, cells)
 
 
-async def _be_there(context: S2Context, cells: CellClient, target: Target) -> int:
-    """The stream's incarnation. A session to one that is not there, and is not made, fails before
-    it begins. Raises S2Error."""
+async def _incarnation_of(context: S2Context, cells: CellClient, target: Target) -> int:
+    """The stream's incarnation, after it is created if need be. Raises S2Error before the session
+    begins."""
     found = await describe_or_make(context, cells, target, is_append=True)
     return found.incarnation
 
@@ -75,18 +75,18 @@ class _Session:
 
     __slots__ = (
         "_cells",
+        "_changed",
         "_compression",
         "_context",
         "_decoder",
+        "_has_new_input",
         "_incarnation",
         "_is_busy",
-        "_is_lively",
+        "_is_outcome_unknown",
         "_is_over",
         "_is_sending",
         "_is_submitting",
-        "_is_unsure",
         "_last_acks",
-        "_moved",
         "_target",
         "_unacked",
         "_unacked_bytes",
@@ -107,17 +107,17 @@ class _Session:
         self._unacked_bytes = 0
         self._work = 0
         self._is_over = False
-        """The end is in the line: nothing comes behind it."""
-        self._is_submitting = self._is_lively = self._is_sending = False
+        """The end is queued: nothing is added behind it."""
+        self._is_submitting = self._has_new_input = self._is_sending = False
         self._is_busy = False
-        """More of what came is about to be submitted."""
-        self._moved: anyio.Event | None = None
+        """More of the received bytes is about to be submitted."""
+        self._changed: anyio.Event | None = None
         self._last_acks = b""
-        self._is_unsure = False
-        """Once it was cut off: nobody knows what became of some appends."""
+        self._is_outcome_unknown = False
+        """The session was aborted, and the outcome of some appends is unknown."""
 
     async def run(self) -> None:
-        """Serve it up to the end, or the error."""
+        """Serve the session until its end or its first error."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read)
@@ -125,21 +125,21 @@ class _Session:
                 await self._write()
                 tasks.cancel_scope.cancel()
         finally:
-            self._take_stock()
+            self._collect_last_acks()
         await self._context.request.linger()  # behind an error, or its connection would be reset
         await self._context.writer.end()
         if self._context.request.active.is_draining:
             # With the last session its connection ends. A client that finds GOAWAY (h2 takes
             # nothing behind it) among what it has not read yet would lose the acks before it.
-            await anyio.sleep(DEPART_S)
+            await anyio.sleep(LAST_BYTES_S)
 
     def final_piece(self, why: Rejection) -> bytes:
         """The last piece of an aborted session: acks that were not sent yet, and the reason."""
-        if why is Rejection.CUT_OFF and not self._is_unsure:
+        if why is Rejection.CUT_OFF and not self._is_outcome_unknown:
             why = Rejection.DRAINING  # whatever is not acked can be sent again
         return self._last_acks + frames.encode_terminal(cut_short(why))
 
-    def _take_stock(self) -> None:
+    def _collect_last_acks(self) -> None:
         """Collect the acks that are known when the session ends; no more will come."""
         line, pieces = self._unacked, []
         while not self._is_sending and line and isinstance(line[0], tuple):
@@ -149,25 +149,25 @@ class _Session:
             line.popleft()
             pieces.append(self._ack(reply))
         self._last_acks = b"".join(pieces)
-        self._is_unsure = self._is_sending or (bool(line) and isinstance(line[0], tuple))
+        self._is_outcome_unknown = self._is_sending or (bool(line) and isinstance(line[0], tuple))
 
     def _add(self, entry: tuple[int, int] | S2Error | None) -> None:
         if not self._is_over:
             self._is_over = not isinstance(entry, tuple)
             self._unacked.append(entry)
-            self._move()
+            self._notify()
 
-    def _move(self) -> None:
+    def _notify(self) -> None:
         """Wake the tasks that wait for the queue to change."""
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
-    async def _wait(self) -> None:
-        """Wait for that."""
-        if self._moved is None:
-            self._moved = anyio.Event()
-        await self._moved.wait()
+    async def _wait_for_change(self) -> None:
+        """Wait for the queue to change."""
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
 
     # In.
 
@@ -210,7 +210,7 @@ class _Session:
         size = check_append(given)
         require_commands(self._context, self._target, given)
         while self._is_full(size) and not self._is_over:
-            await self._wait()
+            await self._wait_for_change()
         if not self._is_over:
             await self._submit(given, size)
 
@@ -232,15 +232,15 @@ class _Session:
             given.fencing_token,
             given.match_seq_num,
             self._incarnation,
-            self._behind(),
+            self._predecessor(),
         )
-        self._is_submitting = self._is_lively = True
+        self._is_submitting = self._has_new_input = True
         await cells.submit(self._target.cell, (request,), size, gather=True)
         self._is_submitting = False
         self._unacked_bytes += size
         self._add((number, size))
 
-    def _behind(self) -> int | None:
+    def _predecessor(self) -> int | None:
         """The append before the next one, unless that is known to be done."""
         last = self._unacked[-1] if self._unacked else None
         if not isinstance(last, tuple) or isinstance(self._cells.peek(last[0]), m.Appended):
@@ -250,12 +250,12 @@ class _Session:
     async def _end_when_draining(self) -> None:
         await self._context.request.active.draining.wait()
         with anyio.move_on_after(DRAIN_S_MAX):
-            self._is_lively = True
-            while self._is_lively:
-                self._is_lively = False
+            self._has_new_input = True
+            while self._has_new_input:
+                self._has_new_input = False
                 await anyio.sleep(DRAIN_S)
         while self._is_submitting:  # what is appended is acked
-            await self._wait()
+            await self._wait_for_change()
         self._add(
             CodedError(
                 ErrorCode.SERVER_DRAINING, "the node is stopping; retry later or at another node"
@@ -268,10 +268,10 @@ class _Session:
         writer, line = self._context.writer, self._unacked
         while True:
             while not line:
-                await self._wait()
+                await self._wait_for_change()
             last = line[0]
             if isinstance(last, tuple):
-                for _ in range(GATHER_TURNS):
+                for _ in range(ACK_GATHER_PASSES):
                     if self._is_busy:
                         await anyio.lowlevel.checkpoint()
                 acks = await self._acks()
@@ -302,7 +302,7 @@ class _Session:
             size += len(pieces[-1])
         self._unacked_bytes -= weights
         self._context.usage.of(self._target.basin).appended_bytes += weights
-        self._move()
+        self._notify()
         return b"".join(pieces)
 
     def _ack(self, appended: m.Appended) -> bytes:

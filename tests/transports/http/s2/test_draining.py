@@ -15,7 +15,7 @@ from millpond.actors.messages import Batch
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import basin_cell
 from millpond.transports.http.cell_client import CellClient
-from millpond.transports.http.s2.append_session import DEPART_S, DRAIN_S, DRAIN_S_MAX
+from millpond.transports.http.s2.append_session import DRAIN_S, DRAIN_S_MAX, LAST_BYTES_S
 from tests.transports.http.s2.session_client import (
     BASIN,
     CLOCKED,
@@ -125,7 +125,7 @@ async def test_the_node_waits_for_its_last_acks_to_be_read(heeds: bool) -> None:
         received = anyio.current_time()
         assert (last is None) == heeds and not gone
         await anyio.sleep(1)
-        assert gone and gone[0] - received > 0.9 * DEPART_S
+        assert gone and gone[0] - received > 0.9 * LAST_BYTES_S
         assert await tail(s2) == count
         tasks.cancel_scope.cancel()
 
