@@ -136,8 +136,8 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
     health, counters = store["health"], store["counters"]
     state = "writable" if health["is_writable"] else f"NOT WRITABLE: {health['reason']}"
     journal = f"{_size(counters['journal_bytes'])} in {counters['segments']} segments"
-    work = f"{counters['groups']} groups, {counters['syncs']} syncs"
-    moved = f"{counters['flushes']} flushes, {counters['carries']} carries"
+    work = f"{counters['groups']} commits, {counters['syncs']} syncs"
+    moved = f"{counters['flushes']} flushes, {counters['carries']} rewrites"
     rows = {
         "data folder": store["folder"],
         "store": f"{state}, {health['failures']} failures",
