@@ -30,10 +30,10 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("table", type=Path, metavar="TABLE")
     showing.add_argument("-n", type=int, default=20, help="number of entities (%(default)s)")
     showing.add_argument("--json", action="store_true", help="one JSON object a line")
-    asking = actions.add_parser("query", help="query a table, called `state`, with SQL")
-    asking.add_argument("table", type=Path, metavar="TABLE")
+    querying = actions.add_parser("query", help="query a table, called `state`, with SQL")
+    querying.add_argument("table", type=Path, metavar="TABLE")
     what = f"the query; at most {SHOWN_MAX} rows of its result are shown"
-    asking.add_argument("sql", metavar="SQL", help=what)
+    querying.add_argument("sql", metavar="SQL", help=what)
     compacting = actions.add_parser("compact", help="merge the files of a table")
     compacting.add_argument("table", type=Path, metavar="TABLE")
     vacuuming = actions.add_parser("vacuum", help="remove old versions of a table")

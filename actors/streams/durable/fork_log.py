@@ -18,12 +18,12 @@ Chunks = list[Chunk] | Fault
 
 
 def fork_chain(
-    lineage: Sequence[tuple[bytes, int]], cell: bytes, point: int
+    chain: Sequence[tuple[bytes, int]], cell: bytes, point: int
 ) -> list[tuple[bytes, int]]:
     """The chain of a fork at `point` of the stream `cell`, which has this chain itself."""
     parts: list[tuple[bytes, int]] = []
     below = 0
-    for ancestor, end in (*lineage, (cell, point)):
+    for ancestor, end in (*chain, (cell, point)):
         end = min(end, point)
         if end > below:
             parts.append((ancestor, end))

@@ -165,14 +165,14 @@ def _authorities(path: Path, client: str) -> Iterator[Finding]:
 
 
 def _server_findings(args: argparse.Namespace, address: Address) -> Iterator[Finding]:
-    judge = tls_context(args, address)
-    look = tls_context(_indifferent(args), address)
-    assert judge is not None and look is not None
-    look.minimum_version = ssl.TLSVersion.TLSv1_2
-    look.check_hostname = False
-    look.verify_mode = ssl.CERT_NONE
+    checking = tls_context(args, address)
+    inspecting = tls_context(_indifferent(args), address)
+    assert checking is not None and inspecting is not None
+    inspecting.minimum_version = ssl.TLSVersion.TLSv1_2
+    inspecting.check_hostname = False
+    inspecting.verify_mode = ssl.CERT_NONE
     try:
-        seen = _see(address, look, args.timeout)
+        seen = _see(address, inspecting, args.timeout)
     except OSError as exc:
         yield Finding("server", "fail", f"{address}: {reason_of(exc)}")
         return
@@ -184,7 +184,7 @@ def _server_findings(args: argparse.Namespace, address: Address) -> Iterator[Fin
     if seen.refusal is not None:
         yield Finding("own cert", "fail", str(reason_of(seen.refusal)))
     try:
-        _see(address, judge, args.timeout)
+        _see(address, checking, args.timeout)
     except OSError as exc:
         yield Finding("trust", "fail", str(reason_of(exc)))
     else:

@@ -49,17 +49,17 @@ class WorkStatus:
         worker = self._worker
         if worker is None:
             return ""
-        tally = worker.stats
+        stats = worker.stats
         now = time.monotonic()
         self._recent = [(at, count) for at, count in self._recent if now - at < 10][-20:]
         at, count = self._recent[0] if self._recent else (self._began_at, 0)
         rate = (self._count - count) / max(now - at, EVERY_S)
         self._recent.append((now, self._count))
-        words = [f"{tally.running} running", f"{tally.done} done", f"{tally.failed} failed"]
-        if tally.rejected:
-            words.append(f"{tally.rejected} dead")
-        if tally.lost or tally.cancelled:
-            words.append(f"{tally.lost + tally.cancelled} lost")
+        words = [f"{stats.running} running", f"{stats.done} done", f"{stats.failed} failed"]
+        if stats.rejected:
+            words.append(f"{stats.rejected} dead")
+        if stats.lost or stats.cancelled:
+            words.append(f"{stats.lost + stats.cancelled} lost")
         words.append(f"{rate:.1f}/s")
         if worker.oldest_s:
             words.append(f"oldest {worker.oldest_s:.0f} s")

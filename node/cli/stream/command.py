@@ -238,7 +238,7 @@ def info_fields(info: StreamInfo) -> dict[str, Any]:
 def info_rows(name: bytes, info: StreamInfo) -> list[str]:
     """The lines of a stream for people."""
     kept = "for ever" if info.age_s is None else f"{info.age_s} s"
-    room = "" if info.bytes_max is None else f", {info.bytes_max} bytes at most"
+    limit = "" if info.bytes_max is None else f", {info.bytes_max} bytes at most"
     rows = {
         "stream": printable(name),
         "records": f"{info.tail - info.trim_point}, {info.bytes_kept} bytes",
@@ -246,7 +246,7 @@ def info_rows(name: bytes, info: StreamInfo) -> list[str]:
         "last id": f"{info.last_id.ms}-{info.last_id.seq}",
         "last record": _time(info.last_timestamp) if info.tail else "none",
         "created": _time(info.created_ms),
-        "kept": f"{kept}{room}" if info.age_s or room else "as the node is configured",
+        "kept": f"{kept}{limit}" if info.age_s or limit else "as the node is configured",
         "waiting": f"{info.waiting} reads",
     }
     if info.content_type is not None:

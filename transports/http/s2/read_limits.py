@@ -109,7 +109,7 @@ class ReadBudget:
                 span = part_of(span, 0, end)
                 size, piece = metered_span(span), _Plain(span)
             while not filling.holds(span, size):
-                end = filling.room(span)
+                end = filling.fitting(span)
                 if end:
                     filling.add_part(part_of(span, 0, end))
                     span = part_of(span, end, len(span.bodies))
@@ -161,7 +161,7 @@ class _Filling:
             return True
         return not self.count and count == 1
 
-    def room(self, span: RecordColumns) -> int:
+    def fitting(self, span: RecordColumns) -> int:
         """The number of records of the slice that fit; at least one in an empty batch."""
         end = min(_fitting(span, METERED_MAX - self.metered), self._records_max - self.count)
         return end if self.count else max(end, 1)

@@ -331,12 +331,12 @@ class Http2:
             return b""
         connection, at, size = self._h2, 0, len(body)
         while at < size and not self._wire.congested:
-            room = min(
+            window = min(
                 connection.local_flow_control_window(number), connection.max_outbound_frame_size
             )
-            if room <= 0:
+            if window <= 0:
                 break
-            piece = body if size - at <= room and not at else body[at : at + room]
+            piece = body if size - at <= window and not at else body[at : at + window]
             at += len(piece)
             connection.send_data(number, piece, end_stream=is_last and at == size)
             self._spend(-1 - len(piece) // 1024)
