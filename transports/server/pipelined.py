@@ -190,6 +190,7 @@ class PipelinedConnection(Port, Generic[R]):
         "deadline",
         "has_all_rights",
         "has_eof",
+        "listener",
         "next_number",
         "now",
         "number",
@@ -242,7 +243,9 @@ class PipelinedConnection(Port, Generic[R]):
         self._sampled_at = 0.0
         self._protocol = make_protocol(self)
         self._decoder = self._protocol.decoder
-        self._stats = node.protocol_stats[self._protocol.listener]
+        self.listener = self._protocol.listener
+        """The name of its protocol."""
+        self._stats = node.protocol_stats[self.listener]
 
     # Calls of the wire: Session.
 
@@ -257,8 +260,7 @@ class PipelinedConnection(Port, Generic[R]):
             self._refuse_connection(ConnectionRefusal.TOO_MANY)
             return
         certificate = wire.peer_certificate_hash
-        listener = self._protocol.listener
-        self._principal = Principal(None, None, wire.host, listener, certificate)
+        self._principal = Principal(None, None, wire.host, self.listener, certificate)
         self._check_access()
         self._shared_bucket = node.shared_bucket(self._principal)
         if self._is_admitted:
@@ -313,6 +315,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._node.unregister(self)
         if self._observer is not None:
             self._observer.ended()
+        del self._protocol, self._decoder  # they refer to this object: break the cycle
 
     # Calls of streams: Port.
 
@@ -321,6 +324,8 @@ class PipelinedConnection(Port, Generic[R]):
         return self._phase is not CLOSED and not self._wire.congested
 
     def send(self, replies: Sequence[Reply]) -> None:
+        if self._phase is CLOSED:
+            return  # their answers are not awaited any more
         observer = self._observer
         if observer is not None:
             observer.before_replies()
@@ -372,11 +377,6 @@ class PipelinedConnection(Port, Generic[R]):
         self._node.on_capacity(cell, self._mailbox_has_room)
 
     # Calls of the node: ServerConnection.
-
-    @property
-    def listener(self) -> str:
-        """The name of its protocol."""
-        return self._protocol.listener
 
     @property
     def peer(self) -> str:
