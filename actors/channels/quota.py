@@ -72,6 +72,6 @@ class Quota:
         self.bytes += size
 
     def withhold(self, messages: int, size: int) -> None:
-        """So much was removed, but stays stored until the stream that the channel feeds has it."""
+        """Count data that was removed and stays stored until the stream of the tee has it."""
         self._withheld_messages = messages
         self._withheld_bytes = size

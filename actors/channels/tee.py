@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 SLICE_MESSAGES = 512
 SLICE_BYTES = 256 * 2**10
 WINDOW_BYTES = 2**20
-"""About so much is sent and not confirmed, in bytes."""
+"""The size in bytes of messages that are sent and not confirmed, about."""
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
 GIVE_UP_AFTER_S = 30.0
-"""Withheld removals wait so long, in seconds, for a stream that may be back soon."""
+"""The time in seconds that withheld removals wait for a stream that may be back soon."""
 LOG_EVERY_S = 60.0
 _TRANSIENT = frozenset(
     {Code.OUTCOME_UNKNOWN, Code.QUARANTINED, Code.SEQUENCE_MISMATCH, Code.STORAGE_FAILED}
@@ -41,7 +41,11 @@ _RUN_BITS = 63
 
 
 class Tee:
-    """The tee of one channel."""
+    """The tee of one channel.
+
+    `run` tells the ids of one run of a memory channel from those of another; 0 for a channel whose
+    ids survive a restart.
+    """
 
     __slots__ = (
         "_channel",
@@ -118,11 +122,11 @@ class Tee:
 
     @property
     def withheld(self) -> Iterable[int]:
-        """The ids of those messages, in the order in which they were removed."""
+        """The ids of removed messages that stay stored, in the order of their removal."""
         return self._withheld
 
     def latest_withheld(self, count: int) -> tuple[int, ...]:
-        """The last of them."""
+        """The ids of the last `count` removals that are withheld."""
         return tuple(islice(reversed(self._withheld), count))
 
     @property

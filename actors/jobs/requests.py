@@ -48,7 +48,7 @@ from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
 
 DUE_S_MAX = 366 * 86_400
-"""A job may be due so far ahead, in seconds."""
+"""The furthest time ahead at which a job may be due, in seconds."""
 
 
 class JobChannel(Protocol):

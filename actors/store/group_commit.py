@@ -36,7 +36,7 @@ PASSES_MAX = 4
 """Measured: 50 clients fall into two groups that wait for each other when a group is one pass."""
 
 HELD_BACK_MAX = 50_000
-"""So many changes are held back while the journal fails; beyond, failed deliveries are not."""
+"""The changes held back while the journal fails; failed deliveries above this are dropped."""
 
 
 class GroupCommit:

@@ -37,7 +37,7 @@ from millpond.actors.streams.waiters import Waiter, Waiters
 log = logging.getLogger(__name__)
 
 SCANS_MAX = 16
-"""A read that finds nothing it can show goes on in the next turn after so many ranges."""
+"""The ranges that a read scans in one turn; if it has found nothing it continues in the next."""
 
 ReadReply = Records | StreamFailed
 

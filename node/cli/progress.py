@@ -25,7 +25,7 @@ class Progress:
         self._is_shown = False
 
     def add(self, records: int, size: int) -> None:
-        """So many more."""
+        """Add to the count."""
         self.records += records
         self.size += size
         if self._is_wanted and time.monotonic() >= self._show_at:

@@ -19,7 +19,7 @@ from millpond.node.client.channel import Channel, Message
 from millpond.node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
 
 ASKED_MAX = 3
-"""So often the node is asked when the connection ends before its answer."""
+"""The number of tries of a request to the node, if the connection ends before the reply."""
 ENVELOPE = b"\xe2\x01"
 """The first bytes of an envelope (docs/internals/peers.md)."""
 UUID_BYTES = 16

@@ -46,7 +46,7 @@ class Connector:
         return rng
 
     def entropy(self, count: int) -> bytes:
-        """So many unpredictable bytes."""
+        """A number of unpredictable bytes."""
         return (self._options.get("entropy") or current_environment().entropy)(count)
 
     @property

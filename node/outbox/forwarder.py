@@ -49,7 +49,7 @@ LATER_S = 2.0
 ANSWERED_WITHIN_S = 60.0
 """A peer that takes longer to answer a PUT is left, even if the connection is alive."""
 IDLE_CHECK_S = 0.5
-"""A forwarder without work checks so often whether another one waits for its slot."""
+"""The interval at which a forwarder without work checks whether another waits for its slot."""
 KEYS_TRIED_MAX = 4
 RELAY_STAY_S = 300.0
 """A relay is left after this, so that the peer itself is tried again."""
@@ -298,7 +298,7 @@ class _Delivery:
             else:
                 return None
         if self._route.is_relay:
-            owner, where = peer_id(self._peer), self._route.url
-            log.warning("relay refuses a message: for=%s at=%s: %s", owner, where, refusal)
+            owner, url = peer_id(self._peer), self._route.url
+            log.warning("relay refuses a message: for=%s at=%s: %s", owner, url, refusal)
             raise HandshakeRefused(refusal)
         return f"refused: {refusal}"

@@ -1,7 +1,7 @@
 """Records as a node sends them by columns: blocks of consecutive records, little-endian.
 
     count u32, flags u32, first sequence u64, timestamp u64, bytes of bodies u32, 0 u32
-    timestamps   u64 each   flag 1; without it `timestamp` is everybody's
+    timestamps   u64 each   flag 1; without it all have `timestamp`
     lengths      u32 each
     bodies
     headers                 flag 2: u32 pairs each, u32 lengths of names and values, all of these

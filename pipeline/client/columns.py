@@ -1,7 +1,7 @@
 """Consecutive records as arrays, and S2's own batches decoded into them.
 
-A node of ours sends blocks (`pipeline/blocks.py`); what is here reads single records, and sessions
-of a node that knows no blocks.
+A node sends blocks of columns (`column_blocks`); this module reads single records, and sessions of
+servers that send none.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Histogram:
         self.count = 0
 
     def add(self, ns: int, count: int = 1) -> None:
-        """So many took so long."""
+        """Count requests that took this time."""
         value = 0 if ns < 0 else ns if ns < _VALUE_MAX else _VALUE_MAX
         shift = value.bit_length() - _SUB_BITS - 1
         index = value if shift < 0 else (shift << _SUB_BITS) + (value >> shift)
@@ -41,7 +41,7 @@ class Histogram:
             self._fade()
 
     def percentile(self, percent: float) -> int:
-        """So many of a hundred took no longer, in ns; 0 if there are none."""
+        """A percentile in ns; 0 without requests."""
         wanted = self.count * percent / 100
         seen = 0
         for index in sorted(self._buckets):
@@ -75,7 +75,7 @@ class Reclaimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lag(msgspec.Struct, frozen=True, gc=False):
-    """So many records of a partition lie between what the group committed and its end."""
+    """The number of records between the committed offset of a group and the end of a partition."""
 
     topic: str
     partition: int

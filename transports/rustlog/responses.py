@@ -17,7 +17,7 @@ from millpond.transports.rustlog.scatter import Answers
 TOPIC_ROW_BYTES = 40
 """At most what a row of ListTopicsResponse has besides the name."""
 LAGS_MAX = 2000
-"""So many of them fit into a frame, however long their names are."""
+"""The number of partitions that fit into a frame, however long their names are."""
 
 COMMITTED = encode_response(r.OffsetCommitResponse(True))
 NOT_COMMITTED = encode_response(r.OffsetCommitResponse(False))

@@ -41,7 +41,7 @@ NO_ANSWER = -2
 NOTHING = 2**63
 """The number of a request that never comes."""
 RIGHTS_CACHED_MAX = 64
-"""A connection remembers its rights in so many streams."""
+"""The number of streams for which a connection caches its rights."""
 
 
 class FlowSettings(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +124,7 @@ class ConnectionObserver(Protocol):
         """Replies of streams have come."""
 
     def after_replies(self, answered: int) -> None:
-        """So many requests are answered now, or NO_MORE_ANSWERS."""
+        """`answered` is the number of answered requests, or NO_MORE_ANSWERS."""
 
 
 class ReadyAnswer(StreamReply, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from millpond.node.chat.records import Kind, Record, State, is_newer
 from millpond.node.cli.chat.line_editor import is_shown
 
 OURS_MAX = 10_000
-"""So many messages of ours are known by their text when something becomes of them."""
+"""The number of own messages whose text is kept, to show it with their later states."""
 QUOTED_CHARS = 40
 INDENT = "         "
 """Before what belongs to the line above."""

@@ -22,7 +22,7 @@ from millpond.transports.errors import WireError
 from millpond.transports.io.interface import Wire
 
 SILENCE_CHECKS = 4
-"""So often within `answer_s` it is looked whether anything was received."""
+"""The number of checks for received bytes within `answer_s`."""
 
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)

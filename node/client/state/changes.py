@@ -15,7 +15,7 @@ SIZE_MAX = 1000
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """So many changes were dropped before the next one: read the state again."""
+    """The number of changes that were dropped before the next one: read the state again."""
 
     count: int
 

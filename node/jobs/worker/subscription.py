@@ -20,11 +20,11 @@ OnLost = Callable[["QueueSubscription"], None]
 
 
 ASSUMED_LEASE_S = 0.5
-"""For so long after its push a lease is taken for granted, whatever the node's setting is."""
+"""The time in seconds after its push for which a lease is assumed, whatever the node's setting."""
 FIRST_RENEWAL_S = 0.4
-"""Then it is renewed for the first time, if the handler still runs."""
+"""The time in seconds after its push at which a lease is first renewed, if the handler runs."""
 HURRY_S = 2.0
-"""A worker that ends has so long to tell the node the outcome of a job."""
+"""The time in seconds that a worker that ends has to tell the node the outcome of a job."""
 
 
 class LeasedJob:

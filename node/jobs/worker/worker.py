@@ -44,7 +44,7 @@ ASK_S = 1.0
 IDLE_S = 0.2
 """The time for which a queue has to stay empty to count as empty."""
 IDLE_CHECKS_MAX = 25
-"""So many checks may find jobs ready that do not come: the node gives them to others."""
+"""The checks in a row that may find ready jobs that do not come: other workers get them."""
 
 log = logging.getLogger("millpond.node.jobs")
 

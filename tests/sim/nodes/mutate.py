@@ -20,7 +20,8 @@ from tests.sim.nodes.mutants_of_tees import TEE_MUTANTS
 from tests.sim.nodes.table import aligned
 
 ROOT = Path(__file__).parents[3]
-ROOMS = ("actors", "transports", "node", "tests/sim/nodes")
+FOLDERS = ("millpond", "actors", "transports", "node", "tests/sim/nodes")
+"""The folders of a copy; `millpond` is made of links to the next three."""
 FOUND = re.compile(r"^seed (\d+): (\w+): (.*)$", re.MULTILINE)
 SHARE = 0.9
 
@@ -89,9 +90,10 @@ def _play(root: Path, *options: str) -> str:
 
 
 def copied(folder: Path) -> Path:
-    """The product and the simulation, elsewhere: the checkout is never touched."""
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    """A copy of the product and the simulation: the checkout is never changed."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
     return folder
 
 

@@ -1,8 +1,8 @@
 """Append sessions (A.6, A.7): frames of appends in, acks in the same order out.
 
-One task reads, decodes and submits; another awaits the answers and writes acks. Appends are chained
-(`ChainedAppend`): after a refused one nothing later of the session is done, so that what was acked
-is exactly what was appended, up to one error at the end.
+One task reads, decodes and submits; another awaits the answers and writes acks. Each append
+names its predecessor (`SessionAppend`): after a refused one no later one of the session is done, so
+the acked appends are exactly those that were done, up to one error at the end.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class BasinNames(Protocol):
 
 
 class TokenRow(Protocol):
-    """An access token as the catalog has it. `metadata` are ours (`token_codec.write_kept`)."""
+    """An access token as the catalog has it. `metadata` is what
+    `codecs.tokens.encode_stored_token` makes."""
 
     @property
     def metadata(self) -> bytes: ...
