@@ -245,7 +245,7 @@ class _Rebuilder:
             self._damages.append(Damage("journal", str(exc), name))
         deadline = metadata.deadline if metadata is not None else inf
         if isinstance(entry.memtable, QueueMemtable):
-            self._weigh(entry, entry.memtable)
+            self._count_queue(entry, entry.memtable)
             deadline = min(deadline, entry.memtable.deadline)
         elif isinstance(entry.memtable, LogMemtable):
             # The trimmed part of a file is counted once its stream is used.
@@ -287,7 +287,7 @@ class _Rebuilder:
         ids = (each.id for each in changes if isinstance(each, StoredMessage | MessageRemoved))
         self.last_id = max(self.last_id, *ids, 0)
 
-    def _weigh(self, entry: IndexEntry, memtable: QueueMemtable) -> None:
+    def _count_queue(self, entry: IndexEntry, memtable: QueueMemtable) -> None:
         entry.messages += len(memtable.rows) - len(memtable.removed)
         entry.bytes += memtable.row_bytes - memtable.removed_bytes
         entry.keys += memtable.keys_added
