@@ -173,6 +173,11 @@ class Channel:
             inf if self.tee is None else self.tee.deadline,
         )
 
+    def _job_schedule(self) -> JobSchedule:
+        if self.jobs is None:
+            self.jobs = JobSchedule()
+        return self.jobs
+
     # Batches.
 
     def handle(self, batch: Batch, now: float) -> Effects:
@@ -295,8 +300,8 @@ class Channel:
             case Touch():
                 reply = self._touch(port, message, now)
             case JobRequest():
-                self.jobs = jobs = self.jobs or JobSchedule()
-                reply = answer_job_request(message, self, jobs, port, now, effects)
+                schedule = self._job_schedule()
+                reply = answer_job_request(message, self, schedule, port, now, effects)
             case Attach():
                 reply = self._attach(port, message, now)
                 self._keep_attachment(port, effects)
@@ -455,8 +460,7 @@ class Channel:
             if nack.delay_ms and is_queue and nack.id not in self.dead_letters:
                 until = delivery.delayed_until(nack.id)
                 if until:
-                    self.jobs = jobs = self.jobs or JobSchedule()
-                    jobs.delay(nack.id, until, effects.changes)
+                    self._job_schedule().delay(nack.id, until, effects.changes)
         elif is_queue:
             # The way to the dead letters may take longer than this run of the node.
             effects.changes.append(AttemptsSet(nack.id, count))

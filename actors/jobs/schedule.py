@@ -50,9 +50,6 @@ class JobSchedule:
             delivery.delay((message_id, 0), due)
         return schedule
 
-    def __bool__(self) -> bool:
-        return bool(self.due or self._keys)
-
     def announce_requeued(self, name: bytes, effects: Effects) -> None:
         """Tell the dead-letter channel that requeued messages are stored."""
         if self.requeued:

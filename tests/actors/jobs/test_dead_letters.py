@@ -116,6 +116,21 @@ def test_a_crash_before_the_dead_letter_is_let_go_of_does_not_double_the_job() -
     assert len(again.kept()) == 1
 
 
+def test_a_request_before_the_first_wake_does_not_keep_a_requeued_dead_letter() -> None:
+    """After such a crash the dead-letter channel is told, whatever the channel handles first."""
+    harness = job_harness()
+    producer = harness.producer()
+    make_dead_letter(harness, producer)
+    (dead_letter,) = harness.store.load(DEAD).rows
+    asked(producer, m.RetryDeadLetters, None)
+    harness.store.write(DEAD, [dead_letter])  # as if its end had not been kept
+    again = harness.restarted()
+    producer = again.producer()
+    assert put(producer, b"another")
+    again.settle()
+    assert dead_ids(producer) == [] and len(again.kept()) == 2
+
+
 @pytest.mark.parametrize("is_done", [False, True])
 def test_the_second_retry_after_such_a_crash_is_none(is_done: bool) -> None:
     harness = job_harness()

@@ -377,4 +377,5 @@ def test_a_ledger_forgets_all_and_a_name_belongs_to_its_last_claimant() -> None:
     assert (schedule.find(b"a"), schedule.due) == (3, {})
     schedule.forget(2)
     schedule.forget(3)
-    assert schedule.find(b"a") is schedule.find(b"b") is None and not schedule
+    assert schedule.find(b"a") is schedule.find(b"b") is None
+    assert schedule.attributes_of(2) == schedule.attributes_of(3) == (0.0, b"")
