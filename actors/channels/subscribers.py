@@ -209,7 +209,7 @@ class Subscribers:
     def _subscribe(self, identity: bytes, now: float) -> NumberedIdentity | None:
         """Subscribe an identity to messages from now on, unless it is a subscriber already.
 
-        None: there is no room for another stored.
+        None: there is no room for another identity.
         """
         if identity not in self._by_identity and not self.next_number():
             return None

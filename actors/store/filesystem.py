@@ -1,4 +1,4 @@
-"""The file memtable: everything the store asks of an operating system, so that tests can be one.
+"""The file layer: everything the store asks of an operating system, so that tests can be one.
 
 There are three: `OsDisk`; the simulated disk of `node.testing`, for users' tests; and that of
 tests/sim, which also loses, tears and reorders what was not synced, and fails at any call.

@@ -147,8 +147,7 @@ class Store(Protocol):
         """The usage of `name`, at the cost of a look-up."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
-        """Apply `changes` in order. None: no caller needs to wait for them. None: nobody needs to
-        wait for them."""
+        """Apply `changes` in order. None: no caller needs to wait for them."""
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         """The queues that hold something."""

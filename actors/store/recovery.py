@@ -126,7 +126,7 @@ def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, li
 def _partitions(
     catalog: Catalog, pool: FilePool, damages: list[Damage]
 ) -> dict[bytes, PartitionMetadata]:
-    """metadata by name; of files that were being changed, from the files themselves."""
+    """Metadata by name; of files that were being changed, from the files themselves."""
     partitions = catalog.partitions()
     for name in sorted(catalog.dirty()):
         kind = partitions[name].kind

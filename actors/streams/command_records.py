@@ -38,7 +38,7 @@ CommandRecord = SetFence | TrimTo
 
 
 def command_records_of(bodies: Sequence[bytes], headers: Sequence[Headers]) -> list[CommandRecord]:
-    """The commands of an append, in its order. Raises BadOrder."""
+    """The commands of an append, in its order. Raises BadCommandRecord."""
     orders: list[CommandRecord] = []
     for at, (body, pairs) in enumerate(zip(bodies, headers, strict=True)):
         if is_command(pairs):

@@ -65,7 +65,7 @@ class ScanResult(msgspec.Struct, gc=False):
     skipped: int = 0
 
     def take(self, cached: CachedChunk, begin: int, end: int) -> None:
-        """The records `begin` to before `end` of an cached chunk are to be shown."""
+        """The records `begin` to before `end` of a cached chunk are to be shown."""
         if begin == 0 and end == cached.count:
             self.spans.append(cached.span)
             self.slices.append(cached)

@@ -147,9 +147,9 @@ class StreamCache:
         *,
         is_kept: bool = True,
     ) -> tuple[CachedChunk, int]:
-        """An cached chunk that begins with the chunk at `at`, and the place of the chunk behind
-        it. Small
-        chunks share one. `columns` has spans by their first sequence. A new one is cached if
+        """A cached chunk that begins with the chunk at `at`, and the place of the chunk behind it.
+
+        Small chunks share one. `columns` has spans by their first sequence. A new one is cached if
         it `is_kept`. Raises BadChunk."""
         chunk = chunks[at]
         cached = self._items.get(chunk.first)

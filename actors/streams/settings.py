@@ -38,8 +38,7 @@ class StreamLimits(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class StreamCounters:
-    """Counts of all streams since the start. `skipped`: records that a filter did not pass.
-    `skipped`: records that a view cannot show."""
+    """Counts of all streams since the start. `skipped`: records that a filter did not pass."""
 
     appended: int = 0
     skipped: int = 0
@@ -49,8 +48,7 @@ class StreamCounters:
 
 class StreamContext(msgspec.Struct, frozen=True):
     """The parts that the streams of a node share. `post` sends a message to a cell, in a later
-    turn if that cell is at work. `post` sends mail to a cell, in a later turn if that cell is at
-    work."""
+    turn if that cell is at work."""
 
     store: LogStore
     post: Callable[[bytes, CellMessage], None]

@@ -19,7 +19,7 @@ from millpond.node.peers.identity import Identity, peer_id
 
 
 class PeerDialer:
-    """The implementation of `routes.RouteDialer` by the client, with the node\'s own clock and
+    """The implementation of `routes.RouteDialer` by the client, with the node's own clock and
     chance."""
 
     def __init__(

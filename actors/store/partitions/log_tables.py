@@ -127,7 +127,7 @@ def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> No
 
 
 def log_snapshot(connection: sqlite3.Connection, header: FileHeader) -> LogSnapshot:
-    """The bounds and metadata of the log. Raises Damaged. Raises Damaged."""
+    """The bounds and metadata of the log. Raises Damaged."""
     snapshot = header.log_snapshot
     for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
         if crc != crc_of((name, value)):

@@ -1,6 +1,6 @@
 """SQLite files of the store: creation, opening, and checksums of every row.
 
-SQLite itself does not notice every changed byte, so what matters in a file rewrites a CRC.
+SQLite itself does not notice every changed byte, so what matters in a file has a CRC.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ def make_tables(connection: sqlite3.Connection) -> None:
 
 def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
     """Apply a memtable's changes, within its transaction. Gives the number of subscribers added.
-    Gives how many subscribers more there are.
 
     Raises Damaged if what is there is not what was written.
     """

@@ -140,7 +140,7 @@ class JobCompletion:
                     return "rejected", _reason_text(reason, text), None
                 case _:
                     pass
-        return "lost", "the worker ended before the node was text_", None
+        return "lost", "the worker ended before the node was told", None
 
     async def _acknowledge(self, leased: LeasedJob) -> Completed:
         # Lost while the result was sent, or with the connection, whose end is not handled yet.
@@ -168,17 +168,17 @@ class JobCompletion:
         if not await self._is_leased(leased):
             return *await self._why_lost(leased), cause
         reason = utf8_text(reason)[:REASON_CHARS_MAX]
-        text_ = _reason_text(reason, text)
+        full_reason = _reason_text(reason, text)
         await self._send_result(
             leased, "failed", {"reason": reason, "error": text[:ERROR_CHARS_MAX]}
         )
-        if leased.is_lost or not await self._dead_letter(leased, text_):
+        if leased.is_lost or not await self._dead_letter(leased, full_reason):
             return *await self._why_lost(leased), cause
-        return "rejected", text_, cause
+        return "rejected", full_reason, cause
 
-    async def _dead_letter(self, leased: LeasedJob, text_: str) -> bool:
+    async def _dead_letter(self, leased: LeasedJob, full_reason: str) -> bool:
         """False: the lease was over."""
-        reason = text_[:REASON_CHARS_MAX]
+        reason = full_reason[:REASON_CHARS_MAX]
         try:
             with anyio.fail_after(REPLY_S):
                 await ask(

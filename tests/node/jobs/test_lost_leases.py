@@ -169,6 +169,25 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(setup: JobSetup) 
     assert setup.outcomes == ["lost"]
 
 
+async def test_the_end_cuts_a_last_failure_short(setup: JobSetup) -> None:
+    """Neither the producer nor the node hears of it; the job runs again when its lease is over."""
+
+    @task(queue="mail", name="t", attempts=1)
+    async def work() -> None:
+        raise RuntimeError("failed")
+
+    dialer, ended = slow(setup, "worker"), setup.ended
+    worker = Worker(URL, work, rng=Random(3), dialer=dialer, on_end=ended.append)
+    async with setup.queue() as queue, anyio.create_task_group() as tasks, worker:
+        tasks.start_soon(worker.run)
+        await queue.put(name="t", wait=True)
+        await anyio.sleep(1)
+        worker.stop()
+        await setup.until(lambda: ended, 3.0)
+    assert setup.outcomes == ["lost"]
+    assert ended[0].error == "the worker ended before the node was told"
+
+
 @pytest.mark.parametrize(("error", "what"), [(None, "done"), (Reject("no"), "rejected")])
 async def test_the_end_does_not_wait_for_a_slow_mailbox(
     setup: JobSetup, error: Exception | None, what: str
