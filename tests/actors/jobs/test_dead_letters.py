@@ -127,7 +127,7 @@ def test_a_request_before_the_first_wake_does_not_keep_a_requeued_dead_letter() 
     again = harness.restarted()
     producer = again.producer()
     assert put(producer, b"another")
-    again.settle()
+    again.run_due()
     assert dead_ids(producer) == [] and len(again.kept()) == 2
 
 
