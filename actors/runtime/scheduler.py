@@ -285,7 +285,7 @@ class Scheduler:
             if not cell.attachments:
                 if batch is not None:
                     cell.used_at = now
-                self._tidy(cell, now)
+                self._passivate_or_forget(cell, now)
             queue.leave()
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
@@ -352,9 +352,9 @@ class Scheduler:
         if cell.mailbox and cell.resumes_at <= now:
             self._queue_cell(cell)
         if not cell.attachments:
-            self._tidy(cell, now)
+            self._passivate_or_forget(cell, now)
 
-    def _tidy(self, cell: Cell, now: float) -> None:
+    def _passivate_or_forget(self, cell: Cell, now: float) -> None:
         """Forget a cell without connections if it is empty, or passivate it after a while."""
         behaviour = cell.behaviour
         if behaviour is None or cell.mailbox or cell.pending:

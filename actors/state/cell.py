@@ -99,12 +99,13 @@ class StateCell:
     __slots__ = (
         "_asked_at",
         "_checkpointing",
+        "_context",
         "_first",
         "_incarnation",
         "_is_live",
         "_is_new",
-        "_is_over",
         "_is_stopped",
+        "_is_unused",
         "_known_incarnation",
         "_name",
         "_number",
@@ -114,19 +115,18 @@ class StateCell:
         "_read",
         "_refused_until",
         "_retry_at",
-        "_shared",
         "_table",
         "_waiting",
         "deadline",
     )
 
     def __init__(
-        self, name: bytes, shared: StateContext, checkpoints: CheckpointStore | None = None
+        self, name: bytes, context: StateContext, checkpoints: CheckpointStore | None = None
     ) -> None:
         self._name = name
-        self._shared = shared
-        self._port = CellPort(state_cell(name), shared.post)
-        self._checkpointing = Checkpointing(name, checkpoints, shared.limits.save_every)
+        self._context = context
+        self._port = CellPort(state_cell(name), context.post)
+        self._checkpointing = Checkpointing(name, checkpoints, context.limits.save_every)
         self._number = 0
         self._read: m.Read | m.Describe | None = None
         """The request that the stream has not answered."""
@@ -140,7 +140,7 @@ class StateCell:
         self._retry_at = -inf
         self._refused_until = -inf
         self._is_stopped = False
-        self._is_over = True
+        self._is_unused = True
         """Nothing is held and nothing is read: the cell can be forgotten."""
         self._begin()
         self.deadline = inf
@@ -153,11 +153,11 @@ class StateCell:
         """Nothing was read yet."""
         self._is_live = False
         self._checkpointing.begin()
-        self._shared.usage.set(self._name, 0)
+        self._context.usage.set(self._name, 0)
 
     @property
     def is_empty(self) -> bool:
-        return self._is_over and not self._waiting
+        return self._is_unused and not self._waiting
 
     @property
     def can_passivate(self) -> bool:
@@ -193,9 +193,9 @@ class StateCell:
         return effects
 
     def wake(self, now: float) -> Effects:
-        """A query has waited too long, a read is due again, or there are no queries any more."""
+        """Act on the time: a query waits too long, a read is due, or the state is unused."""
         effects = Effects()
-        limits = self._shared.limits
+        limits = self._context.limits
         late = [each for each in self._waiting if each[2] + limits.wait_s <= now]
         self._waiting = [each for each in self._waiting if each[2] + limits.wait_s > now]
         for port, request, _ in late:
@@ -213,10 +213,10 @@ class StateCell:
             effects.replies.append((port, Failed(query, Code.STATE_TOO_LARGE)))
         elif self._is_live:
             effects.replies.append((port, self._answer(query)))
-        elif self._is_stopped or len(self._waiting) >= self._shared.limits.waiting_max:
+        elif self._is_stopped or len(self._waiting) >= self._context.limits.waiting_max:
             effects.replies.append((port, Failed(query, Code.BUFFER_FULL, SLOW_MS)))
         else:
-            self._is_over = False
+            self._is_unused = False
             self._retry_at = now
             self._waiting.append((port, query, now))
 
@@ -295,7 +295,7 @@ class StateCell:
             self._begin()
         self._incarnation = self._known_incarnation = incarnation
         if self._is_new:
-            name, post = state_cell(self._name), self._shared.post
+            name, post = state_cell(self._name), self._context.post
             self._checkpointing.load(incarnation, self._port, lambda mail: post(name, mail))
 
     def _resume(self, reply: object, now: float, effects: Effects) -> None:
@@ -328,7 +328,7 @@ class StateCell:
 
     def _check_size(self, now: float, effects: Effects) -> bool:
         """False: the state is too large, and given up."""
-        usage, limits, size = self._shared.usage, self._shared.limits, self._table.size
+        usage, limits, size = self._context.usage, self._context.limits, self._table.size
         usage.set(self._name, size)
         is_fitting = size <= limits.bytes_max and usage.bytes <= limits.node_bytes_max
         if not is_fitting:
@@ -352,7 +352,7 @@ class StateCell:
 
     def _refuse_size(self, now: float, effects: Effects) -> None:
         log.warning("state given up: stream=%r bytes=%d", self._name, self._table.size)
-        self._refused_until = now + self._shared.limits.retry_s
+        self._refused_until = now + self._context.limits.retry_s
         self._refuse_waiting(Code.STATE_TOO_LARGE, effects)
         self._begin()
 
@@ -364,19 +364,19 @@ class StateCell:
             self._read = None
         self._checkpointing.save(self._table, self._first, is_end=True)
         self._begin()
-        self._incarnation, self._is_over = None, True
+        self._incarnation, self._is_unused = None, True
 
     def _continue(self, now: float, effects: Effects) -> None:
-        limits = self._shared.limits
+        limits = self._context.limits
         is_refused = now < self._refused_until
         is_busy = self._read is not None or self._checkpointing.is_waiting
-        if not (is_busy or self._is_over or self._is_stopped or is_refused):
+        if not (is_busy or self._is_unused or self._is_stopped or is_refused):
             if now >= self._retry_at:
                 self._read_on(now, effects)
         waits = [since + limits.wait_s for _, _, since in self._waiting[:1]]
-        if self._read is None and self._retry_at > now and not self._is_over:
+        if self._read is None and self._retry_at > now and not self._is_unused:
             waits.append(self._retry_at)
-        if not self._is_over:
+        if not self._is_unused:
             waits.append(max(self._asked_at + limits.idle_s, now + PAUSE_S))
         self.deadline = min(waits, default=inf)
 

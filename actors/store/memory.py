@@ -59,7 +59,7 @@ class Partition:
             self.rows, self.keys, attempts, self.mode, self.subscribers, self.attributes
         )
 
-    def fold_term(self, change: AttributeChange) -> None:
+    def fold_attribute(self, change: AttributeChange) -> None:
         """A message has something besides, or has not any more."""
         attributes = MessageAttributes() if self.attributes is None else self.attributes
         attributes.fold(change, is_base=True)
@@ -168,15 +168,15 @@ class MemoryStore:
                     self.usage.keys += 1
                 partition.keys[change.key] = change.left
             case DueAt() | UniqueKey():
-                partition.fold_term(change)
+                partition.fold_attribute(change)
             case _ if isinstance(change, SUBSCRIBER_CHANGES):
-                self._apply_member(partition, change)
+                self._apply_subscriber(partition, change)
             case Chunk() | LogTrimmed() | MetadataSet() | LogDeleted():
                 raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
 
-    def _apply_member(self, partition: Partition, change: SubscriberChange) -> None:
+    def _apply_subscriber(self, partition: Partition, change: SubscriberChange) -> None:
         before = partition.remembered
         subscribers = SubscriberTable() if partition.subscribers is None else partition.subscribers
         subscribers.fold(change, is_base=True)

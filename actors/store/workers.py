@@ -122,11 +122,11 @@ class WorkerThread(Generic[Item, Result]):
     def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
         if not (quick and not self._waiting and self._attempt_here(item)):
             self._waiting.add(item, urgent=urgent)
-            self._rouse()
+            self._wake_thread()
 
     def close(self) -> None:
         self._is_closed = True
-        self._rouse()
+        self._wake_thread()
         self._thread.join()
 
     def _attempt_here(self, item: Item) -> bool:
@@ -140,7 +140,7 @@ class WorkerThread(Generic[Item, Result]):
         finally:
             self._working.release()
         if self._sleeps_deep and self._work.idle_s() is not None:
-            self._rouse()  # there is something to be done after a while now
+            self._wake_thread()  # there is something to be done after a while now
         report()
         return True
 
@@ -148,7 +148,7 @@ class WorkerThread(Generic[Item, Result]):
         self._reports += 1
         report()
 
-    def _rouse(self) -> None:
+    def _wake_thread(self) -> None:
         # No caller but the loop's thread unlocks, so it cannot be unlocked twice.
         if self._wake.locked():
             self._wake.release()

@@ -47,7 +47,7 @@ class Directory:
         self.on_deleted: Callable[[bytes], None] = _nothing
         """Called with the name of a deleted stream."""
 
-    # What the cells say.
+    # Calls of the cells.
 
     def sync_stream(
         self,
@@ -86,7 +86,7 @@ class Directory:
         self._topics = topics
         self._removed = removed
 
-    # What the streams ask.
+    # Queries of the streams.
 
     def cell_of(self, name: bytes) -> bytes:
         """The cell of a stream of this name."""
@@ -97,7 +97,7 @@ class Directory:
         gone."""
         return TOPICS, PartitionDeleted(0, name)
 
-    # What others ask.
+    # Queries of others.
 
     def progress(self) -> list[GroupProgress]:
         """The offsets of the groups of each stream that has any and was in use since the start."""

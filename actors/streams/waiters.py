@@ -107,15 +107,15 @@ class Waiters:
         """The read waits no longer."""
         waiter.is_waiting = False
         self.count -= 1
-        mine = self._by_port[waiter.port]
-        del mine[waiter.read.number]
-        if not mine:
+        reads = self._by_port[waiter.port]
+        del reads[waiter.read.number]
+        if not reads:
             del self._by_port[waiter.port]
         if not self.count:
             self._heaps.clear()
-        self._shed()
+        self._purge_ended()
 
-    def _shed(self) -> None:
+    def _purge_ended(self) -> None:
         """Hold no more than a few times those that wait: the others hold connections."""
         size_max = 4 * self.count + SLACK
         if len(self._agenda) > size_max:

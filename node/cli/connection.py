@@ -201,7 +201,7 @@ def _without_tls(args: argparse.Namespace) -> str:
 def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> Failure:
     if error.code in ACCESS_CODES or error.status in ACCESS_STATUSES:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
-        text = f"the node at {where} refuses access to channel {name!r}: {_way_in(args)}"
+        text = f"the node at {where} refuses access to channel {name!r}: {_login_hint(args)}"
         return Failure(text, ExitCode.REFUSED)
     if isinstance(error, ModeMismatch):
         return Failure(f"{error}; remove --mode, or use another channel")
@@ -212,7 +212,7 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
     return Failure(f"{where}: {error}")
 
 
-def _way_in(args: argparse.Namespace) -> str:
+def _login_hint(args: argparse.Namespace) -> str:
     # `bench` has no identity to give.
     match bool(args.token_file), bool(getattr(args, "identity", None)):
         case False, False:

@@ -86,7 +86,7 @@ class Link:
         self._unsent = anyio.Event()
         self.inbox.set_size_max(self.window)
 
-    # What the channel calls.
+    # Calls of the channel.
 
     @property
     def session(self) -> Session | None:
@@ -167,7 +167,9 @@ class Link:
         """One connection from dialling to its end."""
         self._number += 1
         settings = self._settings
-        context = SessionContext(self.inflight, self.inbox, self.counts, self.now, self._went_live)
+        context = SessionContext(
+            self.inflight, self.inbox, self.counts, self.now, self._start_session
+        )
         session = Session(
             self._number,
             settings.framing(),
@@ -211,7 +213,7 @@ class Link:
 
     def _no_handshake(self, session: Session) -> None:
         if self._settings.bare:
-            session.go_bare()
+            session.start_without_handshake()
         else:
             session.fail(ConnectionLost("the other end does not answer the handshake"))
             session.close()
@@ -241,7 +243,7 @@ class Link:
         session.fail(ConnectionLost("the node does not answer"))
         session.leave()
 
-    def _went_live(self, session: Session) -> None:
+    def _start_session(self, session: Session) -> None:
         """The connection is live: first send what earlier ones left undone, in order (P2P-15)."""
         ready = session.ready
         assert ready is not None

@@ -76,7 +76,7 @@ class Session:
         self._out: list[bytes] = []
         self._wire: Wire | None = None
 
-    # What the wire calls.
+    # Calls of the wire.
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
@@ -121,7 +121,7 @@ class Session:
         self.leaving.set()
         self.gone.set()
 
-    # What the link and the channel call.
+    # Calls of the link and the channel.
 
     def send(self, packet: bytes) -> None:
         """Queue a packet; it leaves with the next `flush`."""
@@ -138,7 +138,7 @@ class Session:
             self._wire.write(framing.frame(self._out))
             self._out.clear()
 
-    def go_bare(self) -> None:
+    def start_without_handshake(self) -> None:
         """Go on without a handshake: the other end has none (PA-40)."""
         if not self._closing:
             self._become_live(BARE)

@@ -42,7 +42,7 @@ class Failures:
     Errors caused by a disk fault of the test are none.
     """
 
-    living: ClassVar[list[Failures]] = []
+    active: ClassVar[list[Failures]] = []
     """The failures of the existing worlds."""
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class Failures:
     def captured(self) -> Generator[None]:
         """Capture errors that nodes log, for the block; of the running loop."""
         self._thread, self._call_soon = threading.get_ident(), call_soon_of_loop()
-        Failures.living.append(self)
+        Failures.active.append(self)
         try:
             with capture_errors(self.add):
                 yield
         finally:
-            Failures.living.remove(self)
+            Failures.active.remove(self)
             self._call_soon = None
 
     @contextmanager
@@ -176,37 +176,37 @@ class Failures:
         return False
 
 
-def guarded_test(living: Sequence[Failures], test: Callable[..., Any]) -> Callable[..., Any]:
+def guarded_test(active: Sequence[Failures], test: Callable[..., Any]) -> Callable[..., Any]:
     """An async test with guards around it; any other test as it is."""
     if not inspect.iscoroutinefunction(test):
         return test
 
     @wraps(test)
     async def guarded(*args: Any, **kwargs: Any) -> Any:
-        with _guards(living):
+        with _guards(active):
             return await test(*args, **kwargs)
 
     return guarded
 
 
 def guarded_fixture(
-    living: Sequence[Failures], func: Callable[..., Any], instance: object
+    active: Sequence[Failures], func: Callable[..., Any], instance: object
 ) -> Callable[..., Any]:
     """An async fixture with guards around it; `instance` is the test's object, if it has one."""
     if inspect.ismethod(func) and type(func.__self__) is type(instance):
         func = func.__func__.__get__(instance)
     if inspect.isasyncgenfunction(func):
-        return _generator(living, func)
-    return guarded_test(living, func)
+        return _generator(active, func)
+    return guarded_test(active, func)
 
 
 def _generator(
-    living: Sequence[Failures], func: Callable[..., AsyncGenerator[Any, None]]
+    active: Sequence[Failures], func: Callable[..., AsyncGenerator[Any, None]]
 ) -> Callable[..., AsyncGenerator[Any, None]]:
     @wraps(func)
     async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         # One guard for the whole fixture: scopes that it opens are inside.
-        with _guards(living) as guards:
+        with _guards(active) as guards:
             async with aclosing(func(*args, **kwargs)) as values:
                 async for value in values:
                     if any(guard.scope.cancel_called for guard in guards):
@@ -219,9 +219,9 @@ def _generator(
 
 
 @contextmanager
-def _guards(living: Sequence[Failures]) -> Iterator[list[Guard]]:
+def _guards(active: Sequence[Failures]) -> Iterator[list[Guard]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(failures.guard()) for failures in living]
+        yield [stack.enter_context(failures.guard()) for failures in active]
 
 
 def _set_active(guards: list[Guard], is_active: bool) -> None:

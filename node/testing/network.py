@@ -250,12 +250,12 @@ class Links:
         return [(key, network) for key, network in self._networks.items() if name in key]
 
     def _listen(self, name: str, network: Network) -> None:
-        keyring = self._nodes.get(name)
-        if keyring is not None:
+        node = self._nodes.get(name)
+        if node is not None:
             listeners = self._listeners.setdefault(name, [])
-            for protocol, factory in keyring.factories.items():
+            for protocol, factory in node.factories.items():
                 address = _address(name, protocol)
-                listeners.append(network.listen(address, factory, keyring.tasks))
+                listeners.append(network.listen(address, factory, node.tasks))
 
     def _traced(self, make: SessionFactory, name: str) -> SessionFactory:
         return lambda: _Traced(make(), self, name)

@@ -132,10 +132,10 @@ def _is_parametrized(item: pytest.Function) -> bool:
     return "callspec" in vars(item)
 
 
-def _living() -> list[Failures]:
+def _active_failures() -> list[Failures]:
     """The failures of the existing worlds; without their module there is no world."""
     module = sys.modules.get(FAILURES)
-    return [] if module is None else list(module.Failures.living)
+    return [] if module is None else list(module.Failures.active)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -146,26 +146,26 @@ def pytest_fixture_setup(
 
     Between fixtures and tests nothing is interrupted: that would be pytest itself.
     """
-    living, func = _living(), fixturedef.func
-    if living and _is_async(func) and BACKEND in request.fixturenames:
+    active, func = _active_failures(), fixturedef.func
+    if active and _is_async(func) and BACKEND in request.fixturenames:
         from millpond.node.testing.failures import guarded_fixture
 
-        guarded = guarded_fixture(living, func, request.instance)
+        guarded = guarded_fixture(active, func, request.instance)
         fixturedef.func = guarded  # type: ignore[misc]  # as anyio does
     try:
         return (yield)
     finally:
         fixturedef.func = func  # type: ignore[misc]
         if not request.config.stash.get(IN_TEST, False):
-            for failures in _living():
+            for failures in _active_failures():
                 failures.deactivate_guards()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Let background failures interrupt a test."""
-    living = _living()
-    if not living:
+    active = _active_failures()
+    if not active:
         return (yield)  # a test without a world
     from millpond.node.testing.failures import guarded_test
 
@@ -174,9 +174,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     inner = getattr(getattr(test, "hypothesis", None), "inner_test", None)
     if inner is not None:
         original = getattr(inner, "_anyio_original_func", inner)  # as anyio leaves it behind
-        test.hypothesis.inner_test = guarded_test(living, original)
+        test.hypothesis.inner_test = guarded_test(active, original)
     else:
-        pyfuncitem.obj = guarded_test(living, test)
+        pyfuncitem.obj = guarded_test(active, test)
     try:
         return (yield)
     finally:

@@ -25,7 +25,7 @@ from millpond.node.testing.disk.simulated import SimulatedDisk
 from millpond.node.testing.failures import Failures
 from millpond.node.testing.inline_threads import mark_as_node
 from millpond.node.testing.network import P2P_PORT, Links, WorldDialer
-from millpond.node.testing.task_dump import waiting_places
+from millpond.node.testing.task_dump import waiting_locations
 from millpond.node.testing.time.world_clock import WorldClock
 from millpond.node.testing.timeouts import TookTooLong
 from millpond.node.testing.world_node import WorldNode
@@ -143,7 +143,7 @@ class SimNode:
         with anyio.move_on_after(ENDS_WITHIN_S):
             await self._ended.wait()
             return
-        places = "\n".join(f"  {place}" for place in waiting_places())
+        places = "\n".join(f"  {place}" for place in waiting_locations())
         raise TookTooLong(
             f"{self.name} was killed, and still cleans up after {ENDS_WITHIN_S:g} s; "
             f"its tasks wait at:\n{places}"

@@ -29,7 +29,7 @@ def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def running_place(frame: FrameType | None) -> str | None:
+def running_location(frame: FrameType | None) -> str | None:
     """The place at which a loop's thread runs a task."""
     places = (place for each in _below_loop(frame) if (place := place_of(each)) is not None)
     return next(places, None)
@@ -44,9 +44,9 @@ def _below_loop(frame: FrameType | None) -> list[FrameType]:
     return []
 
 
-def waiting_places() -> Counter[str]:
+def waiting_locations() -> Counter[str]:
     """The places at which tasks of the running loop wait, with the number of tasks."""
-    places = (_place_of(coroutine) for coroutine in _coroutines())
+    places = (_location_of(coroutine) for coroutine in _coroutines())
     return Counter(place for place in places if place is not None)
 
 
@@ -72,7 +72,7 @@ def _trio_coroutines() -> Iterator[object]:
             tasks += nursery.child_tasks
 
 
-def _place_of(coroutine: object) -> str | None:
+def _location_of(coroutine: object) -> str | None:
     """The innermost place in code that is worth showing."""
     found: str | None = None
     for frame in _awaited(coroutine):

@@ -17,7 +17,7 @@ from math import isinf
 from types import FrameType
 from typing import Protocol
 
-from millpond.node.testing.task_dump import frames_of, place_of, running_place, waiting_places
+from millpond.node.testing.task_dump import frames_of, place_of, running_location, waiting_locations
 
 GRACE_S = 5.0
 """Time for an interrupted test to end."""
@@ -121,7 +121,7 @@ class _Watch:
         self._stop_sampling()
         if not self._is_over.is_set() and not self._is_reported:
             self._is_reported = True
-            self._sink.add(TookTooLong(self._message(waiting_places())))
+            self._sink.add(TookTooLong(self._message(waiting_locations())))
 
     def _message(self, waits: Counter[str]) -> str:
         lines = [f"the test has not ended after {self._seconds:g} s of real time"]
@@ -136,7 +136,7 @@ class _Watch:
         if self._is_over.is_set():
             return
         self._is_reported = True
-        place = running_place(self._frame())
+        place = running_location(self._frame())
         self._ran.update([place] if place else [])
         text = self._message(Counter())
         kind = type("TookTooLong", (TookTooLong,), {"__str__": lambda _: text})

@@ -109,7 +109,7 @@ def _encode(change: Change) -> tuple[bytes, ...]:
         case UniqueKey(id=id_, name=name):
             return _UNIQUE.pack(UNIQUE, id_, len(name)), name
         case _ if isinstance(change, SUBSCRIBER_CHANGES):
-            return (_encode_member(change),)
+            return (_encode_subscriber(change),)
         case Chunk():
             return _encode_chunk(change)
         case LogTrimmed(point=point):
@@ -124,7 +124,7 @@ def _encode(change: Change) -> tuple[bytes, ...]:
             assert_never(change)
 
 
-def _encode_member(change: SubscriberChange) -> bytes:
+def _encode_subscriber(change: SubscriberChange) -> bytes:
     match change:
         case Subscriber(number=number, identity=identity, until=until, since=since):
             return _MEMBER.pack(MEMBER, number, identity, until, _NEVER if since is None else since)
@@ -203,7 +203,7 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
             _, mode = _MODE.unpack_from(body, at)
             return ModeSet(Mode(mode)), at + _MODE.size
         case 9 | 10 | 11 | 12 | 13:
-            return _decode_member(op, body, at)
+            return _decode_subscriber(op, body, at)
         case 14:
             _, id_, due = _DUE.unpack_from(body, at)
             return DueAt(id_, due), at + _DUE.size
@@ -215,7 +215,7 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
             return _decode_log(op, body, at)
 
 
-def _decode_member(op: int, body: bytes, at: int) -> tuple[Change, int]:
+def _decode_subscriber(op: int, body: bytes, at: int) -> tuple[Change, int]:
     match op:
         case 9:
             _, number, identity, until, since = _MEMBER.unpack_from(body, at)

@@ -72,7 +72,7 @@ def read_journal(folder: Path, disk: Disk) -> JournalContents:
         found.synced_lsn = max(found.synced_lsn, scan.synced_lsn, header.first_lsn - 1)
         found.last_id = max(found.last_id, header.last_id)
         lsn = max(lsn, scan.last_lsn)
-    _tell_torn_from_damaged(found, gaps, cuts, ends)
+    _classify_gaps(found, gaps, cuts, ends)
     if found.records:
         lsn = max(header.first_lsn - 1 for header in headers.values())
         lsn = max(lsn, found.records[-1][1].lsn)
@@ -96,7 +96,7 @@ def _headers(folder: Path, disk: Disk, found: JournalContents) -> dict[int, Head
     return headers
 
 
-def _tell_torn_from_damaged(
+def _classify_gaps(
     found: JournalContents, gaps: list[tuple[int, Gap]], cuts: dict[int, Cut], ends: dict[int, int]
 ) -> None:
     """Tell torn tails from damage; what follows a torn tail does not count."""

@@ -197,7 +197,7 @@ def load(connection: sqlite3.Connection, header: FileHeader) -> Snapshot:
     keys = dict(map(_decode_key, connection.execute(_SELECT_KEYS)))
     subscribers = subscriber_tables.load(connection)
     remembered = len(keys) + (0 if subscribers is None else len(subscribers.by_number))
-    if wrong := _miscounted(header, len(rows), size, remembered):
+    if wrong := _wrong_counts(header, len(rows), size, remembered):
         raise Damaged("; ".join(wrong))
     attributes = (
         attribute_tables.load(connection) if subscriber_tables.has_tables(connection) else None
@@ -246,10 +246,10 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     yield from wrong
     if subscriber_tables.has_tables(connection):
         yield from attribute_tables.verify(connection)
-    yield from _miscounted(header, messages, size, keys + known)
+    yield from _wrong_counts(header, messages, size, keys + known)
 
 
-def _miscounted(header: FileHeader, messages: int, size: int, keys: int) -> list[str]:
+def _wrong_counts(header: FileHeader, messages: int, size: int, keys: int) -> list[str]:
     counts = (
         ("messages", messages, header.messages),
         ("bytes of data", size, header.bytes),

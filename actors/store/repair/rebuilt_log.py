@@ -129,7 +129,7 @@ def _fill(
         if chunk.first > at:
             lost.append((at, chunk.first - 1))
             if kept or is_behind:
-                kept.append(_stand_in(at, chunk.first, kept[-1] if kept else before))
+                kept.append(_lost_chunk(at, chunk.first, kept[-1] if kept else before))
             else:
                 point = chunk.first
         kept.append(chunk)
@@ -138,14 +138,14 @@ def _fill(
         lost.append((at, tail - 1))
         point = point if kept or is_behind else tail
     if tail and (at < tail or not kept):
-        kept.append(_stand_in(at, tail, _later(end, kept[-1] if kept else before)))
+        kept.append(_lost_chunk(at, tail, _later(end, kept[-1] if kept else before)))
     changes: list[LogChange] = [*kept]
     memtable.fold(changes)
     memtable.trim_point = point
     return lost
 
 
-def _stand_in(first: int, end: int, before: Chunk) -> Chunk:
+def _lost_chunk(first: int, end: int, before: Chunk) -> Chunk:
     """A chunk for records that are lost; its times and ids are at the end of what was before."""
     times = before.last_timestamp, before.last_timestamp
     return Chunk(first, end - first, *times, before.last_id, before.last_id, b"")

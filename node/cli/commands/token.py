@@ -151,7 +151,7 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
     path = _path(folder, args)
     is_new = add_line(path, line, args.note)
     _show(args, token, id_of(token), None)
-    _tell_changed(path, is_new=is_new)
+    _report_change(path, is_new=is_new)
 
 
 def _show(args: argparse.Namespace, token: str, token_id: str, line: str | None) -> None:
@@ -165,7 +165,7 @@ def _show(args: argparse.Namespace, token: str, token_id: str, line: str | None)
     print(f"millpond token: id for `token revoke`: {token_id}", file=sys.stderr)
 
 
-def _tell_changed(path: Path, *, is_new: bool) -> None:
+def _report_change(path: Path, *, is_new: bool) -> None:
     if is_new:
         print(
             f"millpond token: {path} is new: from now on a node that reads it refuses what no line "
@@ -219,9 +219,9 @@ def _revoke(folder: Path, args: argparse.Namespace) -> None:
     check_owner(folder)
     path = _path(folder, args)
     if without_token(path, token_id):
-        _tell_changed(path, is_new=False)
+        _report_change(path, is_new=False)
     elif len(token_id) == 2 * ID_BYTES:
-        _tell_changed(path, is_new=revoke_signed(path, token_id))
+        _report_change(path, is_new=revoke_signed(path, token_id))
     else:
         raise Failure(f"{path} has no token {token_id}", ExitCode.NOT_FOUND)
     if args.json:

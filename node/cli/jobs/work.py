@@ -191,7 +191,7 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
         view.ready(worker)
         async with anyio.create_task_group() as tasks:
             stopped: list[int] = []
-            tasks.start_soon(_hear_signals, worker, stopped)
+            tasks.start_soon(_watch_signals, worker, stopped)
             tasks.start_soon(view.run)
             try:
                 await worker.run(burst=args.burst)
@@ -201,7 +201,7 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
     return ExitCode.FAILURE if len(stopped) > 1 else ExitCode.OK
 
 
-async def _hear_signals(worker: Worker, stopped: list[int]) -> None:
+async def _watch_signals(worker: Worker, stopped: list[int]) -> None:
     with anyio.open_signal_receiver(*SIGNALS) as signals:
         async for number in signals:
             stopped.append(number)

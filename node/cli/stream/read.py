@@ -142,11 +142,11 @@ async def _pages(args: argparse.Namespace, stream: Stream) -> AsyncGenerator[lis
     else:
         start, end = args.start, None
     if args.follow:
-        return stream.follow_pages(start, on_gap=_tell_gap)
+        return stream.follow_pages(start, on_gap=_report_gap)
     return stream.pages(start, end)
 
 
-def _tell_gap(first: int, end: int) -> None:
+def _report_gap(first: int, end: int) -> None:
     text = f"records {first} to {end - 1} were trimmed before they could be read"
     print(f"millpond: {text}", file=sys.stderr)
 

@@ -135,7 +135,7 @@ class PipelinedClientConnection(Generic[R]):
         """No request is under way."""
         return not self._pending
 
-    # What the wire calls.
+    # Calls of the wire.
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
@@ -163,7 +163,7 @@ class PipelinedClientConnection(Generic[R]):
         self._end(failure, Loss.UNKNOWN)
         self.gone.set()
 
-    # What the client calls.
+    # Calls of the client.
 
     def send(self, request: ReplyHandler[R], data: bytes, *, at_once: bool = False) -> None:
         """Send a request. While others are under way, it leaves with what the loop's pass brings.

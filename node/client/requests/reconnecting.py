@@ -80,7 +80,7 @@ class ReconnectingConnection(Generic[R]):
         self._dedicated: dict[PipelinedClientConnection[R], None] = {}
         self._dedicated_limit = anyio.Semaphore(settings.dedicated_max)
 
-    # What the client calls.
+    # Calls of the client.
 
     @property
     def current(self) -> PipelinedClientConnection[R] | None:
@@ -92,7 +92,7 @@ class ReconnectingConnection(Generic[R]):
         """Wait for a connection that may be used; NotDone when there will be none."""
         while (current := self.current) is None:
             if self.error is not None:
-                raise _given_up(self.error)
+                raise _as_not_done(self.error)
             self._wanted.set()
             if self._changed.is_set():
                 self._changed = anyio.Event()
@@ -236,7 +236,7 @@ class ReconnectingConnection(Generic[R]):
     def _give_up(self, failure: Exception) -> None:
         if self.error is None:
             self.error = failure
-        self.first.fail(_given_up(self.error))
+        self.first.fail(_as_not_done(self.error))
         self._changed.set()
 
     def _tell(self, event: Event) -> None:
@@ -264,7 +264,7 @@ async def open_connection(
                 tasks.cancel_scope.cancel()
 
 
-def _given_up(error: Exception) -> NotDone:
+def _as_not_done(error: Exception) -> NotDone:
     raised = NotDone(str(error) or type(error).__name__)
     raised.__cause__ = error
     return raised

@@ -109,7 +109,7 @@ class StateView:
         self._whole_from = 0
         """The state that came from the node is whole from this position on."""
 
-    # What there is.
+    # The state.
 
     def get(self, kind: str, key: str, default: Any = None) -> Any:
         """The value at `(kind, key)`, as JSON has it."""

@@ -39,8 +39,8 @@ from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queu
 CONCURRENCY = 8
 CONCURRENCY_MAX = 10_000
 GRACE_S = 30.0
-LEAVE_S = 5.0
-ASK_S = 1.0
+CLOSE_TIMEOUT_S = 5.0
+COUNT_TIMEOUT_S = 1.0
 IDLE_S = 0.2
 """The time for which a queue has to stay empty to count as empty."""
 IDLE_CHECKS_MAX = 25
@@ -244,7 +244,7 @@ class Worker:
 
     async def _are_empty(self) -> bool:
         """Whether no queue has a job that is ready. The nodes have a second to answer."""
-        with anyio.move_on_after(ASK_S):
+        with anyio.move_on_after(COUNT_TIMEOUT_S):
             return all([await is_empty(each.channel) for each in self._subscriptions])
         return False
 
@@ -254,13 +254,16 @@ class Worker:
 
     async def _leave(self, subscription: QueueSubscription) -> None:
         """Return the jobs that wait, write the history, and leave."""
-        with suppress(RequestError, ConnectionLost, ChannelClosed), anyio.move_on_after(ASK_S):
+        with (
+            suppress(RequestError, ConnectionLost, ChannelClosed),
+            anyio.move_on_after(COUNT_TIMEOUT_S),
+        ):
             await queue_counts(subscription.channel, stop=True)  # then all pushed jobs are here
             await subscription.take_pushed()
-        with anyio.move_on_after(LEAVE_S):  # leaving returns them as well
+        with anyio.move_on_after(CLOSE_TIMEOUT_S):  # leaving returns them as well
             await self._give_back(subscription)
         if self._history is not None:
-            with anyio.move_on_after(LEAVE_S):
+            with anyio.move_on_after(CLOSE_TIMEOUT_S):
                 await self._history.flush(self._streams)
         await subscription.leave()
 

@@ -143,16 +143,16 @@ class _Events:
         cursor = b"" if page.is_end else _cursor(self._context, self._query)
         spans, waiters = page.records.spans, self._context.live_waiters
         if not spans:
-            return _ending(page, cursor)
+            return _control_bytes(page, cursor)
         found = waiters.written(spans, cursor)
         if found is not None:
             return found
         is_text = w.is_text(page.described.settings.content_type)
         data = events.data_event(page.content, is_text=is_text)
-        return waiters.keep(spans, cursor, data + _ending(page, cursor))
+        return waiters.keep(spans, cursor, data + _control_bytes(page, cursor))
 
 
-def _ending(page: Page, cursor: bytes) -> bytes:
+def _control_bytes(page: Page, cursor: bytes) -> bytes:
     following = page.following
     if page.is_end:
         return events.closed_event(following)

@@ -70,7 +70,7 @@ class S2Context(RequestContext[S2NodeServices]):
         """
         return self.decompressed(await self.request.body(bytes_max), bytes_max)
 
-    # What it is about.
+    # The target.
 
     def basin(self) -> bytes:
         """The basin of a request about streams: the header's, or the first label of the host.
@@ -134,7 +134,7 @@ class S2Context(RequestContext[S2NodeServices]):
             raise CodedError(ErrorCode.BASIN_NOT_FOUND, f"the basin {shown} does not exist")
         return found
 
-    # What it may do.
+    # Rights.
 
     @property
     def authorization(self) -> Authorization | None:

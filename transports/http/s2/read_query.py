@@ -104,7 +104,7 @@ def read_query(pairs: Sequence[tuple[str, str]]) -> ReadQuery:
     query = ReadQuery(
         origin,
         _number(given, origin.value) or 0,
-        _truth(given, "clamp"),
+        _boolean(given, "clamp"),
         _number(given, "count"),
         _number(given, "bytes"),
         _number(given, "until"),
@@ -134,7 +134,7 @@ def _number(given: dict[str, str], name: str) -> int | None:
     return number
 
 
-def _truth(given: dict[str, str], name: str) -> bool:
+def _boolean(given: dict[str, str], name: str) -> bool:
     found = _TRUTHS.get(given.get(name, "false"))
     if found is None:
         raise _bad_query(f"{name}: expected 'true' or 'false'")

@@ -220,14 +220,14 @@ class _Session:
                 if query.wait_s:
                     gives_up_at = now() + query.wait_s
             if self._context.request.active.is_draining:
-                await self._beat(StreamPosition(records.tail, records.last_timestamp))
+                await self._write_heartbeat(StreamPosition(records.tail, records.last_timestamp))
             if records.spans and records.next < records.tail:
                 wait_until = 0.0
                 continue
             if not query.session_may_follow or (not records.spans and now() >= gives_up_at):
                 return
             if not records.spans or not self._is_at_tail:
-                await self._beat(StreamPosition(records.tail, records.last_timestamp))
+                await self._write_heartbeat(StreamPosition(records.tail, records.last_timestamp))
             wait_until = min(now() + self._pause_s(), gives_up_at)
 
     async def _show(self, records: m.Records) -> None:
@@ -240,7 +240,7 @@ class _Session:
             await self._context.writer.write(self._encoder.batch(batch, budget))
         self._context.usage.of(self._target.basin).read_bytes += budget.metered - before
 
-    async def _beat(self, tail: StreamPosition) -> None:
+    async def _write_heartbeat(self, tail: StreamPosition) -> None:
         """Say that there is nothing more for now. Raises CodedError when the node stops."""
         self._is_at_tail = True
         is_draining = self._context.request.active.is_draining

@@ -66,7 +66,7 @@ class Publisher:
         reply = await self._cells.request(
             self._target, lambda number: m.GetWriter(number, self._writer)
         )
-        return _author(reply)
+        return _writer_status(reply)
 
     async def publish(self, batch: int, plan: Plan) -> bool:
         """Publish a batch, after what is left of the one before it. False: it was published
@@ -127,7 +127,7 @@ class Publisher:
             )
 
         size = sum(map(len, bodies))
-        author = _author(await self._cells.request(self._target, make, size))
+        author = _writer_status(await self._cells.request(self._target, make, size))
         at += len(bodies)
         if author.batch != batch or author.rows != at or author.is_done != is_last:
             raise _Superseded
@@ -201,7 +201,7 @@ def _plan(data: bytes) -> Plan:
     return msgspec.json.decode(data, type=Plan)
 
 
-def _author(reply: object) -> m.WriterStatus:
+def _writer_status(reply: object) -> m.WriterStatus:
     match reply:
         case m.WriterStatus():
             return reply

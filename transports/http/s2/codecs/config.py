@@ -85,7 +85,7 @@ NOTHING = StreamConfig()
 SYSTEM = ResolvedConfig()
 
 
-# What is sent.
+# Request bodies.
 
 
 class _Infinite(msgspec.Struct, frozen=True, gc=False):
@@ -267,7 +267,7 @@ def _retention(given: _Retention | UnsetType | None) -> Retention | None:
     return Retention(given.age)
 
 
-# What it comes to.
+# Effective settings.
 
 
 def inherit(config: StreamConfig, basin: StreamConfig) -> StreamConfig:
