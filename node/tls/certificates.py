@@ -111,7 +111,7 @@ def read_der(der: bytes) -> CertificateInfo:
     """A certificate as the other end of a connection shows it. Raises BadCertificate."""
     try:
         return _shown(x509.load_der_x509_certificate(der), 1)
-    except (ValueError, UnsupportedAlgorithm) as exc:
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as exc:
         raise BadCertificate(f"it cannot be read: {exc}") from exc
 
 
@@ -125,7 +125,7 @@ def _load(pem: bytes) -> list[x509.Certificate]:
         raise BadCertificate("there is no certificate in it (PEM)")
     try:
         return x509.load_pem_x509_certificates(pem[pem.index(BEGIN) :])
-    except (ValueError, UnsupportedAlgorithm) as exc:
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as exc:
         raise BadCertificate(f"a certificate in it cannot be read: {exc}") from exc
 
 

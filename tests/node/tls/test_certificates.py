@@ -151,6 +151,13 @@ def test_damaged_bytes_are_a_typed_error_or_a_certificate(data: bytes, draw: st.
             assert "cannot be read" in str(exc)
 
 
+def test_a_certificate_of_an_unknown_version_is_refused() -> None:
+    der = ssl.PEM_cert_to_DER_cert(CERTIFICATE.decode())
+    version = der.index(b"\xa0\x03\x02\x01") + 4
+    with pytest.raises(BadCertificate, match="cannot be read"):
+        read_der(der[:version] + b"\x01" + der[version + 1 :])
+
+
 def test_words_before_the_certificate_are_skipped(tmp_path: Path) -> None:
     """Other tools write what a certificate says, in words, above it; a key may be in the file."""
     pair = make_certificate("mill", ["mill"], 30, NOW)
