@@ -81,7 +81,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """Anything that is sent to a cell. These properties are all that the runtime knows of it."""
 
     is_answered: ClassVar[bool] = True
-    """False: nobody waits for a reply, so nobody is told of a refusal."""
+    """False: the message has no reply, not even when it is refused."""
 
     @property
     def is_repeated(self) -> bool:

@@ -25,8 +25,8 @@ class StoreWorker(Protocol[ItemIn]):
     """Takes items in the loop's thread."""
 
     def submit(self, item: ItemIn, *, urgent: bool = False, quick: bool = False) -> None:
-        """Have `item` worked on after those before it; an urgent one before those that wait. A
-        quick one blocks nobody for long: if nothing else is to be done, it may be done right here.
+        """Queue an item: an urgent one before those that wait, others behind them. A quick one
+        takes no long time: if nothing else waits, it may be done in the calling thread.
         """
 
     def close(self) -> None:

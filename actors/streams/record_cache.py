@@ -205,7 +205,7 @@ def _readable(chunks: Sequence[Chunk]) -> list[RecordColumns]:
     try:
         spans.extend(columns_of(each) for each in chunks[1:])
     except BadChunk:
-        pass  # for who reads that far
+        pass  # the error is raised by a read that begins there
     return spans
 
 

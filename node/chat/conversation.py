@@ -176,7 +176,7 @@ class Conversation:
                     self._remember(record.uuid, record.at)
 
     def replay_read(self, read: int) -> None:
-        """Records below `read` were read. Who has read a message has got it, too."""
+        """Mark records below `read` as read; a message that was read was also delivered."""
         self.read = max(self.read, read)
         for sequence in list(takewhile(lambda each: each < self.read, self._unread)):
             self._add_pending(State.READ, sequence, self._unread.pop(sequence))

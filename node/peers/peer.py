@@ -22,8 +22,8 @@ RESERVED = "/!"
 
 
 class Trust(Enum):
-    """TRUSTED: somebody confirmed that the key is this peer's. PINNED: it was the key when we
-    first met. REVOKED: it was, and must not be taken any more."""
+    """The trust in a peer. TRUSTED: a person confirmed that the key is this peer's. PINNED: it was
+    the key at the first connection. REVOKED: the key must not be accepted any more."""
 
     TRUSTED = "trusted"
     PINNED = "pinned"
@@ -31,8 +31,8 @@ class Trust(Enum):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """An identity by a name of our own. `added_at`: seconds since 1970. `card`: the line that it
-    was added by, if it was, for whoever wants the prekey in it."""
+    """A known identity, by a local name. `added_at`: seconds since 1970. `card`: the line of the
+    contact card that it was added by, which has a prekey."""
 
     name: str
     public: bytes

@@ -20,8 +20,8 @@ _SIZES = {b"$%d\r\n" % size: size for size in range(1, 1025)}
 
 
 class InputBuffer:
-    """Bytes that came and are not used yet; a string that is on its way is kept in a place apart,
-    so that it costs the same in however many pieces it comes."""
+    """Received bytes that are not used yet. A string that is not complete is kept apart, so that
+    its cost does not depend on the number of its pieces."""
 
     __slots__ = ("_at", "_data", "_kept", "_missing", "_size")
 

@@ -47,8 +47,8 @@ _SERVER_HEADERS = [_header(size, 0) for size in range(2048)]
 
 
 class FrameCodec:
-    """Frames in both directions, once the upgrade is done; the ends differ in who masks, with
-    bytes that `entropy` gives."""
+    """Frames in both directions, once the upgrade is done. Clients mask theirs, with bytes from
+    `entropy`."""
 
     __slots__ = (
         "_close_bytes",

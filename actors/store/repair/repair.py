@@ -85,7 +85,7 @@ def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> 
                 done = partition.nothing(aside)
             case _:
                 assert_never(kind)
-    for note in _notes(folder / "damaged", name):
+    for note in _report_paths(folder / "damaged", name):
         disk.unlink(note)
     disk.sync_folder(folder / "damaged")
     return done
@@ -188,8 +188,8 @@ def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:
         yield from snapshot.attributes.changes()
 
 
-def _notes(folder: Path, name: bytes) -> Iterator[Path]:
-    """The channel's own note, and one of its file from when nobody knew whose that was."""
+def _report_paths(folder: Path, name: bytes) -> Iterator[Path]:
+    """The report of the channel, and one of its file from before its name was known."""
     path = file_name(name)
     yield report_path(folder, Damage("", "", name))
     yield report_path(folder, Damage(path.rpartition("/")[2], ""))

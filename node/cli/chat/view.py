@@ -11,14 +11,14 @@ import msgspec
 from millpond.node.chat.records import Kind, Record, State, is_newer
 from millpond.node.cli.chat.line_editor import is_shown
 
-OURS_MAX = 10_000
+OWN_TEXTS_MAX = 10_000
 """The number of own messages whose text is kept, to show it with their later states."""
 QUOTED_CHARS = 40
 INDENT = "         "
-"""Before what belongs to the line above."""
+"""The indentation of lines that continue the one above."""
 CHANGE_INDENT = "       -- "
-"""Begins what is said about messages; terminals show it dimmed. Set in less than any line of a
-message, so that nobody can write one."""
+"""The begin of notices about messages; terminals show them dimmed. It is indented less than any
+line of a message, so that no message can imitate a notice."""
 
 STATE_TEXTS = {
     State.WAITING: "waits for a key of the peer",
@@ -94,7 +94,7 @@ class ConversationView:
         return list(self._lines(record, with_state=False))
 
     def plain(self, record: Record) -> list[str]:
-        """A record for who reads it from a pipe: only what was said."""
+        """The lines of a record for pipes: only the text of a message."""
         if record.kind not in MESSAGES:
             return []
         first, *rest = clean_lines(record.text)
@@ -117,7 +117,7 @@ class ConversationView:
         if record.kind is Kind.OUT:
             self._own[record.uuid] = ShownMessage(record.text, record.state or State.WAITING)
             self._changes[record.uuid] = None
-            if len(self._own) > OURS_MAX:
+            if len(self._own) > OWN_TEXTS_MAX:
                 self._own.pop(next(iter(self._own)))
         elif record.kind is Kind.STATE and record.state is not None:
             own = self._own.get(record.uuid)

@@ -31,7 +31,7 @@ async def head(context: DurableContext, target: Target) -> None:
         headers.append((w.EXPIRES_AT, found.lifetime.expires))
     if found.is_closed:
         headers.append((w.CLOSED, w.TRUE))
-    # Nobody says how long it is: a length here would be that of what GET shows (RFC 9110, 8.6).
+    # No content-length: it would have to be that of the response to GET (RFC 9110, 8.6).
     await context.writer.start(200, (*headers, *context.common_headers))
     await context.writer.end()
 

@@ -92,9 +92,10 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_query(pairs: Sequence[tuple[str, str]]) -> ReadQuery:
-    """The query of a read; names that nobody knows are passed over.
+    """The query of a read; unknown names are ignored.
 
-    Raises CodedError: bad_query for what is no number or there twice, invalid for what cannot be.
+    Raises CodedError: bad_query for a value that is no number or given twice, invalid for one that
+    is out of range.
     """
     given = unique(pairs)
     starts = [each for each in Origin if each.value in given]

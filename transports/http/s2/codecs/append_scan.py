@@ -33,8 +33,8 @@ _TEXT = re.compile(rb'"[^"]*"')
 
 
 def check_protobuf(data: bytes) -> None:
-    """Raises CodedError (422) for an AppendInput with too many records or headers; of
-    the records of a small one, whoever decodes it finds that soon enough."""
+    """Raises CodedError (422) for an AppendInput with too many records or headers. The records of a
+    small one are counted when it is decoded."""
     if len(data) > PROTOBUF_BYTES_MAX:
         raise invalid(f"an append has at most {PROTOBUF_BYTES_MAX} bytes as protobuf")
     size = len(data)
@@ -57,8 +57,8 @@ def check_protobuf(data: bytes) -> None:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """A field that begins there: its tag, where what is in it begins and ends. What cannot be read
-    ends behind everything: whoever decodes it says so."""
+    """The field at `at`: its tag, and the begin and end of its content. A malformed field ends
+    behind the data; the decoder reports it."""
     if data[at] & 7 == 2 and data[at : at + 2][-1] < 128 > data[at]:  # mostly
         begin = at + 2
         return data[at], begin, begin + data[at:begin][-1]

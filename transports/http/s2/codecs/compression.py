@@ -1,6 +1,6 @@
 """Compressed bodies and messages: zstd (RFC 8878) and gzip (RFC 1952), A.1 and A.7.
 
-What is decompressed has a limit, and no more than that is ever made of what somebody sends.
+Decompressed data has a limit, and no more than the limit is ever decompressed.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def _is_nothing(parameters: str) -> bool:
 def read_body(data: bytes, content_encoding: str | None, size_max: int) -> bytes:
     """A request's body as it was before the client compressed it.
 
-    Raises CodedError: bad_header for an encoding that nobody knows or the body does not have,
-    invalid where there is more than `size_max` bytes of it.
+    Raises CodedError: bad_header for an encoding that is unknown or that the body does not have,
+    invalid for a body of more than `size_max` bytes.
     """
     name = (content_encoding or "identity").strip().lower()
     how = _BY_NAME.get(name)
