@@ -35,14 +35,17 @@ class JsonSchema:
             plain = msgspec.json.decode(msgspec.json.encode(given))
             # Left in, references to "#" would use the class of the package in place of ours.
             draft = plain.pop("$schema", DRAFT) if isinstance(plain, dict) else DRAFT
-            self._form = specification_with(str(draft))
+            self._specification = specification_with(str(draft))
             known: Any = validator_for({"$schema": draft})
             own = {name: check for name, check in _OWN.items() if name in known.VALIDATORS}
-            own |= {name: _of_few(known.VALIDATORS[name]) for name in _SLOW & {*known.VALIDATORS}}
+            own |= {
+                name: _with_size_limit(known.VALIDATORS[name])
+                for name in _SLOW & {*known.VALIDATORS}
+            }
             self._kind: Any = extend(known, own)  # type: ignore[no-untyped-call]
             self._seen: set[int] = set()
             self._check("#", plain)
-            root = self._form.create_resource(plain)
+            root = self._specification.create_resource(plain)
             self._check_references(Registry().resolver_with_root(root), root)
             self._validator = self._kind(plain, registry=Registry())
         except UnknownDialect as exc:
@@ -79,7 +82,9 @@ class JsonSchema:
                 raise BadSchema(f"{keyword} {reference!r}: not within the schema") from exc
             if id(found.contents) not in self._seen:
                 self._check(reference, found.contents)
-                self._check_references(found.resolver, self._form.create_resource(found.contents))
+                self._check_references(
+                    found.resolver, self._specification.create_resource(found.contents)
+                )
         for each in part.subresources():
             self._check_references(resolver.in_subresource(each), each)
 
@@ -119,8 +124,8 @@ def _multiple(validator: Any, of: Any, value: Any, schema: Any) -> Iterator[Vali
         yield ValidationError(f"{value} is not a multiple of {of}")
 
 
-def _of_few(check: Any) -> Any:
-    """A check for a few members only: the package compares each with each."""
+def _with_size_limit(check: Any) -> Any:
+    """A check that refuses large values, because the package compares each member with each."""
 
     def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, list | dict) and len(value) > UNEVALUATED_MAX:

@@ -267,8 +267,8 @@ class RecordFormat(Protocol):
 class RecordSlice(Protocol):
     """Consecutive records whose encoding for one reader may serve another."""
 
-    def encoded(self, form: RecordFormat) -> bytes:
-        """The records as `form` writes them."""
+    def encoded(self, record_format: RecordFormat) -> bytes:
+        """The records as `record_format` writes them."""
 
 
 class Records(StreamReply, frozen=True, gc=False):

@@ -63,8 +63,10 @@ class HealthApi:
         refusal = rejection_of(request, None)
         return refusal or Response(200, _PLAIN, b"OK\n")
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return (
+            None if reason in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(reason)
+        )
 
 
 class ReadyApi:
@@ -87,8 +89,10 @@ class ReadyApi:
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         return rejection_of(request, self._rights_of) or self._state()
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return (
+            None if reason in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(reason)
+        )
 
     def _state(self) -> Response:
         reasons = list(self._reasons())

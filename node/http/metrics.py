@@ -45,8 +45,10 @@ class MetricsApi:
         headers = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
         return Response(200, headers, text)
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return None if why in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(why)
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return (
+            None if reason in (Rejection.DRAINING, Rejection.TOO_MANY) else plain_rejection(reason)
+        )
 
 
 async def _totals(status: StatusSources) -> CellTotals:

@@ -53,8 +53,8 @@ class StatePage:
             found = plain_rejection(Rejection.NOT_FOUND)
         return found
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return plain_rejection(why)
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return plain_rejection(reason)
 
     def front(self, request: Request) -> Response:
         """The page, or why it is not shown."""

@@ -133,10 +133,10 @@ def to_published(prekey: SignedPrekey) -> PublishedPrekey:
     return PublishedPrekey(prekey.public, prekey.signature, made, until, prekey.proof)
 
 
-def from_published(form: PublishedPrekey) -> SignedPrekey:
+def from_published(published: PublishedPrekey) -> SignedPrekey:
     """The prekey in its published form."""
-    made, until = form.made_at / 1000, form.good_until / 1000
-    return SignedPrekey(form.key, form.signature, made, until, form.proof)
+    made, until = published.made_at / 1000, published.good_until / 1000
+    return SignedPrekey(published.key, published.signature, made, until, published.proof)
 
 
 def _ms(seconds: float) -> int:

@@ -81,10 +81,10 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import specification_with
 
-    form = specification_with(draft)
+    specification = specification_with(draft)
     known: Any = validator_for({"$schema": draft})
     kind: Any = extend(known, _own_checks(known.VALIDATORS))  # type: ignore[no-untyped-call]
-    root = form.create_resource(schema)
+    root = specification.create_resource(schema)
     parts = [(Registry().resolver_with_root(root), root, True)]
     seen: set[int] = set()
     while parts:
@@ -106,7 +106,7 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
             except (Unresolvable, AttributeError, TypeError, ValueError):
                 text = f"{where}: {keyword} {found[keyword]!r}: not within the schema"
                 raise BadOption(text) from None
-            parts.append((target.resolver, form.create_resource(target.contents), True))
+            parts.append((target.resolver, specification.create_resource(target.contents), True))
         parts += [(resolver.in_subresource(each), each, False) for each in part.subresources()]
     return kind(schema, registry=Registry())
 
@@ -114,7 +114,7 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
 def _own_checks(known: Mapping[str, Any]) -> dict[str, Any]:
     """Our own checks, where the package is slow or wrong."""
     own: dict[str, Any] = {"uniqueItems": _unique, "multipleOf": _multiple}
-    own |= {name: _of_few(known[name]) for name in _SLOW if name in known}
+    own |= {name: _with_size_limit(known[name]) for name in _SLOW if name in known}
     return {name: check for name, check in own.items() if name in known}
 
 
@@ -150,8 +150,8 @@ def _multiple(validator: Any, of: Any, value: Any, schema: Any) -> Iterator[Any]
         yield ValidationError(f"{value} is not a multiple of {of}")
 
 
-def _of_few(check: Any) -> Any:
-    """An enumeration of few members, because the package compares each with each other."""
+def _with_size_limit(check: Any) -> Any:
+    """A check that refuses large values, because the package compares each member with each."""
     from jsonschema.exceptions import ValidationError
 
     def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:

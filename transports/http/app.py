@@ -68,7 +68,7 @@ class Api(Protocol):
         May let ClientGone, BodyTooLarge, BodyTooSlow and BadPath through.
         """
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection in this API's own form; None: serve the request all the same."""
 
 
@@ -80,8 +80,8 @@ class _NotFound:
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         return plain_rejection(Rejection.NOT_FOUND)
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return plain_rejection(why)
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return plain_rejection(reason)
 
 
 _NOT_FOUND = _NotFound()
@@ -124,12 +124,12 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
         services.http.requests += 1
-        head, api, why, _ = self._route(scope)
+        head, api, reason, _ = self._route(scope)
         request = Request(scope, receive, self._limits, head)
         writer = ResponseWriter(send, request)
         active = request.active = ActiveRequest(request.client)
         try:
-            response = self._admit(api, request, why, is_admitted=ADMITTED in scope)
+            response = self._admit(api, request, reason, is_admitted=ADMITTED in scope)
             if response is not None:
                 await writer.respond(response)
             else:
@@ -146,9 +146,9 @@ class Application:
 
     def handle_directly(self, whole: WholeRequest) -> bool:
         """Answer a request without a task, if its API can (`asgi.DirectHandler`)."""
-        head, _, why, api = self._route(whole.scope)
+        head, _, reason, api = self._route(whole.scope)
         guard, services = self._call_guard, self._services
-        if why is not None or guard is None or api is None:
+        if reason is not None or guard is None or api is None:
             return False
         body = whole.body()
         if services.is_draining or len(body) > self._limits.body_bytes_max:
@@ -189,17 +189,17 @@ class Application:
         return found
 
     def _find_route(self, scope: Scope) -> Route:
-        why = _oversize(scope, self._limits)
+        reason = _oversize(scope, self._limits)
         api = self._find_api(raw_segments(scope))
         try:
             segments = split_path(scope)
             api = self._find_api(segments)
             head = request_head(scope, segments)
         except BadPath:
-            return head_without_path(scope), api, why or Rejection.BAD_PATH, None
+            return head_without_path(scope), api, reason or Rejection.BAD_PATH, None
         if isinstance(api, DirectApi) and api.is_direct(head):
-            return head, api, why, api
-        return head, api, why, None
+            return head, api, reason, api
+        return head, api, reason, None
 
     def _find_api(self, segments: tuple[bytes, ...]) -> Api:
         for length in self._lengths:
@@ -209,16 +209,16 @@ class Application:
         return _NOT_FOUND
 
     def _admit(
-        self, api: Api, request: Request, why: Rejection | None, *, is_admitted: bool
+        self, api: Api, request: Request, reason: Rejection | None, *, is_admitted: bool
     ) -> Response | None:
         """Register the request with the node. The response if it is rejected, else None."""
         services, active = self._services, request.active
         if not services.register(active):
-            why = Rejection.DRAINING if services.is_draining else Rejection.TOO_MANY
+            reason = Rejection.DRAINING if services.is_draining else Rejection.TOO_MANY
             services.record_refusal(Refusal.TOO_MANY, request.client)
         services.handshake_done(active)
-        if why is not None:
-            return api.reject(why, None)
+        if reason is not None:
+            return api.reject(reason, None)
         return None if is_admitted else self._rate_limited(api, request)
 
     async def _run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
@@ -234,20 +234,20 @@ class Application:
                 return
             # The client may still be there, with a body that cannot be read, for instance in bad
             # chunks: servers report both alike.
-            why = Rejection.BODY_BROKEN
+            reason = Rejection.BODY_BROKEN
             with anyio.move_on_after(FINAL_ERROR_S):
-                await writer.respond(api.reject(why, None) or plain_rejection(why))
+                await writer.respond(api.reject(reason, None) or plain_rejection(reason))
             return
-        why = active.abort_reason or outcome.why
-        if why is Rejection.CRASHED:
+        reason = active.abort_reason or outcome.reason
+        if reason is Rejection.CRASHED:
             self._services.http.crashed += 1
         with anyio.move_on_after(FINAL_ERROR_S):
             if not writer.is_started:
-                await writer.respond(api.reject(why, None) or plain_rejection(why))
+                await writer.respond(api.reject(reason, None) or plain_rejection(reason))
             else:
-                await writer.fail(why)
+                await writer.fail(reason)
         if not writer.is_ended:
-            raise ResponseAborted(why.message)
+            raise ResponseAborted(reason.message)
 
 
 class _Outcome:
@@ -255,7 +255,7 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.is_disconnected = False
-        self.why = Rejection.CRASHED
+        self.reason = Rejection.CRASHED
 
     async def run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
         """Await the API and send its response. Only unexpected exceptions pass through."""
@@ -266,7 +266,7 @@ class _Outcome:
         except ClientGone:
             self.is_disconnected = True
         except (BodyTooLarge, BodyTooSlow, BadPath) as exc:
-            self.why = _BODY_REJECTIONS[type(exc)]
+            self.reason = _BODY_REJECTIONS[type(exc)]
         except ExceptionGroup as group:
             # A session's tasks end one another; in none of them a client that left is an error.
             _, rest = group.split(ClientGone)

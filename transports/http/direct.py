@@ -50,7 +50,7 @@ class DirectApi(Protocol):
     def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         """The message for the cell, or the response if none is needed."""
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """See `app.Api`."""
 
 
@@ -128,11 +128,11 @@ class DirectExchange(Port):
         http.bytes_out += len(response.body)
         whole.respond(response.status, response.all_headers(), response.body)
 
-    def fail(self, why: Rejection) -> None:
+    def fail(self, reason: Rejection) -> None:
         """Respond with a failure."""
-        if why is Rejection.CRASHED:
+        if reason is Rejection.CRASHED:
             self._services.http.crashed += 1
-        self.respond(self._api.reject(why, None) or plain_rejection(why))
+        self.respond(self._api.reject(reason, None) or plain_rejection(reason))
 
     # Port: called by cells.
 

@@ -41,9 +41,9 @@ def json_response(status: int, content: object, headers: Pairs = ()) -> Response
     return Response(status, (_JSON, *headers), msgspec.json.encode(content))
 
 
-def plain_rejection(why: Rejection) -> Response:
+def plain_rejection(reason: Rejection) -> Response:
     """A rejection as JSON `{"code", "message"}`, for APIs without a form of their own."""
-    return json_response(why.status, {"code": why.code, "message": why.message})
+    return json_response(reason.status, {"code": reason.code, "message": reason.message})
 
 
 class ResponseWriter:
@@ -126,10 +126,10 @@ class ResponseWriter:
             self.is_ended = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def fail(self, why: Rejection) -> None:
+    async def fail(self, reason: Rejection) -> None:
         """End a stream that was started with its final error, if it has one."""
         if self._encode_error is not None:
-            await self.write(self._encode_error(why))
+            await self.write(self._encode_error(reason))
             await self.end()
 
     def release(self) -> None:

@@ -138,10 +138,10 @@ class RustlogProtocol:
         assert error is not None
         return encode_response(error)
 
-    def refusal_bytes(self, why: ConnectionRefusal) -> bytes:
-        is_full = why is ConnectionRefusal.TOO_MANY
+    def refusal_bytes(self, reason: ConnectionRefusal) -> bytes:
+        is_full = reason is ConnectionRefusal.TOO_MANY
         return encode_response(
-            r.Error(r.STORAGE_ERROR if is_full else r.INVALID_REQUEST, why.value)
+            r.Error(r.STORAGE_ERROR if is_full else r.INVALID_REQUEST, reason.value)
         )
 
     # Requests.

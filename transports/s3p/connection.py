@@ -95,8 +95,8 @@ class S3pProtocol:
         assert error is not None
         return encode_error(error.code, error.text)
 
-    def refusal_bytes(self, why: ConnectionRefusal) -> bytes:
-        return encode_error(LIMITS, why.value)
+    def refusal_bytes(self, reason: ConnectionRefusal) -> bytes:
+        return encode_error(LIMITS, reason.value)
 
     def dispatch(self, requests: list[Command], start: int) -> int:
         """Consecutive commands for one stream go to it together; a READ or a TRIM is the last of

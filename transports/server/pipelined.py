@@ -101,7 +101,7 @@ class PipelinedProtocol(Protocol[R]):
     def error_bytes(self) -> bytes:
         """The last bytes of a connection whose input cannot be read: they tell `decoder.error`."""
 
-    def refusal_bytes(self, why: ConnectionRefusal) -> bytes:
+    def refusal_bytes(self, reason: ConnectionRefusal) -> bytes:
         """The only bytes of a connection that is refused."""
 
 
@@ -553,10 +553,10 @@ class PipelinedConnection(Port, Generic[R]):
         self.has_all_rights = node.authorize_stream(principal, b"") == Rights.ALL
         self._rights.clear()
 
-    def _refuse_connection(self, why: ConnectionRefusal) -> None:
-        is_full = why is ConnectionRefusal.TOO_MANY
+    def _refuse_connection(self, reason: ConnectionRefusal) -> None:
+        is_full = reason is ConnectionRefusal.TOO_MANY
         self.count_refused(Refusal.TOO_MANY if is_full else Refusal.NOT_ALLOWED)
-        self.close_now(self._protocol.refusal_bytes(why))
+        self.close_now(self._protocol.refusal_bytes(reason))
 
     # Flow.
 

@@ -38,8 +38,8 @@ class Does:
     async def __call__(self, request: Request, writer: ResponseWriter) -> None:
         await self._run(request, writer)
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return None if self._serves_draining else plain_rejection(why)
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return None if self._serves_draining else plain_rejection(reason)
 
 
 class RunningApp:

@@ -93,7 +93,7 @@ async def test_a_mistake_is_500_for_this_request_alone(caplog: pytest.LogCapture
 async def test_a_stream_that_crashes_never_looks_complete() -> None:
     async def fail(request: Request, writer: ResponseWriter) -> None:
         has_words = request.segments[1:] == (b"words",)
-        await writer.start(200, (), (lambda why: why.code.encode()) if has_words else None)
+        await writer.start(200, (), (lambda reason: reason.code.encode()) if has_words else None)
         await writer.write(b"one")
         raise ZeroDivisionError("a mistake")
 
@@ -149,7 +149,7 @@ async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None
 
 
 async def _hold(request: Request, writer: ResponseWriter) -> None:
-    await writer.start(200, (), lambda why: b"last: " + why.code.encode())
+    await writer.start(200, (), lambda reason: b"last: " + reason.code.encode())
     await request.run_until_disconnect(anyio.sleep_forever)
 
 
@@ -173,9 +173,9 @@ async def test_a_peer_that_asks_too_fast_is_told_when_to_come_again() -> None:
     delays: list[int | None] = []
 
     class Telling(Does):
-        def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+        def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
             delays.append(delay_ms)
-            return super().reject(why, delay_ms)
+            return super().reject(reason, delay_ms)
 
     async def ok(request: Request, writer: ResponseWriter) -> None:
         await writer.respond(Response(200))

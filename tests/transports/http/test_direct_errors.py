@@ -34,8 +34,8 @@ class _Broken:
     def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
         return self._make()
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
-        return json_response(why.status, {"test": why.code})
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
+        return json_response(reason.status, {"test": reason.code})
 
 
 def _describing(tell: Callable[[CellReply], Response | None]) -> DirectRequest:

@@ -70,12 +70,14 @@ class DurableApi:
         except DurableError as error:
             return error.response(context.common_headers)
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, as JSON."""
         headers: Pairs = SECURITY_HEADERS
         if delay_ms is not None:
             headers = (*SECURITY_HEADERS, (b"retry-after", b"%d" % -(-delay_ms // 1000)))
-        return json_response(why.status, {"code": why.code, "message": why.message}, headers)
+        return json_response(
+            reason.status, {"code": reason.code, "message": reason.message}, headers
+        )
 
 
 def _options(context: DurableContext) -> Response:

@@ -9,8 +9,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.direct import DirectRequest
-from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable import request_headers
+from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.create import bodies_of
 from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
@@ -53,7 +52,7 @@ def direct_append(context: DurableContext, target: Target, body: bytes) -> Direc
     if body:
         if content_type is None or not content_type.strip():
             raise bad_request("content-type: an append needs one")
-        bodies = [body] if not w.is_json(content_type) else bodies_of(body, content_type)
+        bodies = [body] if not protocol.is_json(content_type) else bodies_of(body, content_type)
     if not bodies and (body or not closes):
         raise bad_request("the append is empty")
     append = d.DurableAppend(0, bodies, content_type, order, producer, closes)
@@ -63,12 +62,12 @@ def direct_append(context: DurableContext, target: Target, body: bytes) -> Direc
 def _response(context: DurableContext, append: d.DurableAppend, reply: CellReply) -> Response:
     match reply:
         case d.DurableAppended():
-            response_headers = [(w.NEXT_OFFSET, offset_of(reply.tail))]
+            response_headers = [(protocol.NEXT_OFFSET, offset_of(reply.tail))]
             if append.producer is not None:
-                response_headers.append((w.PRODUCER_EPOCH, b"%d" % reply.epoch))
-                response_headers.append((w.PRODUCER_SEQ, b"%d" % reply.seq))
+                response_headers.append((protocol.PRODUCER_EPOCH, b"%d" % reply.epoch))
+                response_headers.append((protocol.PRODUCER_SEQ, b"%d" % reply.seq))
             if reply.is_closed:
-                response_headers.append((w.CLOSED, w.TRUE))
+                response_headers.append((protocol.CLOSED, protocol.TRUE))
             is_new = append.producer is not None and reply.is_new and bool(append.bodies)
             return Response(200 if is_new else 204, (*response_headers, *context.common_headers))
         case d.DurableRefused():

@@ -13,7 +13,7 @@ from millpond.actors.streams.names import stream_cell
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.context import RequestContext
-from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.errors import DurableError, Pairs, bad_request, error_of
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
@@ -43,8 +43,8 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 def target_of(name: bytes) -> Target:
     """A stream, whether it is there or not. Raises DurableError."""
-    if not 0 < len(name) <= w.NAME_BYTES_MAX:
-        raise bad_request(f"a stream's name has 1 to {w.NAME_BYTES_MAX} bytes")
+    if not 0 < len(name) <= protocol.NAME_BYTES_MAX:
+        raise bad_request(f"a stream's name has 1 to {protocol.NAME_BYTES_MAX} bytes")
     return Target(name, stream_cell(name))
 
 
@@ -78,7 +78,7 @@ class DurableContext(RequestContext[HttpNodeServices]):
             self.common_headers = (
                 *SECURITY_HEADERS,
                 (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"access-control-expose-headers", b", ".join(w.EXPOSED_HEADERS)),
+                (b"access-control-expose-headers", b", ".join(protocol.EXPOSED_HEADERS)),
                 (b"vary", b"origin"),
             )
 

@@ -7,8 +7,7 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellClient, CellReply
-from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable import request_headers
+from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable.context import PREFIX, DurableContext, Target, target_of
 from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
 from millpond.transports.http.durable.json_mode import NotJson, is_message, messages_of
@@ -21,7 +20,7 @@ async def put(context: DurableContext, target: Target) -> Response:
     """PUT /v1/stream/{name}."""
     context.require(target, Rights.PUT)
     request = context.request
-    kind = w.content_type_of(request.header(b"content-type"))
+    kind = protocol.content_type_of(request.header(b"content-type"))
     lifetime, closes = request_headers.lifetime(request), request_headers.is_closing(request)
     fork = request_headers.fork(request)
     body = await request.body()
@@ -45,7 +44,7 @@ def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
     """The records that a body is. Raises DurableError (400)."""
     if not body:
         return []
-    if not w.is_json(content_type):
+    if not protocol.is_json(content_type):
         return [body]
     try:
         return messages_of(body)
@@ -57,11 +56,11 @@ def _response(context: DurableContext, target: Target, reply: CellReply) -> Resp
     match reply:
         case d.DurableCreated():
             headers = [
-                (b"content-type", w.shown_type(reply.content_type)),
-                (w.NEXT_OFFSET, offset_of(reply.tail)),
+                (b"content-type", protocol.shown_type(reply.content_type)),
+                (protocol.NEXT_OFFSET, offset_of(reply.tail)),
             ]
             if reply.is_closed:
-                headers.append((w.CLOSED, w.TRUE))
+                headers.append((protocol.CLOSED, protocol.TRUE))
             if reply.is_new:
                 headers.append((b"location", context.location(target)))
             return context.response(201 if reply.is_new else 200, headers)
@@ -98,7 +97,7 @@ async def _fork(
     if fork_headers.at is not None and fork_headers.at > found.info.tail:
         return d.DurableRefused(0, d.RefusalReason.BEYOND)
     if fork_headers.at is not None and fork_headers.sub:
-        is_json = w.is_json(found.settings.content_type)
+        is_json = protocol.is_json(found.settings.content_type)
         point, prefix = await _behind(
             cells, source, fork_headers.at, fork_headers.sub, is_json=is_json
         )
@@ -135,10 +134,17 @@ async def _behind(
     Raises DurableError (400) where the append there has not so many.
     """
     start = Seek(SeekBy.SEQUENCE, at)
-    count = w.PAGE_RECORDS if is_json else 1
+    count = protocol.PAGE_RECORDS if is_json else 1
 
     def make(number: int) -> m.Read:
-        return m.Read(number, start, count, w.PAGE_BYTES, record_filter=w.VIEW, one_append=is_json)
+        return m.Read(
+            number,
+            start,
+            count,
+            protocol.PAGE_BYTES,
+            record_filter=protocol.VIEW,
+            one_append=is_json,
+        )
 
     found = await cells.request(source.cell, make)
     if isinstance(found, m.StreamFailed | Failed):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamFailed
 from millpond.actors.streams.durable.messages import DurableRefused, RefusalReason
-from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.response import Response, json_response
 
@@ -52,14 +52,14 @@ def offset_gone() -> DurableError:
 
 def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
     """The error for a refusal by a stream. `received`: the sequence that the producer gave."""
-    tail = (w.NEXT_OFFSET, offset_of(reply.tail))
+    tail = (protocol.NEXT_OFFSET, offset_of(reply.tail))
     match reply.reason:
         case RefusalReason.MISSING | RefusalReason.SOURCE_MISSING:
             return stream_not_found()
         case RefusalReason.DELETED:
             return stream_deleted()
         case RefusalReason.CLOSED:
-            headers = ((w.CLOSED, w.TRUE), tail)
+            headers = ((protocol.CLOSED, protocol.TRUE), tail)
             return DurableError(409, "stream_closed", "the stream is closed", headers)
         case RefusalReason.OTHER_TYPE:
             return DurableError(409, "content_type_mismatch", "the stream has another content type")
@@ -67,14 +67,14 @@ def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
             text = "Stream-Seq is not above the last one"
             return DurableError(409, "sequence_conflict", text, (tail,))
         case RefusalReason.STALE_EPOCH:
-            epoch = ((w.PRODUCER_EPOCH, b"%d" % reply.epoch),)
+            epoch = ((protocol.PRODUCER_EPOCH, b"%d" % reply.epoch),)
             return DurableError(403, "stale_epoch", "the producer has a later epoch", epoch)
         case RefusalReason.EPOCH_BEGINS_AT_ZERO:
             return bad_request("a new epoch of a producer begins at sequence 0")
         case RefusalReason.GAP:
             headers = (
-                (w.PRODUCER_EXPECTED, b"%d" % reply.expected),
-                (w.PRODUCER_RECEIVED, b"%d" % received),
+                (protocol.PRODUCER_EXPECTED, b"%d" % reply.expected),
+                (protocol.PRODUCER_RECEIVED, b"%d" % received),
             )
             return DurableError(
                 409, "sequence_gap", "earlier appends of the producer are missing", headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
-from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import error_of, stream_not_found
 from millpond.transports.http.durable.offsets import offset_of
@@ -21,16 +21,16 @@ async def head(context: DurableContext, target: Target) -> None:
     if found is None:
         raise stream_not_found()
     headers = [
-        (b"content-type", w.shown_type(found.settings.content_type)),
-        (w.NEXT_OFFSET, offset_of(found.info.tail)),
-        w.NO_STORE,
+        (b"content-type", protocol.shown_type(found.settings.content_type)),
+        (protocol.NEXT_OFFSET, offset_of(found.info.tail)),
+        protocol.NO_STORE,
     ]
     if found.lifetime.ttl_s is not None:
-        headers.append((w.TTL, b"%d" % found.lifetime.ttl_s))
+        headers.append((protocol.TTL, b"%d" % found.lifetime.ttl_s))
     if found.lifetime.expires_ms is not None:
-        headers.append((w.EXPIRES_AT, found.lifetime.expires))
+        headers.append((protocol.EXPIRES_AT, found.lifetime.expires))
     if found.is_closed:
-        headers.append((w.CLOSED, w.TRUE))
+        headers.append((protocol.CLOSED, protocol.TRUE))
     # No content-length: it would have to be that of the response to GET (RFC 9110, 8.6).
     await context.writer.start(200, (*headers, *context.common_headers))
     await context.writer.end()
@@ -51,7 +51,7 @@ def options(context: DurableContext) -> Response:
     headers = (
         (b"allow", METHODS),
         (b"access-control-allow-methods", METHODS),
-        (b"access-control-allow-headers", b", ".join(w.ALLOWED_HEADERS)),
+        (b"access-control-allow-headers", b", ".join(protocol.ALLOWED_HEADERS)),
         (b"access-control-max-age", b"600"),
     )
     return context.response(204, headers)

@@ -7,8 +7,7 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.actors.streams.messages import Records
 from millpond.transports.http.cell_client import CellClient
-from millpond.transports.http.durable import protocol as w
-from millpond.transports.http.durable import request_headers
+from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable import sse as events
 from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import DurableError
@@ -56,8 +55,8 @@ async def poll(
         page = await context.request.run_until_disconnect(wait)
     headers = page_headers(page)
     if not page.is_end:
-        headers.append((w.CURSOR, _cursor(context, query)))
-    headers.append(w.NO_STORE)
+        headers.append((protocol.CURSOR, _cursor(context, query)))
+    headers.append(protocol.NO_STORE)
     if page.records.spans:
         return context.response(200, headers, page.content)
     else:
@@ -78,9 +77,9 @@ async def stream_events(
     """Send present and new records, until the time is over or the stream is closed."""
     context.request.active.keep_requiring(lambda: bool(context.rights_in(target.name) & Rights.GET))
     headers = [(b"content-type", events.MEDIA_TYPE), NO_CACHE]
-    if not w.is_text(page.described.settings.content_type):
-        headers.append((w.ENCODING, b"base64"))
-    await context.writer.start(200, (*headers, *context.common_headers), lambda why: b"")
+    if not protocol.is_text(page.described.settings.content_type):
+        headers.append((protocol.ENCODING, b"base64"))
+    await context.writer.start(200, (*headers, *context.common_headers), lambda reason: b"")
     session = _Events(context, cells, target, query)
     await context.request.run_until_disconnect(lambda: session.run(page))
 
@@ -147,7 +146,7 @@ class _Events:
         found = waiters.written(spans, cursor)
         if found is not None:
             return found
-        is_text = w.is_text(page.described.settings.content_type)
+        is_text = protocol.is_text(page.described.settings.content_type)
         data = events.data_event(page.content, is_text=is_text)
         return waiters.keep(spans, cursor, data + _control_bytes(page, cursor))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from millpond.actors.messages import Rights
-from millpond.transports.http.durable import live, request_headers
-from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import live, protocol, request_headers
 from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import Pairs
 from millpond.transports.http.durable.read_page import Page, first_page, page_headers
@@ -33,7 +32,7 @@ async def get(context: DurableContext, target: Target) -> Response | None:
 def _show(context: DurableContext, page: Page, query: request_headers.ReadQuery) -> Response:
     headers: Pairs = page_headers(page)
     if query.start == "now":
-        return context.response(200, (*headers, w.NO_STORE), page.content)
+        return context.response(200, (*headers, protocol.NO_STORE), page.content)
     headers = (*headers, (b"etag", page.tag), CACHED)
     if _matches(context.request.header(b"if-none-match"), page.tag):
         return context.response(304, headers)

@@ -11,7 +11,7 @@ from millpond.actors.messages import Failed
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
-from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import error_of, offset_gone, stream_not_found
 from millpond.transports.http.durable.json_mode import array_of
@@ -45,7 +45,7 @@ class Page(msgspec.Struct, frozen=True):
     @property
     def content(self) -> bytes:
         """The body of the response: bytes, or a JSON array of messages."""
-        if w.is_json(self.described.settings.content_type):
+        if protocol.is_json(self.described.settings.content_type):
             return array_of(self.records.slices)
         return b"".join(chain.from_iterable(span.bodies for span in self.records.spans))
 
@@ -110,10 +110,10 @@ def read_request(incarnation: int, sequence: int, wait_until: float) -> Callable
         return m.Read(
             number,
             start,
-            w.PAGE_RECORDS,
-            w.PAGE_BYTES,
+            protocol.PAGE_RECORDS,
+            protocol.PAGE_BYTES,
             wait_until,
-            w.VIEW,
+            protocol.VIEW,
             incarnation=incarnation,
             ends_closed=True,
         )
@@ -124,11 +124,11 @@ def read_request(incarnation: int, sequence: int, wait_until: float) -> Callable
 def page_headers(page: Page) -> list[tuple[bytes, bytes]]:
     """Headers that say what a page is."""
     headers = [
-        (b"content-type", w.shown_type(page.described.settings.content_type)),
-        (w.NEXT_OFFSET, offset_of(page.following)),
+        (b"content-type", protocol.shown_type(page.described.settings.content_type)),
+        (protocol.NEXT_OFFSET, offset_of(page.following)),
     ]
     if page.is_at_tail:
-        headers.append((w.UP_TO_DATE, w.TRUE))
+        headers.append((protocol.UP_TO_DATE, protocol.TRUE))
     if page.is_end:
-        headers.append((w.CLOSED, w.TRUE))
+        headers.append((protocol.CLOSED, protocol.TRUE))
     return headers

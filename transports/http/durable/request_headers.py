@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from millpond.actors.streams.durable.messages import Lifetime, Producer
-from millpond.transports.http.durable import protocol as w
+from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.errors import bad_request
 from millpond.transports.http.durable.offsets import sequence_of
 from millpond.transports.http.request import Request
@@ -68,12 +68,12 @@ def _start(offset: str) -> Start:
 
 def is_closing(request: Request) -> bool:
     """True if the request closes the stream; only `true` counts."""
-    return (request.header(w.CLOSED) or b"").strip().lower() == w.TRUE
+    return (request.header(protocol.CLOSED) or b"").strip().lower() == protocol.TRUE
 
 
 def lifetime(request: Request) -> Lifetime | None:
     """The lifetime of a new stream; None: it is not given."""
-    ttl, expires = request.header(w.TTL), request.header(w.EXPIRES_AT)
+    ttl, expires = request.header(protocol.TTL), request.header(protocol.EXPIRES_AT)
     if ttl is not None and expires is not None:
         raise bad_request("Stream-TTL or Stream-Expires-At, not both")
     if ttl is not None:
@@ -84,7 +84,7 @@ def lifetime(request: Request) -> Lifetime | None:
 
 
 def _decimal(value: bytes, name: str) -> int:
-    if not _DECIMAL.fullmatch(value) or len(value) > 16 or int(value) > w.NUMBER_MAX:
+    if not _DECIMAL.fullmatch(value) or len(value) > 16 or int(value) > protocol.NUMBER_MAX:
         raise bad_request(f"{name}: expected a whole number")
     return int(value)
 
@@ -103,28 +103,28 @@ def _time_ms(value: bytes) -> int:
 
 def stream_seq(request: Request) -> bytes | None:
     """`Stream-Seq`."""
-    value = request.header(w.SEQ)
-    if value is not None and len(value) > w.TOKEN_BYTES_MAX:
-        raise bad_request(f"Stream-Seq: at most {w.TOKEN_BYTES_MAX} bytes")
+    value = request.header(protocol.SEQ)
+    if value is not None and len(value) > protocol.TOKEN_BYTES_MAX:
+        raise bad_request(f"Stream-Seq: at most {protocol.TOKEN_BYTES_MAX} bytes")
     return value
 
 
 def producer(request: Request) -> Producer | None:
     """The producer of an append; None: it is not given."""
-    names = (w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ)
+    names = (protocol.PRODUCER_ID, protocol.PRODUCER_EPOCH, protocol.PRODUCER_SEQ)
     name, epoch, seq = (request.header(each) for each in names)
     if name is None and epoch is None and seq is None:
         return None
     if name is None or epoch is None or seq is None:
         raise bad_request("Producer-Id, Producer-Epoch and Producer-Seq: all or none")
-    if not 0 < len(name) <= w.TOKEN_BYTES_MAX:
-        raise bad_request(f"Producer-Id: 1 to {w.TOKEN_BYTES_MAX} bytes")
+    if not 0 < len(name) <= protocol.TOKEN_BYTES_MAX:
+        raise bad_request(f"Producer-Id: 1 to {protocol.TOKEN_BYTES_MAX} bytes")
     return Producer(name, _number(epoch, "Producer-Epoch"), _number(seq, "Producer-Seq"))
 
 
 def _number(value: bytes, name: str) -> int:
-    if not _DIGITS.fullmatch(value) or len(value) > 32 or int(value) > w.NUMBER_MAX:
-        raise bad_request(f"{name}: expected a number up to {w.NUMBER_MAX}")
+    if not _DIGITS.fullmatch(value) or len(value) > 32 or int(value) > protocol.NUMBER_MAX:
+        raise bad_request(f"{name}: expected a number up to {protocol.NUMBER_MAX}")
     return int(value)
 
 
@@ -139,7 +139,8 @@ class ForkHeaders(msgspec.Struct, frozen=True, gc=False):
 def fork(request: Request) -> ForkHeaders | None:
     """The source of a fork; None: the request is not for a fork."""
     path, offset, sub = (
-        request.header(each) for each in (w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET)
+        request.header(each)
+        for each in (protocol.FORKED_FROM, protocol.FORK_OFFSET, protocol.FORK_SUB_OFFSET)
     )
     if path is None or not path.strip():
         if offset is not None or sub is not None:

@@ -68,10 +68,10 @@ class S2Api:
         except S2Error as error:
             return error.response
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, with a code of S2."""
-        error = CodedError(_CODES.get(why, ErrorCode.INVALID), why.message, delay_ms)
-        return Response(why.status, error.headers, error.body)
+        error = CodedError(_CODES.get(reason, ErrorCode.INVALID), reason.message, delay_ms)
+        return Response(reason.status, error.headers, error.body)
 
 
 _CODES = {

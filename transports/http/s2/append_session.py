@@ -133,11 +133,11 @@ class _Session:
             # nothing behind it) among what it has not read yet would lose the acks before it.
             await anyio.sleep(LAST_BYTES_S)
 
-    def final_piece(self, why: Rejection) -> bytes:
+    def final_piece(self, reason: Rejection) -> bytes:
         """The last piece of an aborted session: acks that were not sent yet, and the reason."""
-        if why is Rejection.CUT_OFF and not self._is_outcome_unknown:
-            why = Rejection.DRAINING  # whatever is not acked can be sent again
-        return self._last_acks + frames.encode_terminal(cut_short(why))
+        if reason is Rejection.CUT_OFF and not self._is_outcome_unknown:
+            reason = Rejection.DRAINING  # whatever is not acked can be sent again
+        return self._last_acks + frames.encode_terminal(cut_short(reason))
 
     def _collect_last_acks(self) -> None:
         """Collect the acks that are known when the session ends; no more will come."""

@@ -69,11 +69,11 @@ class RecordBatch(msgspec.Struct, frozen=True, gc=False):
     tail: StreamPosition | None = None
     slices: Sequence[RecordSlice] = ()
 
-    def encoded(self, form: RecordFormat) -> list[bytes]:
-        """The records as `form` writes them, in pieces."""
+    def encoded(self, record_format: RecordFormat) -> list[bytes]:
+        """The records as `record_format` writes them, in pieces."""
         if self.slices:
-            return [each.encoded(form) for each in self.slices]
-        return [form.encode(each) for each in self.spans]
+            return [each.encoded(record_format) for each in self.slices]
+        return [record_format.encode(each) for each in self.spans]
 
 
 def metered(body: bytes, headers: Headers) -> int:

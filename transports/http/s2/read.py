@@ -37,14 +37,14 @@ async def read(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}/records, answered with one batch."""
     context.require(Operation.READ, target)
     query = read_query(context.request.query)
-    form = json_codec.format_of(context.header(b"s2-format"))
+    encoding = json_codec.format_of(context.header(b"s2-format"))
 
     async def run() -> RecordBatch:
         with context.cell_client() as cells:
             return await _read(context, cells, target, query)
 
     batch = await (context.request.run_until_disconnect(run) if query.unary_may_follow else run())
-    return _response(context, batch, form)
+    return _response(context, batch, encoding)
 
 
 async def _read(
@@ -101,7 +101,7 @@ async def records_from(
             raise AssertionError(f"{reply} answers no read")
 
 
-def _response(context: S2Context, batch: RecordBatch, form: json_codec.Format) -> Response:
+def _response(context: S2Context, batch: RecordBatch, encoding: json_codec.Format) -> Response:
     if protobuf_codec.is_protobuf(context.header(b"accept")):
         return compressed(context, protobuf_codec.MEDIA_TYPE, protobuf_codec.encode_batch(batch))
-    return compressed(context, json_codec.MEDIA_TYPE, json_codec.encode_batch(batch, form))
+    return compressed(context, json_codec.MEDIA_TYPE, json_codec.encode_batch(batch, encoding))

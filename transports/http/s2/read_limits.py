@@ -188,9 +188,9 @@ class _Plain:
     def __init__(self, span: RecordColumns) -> None:
         self._span = span
 
-    def encoded(self, form: RecordFormat) -> bytes:
-        """The records as `form` writes them."""
-        return form.encode(self._span)
+    def encoded(self, record_format: RecordFormat) -> bytes:
+        """The records as `record_format` writes them."""
+        return record_format.encode(self._span)
 
 
 def _before(span: RecordColumns, until: int) -> int:

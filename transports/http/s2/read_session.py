@@ -91,12 +91,12 @@ class SseEncoder:
 
     headers = ((b"content-type", events.MEDIA_TYPE), NO_CACHE)
 
-    def __init__(self, form: Format, context: S2Context) -> None:
-        self._form = form
+    def __init__(self, encoding: Format, context: S2Context) -> None:
+        self._encoding = encoding
         self._now = context.services.now
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
-        return events.encode_batch_event(batch, self._form, budget.event_id)
+        return events.encode_batch_event(batch, self._encoding, budget.event_id)
 
     def heartbeat(self, tail: StreamPosition, *, is_last: bool) -> bytes:
         return events.encode_ping(int(self._now() * 1000), tail)
@@ -147,19 +147,21 @@ async def _serve(
         start = begin(query, tail_of(found), may_follow=query.session_may_follow)
         budget = budget or query.session_budget()
         session = _Session(context, cells, target, query, encoder, budget, found.incarnation)
-        await context.writer.start(200, encoder.headers, lambda why: encoder.error(cut_short(why)))
+        await context.writer.start(
+            200, encoder.headers, lambda reason: encoder.error(cut_short(reason))
+        )
         await context.request.run_until_disconnect(lambda: session.run(start))
 
 
-def cut_short(why: Rejection) -> CodedError:
+def cut_short(reason: Rejection) -> CodedError:
     """The error of a session that the application aborts."""
-    match why:
+    match reason:
         case Rejection.DRAINING:
-            return CodedError(ErrorCode.SERVER_DRAINING, why.message)
+            return CodedError(ErrorCode.SERVER_DRAINING, reason.message)
         case Rejection.NOT_ALLOWED:
-            return CodedError(ErrorCode.PERMISSION_DENIED, why.message)
+            return CodedError(ErrorCode.PERMISSION_DENIED, reason.message)
         case _:
-            return CodedError(ErrorCode.OTHER, why.message)
+            return CodedError(ErrorCode.OTHER, reason.message)
 
 
 class _Session:

@@ -52,13 +52,13 @@ def request_scope(
     wire: Wire, version: str, method: bytes, target: bytes, headers: Headers, is_secure: bool
 ) -> Scope:
     """A request as ASGI tells it. Raises BadHead for a target or a host that is none."""
-    form, host = read_target(target)
+    path_and_query, host = read_target(target)
     if host is not None:
         headers = [*(each for each in headers if each[0] != b"host"), (b"host", host)]
     for name, value in headers:
         if name == b"host" and _HOST.fullmatch(value) is None:
             raise BadHead("the host is none")
-    raw, _, query = form.partition(b"?")
+    raw, _, query = path_and_query.partition(b"?")
     path = unquote_to_bytes(raw) if b"%" in raw else raw
     return {
         "type": "http",

@@ -278,13 +278,13 @@ class Http1:
         else:
             self._reject(Rejection.BAD_REQUEST)
 
-    def _reject(self, why: Rejection) -> None:
+    def _reject(self, reason: Rejection) -> None:
         """Respond in place of the application, after the responses that are due, and close."""
         if self._is_read_closed:
             return
         self._is_read_closed = True
         self._in_head, self.head_started_at = False, inf
-        response = plain_rejection(why)
+        response = plain_rejection(reason)
         head = response_head(
             response.status,
             response.all_headers(),
@@ -321,9 +321,9 @@ class Http1:
             return
         wire, parser = self._wire, self._parser
         version, method = parser.get_http_version(), parser.get_method()
-        why = head_rejection(version, method, self._url, self._headers, self._server.settings)
-        if why is not None:
-            self._reject(why)
+        reason = head_rejection(version, method, self._url, self._headers, self._server.settings)
+        if reason is not None:
+            self._reject(reason)
             return
         try:
             scope = request_scope(wire, version, method, self._url, self._headers, wire.secure)

@@ -263,9 +263,9 @@ class Http2:
         elif size:
             self._h2.acknowledge_received_data(size, event.stream_id)
 
-    def _reset(self, number: int, why: ErrorCodes) -> None:
+    def _reset(self, number: int, reason: ErrorCodes) -> None:
         try:
-            self._h2.reset_stream(number, why)
+            self._h2.reset_stream(number, reason)
         except StreamClosedError:
             return  # later input has reset the stream already
 
@@ -376,10 +376,10 @@ class Http2:
 
     # The end of the connection.
 
-    def _end(self, why: ErrorCodes) -> None:
+    def _end(self, reason: ErrorCodes) -> None:
         if self._is_closed:
             return
-        self._h2.close_connection(why)
+        self._h2.close_connection(reason)
         self._flush()
         self._close()
 

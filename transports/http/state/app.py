@@ -10,7 +10,7 @@ from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
-from millpond.transports.http.state import json_codec as form
+from millpond.transports.http.state import json_codec
 from millpond.transports.http.state.append import append, create
 from millpond.transports.http.state.context import StateContext
 from millpond.transports.http.state.errors import StateError
@@ -48,9 +48,9 @@ class StateApi:
         except StateError as error:
             return error.response
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, as JSON."""
-        return plain_rejection(why)
+        return plain_rejection(reason)
 
     async def _route(self, request: Request, writer: ResponseWriter) -> Response | None:
         segments = request.segments[len(PREFIX) :]
@@ -85,7 +85,7 @@ async def _describe(context: StateContext) -> Response:
             lambda: context.ask_state(cells, s.DescribeState)
         )
     assert isinstance(reply, s.StateDescribed)
-    return form.response(form.described(context.stream, reply))
+    return json_codec.response(json_codec.described(context.stream, reply))
 
 
 async def _list_values(context: StateContext, kind: str) -> Response:
@@ -100,7 +100,7 @@ async def _list_values(context: StateContext, kind: str) -> Response:
             lambda: context.ask_state(cells, s.ListValues, *fields)
         )
     assert isinstance(reply, s.Values)
-    return form.response(form.values_of_type(reply))
+    return json_codec.response(json_codec.values_of_type(reply))
 
 
 async def _get_value(context: StateContext, kind: str, key: str) -> Response:
@@ -112,7 +112,7 @@ async def _get_value(context: StateContext, kind: str, key: str) -> Response:
     assert isinstance(reply, s.Value)
     if reply.value is None:
         raise StateError(404, "not_found", "no value exists for this type and key")
-    return form.response(form.one_value(reply))
+    return json_codec.response(json_codec.one_value(reply))
 
 
 def _accept(request: Request) -> str:

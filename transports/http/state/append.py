@@ -8,7 +8,7 @@ from millpond.actors.messages import Rights
 from millpond.actors.state.events import validation_error
 from millpond.actors.streams import messages as m
 from millpond.transports.http.response import Response
-from millpond.transports.http.state import json_codec as form
+from millpond.transports.http.state import json_codec
 from millpond.transports.http.state.context import StateContext
 from millpond.transports.http.state.errors import StateError
 
@@ -32,7 +32,7 @@ async def append(context: StateContext) -> Response:
         appended = await context.ask_stream(cells, m.Append, *fields)
     assert isinstance(appended, m.Appended)
     content = {"first": str(appended.first), "count": appended.count}
-    return form.response(content | {"position": str(appended.first + appended.count)})
+    return json_codec.response(content | {"position": str(appended.first + appended.count)})
 
 
 async def create(context: StateContext) -> Response:
@@ -44,8 +44,8 @@ async def create(context: StateContext) -> Response:
         except StateError as error:
             if error.code != "stream_exists":
                 raise
-            return form.response({"created": False})
-    return form.response({"created": True}, 201)
+            return json_codec.response({"created": False})
+    return json_codec.response({"created": True}, 201)
 
 
 def _events(data: bytes) -> list[bytes]:
@@ -57,9 +57,9 @@ def _events(data: bytes) -> list[bytes]:
     if not 0 < len(bodies) <= EVENTS_MAX:
         raise StateError(422, "invalid", f"1 to {EVENTS_MAX} events at a time")
     for index, body in enumerate(bodies):
-        why = validation_error(body)
-        if why is not None:
-            raise StateError(422, "invalid", f"event {index}: {why}")
+        reason = validation_error(body)
+        if reason is not None:
+            raise StateError(422, "invalid", f"event {index}: {reason}")
     return bodies
 
 

@@ -17,7 +17,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http import rejections as http
 from millpond.transports.http.cell_client import CellClient
-from millpond.transports.http.state import json_codec as form
+from millpond.transports.http.state import json_codec
 from millpond.transports.http.state.context import StateContext
 from millpond.transports.http.state.errors import StateError, error_of
 
@@ -45,7 +45,7 @@ async def stream_state(context: StateContext, heartbeat_s: float) -> None:
         if position is None:
             # Errors have their own status while nothing was sent yet.
             await context.ask_state(cells, s.DescribeState)
-        await context.writer.start(200, HEADERS, lambda why: _error(why.code, why.message))
+        await context.writer.start(200, HEADERS, lambda reason: _error(reason.code, reason.message))
         await context.request.run_until_disconnect(lambda: session.run(position))
 
 
@@ -99,7 +99,7 @@ class _Session:
             if is_first:
                 self._position = page.position
             self._whole_at = page.position
-            data = form.rows(page, is_first=is_first)
+            data = json_codec.rows(page, is_first=is_first)
             await self._context.writer.write(b"event: state\ndata: %b\n\n" % data)
             is_first, more = False, page.more and bool(page.rows)
             after = page.rows[-1][:2] if page.rows else None
@@ -154,7 +154,7 @@ class _Session:
         ]
         self._position = found.next
         if bodies:
-            await self._send("change", form.events(bodies, found.next))
+            await self._send("change", json_codec.events(bodies, found.next))
 
     async def _send(self, name: str, data: bytes) -> None:
         place = b"%d.%d" % (self._incarnation, self._position)
@@ -171,4 +171,4 @@ class _Session:
 
 
 def _error(code: str, text: str) -> bytes:
-    return b"event: error\ndata: %b\n\n" % form.response({"code": code, "message": text}).body
+    return b"event: error\ndata: %b\n\n" % json_codec.response({"code": code, "message": text}).body

@@ -48,9 +48,9 @@ class TransactionsApi:
         except S2Error as error:
             return error.response
 
-    def reject(self, why: Rejection, delay_ms: int | None) -> Response | None:
+    def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, with a code of S2."""
-        return self._s2.reject(why, delay_ms)
+        return self._s2.reject(reason, delay_ms)
 
 
 async def _route(services: TransactionNodeServices, context: S2Context) -> Response:

@@ -95,10 +95,10 @@ _decode_text = msgspec.json.Decoder(_TextInput).decode
 _decode_bytes = msgspec.json.Decoder(_BytesInput).decode
 
 
-def decode_input(data: bytes, form: Format) -> AppendInput:
+def decode_input(data: bytes, encoding: Format) -> AppendInput:
     """An AppendInput. Raises CodedError: bad_json, or invalid for what is not Base64."""
     check_json(data)
-    match form:
+    match encoding:
         case Format.RAW:
             return _columns_of_text(decode_json(_decode_text, data))
         case Format.BASE64:
@@ -165,9 +165,9 @@ def encode_tail(tail: StreamPosition) -> bytes:
     return _encode({"tail": tail})
 
 
-def encode_batch(batch: RecordBatch, form: Format) -> bytes:
+def encode_batch(batch: RecordBatch, encoding: Format) -> bytes:
     """A ReadBatch."""
-    records = b"".join(batch.encoded(_FORMS[form]))[:-1]
+    records = b"".join(batch.encoded(_FORMS[encoding]))[:-1]
     if batch.tail is None:
         return b'{"records":[%b]}' % records
     return b'{"records":[%b],"tail":%b}' % (records, _encode(batch.tail))
@@ -185,8 +185,8 @@ class _Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class _Rows:
     """Elements of a ReadBatch's `records`, each with the comma behind it."""
 
-    def __init__(self, form: Format) -> None:
-        self._form = form
+    def __init__(self, encoding: Format) -> None:
+        self._encoding = encoding
 
     def encode(self, span: RecordColumns) -> bytes:
         return b"%b," % _encode(list(self._rows(span)))[1:-1]
@@ -205,7 +205,7 @@ class _Rows:
     def _body(self, body: bytes) -> str | bytes:
         if not body:
             return ""
-        match self._form:
+        match self._encoding:
             case Format.RAW:
                 return body.decode("utf-8", "replace")
             case Format.BASE64:
@@ -214,7 +214,7 @@ class _Rows:
     def _headers(self, pairs: Headers) -> list[tuple[Any, Any]] | UnsetType:
         if not pairs:
             return UNSET
-        match self._form:
+        match self._encoding:
             case Format.RAW:
                 return [(_text(name), _text(value)) for name, value in pairs]
             case Format.BASE64:

@@ -41,13 +41,13 @@ def read_id(value: str) -> EventId:
     return EventId(*numbers)
 
 
-def encode_batch_event(batch: RecordBatch, form: Format, event_id: EventId) -> bytes:
+def encode_batch_event(batch: RecordBatch, encoding: Format, event_id: EventId) -> bytes:
     """Records."""
     return b"event: batch\nid: %d,%d,%d\ndata: %b\n\n" % (
         event_id.last,
         event_id.count,
         event_id.metered,
-        encode_batch(batch, form),
+        encode_batch(batch, encoding),
     )
 
 
