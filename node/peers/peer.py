@@ -84,7 +84,7 @@ def checked_addresses(urls: Sequence[str]) -> tuple[str, ...]:
     """Up to 8 URLs as `--connect` takes them, each once. ValueError says which is wrong."""
     for url in urls:
         _checked_url(url)
-    return _few(urls, "addresses")
+    return _distinct(urls, "addresses")
 
 
 def checked_relays(relays: Sequence[str]) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def checked_relays(relays: Sequence[str]) -> tuple[str, ...]:
         if mark:
             checked_key(public_key_of(owner))
         _checked_url(url if mark else relay)
-    return _few(relays, "relays")
+    return _distinct(relays, "relays")
 
 
 def endpoint(url: str) -> str:
@@ -123,7 +123,7 @@ def _checked_url(url: str) -> None:
     parse_url(url)
 
 
-def _few(urls: Sequence[str], what: str) -> tuple[str, ...]:
+def _distinct(urls: Sequence[str], what: str) -> tuple[str, ...]:
     kept = tuple(dict.fromkeys(urls))
     if len(kept) > ADDRESSES_MAX:
         raise ValueError(f"{len(kept)} {what}; at most {ADDRESSES_MAX} are kept")

@@ -395,7 +395,8 @@ class P2PConnection(Port):
         assert self._login is not None and self._framing.upgrade is not None
         self._phase = AWAITING_HELLO
         settings = self._node.settings
-        is_bare = self._login.start(self._wire, self._framing.upgrade) is not None
+        self._login.start(self._wire, self._framing.upgrade)
+        is_bare = self._login.without_hello() is not None
         wait_s = settings.bare_push_after_s if is_bare else settings.handshake_s
         self._node.arm(self, self._opened_at + wait_s)
 

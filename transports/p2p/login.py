@@ -39,11 +39,10 @@ class Login:
         self._wire: Wire
         self._upgrade: Upgrade
 
-    def start(self, wire: Wire, upgrade: Upgrade) -> Admission | None:
-        """The framing is ready. Gives what the client gets without HELLO; None: it needs one."""
+    def start(self, wire: Wire, upgrade: Upgrade) -> None:
+        """The framing is ready."""
         self._wire = wire
         self._upgrade = upgrade
-        return self.without_hello()
 
     def without_hello(self) -> Admission | None:
         """The admission of a client that sends no HELLO; None: it has to send one."""

@@ -22,7 +22,7 @@ from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.catalog import CATALOG, Catalog, rebuild
 from millpond.actors.store.partitions.file_pool import FilePool
 from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged, Partition
+from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.repair.quarantine import Damage, write_report
@@ -192,21 +192,18 @@ class PartitionFiles:
 
     def load(self, name: bytes) -> Snapshot:
         """The content of a queue's file."""
-        partition = self._existing(name, PartitionKind.QUEUE)
+        partition = self._pool.existing(name, PartitionKind.QUEUE)
         return partition.load() if partition is not None else Snapshot()
 
     def log_snapshot(self, name: bytes) -> LogSnapshot:
         """The metadata that the file of a log has."""
-        partition = self._existing(name, PartitionKind.LOG)
+        partition = self._pool.existing(name, PartitionKind.LOG)
         return partition.log_snapshot() if partition is not None else LogSnapshot()
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         """Chunks that the file of a log has."""
-        partition = self._existing(name, PartitionKind.LOG)
+        partition = self._pool.existing(name, PartitionKind.LOG)
         return partition.read(seek) if partition is not None else []
-
-    def _existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
-        return self._pool.existing(name, kind)
 
     def save_facts(self, facts: dict[str, int]) -> None:
         """Keep facts of the node."""

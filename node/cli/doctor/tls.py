@@ -166,7 +166,7 @@ def _authorities(path: Path, client: str) -> Iterator[Finding]:
 
 def _server_findings(args: argparse.Namespace, address: Address) -> Iterator[Finding]:
     checking = tls_context(args, address)
-    inspecting = tls_context(_indifferent(args), address)
+    inspecting = tls_context(_without_trust_options(args), address)
     assert checking is not None and inspecting is not None
     inspecting.minimum_version = ssl.TLSVersion.TLSv1_2
     inspecting.check_hostname = False
@@ -192,7 +192,7 @@ def _server_findings(args: argparse.Namespace, address: Address) -> Iterator[Fin
         yield Finding("trust", "ok", f"a client accepts the certificate: {why}")
 
 
-def _indifferent(args: argparse.Namespace) -> argparse.Namespace:
+def _without_trust_options(args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), "pin": None, "ca": None})
 
 
