@@ -68,7 +68,8 @@ class StreamRule:
 class RuleTable(Generic[T]):
     """Settings by name: those of the first rule that matches, else `others`.
 
-    `durability` holds where no rule sets another; no rule can add to MEMORY.
+    `durability` holds where no rule sets another; no rule can add to MEMORY. The name None is that
+    of a cell of the node itself, such as a catalog: no rule matches it.
     """
 
     def __init__(
@@ -78,18 +79,18 @@ class RuleTable(Generic[T]):
         self._others = others
         self._durability = durability
 
-    def settings(self, name: bytes) -> T:
+    def settings(self, name: bytes | None) -> T:
         return self._find(name)[1]
 
-    def durability(self, name: bytes) -> Durability:
+    def durability(self, name: bytes | None) -> Durability:
         """The durability that an acknowledgement of `name` promises."""
         durability = self._find(name)[0]
         if durability is None or self._durability is Durability.MEMORY:
             return self._durability
         return durability
 
-    def _find(self, name: bytes) -> tuple[Durability | None, T]:
-        if self._rules:
+    def _find(self, name: bytes | None) -> tuple[Durability | None, T]:
+        if self._rules and name is not None:
             text = name.decode("utf-8", "surrogateescape")
             for pattern, durability, what in self._rules:
                 if fnmatchcase(text, pattern):

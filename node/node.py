@@ -15,6 +15,8 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelContext
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX
+from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.ids import IdSource
 from millpond.actors.messages import Attach, Batch, CellMessage, Durability, Port
 from millpond.actors.runtime.cell import Behaviour, CellSnapshot
@@ -35,6 +37,7 @@ from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_ru
 from millpond.node.connections import ConnectionRegistry, Services
 from millpond.node.data_folder import FolderLock, LoopRuntime
 from millpond.node.environment import current_environment, installed_version, loop_time, rss_bytes
+from millpond.node.outbox.mailbox import rule_name_of
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
@@ -191,9 +194,13 @@ class Node:
         return DurableStore(folder, disk, self.config.store_settings, around, self._durability_of)
 
     def _durability_of(self, cell: bytes) -> Durability:
-        if not is_reserved(cell):
-            return self._channel_rules.durability(cell)
-        return self._stream_rules.durability(qualified_name_of(cell) or b"")
+        if is_reserved(cell):
+            return self._stream_rules.durability(qualified_name_of(cell))
+        # Dead letters are as durable as the messages that they were.
+        return self._channel_rules.durability(rule_name_of(cell.removesuffix(DEAD_SUFFIX)))
+
+    def _channel_settings(self, name: bytes) -> ChannelSettings:
+        return self._channel_rules.settings(rule_name_of(name))
 
     def _open_store(self) -> None:
         """Lock the data folder, recover the store, and resume from the last run."""
@@ -232,7 +239,7 @@ class Node:
             store.save_facts({"instance": instance})
         self._channels.ids.resume(instance, store.last_id)
         now = self.clock.now()
-        for name, deadline in first_wakes(store.stored_queues(), self._channel_rules, now):
+        for name, deadline in first_wakes(store.stored_queues(), self._channel_settings, now):
             self.scheduler.adopt(name, deadline)
         for cell, after_s in self._streams.stored_cells():
             self.scheduler.adopt(cell, now + after_s)
@@ -387,7 +394,7 @@ class Node:
     def _spawn(self, name: bytes, snapshot: CellSnapshot, ports: dict[Port, Attach]) -> Behaviour:
         if isinstance(snapshot, LogSnapshot):
             return self._streams.spawn(name, snapshot)
-        settings = self._channel_rules.settings(name)
+        settings = self._channel_settings(name)
         mailbox = self.peer_services.spawn(name, snapshot, ports, settings, self._channels)
         return mailbox or Channel(name, snapshot, ports, settings, self._channels)
 

@@ -108,7 +108,7 @@ class StreamCells:
             streams = self.basins.other_streams(basin)
             context = msgspec.structs.replace(context, directory=streams)
         is_durable = self._store.durability(cell) is not Durability.MEMORY
-        settings = self._rules.settings(qualified_name_of(cell) or b"")
+        settings = self._rules.settings(qualified_name_of(cell))
         limits = msgspec.structs.replace(settings, is_durable=is_durable)
         return Stream(name, snapshot, limits, context)
 
@@ -191,13 +191,13 @@ def _checkpoints(
 
 
 def first_wakes(
-    kept: Iterable[StoredQueue], rules: RuleTable[ChannelSettings], now: float
+    kept: Iterable[StoredQueue], settings_of: Callable[[bytes], ChannelSettings], now: float
 ) -> Iterator[tuple[bytes, float]]:
     """The times at which to wake each channel that a restart found. Those that feed a stream come
     one after the other: it may lack what they hold."""
     tee_at = now
     for each in kept:
-        if rules.settings(each.name).tee:
+        if settings_of(each.name).tee:
             yield each.name, min(each.deadline, tee_at)
             tee_at += TEE_EVERY_S
         else:

@@ -44,6 +44,12 @@ def is_mailbox(channel: bytes) -> bool:
     return not channel.endswith(KEYS_SUFFIX) and owner_of(channel) is not None
 
 
+def rule_name_of(channel: bytes) -> bytes | None:
+    """The name by which the configured rules find a channel; None for a mailbox, its dead letters
+    and its prekeys: they are the node's own, and no rule matches them."""
+    return None if owner_of(channel) is not None else channel
+
+
 class Mailbox(Channel):
     """A channel that calls `on_message` after each batch that leaves messages in it.
 

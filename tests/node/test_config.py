@@ -104,6 +104,7 @@ def test_a_channel_rule_gives_a_durability_that_the_node_can_keep():
     assert on_disk.durability(b"log") is Durability.MEMORY
     assert on_disk.durability(b"mail") is Durability.OS
     assert on_disk.durability(b"other") is Durability.DISK
+    assert on_disk.durability(None) is Durability.DISK
     without = channel_rules(Config(channels=rules))
     assert without.durability(b"mail") is without.durability(b"other") is Durability.MEMORY
 

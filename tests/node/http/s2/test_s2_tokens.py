@@ -27,6 +27,7 @@ from s2_sdk import (
 )
 
 from millpond.actors.messages import Durability
+from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
 from tests.node.http.s2.conftest import BASIN, ONCE, client, running
 
@@ -154,6 +155,21 @@ async def test_tokens_are_there_after_a_restart_and_nowhere_on_the_disk(tmp_path
             data = path.read_bytes()
             assert kept.removeprefix("mpi1.").encode() not in data
             assert gone.removeprefix("mpi1.").encode() not in data
+
+
+async def test_basins_and_tokens_outlive_streams_that_a_rule_keeps_in_memory(
+    tmp_path: Path,
+) -> None:
+    rules = (StreamRule.parse("*=durability=memory"),)
+    told = {"data": str(tmp_path / "node"), "durability": Durability.DISK, "streams": rules}
+    async with running(**told) as node, client(node) as s2:
+        await s2.create_basin(BASIN)
+        await s2.basin(BASIN).create_stream("in-memory")
+        await s2.issue_access_token("kept", scope=_scope(stream=Permission.READ))
+    async with running(**told) as node, client(node) as s2:
+        assert [each.name for each in (await s2.list_basins(prefix=BASIN)).items] == [BASIN]
+        assert [each.id for each in (await s2.list_access_tokens()).items] == ["kept"]
+        assert (await s2.basin(BASIN).list_streams()).items == []
 
 
 async def test_a_6_who_asks_for_encryption_is_told_that_there_is_none(s2: Any, basin: Any) -> None:
