@@ -266,12 +266,13 @@ class TeeAppend(Notice, frozen=True, gc=False):
     """Messages of a channel to append to its stream, all or none. Answered by `TeeAppended`.
 
     Without any the stream only says how far it got. `ids` ascend; those that the stream has had are
-    passed over. `behind`: the stream has everything up to this id, or takes nothing. `run`: of the
-    node, where the channel outlives none; 0: it does. `until`: when the last of them expires.
+    passed over. `behind`: the stream has everything up to this id, or takes nothing. `node_run`:
+    the run of the node that the ids belong to; 0: ids of the channel survive a restart. `until`:
+    when the last of them expires.
     """
 
     channel: bytes
-    run: int
+    node_run: int
     behind: int = 0
     ids: tuple[int, ...] = ()
     bodies: tuple[bytes, ...] = ()
@@ -287,11 +288,11 @@ class TeeAppend(Notice, frozen=True, gc=False):
 
 
 class TeeAppended(Notice, frozen=True, gc=False):
-    """The reply of a stream to a channel: everything up to the id `floor` is stored, as durably as
-    the stream promises. With a `code` it took nothing."""
+    """The reply of a stream to a channel: everything up to `confirmed_id` is stored, as durably
+    as the stream promises. With a `code` it took nothing."""
 
     number: int
-    floor: int = 0
+    confirmed_id: int = 0
     code: Code | None = None
 
 

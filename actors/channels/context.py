@@ -41,10 +41,10 @@ class DeliveryCounters:
 
 @dataclass(slots=True)
 class TeeContext:
-    """State that tees share. `run`: a number of this run of the node, once one is needed.
+    """State that tees share. `node_run`: a number of this run of the node, once one is needed.
     `logged_at`: the time of the last log line about a stream that refuses, by its cell."""
 
-    run: int = 0
+    node_run: int = 0
     logged_at: dict[bytes, float] = field(default_factory=dict)
 
 

@@ -37,31 +37,31 @@ LOG_EVERY_S = 60.0
 _TRANSIENT = frozenset(
     {Code.OUTCOME_UNKNOWN, Code.QUARANTINED, Code.SEQUENCE_MISMATCH, Code.STORAGE_FAILED}
 )
-_RUN_BITS = 63
+_NODE_RUN_BITS = 63
 
 
 class Tee:
     """The tee of one channel.
 
-    `run` tells the ids of one run of a memory channel from those of another; 0 for a channel whose
-    ids survive a restart.
+    `node_run` tells the ids that a memory channel had in one run of the node from those of another;
+    0 for a channel whose ids survive a restart.
     """
 
     __slots__ = (
         "_channel",
+        "_confirmed_id",
         "_context",
-        "_floor",
         "_gives_up",
         "_in_flight",
         "_in_flight_bytes",
         "_is_querying",
         "_is_synced",
         "_keys",
+        "_node_run",
         "_refused_at",
         "_retry_at",
         "_retry_delay_s",
         "_rows",
-        "_run",
         "_stream",
         "_unsent",
         "_withheld",
@@ -72,13 +72,13 @@ class Tee:
         self,
         channel: bytes,
         stream: bytes,
-        run: int,
+        node_run: int,
         rows: Iterable[StoredMessage],
         context: ChannelContext,
     ) -> None:
         self._channel = channel
         self._stream = stream
-        self._run = run
+        self._node_run = node_run
         self._context = context
         self._rows: dict[int, StoredMessage] = {}
         """Messages that the stream has not confirmed, by id."""
@@ -86,7 +86,7 @@ class Tee:
         """Those of them that are not sent yet, in order, and some that are dropped already."""
         self._in_flight: deque[list[StoredMessage]] = deque()
         self._in_flight_bytes = 0
-        self._floor = 0
+        self._confirmed_id = 0
         self._withheld: dict[int, list[Change]] = {}
         """Changes for the store once the stream has a message, by its id."""
         self._keys: dict[int, int] = {}
@@ -110,10 +110,10 @@ class Tee:
         if not settings.tee or b"!" in channel:
             return None
         tees = context.tees
-        if not settings.is_kept and not tees.run:
-            tees.run = context.rng.getrandbits(_RUN_BITS) | 1
-        run = 0 if settings.is_kept else tees.run
-        return Tee(channel, stream_cell(settings.tee), run, rows, context)
+        if not settings.is_kept and not tees.node_run:
+            tees.node_run = context.rng.getrandbits(_NODE_RUN_BITS) | 1
+        node_run = 0 if settings.is_kept else tees.node_run
+        return Tee(channel, stream_cell(settings.tee), node_run, rows, context)
 
     @property
     def withheld_messages(self) -> int:
@@ -174,7 +174,7 @@ class Tee:
         if not self._is_synced:
             if not self._is_querying:
                 self._is_querying = True
-                self._post(TeeAppend(self._channel, self._run), effects)
+                self._post(TeeAppend(self._channel, self._node_run), effects)
             return
         is_trying = self._retry_delay_s > 0
         while self._unsent and self._in_flight_bytes < WINDOW_BYTES:
@@ -183,7 +183,7 @@ class Tee:
             rows = self._take_slice(1 if is_trying else SLICE_MESSAGES)
             if not rows:
                 return
-            behind = self._in_flight[-1][-1].id if self._in_flight else self._floor
+            behind = self._in_flight[-1][-1].id if self._in_flight else self._confirmed_id
             self._in_flight.append(rows)
             self._post(self._request(rows, behind), effects)
 
@@ -191,7 +191,7 @@ class Tee:
         ids = tuple(row.id for row in rows)
         bodies = tuple(row.data for row in rows)
         until = max(row.expires_at for row in rows)
-        return TeeAppend(self._channel, self._run, behind, ids, bodies, until)
+        return TeeAppend(self._channel, self._node_run, behind, ids, bodies, until)
 
     def _post(self, request: TeeAppend, effects: Effects) -> None:
         effects.posts += ((self._stream, request),)
@@ -218,30 +218,30 @@ class Tee:
             self._is_querying = False
             if not self._is_synced:
                 self._is_synced = True
-                if reply.floor < self._floor:
-                    self._restart(reply.floor, buffer)
-                self._floor = reply.floor
-        elif self._in_flight and self._in_flight[0][-1].id <= reply.floor:
+                if reply.confirmed_id < self._confirmed_id:
+                    self._restart(reply.confirmed_id, buffer)
+                self._confirmed_id = reply.confirmed_id
+        elif self._in_flight and self._in_flight[0][-1].id <= reply.confirmed_id:
             self._retry_delay_s = self._retry_at = 0.0
             self._refused_at = None
             self._gives_up = False
-        self._confirm(reply.floor)
+        self._confirm(reply.confirmed_id)
         self._release(effects)
 
-    def _confirm(self, floor: int) -> None:
-        while self._in_flight and self._in_flight[0][-1].id <= floor:
+    def _confirm(self, confirmed_id: int) -> None:
+        while self._in_flight and self._in_flight[0][-1].id <= confirmed_id:
             for row in self._in_flight.popleft():
                 self._in_flight_bytes -= len(row.data)
                 del self._rows[row.id]
                 self._context.counters.teed += 1
-        while self._unsent and self._unsent[0].id <= floor:
+        while self._unsent and self._unsent[0].id <= confirmed_id:
             self._rows.pop(self._unsent.popleft().id, None)
-        self._floor = max(self._floor, floor)
+        self._confirmed_id = max(self._confirmed_id, confirmed_id)
 
-    def _restart(self, floor: int, buffer: Buffer) -> None:
+    def _restart(self, confirmed_id: int, buffer: Buffer) -> None:
         """The stream is not the one that it was: it gets everything that is still here."""
         held = buffer.rows.values()
-        rows = {row.id: row for row in held if row.id > floor and row.origin is None}
+        rows = {row.id: row for row in held if row.id > confirmed_id and row.origin is None}
         self._rows = dict(sorted({**rows, **self._rows}.items()))
         self._unsent = deque(self._rows.values())
 

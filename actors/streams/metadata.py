@@ -82,7 +82,7 @@ class GroupProgress:
 class TeeMark(msgspec.Struct, frozen=True, gc=False):
     """The progress of a channel: up to `id`. Its messages until then expire before `until_ms`."""
 
-    run: int
+    node_run: int
     id: int
     until_ms: int
 
@@ -100,14 +100,14 @@ class TeeProgress:
             if name.startswith(_TEE)
         }
 
-    def floor(self, channel: bytes, run: int) -> int:
+    def confirmed_id(self, channel: bytes, node_run: int) -> int:
         """The id up to which the stream has everything of the channel; 0: nothing.
 
         Ids of a channel that a run of the node does not outlive may come again in the next one;
         those that were stored may not.
         """
         mark = self._marks.get(channel)
-        return mark.id if mark is not None and mark.run in (run, 0) else 0
+        return mark.id if mark is not None and mark.node_run in (node_run, 0) else 0
 
     def make_room(self, channel: bytes, now_ms: int, changes: list[Change]) -> bool:
         """True: one more channel fits. Marks that mean nothing any more are removed."""
@@ -119,12 +119,12 @@ class TeeProgress:
             changes.append(MetadataSet(_TEE + name, None))
         return len(marks) < TEE_CHANNELS_MAX
 
-    def advance(self, channel: bytes, run: int, message_id: int, until_ms: int) -> MetadataSet:
+    def advance(self, channel: bytes, node_run: int, message_id: int, until_ms: int) -> MetadataSet:
         """The stream has the channel's messages up to this one."""
         before = self._marks.get(channel)
         latest_ms = until_ms if before is None else max(until_ms, before.until_ms)
-        self._marks[channel] = mark = TeeMark(run, message_id, latest_ms)
-        return MetadataSet(_TEE + channel, _TEE_FORMAT.pack(mark.run, mark.id, mark.until_ms))
+        self._marks[channel] = mark = TeeMark(node_run, message_id, latest_ms)
+        return MetadataSet(_TEE + channel, _TEE_FORMAT.pack(mark.node_run, mark.id, mark.until_ms))
 
 
 class StreamMetadata:

@@ -384,20 +384,21 @@ class Stream:
             created = self._create(m.Create(0), effects)
             if isinstance(created, StreamFailed):
                 return TeeAppended(number, code=created.code)
-        floor = progress.floor(request.channel, request.run)
-        if floor < request.behind:
+        confirmed_id = progress.confirmed_id(request.channel, request.node_run)
+        if confirmed_id < request.behind:
             return TeeAppended(number, code=Code.SEQUENCE_MISMATCH)
         pairs = zip(request.ids, request.bodies, strict=True)
-        fresh = [body for each, body in pairs if each > floor]
+        fresh = [body for each, body in pairs if each > confirmed_id]
         if not fresh:
-            return TeeAppended(number, floor)
+            return TeeAppended(number, confirmed_id)
         if not progress.make_room(request.channel, self._now_ms, effects.changes):
             return TeeAppended(number, code=Code.BUFFER_FULL)
         reply = self._appender.append(m.Append(0, fresh))
         if isinstance(reply, StreamFailed):
             return TeeAppended(number, code=reply.code)
         until_ms = int(request.until * 1000)
-        effects.changes.append(progress.advance(request.channel, request.run, number, until_ms))
+        mark = progress.advance(request.channel, request.node_run, number, until_ms)
+        effects.changes.append(mark)
         return TeeAppended(number, number)
 
     # Durable Streams.

@@ -16,14 +16,14 @@ TEE_MUTANTS: tuple[Mutant, ...] = (
         "mark not written",
         "tees",
         "actors/streams/stream.py",
-        "effects.changes.append(progress.advance(request.channel, request.run, number, until_ms))",
-        "progress.advance(request.channel, request.run, number, until_ms)",
+        "        effects.changes.append(mark)",
+        "        pass",
     ),
     Mutant(
         "what it has taken again",
         "tees",
         "actors/streams/stream.py",
-        "        fresh = [body for each, body in pairs if each > floor]",
+        "        fresh = [body for each, body in pairs if each > confirmed_id]",
         "        fresh = [body for each, body in pairs if each > request.behind]",
     ),
     Mutant(
@@ -44,8 +44,8 @@ TEE_MUTANTS: tuple[Mutant, ...] = (
         "a gap taken",
         "tees",
         "actors/streams/stream.py",
-        "        if floor < request.behind:",
-        "        if floor < 0:",
+        "        if confirmed_id < request.behind:",
+        "        if confirmed_id < 0:",
     ),
     Mutant(
         "no patience",
