@@ -383,9 +383,9 @@ class Compactor:
         self._unpin(entry, done.segment)
         if newer is not None:
             self._unpin(entry, newer_oldest)
-        memtable = new_memtable(entry.kind, is_base=not entry.has_file)
+        memtable = new_memtable(entry.kind, is_oldest=not entry.has_file)
         if isinstance(memtable, QueueMemtable) and isinstance(done.frozen, QueueMemtable):
-            memtable.is_doubtful = done.frozen.is_doubtful and entry.has_file
+            memtable.may_overlap = done.frozen.may_overlap and entry.has_file
         fold(memtable, done.rewritten.changes() if is_done else done.frozen.changes())
         oldest = (done.rewritten_segment or self._current) if is_done else done.segment
         if newer is not None:

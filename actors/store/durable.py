@@ -335,11 +335,11 @@ class DurableStore:
         log.warning("journal resumed: segment=%d", self._compactor.current_segment)
         unsynced, self._unsynced = self._unsynced, {}
         for entry in unsynced:
-            is_base = not entry.has_file and entry.frozen is None
-            memtable = new_memtable(entry.kind, is_base=is_base)
+            is_oldest = not entry.has_file and entry.frozen is None
+            memtable = new_memtable(entry.kind, is_oldest=is_oldest)
             if isinstance(memtable, QueueMemtable):
                 # The frozen memtable may get to the file after this, so removals leave a trace.
-                memtable.is_doubtful = entry.frozen is not None
+                memtable.may_overlap = entry.frozen is not None
             for each in (entry.frozen, entry.memtable):
                 if each is not None:
                     fold(memtable, each.changes())

@@ -35,13 +35,13 @@ from millpond.actors.store.subscribers import (
 Memtable = QueueMemtable | LogMemtable
 
 
-def new_memtable(kind: PartitionKind, *, is_base: bool) -> Memtable:
+def new_memtable(kind: PartitionKind, *, is_oldest: bool) -> Memtable:
     """An empty memtable."""
     match kind:
         case PartitionKind.QUEUE:
-            return QueueMemtable(is_base=is_base)
+            return QueueMemtable(is_oldest=is_oldest)
         case PartitionKind.LOG:
-            return LogMemtable(is_base=is_base)
+            return LogMemtable(is_oldest=is_oldest)
         case _:
             assert_never(kind)
 
@@ -115,8 +115,8 @@ class IndexEntry:
         """Changes are as durable as they will be: they are in `segment`."""
         memtable = self.memtable
         if memtable is None:
-            is_base = not self.has_file and self.frozen is None
-            memtable = self.memtable = new_memtable(self.kind, is_base=is_base)
+            is_oldest = not self.has_file and self.frozen is None
+            memtable = self.memtable = new_memtable(self.kind, is_oldest=is_oldest)
             self.oldest_segment = segment
         fold(memtable, changes)
         self.lsn = lsn

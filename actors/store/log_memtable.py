@@ -26,12 +26,16 @@ CHUNK_BYTES = 96
 
 
 class LogMemtable:
-    """Chunks ascend; `metadata` that map to None are forgotten ones of below."""
+    """The chunks, metadata and trim point that changed. Chunks ascend; `metadata` that map to None
+    remove what the file or an older memtable has.
 
-    __slots__ = ("chunk_bytes", "chunks", "is_base", "is_fresh", "metadata", "trim_point")
+    `is_oldest`: there is neither. `is_fresh`: the log was deleted, so nothing of them counts.
+    """
 
-    def __init__(self, *, is_base: bool) -> None:
-        self.is_base = is_base
+    __slots__ = ("chunk_bytes", "chunks", "is_fresh", "is_oldest", "metadata", "trim_point")
+
+    def __init__(self, *, is_oldest: bool) -> None:
+        self.is_oldest = is_oldest
         self.is_fresh = False
         self.chunks: list[Chunk] = []
         self.chunk_bytes = 0
@@ -80,20 +84,20 @@ class LogMemtable:
         del self.chunks[:count]
 
     def strip(self) -> None:
-        """Let go of the data of a last chunk that is trimmed; only for what has no file below."""
+        """Let go of the data of a last chunk that is trimmed; only where there is no file."""
         if self.chunks and self.chunks[-1].end <= self.trim_point:
             self.chunk_bytes -= len(self.chunks[-1].data)
             self.chunks[-1] = msgspec.structs.replace(self.chunks[-1], data=b"")
 
     def _set_metadata(self, note: MetadataSet) -> None:
-        if note.value is None and self.is_base:
+        if note.value is None and self.is_oldest:
             self.metadata.pop(note.name, None)
         else:
             self.metadata[note.name] = note.value
 
     def _drop(self) -> None:
-        self.__init__(is_base=self.is_base)  # type: ignore[misc]  # everything goes
-        self.is_fresh = not self.is_base
+        self.__init__(is_oldest=self.is_oldest)  # type: ignore[misc]  # everything goes
+        self.is_fresh = not self.is_oldest
 
     def changes(self) -> Iterator[LogChange]:
         """The changes that make this memtable again."""
@@ -107,7 +111,7 @@ class LogMemtable:
 
     def split(self, count: int) -> tuple[LogMemtable, LogMemtable]:
         """The part to flush, and the part that stays: the last `count` chunks. Both are new."""
-        moved, stays = LogMemtable(is_base=self.is_base), LogMemtable(is_base=False)
+        moved, stays = LogMemtable(is_oldest=self.is_oldest), LogMemtable(is_oldest=False)
         moved.is_fresh, moved.trim_point = self.is_fresh, self.trim_point
         moved.metadata = dict(self.metadata)
         at = max(len(self.chunks) - count, 0)
@@ -116,9 +120,9 @@ class LogMemtable:
             memtable.chunk_bytes = sum(len(chunk.data) for chunk in chunks)
         return moved, stays
 
-    def apply_to(self, below: LogSnapshot) -> LogSnapshot:
-        """The metadata of below and this memtable together; `below` may be changed."""
-        metadata = LogSnapshot() if self.is_fresh or self.is_base else below
+    def apply_to(self, older: LogSnapshot) -> LogSnapshot:
+        """The metadata of `older` and this memtable together; `older` may be changed."""
+        metadata = LogSnapshot() if self.is_fresh or self.is_oldest else older
         _trim_size(metadata, self.trim_point)
         metadata.bytes += self.chunk_bytes
         if self.chunks:
@@ -137,7 +141,7 @@ class LogMemtable:
 
 
 def _trim_size(metadata: LogSnapshot, point: int) -> None:
-    """Estimate the size that is left of the chunks below once they are trimmed."""
+    """Estimate the size that is left of older chunks once they are trimmed."""
     if point > metadata.trim_point:
         left, count = max(metadata.tail - point, 0), metadata.tail - metadata.trim_point
         metadata.bytes = metadata.bytes * left // count if count > 0 else 0

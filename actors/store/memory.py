@@ -62,7 +62,7 @@ class Partition:
     def fold_attribute(self, change: AttributeChange) -> None:
         """A message has something besides, or has not any more."""
         attributes = MessageAttributes() if self.attributes is None else self.attributes
-        attributes.fold(change, is_base=True)
+        attributes.fold(change, is_oldest=True)
         self.attributes = attributes or None
 
     @property
@@ -140,7 +140,7 @@ class MemoryStore:
     def _write_log(self, name: bytes, changes: Sequence[Change]) -> None:
         log = self._logs.get(name)
         if log is None:
-            log = self._logs[name] = LogMemtable(is_base=True)
+            log = self._logs[name] = LogMemtable(is_oldest=True)
         before = log.chunk_bytes
         fold(log, changes)
         log.strip()
@@ -179,7 +179,7 @@ class MemoryStore:
     def _apply_subscriber(self, partition: Partition, change: SubscriberChange) -> None:
         before = partition.remembered
         subscribers = SubscriberTable() if partition.subscribers is None else partition.subscribers
-        subscribers.fold(change, is_base=True)
+        subscribers.fold(change, is_oldest=True)
         partition.subscribers = subscribers or None
         self.usage.keys += partition.remembered - before
 

@@ -35,7 +35,7 @@ class MessageAttributes(msgspec.Struct):
     """The attributes of a partition's messages, or the changes to them in a memtable, by message
     id.
 
-    Only a memtable has a `due` of 0, which ends one of below.
+    Only a memtable has a `due` of 0, which ends that of the file or an older memtable.
     """
 
     due: dict[int, float] = {}
@@ -50,11 +50,11 @@ class MessageAttributes(msgspec.Struct):
         named = sum(map(len, self.names.values()))
         return DUE_BYTES * len(self.due) + UNIQUE_BYTES * len(self.names) + named
 
-    def fold(self, change: AttributeChange, *, is_base: bool) -> None:
-        """Take in a change; `is_base`: there is nothing below."""
+    def fold(self, change: AttributeChange, *, is_oldest: bool) -> None:
+        """Take in a change; `is_oldest`: there is no file or older memtable."""
         match change:
             case DueAt(id=message_id, at=at):
-                if at or not is_base:
+                if at or not is_oldest:
                     self.due[message_id] = at
                 else:
                     self.due.pop(message_id, None)
@@ -84,12 +84,12 @@ class MessageAttributes(msgspec.Struct):
             (left if message_id in stays else moved).names[message_id] = name
         return moved, left
 
-    def apply_to(self, below: MessageAttributes) -> MessageAttributes:
-        """The attributes of a lower memtable or file and of this one together; `below` may be
+    def apply_to(self, older: MessageAttributes) -> MessageAttributes:
+        """The attributes of an older memtable or file and of this one together; `older` may be
         changed."""
         for change in self.changes():
-            below.fold(change, is_base=True)
-        return below
+            older.fold(change, is_oldest=True)
+        return older
 
 
 def attributes_of(

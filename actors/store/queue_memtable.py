@@ -1,7 +1,7 @@
 """The memtable of a queue: what the journal has and the partition's file has not.
 
-It holds the net effect of the changes, over a file or over an older memtable. Where nothing lies
-below it (`is_base`), what is removed is simply not there, so a message acked before it was flushed
+It holds the net effect of the changes, over a file or over an older memtable. Where there is
+neither (`is_oldest`), what is removed is simply not there, so a message acked before it was flushed
 leaves no trace but its key.
 """
 
@@ -46,16 +46,16 @@ class QueueMemtable:
     """The rows, keys, attempts, subscribers and attributes that changed.
 
     `removed` and `expired_keys` are tombstones: rows (with the size of their data) and keys that
-    the file or an older memtable below may still have.
+    the file or an older memtable may still have.
     """
 
     __slots__ = (
         "attempts",
         "attributes",
         "expired_keys",
-        "is_base",
-        "is_doubtful",
+        "is_oldest",
         "keys",
+        "may_overlap",
         "mode",
         "removed",
         "removed_bytes",
@@ -64,10 +64,11 @@ class QueueMemtable:
         "subscribers",
     )
 
-    def __init__(self, *, is_base: bool) -> None:
-        self.is_base = is_base
-        self.is_doubtful = False
-        """True: the messages may be below as well, as after a crash during compaction."""
+    def __init__(self, *, is_oldest: bool) -> None:
+        self.is_oldest = is_oldest
+        self.may_overlap = False
+        """True: the file or an older memtable may have the messages as well, as after a crash
+        during compaction."""
         self.rows: dict[int, StoredMessage] = {}
         self.row_bytes = 0
         self.removed: dict[int, int] = {}
@@ -104,7 +105,7 @@ class QueueMemtable:
 
     @property
     def keys_added(self) -> int:
-        """The number of keys and subscribers that are added to those below."""
+        """The number of keys and subscribers that are added to older ones."""
         added = len(self.keys) - len(self.expired_keys)
         if self.subscribers is not None:
             added += len(self.subscribers.by_number) - len(self.subscribers.removed)
@@ -157,11 +158,11 @@ class QueueMemtable:
                 self.keys[change.key] = change.left
             case KeyExpired():
                 own = self.keys.pop(change.key, None)
-                may_be_below = not self.is_base and (own is None or self.is_doubtful)
-                if may_be_below and change.was_left:
+                may_be_in_older = not self.is_oldest and (own is None or self.may_overlap)
+                if may_be_in_older and change.was_left:
                     self.expired_keys.add(change.key)
             case AttemptsSet():
-                if change.id in self.rows or not self.is_base:
+                if change.id in self.rows or not self.is_oldest:
                     self.attempts[change.id] = change.attempts
             case ModeSet():
                 self.mode = change.mode
@@ -173,17 +174,17 @@ class QueueMemtable:
                 assert_never(change)
 
     def _fold_attribute(self, change: AttributeChange) -> None:
-        is_base = self.is_base or (change.id in self.rows and not self.is_doubtful)
-        if change.id in self.rows or not self.is_base:
+        is_oldest = self.is_oldest or (change.id in self.rows and not self.may_overlap)
+        if change.id in self.rows or not self.is_oldest:
             if self.attributes is None:
                 self.attributes = MessageAttributes()
-            self.attributes.fold(change, is_base=is_base)
+            self.attributes.fold(change, is_oldest=is_oldest)
             self.attributes = self.attributes or None
 
     def _fold_subscriber(self, change: SubscriberChange) -> None:
         if self.subscribers is None:
             self.subscribers = SubscriberTable()
-        self.subscribers.fold(change, is_base=self.is_base, is_doubtful=self.is_doubtful)
+        self.subscribers.fold(change, is_oldest=self.is_oldest, may_overlap=self.may_overlap)
         if not self.subscribers:
             self.subscribers = None
 
@@ -191,8 +192,8 @@ class QueueMemtable:
         row = self.rows.pop(change.id, None)
         if row is not None:
             self.row_bytes -= len(row.data)
-        may_be_below = not self.is_base and (row is None or self.is_doubtful)
-        if may_be_below and change.id not in self.removed:
+        may_be_in_older = not self.is_oldest and (row is None or self.may_overlap)
+        if may_be_in_older and change.id not in self.removed:
             self.removed[change.id] = change.size
             self.removed_bytes += change.size
         self.attempts.pop(change.id, None)
@@ -205,7 +206,7 @@ class QueueMemtable:
             self.keys[change.key] = change.left
 
     def forget_removed(self, *, above: int) -> None:
-        """Forget removals above this id: no file or memtable below has such rows."""
+        """Forget removals above this id: no file or older memtable has such rows."""
         for message_id in [each for each in self.removed if each > above]:
             self.removed_bytes -= self.removed.pop(message_id)
 
@@ -231,9 +232,9 @@ class QueueMemtable:
         """The part to flush, and the part that stays: messages from `settled_id` on, and keys if
         `keys_stay`.
 
-        Both are new; removals of messages below are always flushed.
+        Both are new; removals of older messages are always flushed.
         """
-        moved, stays = QueueMemtable(is_base=self.is_base), QueueMemtable(is_base=False)
+        moved, stays = QueueMemtable(is_oldest=self.is_oldest), QueueMemtable(is_oldest=False)
         moved.mode = stays.mode = self.mode
         moved.removed, moved.removed_bytes = dict(self.removed), self.removed_bytes
         for row in self.rows.values():
@@ -250,24 +251,24 @@ class QueueMemtable:
             moved.attributes, stays.attributes = (each or None for each in halves)
         return moved, stays
 
-    def apply_to(self, below: Snapshot) -> Snapshot:
-        """A snapshot of below and this memtable together; `below` may be changed."""
-        rows = {row.id: row for row in below.rows}
-        keys = {key: row for key, row in below.keys.items() if isinstance(row, StoredKey)}
+    def apply_to(self, older: Snapshot) -> Snapshot:
+        """A snapshot of `older` and this memtable together; `older` may be changed."""
+        rows = {row.id: row for row in older.rows}
+        keys = {key: row for key, row in older.keys.items() if isinstance(row, StoredKey)}
         for message_id in self.removed:
             rows.pop(message_id, None)
         rows.update(self.rows)
         for key in self.expired_keys:
             keys.pop(key, None)
         keys.update(self.keys)
-        attempts = {**below.attempts, **self.attempts}
-        subscribers = below.subscribers
+        attempts = {**older.attempts, **self.attempts}
+        subscribers = older.subscribers
         if self.subscribers is not None:
             subscribers = self.subscribers.apply_to(
                 SubscriberTable() if subscribers is None else subscribers
             )
-        mode = self.mode if self.mode is not None else below.mode
-        attributes = below.attributes
+        mode = self.mode if self.mode is not None else older.mode
+        attributes = older.attributes
         if self.attributes is not None:
             attributes = self.attributes.apply_to(
                 MessageAttributes() if attributes is None else attributes

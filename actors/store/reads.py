@@ -130,13 +130,13 @@ class LogReader:
         else:
             deferred.finish(self._with_memtables(entry, result))
 
-    def _with_memtables(self, entry: IndexEntry, below: LogSnapshot) -> LogSnapshot:
+    def _with_memtables(self, entry: IndexEntry, snapshot: LogSnapshot) -> LogSnapshot:
         for memtable in self._memtables(entry):
-            below = memtable.apply_to(below)
+            snapshot = memtable.apply_to(snapshot)
         # The size was an estimate until the file was read.
-        self._usage.log_bytes += below.bytes - entry.bytes
-        entry.bytes = below.bytes
-        return below
+        self._usage.log_bytes += snapshot.bytes - entry.bytes
+        entry.bytes = snapshot.bytes
+        return snapshot
 
     def read(self, entry: IndexEntry, seek: Seek) -> list[Chunk] | Deferred[Chunks]:
         """Chunks of a log."""
@@ -211,7 +211,7 @@ class LogReader:
         """The writes that are not folded in yet."""
         as_of = (entry.in_flight, entry.lsn, self._groups.epoch)
         if entry.unapplied is None or entry.unapplied[0] != as_of:
-            memtable = LogMemtable(is_base=False)
+            memtable = LogMemtable(is_oldest=False)
             for changes in self._groups.unstored(entry):
                 fold(memtable, changes)
             entry.unapplied = (as_of, memtable)
@@ -261,18 +261,18 @@ class QueueLoader:
         self._recount(entry, snapshot)
         deferred.finish(snapshot)
 
-    def _with_memtables(self, entry: IndexEntry, below: Snapshot) -> Snapshot:
+    def _with_memtables(self, entry: IndexEntry, snapshot: Snapshot) -> Snapshot:
         for memtable in (entry.frozen, entry.memtable):
             if isinstance(memtable, QueueMemtable):
-                below = memtable.apply_to(below)
+                snapshot = memtable.apply_to(snapshot)
         if entry.in_flight:
-            unstored = QueueMemtable(is_base=False)
+            unstored = QueueMemtable(is_oldest=False)
             for changes in self._groups.unstored(entry):
                 fold(unstored, changes)
-            below = unstored.apply_to(below)
-        if not below.rows and not below.keys and below.subscribers is None:
-            below.mode = None
-        return below
+            snapshot = unstored.apply_to(snapshot)
+        if not snapshot.rows and not snapshot.keys and snapshot.subscribers is None:
+            snapshot.mode = None
+        return snapshot
 
     def _recount(self, entry: IndexEntry, snapshot: Snapshot) -> None:
         """Count anew: after a crash during compaction, the counts of recovery may be too high."""

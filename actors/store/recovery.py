@@ -263,9 +263,9 @@ class _Rebuilder:
         needed += (
             each for each in records if each[1].rewrite is Rewrite.NONE and each[1].lsn > base
         )
-        memtable = new_memtable(entry.kind, is_base=not entry.has_file)
+        memtable = new_memtable(entry.kind, is_oldest=not entry.has_file)
         if isinstance(memtable, QueueMemtable) and rewritten is not None:
-            memtable.is_doubtful = entry.has_file and rewritten[1].rewrite is Rewrite.MENDED
+            memtable.may_overlap = entry.has_file and rewritten[1].rewrite is Rewrite.MENDED
         for _, record in records:
             if record.rewrite is Rewrite.NONE and record.lsn <= base:
                 with suppress(BadChange):  # nothing of it is served

@@ -67,7 +67,8 @@ class SubscriberTable(msgspec.Struct):
 
     A subscriber has acked every message in its debt up to its floor, and those in `acked`. Number 0
     stands for subscribers without identity: they had a claim to those messages when they were put.
-    Only a memtable has `seen` and `removed`, which say something of subscribers below.
+    Only a memtable has `seen` and `removed`, which are about subscribers of the file or an
+    older memtable.
     """
 
     by_number: dict[int, Subscriber] = {}
@@ -91,17 +92,18 @@ class SubscriberTable(msgspec.Struct):
         yield from (each.until for each in self.by_number.values())
         yield from (each.until for each in self.seen.values())
 
-    def fold(self, change: SubscriberChange, *, is_base: bool, is_doubtful: bool = False) -> None:
-        """Apply a change; `is_base`: there is nothing below, `is_doubtful`: there may be."""
+    def fold(self, change: SubscriberChange, *, is_oldest: bool, may_overlap: bool = False) -> None:
+        """Apply a change; `is_oldest`: there is no file or older memtable; `may_overlap`: they may
+        have the same subscribers."""
         match change:
             case Subscriber():
                 self.by_number[change.number] = change
             case SubscriberTouched():
-                self._see(change, is_base=is_base)
+                self._see(change, is_oldest=is_oldest)
             case SubscriberRemoved(number=number):
                 own = self.by_number.get(number)
                 self._drop(number)
-                if not is_base and (own is None or is_doubtful):
+                if not is_oldest and (own is None or may_overlap):
                     self.removed.add(number)
             case Acked(number=number, id=message_id):
                 self.acked.setdefault(number, set()).add(message_id)
@@ -110,11 +112,11 @@ class SubscriberTable(msgspec.Struct):
             case _:
                 assert_never(change)
 
-    def _see(self, seen: SubscriberTouched, *, is_base: bool) -> None:
+    def _see(self, seen: SubscriberTouched, *, is_oldest: bool) -> None:
         own = self.by_number.get(seen.number)
         if own is not None:
             self.by_number[seen.number] = seen.applied_to(own)
-        elif not is_base:
+        elif not is_oldest:
             self.seen[seen.number] = seen
 
     def _drop(self, number: int) -> None:
@@ -145,9 +147,9 @@ class SubscriberTable(msgspec.Struct):
     def split(
         self, stays: AbstractSet[int], *, keys_stay: bool
     ) -> tuple[SubscriberTable, SubscriberTable]:
-        """The part to flush, and the part that stays: everything but removals below, if keys stay;
-        else acks of messages that stay. So a subscriber's acks are never below the subscriber
-        itself."""
+        """The part to flush, and the part that stays: everything but removals of older ones, if
+        keys stay; else acks of messages that stay. So a subscriber's acks are never older than the
+        subscriber itself."""
         moved, left = SubscriberTable(removed=set(self.removed)), SubscriberTable()
         home = left if keys_stay else moved
         home.by_number, home.seen = dict(self.by_number), dict(self.seen)
@@ -160,20 +162,20 @@ class SubscriberTable(msgspec.Struct):
                 moved.acked[number] = ids - staying
         return moved, left
 
-    def apply_to(self, below: SubscriberTable) -> SubscriberTable:
-        """The subscribers of a lower memtable or file and of this one together; `below` may be
+    def apply_to(self, older: SubscriberTable) -> SubscriberTable:
+        """The subscribers of an older memtable or file and of this one together; `older` may be
         changed."""
         for number in self.removed:
-            below._drop(number)
+            older._drop(number)
         for subscriber in self.by_number.values():
-            below.fold(subscriber, is_base=True)
+            older.fold(subscriber, is_oldest=True)
         for seen in self.seen.values():
-            below.fold(seen, is_base=True)
+            older.fold(seen, is_oldest=True)
         for number, floor in self.floors.items():
-            below.fold(AckedUpTo(number, floor), is_base=True)
+            older.fold(AckedUpTo(number, floor), is_oldest=True)
         for number, ids in self.acked.items():
-            below.acked.setdefault(number, set()).update(ids)
-        return below
+            older.acked.setdefault(number, set()).update(ids)
+        return older
 
 
 def subscribers_of(subscribers: SubscriberTable, rows: AbstractSet[int]) -> SubscriberTable | None:

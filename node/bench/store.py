@@ -121,7 +121,7 @@ class StoreBench:
         row, pool = self._run("flush"), self._file_pool()
         expires_at = self._time() + TTL_S
         for number in range(FLUSHED_CHANNELS):
-            memtable = QueueMemtable(is_base=True)
+            memtable = QueueMemtable(is_oldest=True)
             memtable.fold(self._rows(number, FLUSHED_MESSAGES, expires_at))
             began = self._now()
             pool.open(channel_name(number), PartitionKind.QUEUE).apply(memtable, number + 1)

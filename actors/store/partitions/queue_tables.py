@@ -85,8 +85,8 @@ _RowValues = tuple[int, int, int, float, int | None, int | None, bytes | None, b
 
 
 def apply(flush: Flush, memtable: QueueMemtable) -> None:
-    """Bring a memtable into the tables. What is said of below goes first, and harms nothing alone:
-    the memtable, which is still in the journal, says the same again."""
+    """Bring a memtable into the tables. Removals of what the file has go first, and harm
+    nothing alone: the memtable, which is still in the journal, says the same again."""
     header = flush.header
     gone = iter(memtable.removed)
     while some := list(islice(gone, _BATCH_IDS)):

@@ -68,11 +68,11 @@ def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
     for number in subscribers.removed:
         connection.execute("DELETE FROM members WHERE number = ?", (number,))
         connection.execute("DELETE FROM acks WHERE number = ?", (number,))
-    below = SubscriberTable(
+    older = SubscriberTable(
         {number: subscriber for number, (subscriber, _) in before.items()},
         {number: floor for number, (_, floor) in before.items()},
     )
-    after = subscribers.apply_to(below)
+    after = subscribers.apply_to(older)
     touched = {
         *subscribers.by_number,
         *subscribers.seen,

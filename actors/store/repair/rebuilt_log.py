@@ -65,7 +65,7 @@ def rebuild_log(
 ) -> RebuiltLog:
     """Put together what its file had, what the journal has over that, and the `tail` that the
     catalog knows (None: it does not)."""
-    above = LogMemtable(is_base=True) if above is None else above
+    above = LogMemtable(is_oldest=True) if above is None else above
     newer, is_fresh = _latest(above)
     older = [] if below is None or is_fresh else below.chunks
     chunks = _merged(older, newer)
@@ -81,7 +81,7 @@ def rebuild_log(
         end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
     point = max(above.trim_point, 0 if header is None else header.trim_point)
     metadata = {} if below is None else dict(below.metadata)
-    memtable = LogMemtable(is_base=True)
+    memtable = LogMemtable(is_oldest=True)
     memtable.fold(MetadataSet(*each) for each in {**metadata, **above.metadata}.items())
     base = base_of({name: value for name, value in memtable.metadata.items() if value is not None})
     if not is_known and chunks and not base.first:

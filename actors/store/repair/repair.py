@@ -120,7 +120,7 @@ class _Repair:
         snapshot = old.snapshot
         if isinstance(self._memtable, QueueMemtable):
             snapshot = self._memtable.apply_to(snapshot)
-        memtable = QueueMemtable(is_base=True)
+        memtable = QueueMemtable(is_oldest=True)
         memtable.fold(_changes(snapshot))
         self._replace(PartitionKind.QUEUE, memtable, lsn)
         return Repaired(PartitionKind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)

@@ -138,13 +138,13 @@ def test_a_later_version_s_catalog_is_left_alone(path: Path) -> None:
 class TestRebuilding:
     def pool(self, folder: Path) -> FilePool:
         pool = FilePool(folder / "partitions", OsDisk())
-        queue = QueueMemtable(is_base=True)
+        queue = QueueMemtable(is_oldest=True)
         left = StoredKey(1, 60, 600.5, bytes(32))
         queue.fold(
             [ModeSet(Mode.PAIR), StoredMessage(5, 5, 60, 900.0, b"data"), KeyRetained(1, left)]
         )
         pool.open(b"chat", PartitionKind.QUEUE).apply(queue, 7)
-        pool.open(b"log", PartitionKind.LOG).apply(LogMemtable(is_base=True), 8)
+        pool.open(b"log", PartitionKind.LOG).apply(LogMemtable(is_oldest=True), 8)
         return pool
 
     @pytest.mark.parametrize("content", [None, b"garbage " * 4096])
@@ -166,7 +166,7 @@ class TestRebuilding:
     def test_damaged_files_are_named_and_unused_ones_left_out(self, path: Path) -> None:
         pool = self.pool(path.parent)
         pool.open(b"made and never used", PartitionKind.QUEUE)
-        pool.open(b"harmed", PartitionKind.QUEUE).apply(QueueMemtable(is_base=True), 3)
+        pool.open(b"harmed", PartitionKind.QUEUE).apply(QueueMemtable(is_oldest=True), 3)
         pool.close()
         pool.path(b"harmed").write_bytes(b"\x00" * 100)
         catalog, unreadable = rebuild(path, pool, OsDisk())

@@ -22,7 +22,7 @@ from millpond.actors.store.queue_memtable import QueueMemtable
 
 
 def memtable_of(*rows: StoredMessage) -> QueueMemtable:
-    memtable = QueueMemtable(is_base=False)
+    memtable = QueueMemtable(is_oldest=False)
     memtable.fold(rows)
     return memtable
 
@@ -114,7 +114,7 @@ def test_the_least_recently_used_is_closed(pool: FilePool, disk: CountingDisk) -
 
 
 def test_queues_and_logs_stand_side_by_side_and_are_not_mixed_up(pool: FilePool) -> None:
-    log = LogMemtable(is_base=True)
+    log = LogMemtable(is_oldest=True)
     chunk = Chunk(0, 1, 5, 5, Position(1, 0), Position(1, 0), b"record")
     log.fold([chunk])
     pool.open(b"stream", PartitionKind.LOG).apply(log, 1)

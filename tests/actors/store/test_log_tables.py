@@ -38,7 +38,7 @@ ALL = Seek(SeekBy.SEQUENCE, bytes_max=2**40)
 
 
 def memtable_of(*changes: LogChange) -> LogMemtable:
-    memtable = LogMemtable(is_base=False)
+    memtable = LogMemtable(is_oldest=False)
     memtable.fold(changes)
     return memtable
 

@@ -39,8 +39,8 @@ seeds = st.integers(0, 2**32).map(Random)
 lengths = st.integers(0, 60)
 
 
-def queue_layer(changes: list[QueueChange], *, is_base: bool = False) -> QueueMemtable:
-    memtable = QueueMemtable(is_base=is_base)
+def queue_layer(changes: list[QueueChange], *, is_oldest: bool = False) -> QueueMemtable:
+    memtable = QueueMemtable(is_oldest=is_oldest)
     memtable.fold(changes)
     return memtable
 
@@ -80,7 +80,7 @@ class TestQueue:
     @given(seeds, lengths)
     def test_a_base_layer_is_all_there_is(self, rng: Random, steps: int) -> None:
         queue = Queue(rng)
-        memtable = queue_layer(queue.run(steps), is_base=True)
+        memtable = queue_layer(queue.run(steps), is_oldest=True)
         assert memtable.apply_to(Snapshot()) == queue.snapshot
         assert not memtable.removed
         assert not memtable.expired_keys
@@ -100,14 +100,14 @@ class TestQueue:
 
     @given(seeds, lengths, lengths, st.booleans())
     def test_what_it_says_makes_it_again(
-        self, rng: Random, before: int, after: int, is_base: bool
+        self, rng: Random, before: int, after: int, is_oldest: bool
     ) -> None:
         """As a carry does: through the journal's bytes."""
         queue = Queue(rng)
-        queue.run(0 if is_base else before)
+        queue.run(0 if is_oldest else before)
         below = queue.snapshot
-        memtable = queue_layer(queue.run(after), is_base=is_base)
-        again = QueueMemtable(is_base=is_base)
+        memtable = queue_layer(queue.run(after), is_oldest=is_oldest)
+        again = QueueMemtable(is_oldest=is_oldest)
         again.fold(list(decode(said(memtable))))  # type: ignore[arg-type]  # changes of a queue
         assert said(again) == said(memtable)
         assert (again.row_bytes, again.removed_bytes) == (
@@ -118,12 +118,12 @@ class TestQueue:
 
     @given(seeds, lengths, lengths, lengths, st.booleans())
     def test_layers_upon_each_other_are_one(
-        self, rng: Random, before: int, middle: int, after: int, is_base: bool
+        self, rng: Random, before: int, middle: int, after: int, is_oldest: bool
     ) -> None:
         queue = Queue(rng)
-        queue.run(0 if is_base else before)
+        queue.run(0 if is_oldest else before)
         below = queue.snapshot
-        memtable = queue_layer(queue.run(middle), is_base=is_base)
+        memtable = queue_layer(queue.run(middle), is_oldest=is_oldest)
         newer = queue_layer(queue.run(after))
         assert newer.apply_to(memtable.apply_to(deepcopy(below))) == queue.snapshot
         memtable.fold(newer.changes())
@@ -137,15 +137,15 @@ class TestQueue:
         before: int,
         middle: int,
         after: int,
-        is_base: bool,
+        is_oldest: bool,
         keys_stay: bool,
         settled_id: int,
     ) -> None:
         """What moves is in the file then; what stays lies over it, and what came meanwhile."""
         queue = Queue(rng)
-        queue.run(0 if is_base else before)
+        queue.run(0 if is_oldest else before)
         below = queue.snapshot
-        memtable = queue_layer(queue.run(middle), is_base=is_base)
+        memtable = queue_layer(queue.run(middle), is_oldest=is_oldest)
         before_split = said(memtable)
         moved, stays = memtable.split(settled_id, keys_stay=keys_stay)
         assert said(memtable) == before_split
@@ -168,7 +168,7 @@ class TestQueue:
         """Where there are too many keys the oldest are forgotten."""
         left = StoredKey(1, 60, 600.0, bytes(32))
         below = Snapshot(rows=[StoredMessage(2, 20, 60, 900.0, b"")], keys={10: left})
-        memtable = QueueMemtable(is_base=False)
+        memtable = QueueMemtable(is_oldest=False)
         again = StoredMessage(3, 10, 60, 2000.0, b"")
         memtable.fold([again])
         below.keys[20] = below.rows[0]
@@ -182,7 +182,7 @@ class TestQueue:
         row = StoredMessage(1, 7, 60, 100.0, b"data")
         left = StoredKey(1, 60, 640.0, sha256(b"data").digest())
         memtable = queue_layer(
-            [ModeSet(Mode.PAIR), row, MessageRemoved(1, 7, left, 4)], is_base=True
+            [ModeSet(Mode.PAIR), row, MessageRemoved(1, 7, left, 4)], is_oldest=True
         )
         assert list(memtable.changes()) == [ModeSet(Mode.PAIR), KeyRetained(7, left)]
         memtable.fold([KeyExpired(7)])
@@ -249,8 +249,8 @@ class Log:
         )
 
 
-def log_layer(changes: list[LogChange], *, is_base: bool = False) -> LogMemtable:
-    memtable = LogMemtable(is_base=is_base)
+def log_layer(changes: list[LogChange], *, is_oldest: bool = False) -> LogMemtable:
+    memtable = LogMemtable(is_oldest=is_oldest)
     memtable.fold(changes)
     return memtable
 
@@ -263,7 +263,7 @@ def metadata(snapshot: LogSnapshot) -> LogSnapshot:
 
 def chunks_over(below: list[Chunk], memtable: LogMemtable) -> list[Chunk]:
     """What is to be read of what was below and a memtable over it."""
-    kept = [] if memtable.is_fresh or memtable.is_base else below
+    kept = [] if memtable.is_fresh or memtable.is_oldest else below
     return [each for each in [*kept, *memtable.chunks] if each.end > memtable.trim_point]
 
 
@@ -281,7 +281,7 @@ class TestLog:
     @given(seeds, lengths)
     def test_a_base_layer_is_all_there_is(self, rng: Random, steps: int) -> None:
         log = Log(rng)
-        memtable = log_layer(log.run(steps), is_base=True)
+        memtable = log_layer(log.run(steps), is_oldest=True)
         assert metadata(memtable.apply_to(LogSnapshot())) == log.snapshot
         assert chunks_over([], memtable) == log.chunks
         assert not memtable.is_fresh
@@ -299,13 +299,13 @@ class TestLog:
 
     @given(seeds, lengths, lengths, st.booleans())
     def test_what_it_says_makes_it_again(
-        self, rng: Random, before: int, after: int, is_base: bool
+        self, rng: Random, before: int, after: int, is_oldest: bool
     ) -> None:
         log = Log(rng)
-        log.run(0 if is_base else before)
+        log.run(0 if is_oldest else before)
         below = log.snapshot
-        memtable = log_layer(log.run(after), is_base=is_base)
-        again = LogMemtable(is_base=is_base)
+        memtable = log_layer(log.run(after), is_oldest=is_oldest)
+        again = LogMemtable(is_oldest=is_oldest)
         again.fold(list(decode(said(memtable))))  # type: ignore[arg-type]  # changes of a log
         assert chunks_over([], again) == chunks_over([], memtable)
         assert again.chunk_bytes <= memtable.chunk_bytes
@@ -313,12 +313,12 @@ class TestLog:
 
     @given(seeds, lengths, lengths, lengths, st.booleans())
     def test_layers_upon_each_other_are_one(
-        self, rng: Random, before: int, middle: int, after: int, is_base: bool
+        self, rng: Random, before: int, middle: int, after: int, is_oldest: bool
     ) -> None:
         log = Log(rng)
-        log.run(0 if is_base else before)
+        log.run(0 if is_oldest else before)
         below, chunks = log.snapshot, list(log.chunks)
-        memtable = log_layer(log.run(middle), is_base=is_base)
+        memtable = log_layer(log.run(middle), is_oldest=is_oldest)
         newer = log_layer(log.run(after))
         assert metadata(newer.apply_to(memtable.apply_to(deepcopy(below)))) == log.snapshot
         assert chunks_over(chunks_over(chunks, memtable), newer) == log.chunks
@@ -343,21 +343,21 @@ class TestLog:
         kept = chunks_over(chunks_over(chunks, moved), thawed)
         assert [each for each in kept if each.end > log.trim_point] == log.chunks
 
-    @pytest.mark.parametrize("is_base", [True, False])
-    def test_a_log_that_is_deleted_begins_anew_from_0(self, is_base: bool) -> None:
+    @pytest.mark.parametrize("is_oldest", [True, False])
+    def test_a_log_that_is_deleted_begins_anew_from_0(self, is_oldest: bool) -> None:
         log = Log(Random(1))
-        memtable = log_layer(log.run(20), is_base=is_base)
+        memtable = log_layer(log.run(20), is_oldest=is_oldest)
         memtable.fold([LogDeleted()])
         below = LogSnapshot(5, 9, Position(1, 1), 3, {b"a": b"b"}, 10)
         assert memtable.apply_to(below) == LogSnapshot()
-        assert bool(memtable) is not is_base, "below a base nothing has to be deleted"
+        assert bool(memtable) is not is_oldest, "below a base nothing has to be deleted"
         new = Chunk(0, 1, 7, 7, Position(7, 0), Position(7, 0), b"new")
         memtable.fold([new])
         assert memtable.apply_to(LogSnapshot(5, 9)) == LogSnapshot(0, 1, Position(7, 0), 7, {}, 3)
 
     def test_the_end_of_a_log_survives_its_trimming(self) -> None:
         last = Chunk(3, 2, 8, 9, Position(8, 0), Position(9, 5), b"x")
-        memtable = log_layer([last, LogTrimmed(5)], is_base=True)
+        memtable = log_layer([last, LogTrimmed(5)], is_oldest=True)
         assert chunks_over([], memtable) == []
         snapshot = memtable.apply_to(LogSnapshot())
         assert (snapshot.tail, snapshot.trim_point) == (5, 5)

@@ -44,7 +44,7 @@ LEFT = StoredKey(1, 60, 600.5, bytes(32))
 
 
 def memtable_of(*changes: QueueChange) -> QueueMemtable:
-    memtable = QueueMemtable(is_base=False)
+    memtable = QueueMemtable(is_oldest=False)
     memtable.fold(changes)
     return memtable
 

@@ -61,9 +61,9 @@ def meta(*, tail: int = COUNT, trim_point: int = 0) -> FileHeader:
 
 
 def memtable_of(
-    *changes: Chunk | LogTrimmed | MetadataSet | LogDeleted, is_base: bool = False
+    *changes: Chunk | LogTrimmed | MetadataSet | LogDeleted, is_oldest: bool = False
 ) -> LogMemtable:
-    memtable = LogMemtable(is_base=is_base)
+    memtable = LogMemtable(is_oldest=is_oldest)
     memtable.fold(changes)
     return memtable
 
@@ -138,7 +138,7 @@ class TestMending:
             and rebuilt.lost == []
             and rebuilt.memtable.metadata == {}
         )
-        both = memtable_of(*CHUNKS, *changes, is_base=True)
+        both = memtable_of(*CHUNKS, *changes, is_oldest=True)
         assert good(rebuild_log(None, both, None).memtable) == [anew]
 
     @given(st.sets(st.integers(3, 9)), st.integers(0, COUNT), st.booleans())
