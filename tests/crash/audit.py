@@ -19,41 +19,41 @@ LIST_ACK, GET_ACK = 0x09, 0x05
 NOT_FOUND = b"\xff\x04\x02"
 
 
-async def audit(address: str, channel: str, book: History) -> None:
-    """Note what should be listed and is not; of channels without readers, for nobody acks then."""
-    expected = set(book.standing.get(channel, ()))
+async def audit(address: str, channel: str, history: History) -> None:
+    """Record messages that should be listed and are not, of a channel without readers."""
+    expected = set(history.standing.get(channel, ()))
     try:
-        async with await join(address, channel, {p.ROLE: p.BOTH}, wants_push=False) as line:
-            listed = await ids(line)
+        async with await join(address, channel, {p.ROLE: p.BOTH}, wants_push=False) as connection:
+            listed = await ids(connection)
     except Ended:
         return
     for message_id in sorted(expected.difference(listed)):
-        book.note(Missed(message_id, book.life))
+        history.record(Missed(message_id, history.life))
 
 
-async def drain(address: str, channel: str, book: History) -> list[int]:
-    """Note all that is kept and ack it, until nothing is left. Gives the ids."""
+async def drain(address: str, channel: str, history: History) -> list[int]:
+    """Record all that is kept and ack it, until nothing is left. Gives the ids."""
     drained: list[int] = []
-    async with await join(address, channel, {p.ROLE: p.BOTH}, wants_push=False) as line:
-        while found := await ids(line):
+    async with await join(address, channel, {p.ROLE: p.BOTH}, wants_push=False) as connection:
+        while found := await ids(connection):
             for some in _parts(found):
-                await line.send(*map(p.get, some))
-                for packet in await _packets(line, len(some)):
-                    _note(packet, book)
+                await connection.send(*map(p.get, some))
+                for packet in await _packets(connection, len(some)):
+                    _record(packet, history)
                 for message_id in some:
-                    book.done(channel, message_id)
-                await line.send(*map(p.ack, some))
+                    history.done(channel, message_id)
+                await connection.send(*map(p.ack, some))
             drained += found
     return drained
 
 
-async def ids(line: Connection) -> list[int]:
-    """Everything that is kept in the line's channel, page by page."""
+async def ids(connection: Connection) -> list[int]:
+    """Everything that is kept in the connection's channel, page by page."""
     found: list[int] = []
     while True:
         start = found[-1] + 1 if found else 0
-        await line.send(p.list_(PAGE, start))
-        (packet,) = await _packets(line, 1)
+        await connection.send(p.list_(PAGE, start))
+        (packet,) = await _packets(connection, 1)
         if packet[0] != LIST_ACK:
             raise UnexpectedPacket(f"LIST was answered with {packet[:32].hex()}")
         page = [int.from_bytes(packet[at : at + 8], "big") for at in range(1, len(packet), 8)]
@@ -67,20 +67,20 @@ def _parts(found: list[int]) -> Iterator[list[int]]:
         yield found[at : at + GETS_AT_ONCE]
 
 
-async def _packets(line: Connection, count: int) -> list[bytes]:
+async def _packets(connection: Connection, count: int) -> list[bytes]:
     got: list[bytes] = []
     with anyio.fail_after(SILENCE_S):
         while len(got) < count:
-            got += [each for each in await line.receive() if each != GOODBYE]
+            got += [each for each in await connection.receive() if each != GOODBYE]
     return got
 
 
-def _note(packet: bytes, book: History) -> None:
+def _record(packet: bytes, history: History) -> None:
     if packet[:3] == NOT_FOUND:
         return  # it expired between LIST and GET; what did not is missed by the checker
     if packet[0] != GET_ACK:
         raise UnexpectedPacket(f"GET was answered with {packet[:32].hex()}")
     if packet[9:].startswith(FENCE):
         return
-    label, is_whole = book.read(packet[9:])
-    book.note(Found(int.from_bytes(packet[1:9], "big"), label, book.life, is_whole))
+    label, is_whole = history.read(packet[9:])
+    history.record(Found(int.from_bytes(packet[1:9], "big"), label, history.life, is_whole))

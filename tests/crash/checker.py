@@ -1,4 +1,4 @@
-"""The judge of what a run did to channels: pure, a history in and a verdict out."""
+"""The checker of channels: a pure function of the history of a run to its counts and faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.crash.events import (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The figures of a run: those of `FAULTS` must be 0, the others say how much was tried.
 
     attempted    different PUTs
@@ -79,12 +79,12 @@ EXAMPLES_MAX = 5
 """So many of each fault are told one by one."""
 
 
-def check(history: Iterable[Event]) -> Verdict:
-    """Judge a whole run: its last events are what was found at the end."""
+def check(history: Iterable[Event]) -> CheckResult:
+    """Check a whole run: its last events are what was found at the end."""
     reading = _Reading()
     for event in history:
         reading.take(event)
-    return reading.verdict()
+    return reading.result()
 
 
 class _Connection:
@@ -110,7 +110,7 @@ class _Connection:
 
 
 class _Reading:
-    """What is known so far."""
+    """The state of a check: what the events so far say."""
 
     def __init__(self) -> None:
         self.started_ms = 0
@@ -204,10 +204,10 @@ class _Reading:
         for label, number in self.open.items():
             self._blame("unanswered", label, f"{label}, last on connection {number}")
 
-    def verdict(self) -> Verdict:
+    def result(self) -> CheckResult:
         self._conclude()
         told = [list(each.values())[:EXAMPLES_MAX] for each in self.faults.values()]
-        return Verdict(
+        return CheckResult(
             attempted=len(self.brief),
             acked=len(self.acked),
             unknown=len(self.unknown | self.open.keys()),

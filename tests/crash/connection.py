@@ -11,7 +11,7 @@ READY = 0x83
 
 
 class UnexpectedPacket(Exception):
-    """The node said what it must not say."""
+    """A packet that the node must not send."""
 
 
 class Connection:
@@ -54,19 +54,19 @@ class Connection:
 async def join(address: str, channel: str, tags: p.Tags, *, wants_push: bool) -> Connection:
     """Connect and say HELLO. Raises Ended when the node is not there, or goes.
 
-    The channel must be as durable as can be (tag 81 of READY). Raises Surprise.
+    The channel must be as durable as can be (tag 81 of READY). Raises UnexpectedPacket.
     """
     try:
-        line = Connection(await connect_tcp(address))
+        connection = Connection(await connect_tcp(address))
     except OSError:
         raise Ended from None
     try:
-        answer = await line.ask(p.hello(channel.encode(), tags, flags=int(wants_push)))
+        answer = await connection.ask(p.hello(channel.encode(), tags, flags=int(wants_push)))
         if answer[0] != READY:
             raise UnexpectedPacket(f"{channel}: HELLO was answered with {answer[:32].hex()}")
         _, ready = p.read_ready(answer)
     except BaseException:
-        await line.__aexit__(None, None, None)
+        await connection.__aexit__(None, None, None)
         raise
     assert ready[p.DURABILITY] == b"\x02", ready
-    return line
+    return connection

@@ -1,4 +1,4 @@
-"""What a run of the kill loop saw, as values: one event after the other, in the order of the run.
+"""Events of a run of the kill loop, as values, in the order of the run.
 
 A PUT is known by its label: who wrote it, and the how manieth of its writer it is. The label stands
 in the data, so that a message can be told wherever it turns up, whatever its id.

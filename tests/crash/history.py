@@ -31,20 +31,20 @@ class History:
         self.connections += 1
         return self.connections
 
-    def note(self, event: E) -> E:
+    def record(self, event: E) -> E:
         """Add an event to the history."""
         self.events.append(event)
         return event
 
     def kept(self, channel: str, event: Kept) -> None:
         """A PUT was acknowledged; its reader may have been faster."""
-        self.note(event)
+        self.record(event)
         if event.id not in self._done:
             self.standing.setdefault(channel, set()).add(event.id)
 
     def done(self, channel: str, message_id: int) -> None:
         """A reader acks."""
-        self.note(Done(message_id, self.life))
+        self.record(Done(message_id, self.life))
         self._done.add(message_id)
         self.standing.setdefault(channel, set()).discard(message_id)
 

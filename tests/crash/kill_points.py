@@ -26,7 +26,7 @@ def _nothing() -> None:
 
 
 class KillPoint:
-    """Counts calls, and springs at the one that the seed has chosen; never, without a death."""
+    """The kill point: a count of calls, and the one to die in; without a death, none."""
 
     def __init__(self, folder: Path, death: Death | None) -> None:
         self._folder = folder
@@ -85,14 +85,14 @@ class KillPoint:
 class CountedFile:
     """A file whose writes may come half way only."""
 
-    def __init__(self, inner: File, path: Path, trap: KillPoint) -> None:
+    def __init__(self, inner: File, path: Path, kill_point: KillPoint) -> None:
         self._inner = inner
         self._path = path
-        self._trap = trap
+        self._kill_point = kill_point
 
     def write(self, data: bytes, offset: int) -> None:
         half = data[: len(data) // 2]
-        self._trap.call(
+        self._kill_point.call(
             "write",
             self._path,
             lambda: self._inner.write(data, offset),
@@ -100,7 +100,7 @@ class CountedFile:
         )
 
     def sync(self) -> None:
-        self._trap.call("sync", self._path, self._inner.sync, _nothing)
+        self._kill_point.call("sync", self._path, self._inner.sync, _nothing)
 
     def close(self) -> None:
         self._inner.close()
@@ -114,14 +114,14 @@ class CountedConnection:
 
     _inner: sqlite3.Connection
     _path: Path
-    _trap: KillPoint
+    _kill_point: KillPoint
 
-    __slots__ = ("_inner", "_path", "_trap")
+    __slots__ = ("_inner", "_kill_point", "_path")
 
-    def __init__(self, inner: sqlite3.Connection, path: Path, trap: KillPoint) -> None:
+    def __init__(self, inner: sqlite3.Connection, path: Path, kill_point: KillPoint) -> None:
         object.__setattr__(self, "_inner", inner)
         object.__setattr__(self, "_path", path)
-        object.__setattr__(self, "_trap", trap)
+        object.__setattr__(self, "_kill_point", kill_point)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -132,12 +132,14 @@ class CountedConnection:
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
         is_commit = sql.lstrip().upper().startswith(("COMMIT", "END"))
         kind = "commit" if is_commit else "statement"
-        return self._trap.call(kind, self._path, lambda: self._inner.execute(sql, *args), _nothing)
+        return self._kill_point.call(
+            kind, self._path, lambda: self._inner.execute(sql, *args), _nothing
+        )
 
     def executemany(self, sql: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
         every = list(rows)
         half = every[: len(every) // 2]
-        return self._trap.call(
+        return self._kill_point.call(
             "executemany",
             self._path,
             lambda: self._inner.executemany(sql, every),
@@ -149,28 +151,28 @@ def void(_: object) -> None:
     """For a result that nobody wants."""
 
 
-class MarkingDisk:
-    """Another disk, with a trap in it."""
+class CountedDisk:
+    """A disk whose calls are counted by a kill point."""
 
-    def __init__(self, inner: Disk, trap: KillPoint) -> None:
+    def __init__(self, inner: Disk, kill_point: KillPoint) -> None:
         self._inner = inner
-        self._trap = trap
+        self._kill_point = kill_point
 
     def create(self, path: Path, size: int) -> CountedFile:
-        file = self._trap.call(
+        file = self._kill_point.call(
             "create", path, lambda: self._inner.create(path, size), lambda: path.touch(0o600)
         )
-        return CountedFile(file, path, self._trap)
+        return CountedFile(file, path, self._kill_point)
 
     def open(self, path: Path) -> CountedFile:
-        return CountedFile(self._inner.open(path), path, self._trap)
+        return CountedFile(self._inner.open(path), path, self._kill_point)
 
     def read(self, path: Path) -> bytes:
         return self._inner.read(path)
 
     def install(self, path: Path, data: bytes) -> None:
         beside = path.with_name(path.name + ".new")
-        self._trap.call(
+        self._kill_point.call(
             "install",
             path,
             lambda: self._inner.install(path, data),
@@ -187,11 +189,11 @@ class MarkingDisk:
         self._inner.make_folder(path)
 
     def unlink(self, path: Path) -> None:
-        self._trap.call("unlink", path, lambda: self._inner.unlink(path), _nothing)
+        self._kill_point.call("unlink", path, lambda: self._inner.unlink(path), _nothing)
 
     def sync_folder(self, path: Path) -> None:
-        self._trap.call("sync_folder", path, lambda: self._inner.sync_folder(path), _nothing)
+        self._kill_point.call("sync_folder", path, lambda: self._inner.sync_folder(path), _nothing)
 
     def connect(self, path: Path) -> sqlite3.Connection:
-        connection = CountedConnection(self._inner.connect(path), path, self._trap)
+        connection = CountedConnection(self._inner.connect(path), path, self._kill_point)
         return cast(sqlite3.Connection, connection)

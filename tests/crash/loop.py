@@ -19,26 +19,26 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from tests.crash.audit import audit, drain
-from tests.crash.checker import Verdict, check
+from tests.crash.checker import CheckResult, check
 from tests.crash.connection import UnexpectedPacket
 from tests.crash.events import Event, Settled, Started
 from tests.crash.history import History
 from tests.crash.plan import Death, End, ends
 from tests.crash.process import OUTSIDE, Addresses, Crashed, Victim, start
 from tests.crash.report import ledger
-from tests.crash.stream_checker import StreamVerdict, check_streams
+from tests.crash.stream_checker import StreamCheckResult, check_streams
 from tests.crash.stream_events import StreamEvent
 from tests.crash.stream_work import StreamWork
 from tests.crash.workload import BRIEF_TTL_S, Reader, ReaderPlan, Writer, WriterPlan
 
-REST = "pair/rest"
+UNREAD = "pair/rest"
 """Nobody reads here, so that all of it must be there whenever one looks."""
 WRITERS = (
     WriterPlan("chat-1", 1, "pair/chat", 500),
     WriterPlan("chat-2", 2, "pair/chat", 200),
     WriterPlan("away-1", 3, "pair/away", 300),
-    WriterPlan("rest-1", 4, REST, 200),
-    WriterPlan("rest-2", 5, REST, 60),
+    WriterPlan("rest-1", 4, UNREAD, 200),
+    WriterPlan("rest-2", 5, UNREAD, 60),
     WriterPlan("jobs-1", 6, "queue/jobs", 400),
     WriterPlan("slow-1", 7, "queue/slow", 250),
     WriterPlan("brief-1", 8, "pair/brief", 150, BRIEF_TTL_S),
@@ -82,8 +82,8 @@ class Report(msgspec.Struct, frozen=True):
 
     seed: int
     seconds: float
-    verdict: Verdict
-    streams: StreamVerdict
+    result: CheckResult
+    streams: StreamCheckResult
     kills: dict[str, int]
     inside: int
     outside: int
@@ -93,14 +93,14 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        return not (self.verdict.faults or self.streams.faults or self.complaints)
+        return not (self.result.faults or self.streams.faults or self.complaints)
 
     def table(self) -> str:
         """For people."""
         kills = [f"  {count:>4}  {where}" for where, count in sorted(self.kills.items())]
         return "\n".join(
             [
-                ledger({"channels": self.verdict, "streams": self.streams}),
+                ledger({"channels": self.result, "streams": self.streams}),
                 f"kills: {self.inside} inside, {self.outside} from outside",
                 *kills,
                 f"start: {self.start_ms}",
@@ -117,14 +117,14 @@ class Run:
     def __init__(self, folder: Path, seed: int) -> None:
         rng = Random(seed)
         self.seed = seed
-        self.book = History(seed)
+        self.history = History(seed)
         self.data = folder / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._writers = [Writer(plan, self.book) for plan in WRITERS]
-        self._readers = [Reader(plan, self.book, Random(rng.random())) for plan in READERS]
+        self._writers = [Writer(plan, self.history) for plan in WRITERS]
+        self._readers = [Reader(plan, self.history, Random(rng.random())) for plan in READERS]
         self._passing: list[Writer] = []
-        self._streams = StreamWork(self.book, seed)
+        self._streams = StreamWork(self.history, seed)
         self._began = time.perf_counter()
         self.causes: Counter[str] = Counter()
         self.starts: list[float] = []
@@ -153,21 +153,21 @@ class Run:
         async with self._gentle() as to:
             await self._streams.look(to)
             for channel in self._channels():
-                drained += await drain(to.p2p, channel, self.book)
-        self.book.note(Settled(tuple(drained)))
+                drained += await drain(to.p2p, channel, self.history)
+        self.history.record(Settled(tuple(drained)))
         async with self._gentle() as to:
             await self._streams.look(to)
             for channel in self._channels():
-                await drain(to.p2p, channel, self.book)
+                await drain(to.p2p, channel, self.history)
 
     def report(self) -> Report:
-        """Judge what happened."""
+        """The report: counts, faults and times."""
         return Report(
             seed=self.seed,
             seconds=round(time.perf_counter() - self._began, 1),
-            verdict=check(each for each in self.book.events if isinstance(each, Event)),
+            result=check(each for each in self.history.events if isinstance(each, Event)),
             streams=check_streams(
-                each for each in self.book.events if isinstance(each, Started | StreamEvent)
+                each for each in self.history.events if isinstance(each, Started | StreamEvent)
             ),
             kills=dict(self.causes),
             inside=self.causes.total() - self.causes[OUTSIDE],
@@ -178,9 +178,9 @@ class Run:
         )
 
     async def _start(self, death: Death | None) -> Victim:
-        self.book.life += 1
-        life = self.book.life
-        self.book.note(Started(life, time.time_ns() // 1_000_000))
+        self.history.life += 1
+        life = self.history.life
+        self.history.record(Started(life, time.time_ns() // 1_000_000))
         log = self._folder / f"life-{life:04}.log"
         victim = await start(self.data, log, death, LOOPS[life % len(LOOPS)])
         if victim.to is not None:
@@ -191,11 +191,11 @@ class Run:
     async def _work(self, victim: Victim, to: Addresses, live_s: float) -> None:
         async with anyio.create_task_group() as tasks:
             self._streams.start(tasks, to)
-            tasks.start_soon(audit, to.p2p, REST, self.book)
+            tasks.start_soon(audit, to.p2p, UNREAD, self.history)
             for writer in self._writers:
                 tasks.start_soon(writer.run, to.p2p)
             for reader in self._readers:
-                if self.book.life % reader.plan.every == 0:
+                if self.history.life % reader.plan.every == 0:
                     tasks.start_soon(reader.run, to.p2p)
             self._pass_through(tasks, to.p2p)
             with anyio.move_on_after(live_s):
@@ -207,14 +207,14 @@ class Run:
 
     def _pass_through(self, tasks: TaskGroup, address: str) -> None:
         """Write to this life's own channel, and read that of the last one."""
-        life = self.book.life
+        life = self.history.life
         for writer in self._unsettled():
             tasks.start_soon(partial(writer.run, address, only_retries=True))
         plan = WriterPlan(f"new-{life}", PASSING_NUMBER, _passing(life), PASSING_PER_S)
-        self._passing.append(Writer(plan, self.book))
+        self._passing.append(Writer(plan, self.history))
         tasks.start_soon(self._passing[-1].run, address)
         reading = ReaderPlan(f"old-{life}", PASSING_READER_NUMBER, _passing(life - 1))
-        tasks.start_soon(Reader(reading, self.book, Random(life)).run, address)
+        tasks.start_soon(Reader(reading, self.history, Random(life)).run, address)
 
     def _unsettled(self) -> list[Writer]:
         return [each for each in self._passing if each.has_unanswered]
@@ -251,14 +251,14 @@ def _where(cause: str) -> str:
 
 
 async def run(folder: Path, seed: int, kills: int) -> Report:
-    """Kill the node so many times. Raises Crashed if it ends by itself, Surprise for an answer."""
+    """Kill the node so many times. Raises Crashed if it ends by itself, UnexpectedPacket."""
     lives = Run(folder, seed)
     try:
         for end in ends(seed, kills):
             await lives.live(end)
         await lives.finish()
     finally:
-        history = map(msgspec.json.encode, lives.book.events)
+        history = map(msgspec.json.encode, lives.history.events)
         (folder / "history.jsonl").write_bytes(b"\n".join(history))
     return lives.report()
 
@@ -277,7 +277,7 @@ def main() -> int:
     report = anyio.run(run, folder, args.seed, args.kills, backend_options={"use_uvloop": True})
     print(msgspec.json.encode(report).decode() if args.json else report.table())
     if not report.is_good:
-        found = {"channels": report.verdict.faults, "streams": report.streams.faults}
+        found = {"channels": report.result.faults, "streams": report.streams.faults}
         print(f"found: {found}; all there is to know: {folder}", file=sys.stderr)
     return 0 if report.is_good else 1
 

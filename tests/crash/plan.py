@@ -1,4 +1,4 @@
-"""Where and when each life of the node ends: drawn from the seed of a run."""
+"""The end of each life of the node, its place and time: drawn from the seed of a run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ INSIDE = (
 
 OUTSIDE_EVERY = 3
 """One end in so many comes from outside, at a random time."""
-PATIENCE_S = 2.0
+DEATH_WAIT_S = 2.0
 """A planned death that has not come by then is replaced by one from outside."""
 LIVE_S = (0.05, 1.2)
 
@@ -78,4 +78,4 @@ def ends(seed: int, kills: int) -> Iterator[End]:
             kinds = list(INSIDE)
             rng.shuffle(kinds)
         kind, place, number_max, phases = kinds.pop()
-        yield End(PATIENCE_S, Death(kind, place, rng.randint(1, number_max), rng.choice(phases)))
+        yield End(DEATH_WAIT_S, Death(kind, place, rng.randint(1, number_max), rng.choice(phases)))

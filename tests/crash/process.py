@@ -1,4 +1,4 @@
-"""The victim as a process of its own: started, killed, and asked what it died of."""
+"""The victim: a node in a process of its own, with its start, its kill and the cause of its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPLAINTS = ("ERROR:", "CRITICAL:", "Traceback ")
 
 
 class Crashed(Exception):
-    """The victim ended by itself, and not in its trap; the text is what it wrote last."""
+    """A victim that ended by itself, and not at its kill point; the text is what it wrote last."""
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from tests.crash import checker
 from tests.crash import stream_history as stream_history
-from tests.crash.checker import Verdict
-from tests.crash.stream_checker import StreamVerdict
+from tests.crash.checker import CheckResult
+from tests.crash.stream_checker import StreamCheckResult
 
 FAULTS = dict.fromkeys((*checker.FAULTS, *stream_history.FAULTS))
-FIELDS = dict.fromkeys((*Verdict.__struct_fields__, *StreamVerdict.__struct_fields__))
+FIELDS = dict.fromkeys((*CheckResult.__struct_fields__, *StreamCheckResult.__struct_fields__))
 NAMES = (*(name for name in FIELDS if name not in FAULTS and name != "examples"), *FAULTS)
 
 
-def ledger(columns: Mapping[str, Verdict | StreamVerdict]) -> str:
+def ledger(columns: Mapping[str, CheckResult | StreamCheckResult]) -> str:
     """The figures, what must be 0 last, and an example of each fault."""
     lines = [f"{'':<12}" + "".join(f"{title:>10}" for title in columns)]
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""The judge of what a run did to streams: pure, a history in and a verdict out."""
+"""The checker of streams: a pure function of the history of a run to its counts and faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES_MAX = 5
 """So many of each fault are told one by one."""
 
 
-class StreamVerdict(msgspec.Struct, frozen=True):
+class StreamCheckResult(msgspec.Struct, frozen=True):
     """The figures of a run: those of `FAULTS` must be 0, the others say how much was tried.
 
     attempted    different batches
@@ -63,37 +63,37 @@ class StreamVerdict(msgspec.Struct, frozen=True):
         return {name: count for name, count in counts.items() if count}
 
 
-def check_streams(history: Iterable[Started | StreamEvent]) -> StreamVerdict:
-    """Judge a whole run."""
-    books: dict[str, StreamHistory] = {}
+def check_streams(history: Iterable[Started | StreamEvent]) -> StreamCheckResult:
+    """Check a whole run."""
+    histories: dict[str, StreamHistory] = {}
     for clock, event in enumerate(history):
         if isinstance(event, Started):
-            for book in books.values():
-                book.restarted(clock)
+            for stream_history in histories.values():
+                stream_history.restarted(clock)
         else:
-            books.setdefault(event.stream, StreamHistory(event.stream)).take(event, clock)
-    return _verdict(list(books.values()))
+            histories.setdefault(event.stream, StreamHistory(event.stream)).take(event, clock)
+    return _result(list(histories.values()))
 
 
-def _verdict(books: list[StreamHistory]) -> StreamVerdict:
+def _result(histories: list[StreamHistory]) -> StreamCheckResult:
     faults: dict[str, list[str]] = {name: [] for name in FAULTS}
-    for book in books:
-        book.conclude()
-        for name, found in book.faults.items():
+    for history in histories:
+        history.conclude()
+        for name, found in history.faults.items():
             faults[name] += found.values()
-    unknown: set[Label] = set().union(*(book.unknown for book in books))
-    acked: set[Label] = set().union(*(book.acked for book in books))
+    unknown: set[Label] = set().union(*(history.unknown for history in histories))
+    acked: set[Label] = set().union(*(history.acked for history in histories))
     told = [text for texts in faults.values() for text in texts[:EXAMPLES_MAX]]
-    return StreamVerdict(
-        attempted=sum(len(book.tries) for book in books),
+    return StreamCheckResult(
+        attempted=sum(len(history.tries) for history in histories),
         acked=len(acked),
         unknown=len(unknown),
         recovered=len(unknown & acked),
-        kept_unseen=sum(len(book.kept_unseen) for book in books),
-        refused=sum(book.dropped for book in books),
-        delivered=sum(book.delivered for book in books),
-        done=sum(book.trims_done for book in books),
-        looks=sum(book.looks_done for book in books),
+        kept_unseen=sum(len(history.kept_unseen) for history in histories),
+        refused=sum(history.dropped for history in histories),
+        delivered=sum(history.delivered for history in histories),
+        done=sum(history.trims_done for history in histories),
+        looks=sum(history.looks_done for history in histories),
         examples=tuple(told),
         **{name: len(texts) for name, texts in faults.items()},
     )

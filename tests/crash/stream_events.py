@@ -1,4 +1,4 @@
-"""What a run of the kill loop saw of streams, as values, in one history with `events`.
+"""Events of streams in a run of the kill loop, as values, in one history with `events`.
 
 An append is known by its label, like a PUT; the label and the place within its batch stand in each
 record. What a reader finds is told in runs: records of one append that follow each other.
@@ -77,7 +77,7 @@ class Trimmed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """Somebody begins to read all of a stream."""
+    """The start of a read of a whole stream."""
 
     stream: str
     reader: str

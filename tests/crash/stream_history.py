@@ -102,7 +102,7 @@ class StreamHistory:
         self._top: Id = (-1, -1)
 
     def restarted(self, clock: int) -> None:
-        """The node is another: what it was asked before happens no more."""
+        """The node is another: requests to the one before happen no more."""
         for cut in self._cuts.values():
             cut.over = min(cut.over, clock)
         self.unknown |= {

@@ -1,4 +1,4 @@
-"""Who reads and trims the victim's streams."""
+"""Readers and trimmers of the victim's streams."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trimmer:
 
     def __init__(self, plan: TrimPlan, written_streams: WrittenStreams, rng: Random) -> None:
         self.plan = plan
-        self._shelves = written_streams
+        self._written_streams = written_streams
         self._rng = rng
 
     async def run(self, to: Addresses) -> None:
@@ -58,16 +58,16 @@ class Trimmer:
                 await make(s3p, self.plan.stream)
                 while s3p.connected:
                     await anyio.sleep(self._rng.uniform(*PAUSE_S))
-                    if self._shelves[self.plan.stream].batches:
+                    if self._written_streams[self.plan.stream].batches:
                         await self._trim(s3p, streams)
         except* GONE:
             pass
 
     async def _trim(self, s3p: S3p, streams: Streams) -> None:
-        stream, book = self.plan.stream, self._shelves.book
+        stream, history = self.plan.stream, self._written_streams.history
         below = self._choose()
-        number = self._shelves.number()
-        book.note(Trim(stream, number, below))
+        number = self._written_streams.number()
+        history.record(Trim(stream, number, below))
         with anyio.fail_after(SILENCE_S):
             if isinstance(below, int):
                 await streams.stream(stream).trim(below)
@@ -75,11 +75,11 @@ class Trimmer:
                 await streams.stream(stream).trim(Position(*below))
             else:
                 await s3p.trim(stream, below)
-        book.note(Trimmed(stream, number))
+        history.record(Trimmed(stream, number))
 
     def _choose(self) -> Below:
         """Where to trim, which is taken for done."""
-        written, rng = self._shelves[self.plan.stream], self._rng
+        written, rng = self._written_streams[self.plan.stream], self._rng
         what = rng.random()
         is_all = what < self.plan.all_share + self.plan.at_once_share
         last = len(written.batches) - 1 if is_all else rng.randrange(len(written.batches))
@@ -96,7 +96,7 @@ class Follower:
 
     def __init__(self, stream: str, written_streams: WrittenStreams) -> None:
         self._stream = stream
-        self._shelves = written_streams
+        self._written_streams = written_streams
         self._reader = f"follower of {stream}"
         self._next: RecordId = FIRST
 
@@ -109,7 +109,7 @@ class Follower:
                 while found != [] or not is_last:
                     with anyio.fail_after(SILENCE_S):
                         found = await s3p.read(self._stream, self._next, block_ms=BLOCK_MS)
-                    self._shelves.saw(self._stream, self._reader, map(_row, found))
+                    self._written_streams.saw(self._stream, self._reader, map(_row, found))
                     self._next = found[-1].id.next if found else self._next
         except* GONE:
             pass
@@ -119,7 +119,7 @@ class Looker:
     """Reads streams from beginning to end, in turns by S3P and by our own API."""
 
     def __init__(self, written_streams: WrittenStreams) -> None:
-        self._shelves = written_streams
+        self._written_streams = written_streams
 
     async def run(self, to: Addresses, names: list[str], *, by_s3p: bool) -> None:
         """One stream after the other, or until the node is gone."""
@@ -142,26 +142,26 @@ class Looker:
             while is_full:
                 with anyio.fail_after(SILENCE_S):
                     page = await s3p.read(name, at, count=PAGE)
-                self._shelves.saw(name, reader, map(_row, page))
+                self._written_streams.saw(name, reader, map(_row, page))
                 is_full = len(page) == PAGE
                 at = page[-1].id.next if page else at
         except UnknownStream:
             pass
-        self._shelves.book.note(Looked(name, reader))
+        self._written_streams.history.record(Looked(name, reader))
 
     async def _by_own(self, streams: Streams, name: str) -> None:
         reader = self._begins(name)
         try:
             with anyio.fail_after(LOOK_S):
                 async for page in streams.stream(name).pages():
-                    self._shelves.saw(name, reader, [_own_row(each) for each in page])
+                    self._written_streams.saw(name, reader, [_own_row(each) for each in page])
         except UnknownStream:
             pass
-        self._shelves.book.note(Looked(name, reader))
+        self._written_streams.history.record(Looked(name, reader))
 
     def _begins(self, name: str) -> str:
-        reader = f"look {self._shelves.number()}"
-        self._shelves.book.note(Look(name, reader))
+        reader = f"look {self._written_streams.number()}"
+        self._written_streams.history.record(Look(name, reader))
         return reader
 
 

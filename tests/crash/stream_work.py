@@ -38,9 +38,9 @@ PASSING_PER_S = 20
 class StreamWork:
     """Writers, readers and trimmers, over the lives of a node."""
 
-    def __init__(self, book: History, seed: int) -> None:
-        self._book = book
-        self._shelves = written_streams = WrittenStreams(book, seed)
+    def __init__(self, history: History, seed: int) -> None:
+        self._history = history
+        self._written_streams = written_streams = WrittenStreams(history, seed)
         self._writers = [
             *(S3pWriter(plan, written_streams) for plan in BY_S3P),
             *(OwnWriter(plan, written_streams) for plan in BY_OWN),
@@ -56,7 +56,7 @@ class StreamWork:
 
     def start(self, tasks: TaskGroup, to: Addresses) -> None:
         """A life: everybody does his part until the node is gone."""
-        life = self._book.life
+        life = self._history.life
         names = [*self._streams, *self._passing[-1:]]
         tasks.start_soon(partial(self._looker.run, to, names, by_s3p=life % 2 == 0))
         for writer in (*self._writers, self._newcomer(life)):
@@ -70,7 +70,7 @@ class StreamWork:
         """Each life has a stream of its own, so that partitions come into being."""
         plan = AppendPlan(f"passing-{life}", f"passing-{life}", PASSING_PER_S)
         self._passing.append(plan.stream)
-        return S3pWriter(plan, self._shelves)
+        return S3pWriter(plan, self._written_streams)
 
     async def finish(self, to: Addresses) -> None:
         """The first life without a kill: what may be repeated is, and a little more is appended."""

@@ -1,4 +1,4 @@
-"""Who appends to the victim's streams: several batches in flight, through S3P and our own API."""
+"""Writers of the victim's streams: several batches in flight, through S3P and our own API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GONE = (ConnectionLost, ChannelClosed, OutcomeUnknown)
 
 @dataclass(frozen=True)
 class AppendPlan:
-    """A stream that holds `records_max` is given no more. `ms`: every other id is asked for."""
+    """A stream that holds `records_max` is given no more. `ms`: every other id is requested."""
 
     name: str
     stream: str
@@ -43,7 +43,7 @@ class _Writer:
 
     def __init__(self, plan: AppendPlan, written_streams: WrittenStreams) -> None:
         self.plan = plan
-        self._shelves = written_streams
+        self._written_streams = written_streams
         self._n = 0
         self._again: deque[Label] = deque()
         """To be sent again, in this order, before anything new."""
@@ -52,7 +52,7 @@ class _Writer:
 
     async def run(self, to: Addresses, *, is_last: bool = False) -> None:
         """Append until the node is gone; in the last life a few batches only."""
-        self._connection = self._shelves.book.connection()
+        self._connection = self._written_streams.history.connection()
         self._is_last = is_last
         try:
             await self._work(to)
@@ -74,7 +74,7 @@ class _Writer:
 
     async def _rest(self, client: S3p | Streams) -> None:
         """Between two appends of one task, and for as long as the stream is full."""
-        written = self._shelves[self.plan.stream]
+        written = self._written_streams[self.plan.stream]
         while not self._is_last:
             await anyio.sleep(IN_FLIGHT / self.plan.per_s)
             if written.records <= self.plan.records_max or not client.connected:
@@ -93,7 +93,7 @@ class S3pWriter(_Writer):
                     tasks.start_soon(self._append, s3p)
 
     async def _append(self, s3p: S3p) -> None:
-        stream, written_streams = self.plan.stream, self._shelves
+        stream, written_streams = self.plan.stream, self._written_streams
         for _ in self._rounds:
             label = self._next()
             bodies = written_streams.sends(stream, label, self._connection)
@@ -125,7 +125,7 @@ class OwnWriter(_Writer):
     async def _append(self, streams: Streams, stream: Stream) -> None:
         for _ in self._rounds:
             label = self._next()
-            bodies = self._shelves.sends(self.plan.stream, label, self._connection)
+            bodies = self._written_streams.sends(self.plan.stream, label, self._connection)
             await self._place(stream, label, bodies, None)
             await self._rest(streams)
 
@@ -136,7 +136,7 @@ class OwnWriter(_Writer):
             appended = await stream.append(bodies, match=match)
         seq = appended.id.seq - len(bodies) + 1
         place = Place(appended.id.ms, seq, appended.first)
-        self._shelves.placed(self.plan.stream, label, place)
+        self._written_streams.placed(self.plan.stream, label, place)
 
 
 class ExactWriter(OwnWriter):
@@ -161,16 +161,16 @@ class ExactWriter(OwnWriter):
     async def _settle(self, stream: Stream) -> None:
         """Find which of the batches without an answer are kept; the others are sent again.
 
-        A stream that ends elsewhere than behind one of them has lost something: the judge will see
-        it, so the writer just goes on from there.
+        A stream that ends elsewhere than behind one of them has lost something: the checker will
+        see it, so the writer just goes on from there.
         """
         tail = (await stream.info()).tail
         for label, first in list(self._open.items()):
-            if first + len(self._shelves.bodies(label)) > tail:
+            if first + len(self._written_streams.bodies(label)) > tail:
                 break
             for record in await stream.read(first, 1):
                 place = Place(record.id.ms, record.id.seq, record.sequence)
-                self._shelves.placed(self.plan.stream, label, place, is_told=False)
+                self._written_streams.placed(self.plan.stream, label, place, is_told=False)
             del self._open[label]
         if tail != next(iter(self._open.values()), self._end):
             self._open.clear()
@@ -180,10 +180,10 @@ class ExactWriter(OwnWriter):
     async def _append(self, streams: Streams, stream: Stream) -> None:
         for _ in self._rounds:
             label = self._next()
-            bodies = self._shelves.bodies(label)
+            bodies = self._written_streams.bodies(label)
             if label not in self._open:
                 self._open[label], self._end = self._end, self._end + len(bodies)
-            self._shelves.sends(self.plan.stream, label, self._connection, is_owed=True)
+            self._written_streams.sends(self.plan.stream, label, self._connection, is_owed=True)
             await self._place(stream, label, bodies, self._open[label])
             del self._open[label]
             await self._rest(streams)

@@ -1,4 +1,4 @@
-"""The judge of the kill loop finds each thing that must not happen, and nothing in a good run."""
+"""The checker of the kill loop finds each thing that must not happen, and nothing in a good run."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_a_good_run_has_no_faults_and_its_figures_are_right() -> None:
         Found(id_at(20), B, life=2),
         Found(id_at(30), C, life=2),
     ]
-    verdict = check(history)
-    assert verdict.faults == {}
-    assert (verdict.attempted, verdict.acked, verdict.done) == (3, 3, 1)
-    assert (verdict.unknown, verdict.recovered, verdict.kept_unseen) == (1, 1, 1)
-    assert (verdict.delivered, verdict.redelivered) == (3, 0)
+    result = check(history)
+    assert result.faults == {}
+    assert (result.attempted, result.acked, result.done) == (3, 3, 1)
+    assert (result.unknown, result.recovered, result.kept_unseen) == (1, 1, 1)
+    assert (result.delivered, result.redelivered) == (3, 0)
 
 
 def test_a_retry_that_was_kept_anew_is_not_counted_as_kept_unseen() -> None:
@@ -64,8 +64,8 @@ def test_a_retry_that_was_kept_anew_is_not_counted_as_kept_unseen() -> None:
         *kept(A, id_at(50), 2),
         Found(id_at(50), A, life=2),
     ]
-    verdict = check(history)
-    assert (verdict.unknown, verdict.recovered, verdict.kept_unseen) == (1, 1, 0)
+    result = check(history)
+    assert (result.unknown, result.recovered, result.kept_unseen) == (1, 1, 0)
 
 
 def test_acked_and_not_there_is_lost() -> None:
@@ -113,8 +113,8 @@ def test_a_put_that_was_refused_counts_where_it_was_sent_again() -> None:
         Found(10, B, 1),
         Found(11, A, 1),
     ]
-    verdict = check(history)
-    assert verdict.faults == {} and verdict.refused == 1 and verdict.unknown == 0
+    result = check(history)
+    assert result.faults == {} and result.refused == 1 and result.unknown == 0
 
 
 def test_order_is_not_asked_across_connections() -> None:
@@ -125,8 +125,8 @@ def test_seen_again_after_a_kill_is_allowed_until_the_ack_was_durable() -> None:
     """PS-13: an ack may be undone by a crash as long as nothing durable came after it."""
     history = [*kept(A, 10), Got(10, A, life=1), Done(10, life=1)]
     again = Got(10, A, life=2)
-    verdict = check([*history, again])
-    assert verdict.faults == {} and verdict.redelivered == 1
+    result = check([*history, again])
+    assert result.faults == {} and result.redelivered == 1
     assert faults_of(*history, Settled((10,)), again) == {"revived": 1}
     assert faults_of(*history, Settled((10,)), Found(10, A, life=2)) == {"revived": 1}
 
@@ -142,17 +142,17 @@ def test_other_data_and_messages_from_nowhere_are_faults() -> None:
 
 
 def test_a_put_without_an_answer_at_the_end_is_a_fault() -> None:
-    verdict = check([Sent(A, 1), Sent(A, 2)])
-    assert verdict.faults == {"unanswered": 1}
-    assert (verdict.unknown, verdict.recovered) == (1, 0)
+    result = check([Sent(A, 1), Sent(A, 2)])
+    assert result.faults == {"unanswered": 1}
+    assert (result.unknown, result.recovered) == (1, 0)
 
 
 def test_an_acknowledged_put_may_be_sent_again_and_gets_the_same_id() -> None:
     """PA-09: as if its answer had been lost; if that is, the PUT is none of unknown outcome."""
     there = Found(10, A, life=3)
     history: list[Event] = [*kept(A, 10), Started(2, 0), Sent(A, 2), Started(3, 0)]
-    verdict = check([*history, there])
-    assert verdict.faults == {} and verdict.unknown == 0
+    result = check([*history, there])
+    assert result.faults == {} and result.unknown == 0
     assert faults_of(*history, *kept(A, 10, 3), there) == {}
     assert faults_of(*history, *kept(A, 12, 3), there, Found(12, A, 3)) == {"duplicated": 1}
 

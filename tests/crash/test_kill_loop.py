@@ -27,7 +27,7 @@ def test_nothing_acknowledged_is_lost_in_thirty_kills(
     assert report.is_good, report.table()
     assert report.inside + report.outside == KILLS
     assert report.inside >= KILLS * INSIDE_SHARE_MIN
-    assert report.verdict.unknown > 0 and report.verdict.recovered == report.verdict.unknown
+    assert report.result.unknown > 0 and report.result.recovered == report.result.unknown
     streams = report.streams
     assert streams.unknown > streams.recovered > streams.kept_unseen > 0
     assert streams.looks > KILLS and streams.done > KILLS

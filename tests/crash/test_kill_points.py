@@ -19,11 +19,11 @@ PROGRAM = """
 import sqlite3, sys
 from pathlib import Path
 from millpond.actors.store.filesystem import OsDisk
-from tests.crash.kill_points import MarkingDisk, KillPoint
+from tests.crash.kill_points import CountedDisk, KillPoint
 from tests.crash.plan import Death
 folder = Path(sys.argv[1])
 sqlite3.connect(folder / "partitions" / "p").execute("CREATE TABLE t (n)").connection.close()
-disk = MarkingDisk(OsDisk(), KillPoint(folder, Death.parse(sys.argv[2])))
+disk = CountedDisk(OsDisk(), KillPoint(folder, Death.parse(sys.argv[2])))
 file = disk.create(folder / "journal" / "1", 64)
 for at in range(3):
     file.write(b"0123456789", at * 10)

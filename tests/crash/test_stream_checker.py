@@ -1,4 +1,4 @@
-"""The judge of streams finds each thing that must not happen, and nothing in a good run."""
+"""The checker of streams finds each thing that must not happen, and nothing in a good run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from tests.crash.checker import Verdict, check
+from tests.crash.checker import CheckResult, check
 from tests.crash.events import Label, Started
 from tests.crash.history import History
 from tests.crash.report import ledger
-from tests.crash.stream_checker import StreamVerdict, check_streams
+from tests.crash.stream_checker import StreamCheckResult, check_streams
 from tests.crash.stream_events import (
     Append,
     Below,
@@ -74,11 +74,11 @@ def test_a_good_run_has_no_faults_and_its_figures_are_right() -> None:
         *trim((9, 1)),
         *look((A, 1, 2, 1), (B, 0, COUNT, 3), reader="later"),
     ]
-    verdict = check_streams(history)
-    assert verdict.faults == {}
-    assert (verdict.attempted, verdict.acked, verdict.unknown) == (3, 1, 2)
-    assert (verdict.kept_unseen, verdict.done, verdict.looks) == (1, 1, 2)
-    assert verdict.delivered == 11
+    result = check_streams(history)
+    assert result.faults == {}
+    assert (result.attempted, result.acked, result.unknown) == (3, 1, 2)
+    assert (result.kept_unseen, result.done, result.looks) == (1, 1, 2)
+    assert result.delivered == 11
 
 
 def test_s3a_15_a_part_of_a_batch_is_torn() -> None:
@@ -119,9 +119,9 @@ def test_a_repeated_batch_is_there_once() -> None:
     """Its writer found it kept, or repeated it: not both."""
     first, again = sent(A, is_owed=True), sent(A, 2, is_owed=True)
     found = Placed(S, A, at(0), is_told=False)
-    verdict = check_streams([first, Started(2, 0), found, *look(WHOLE_A)])
-    assert verdict.faults == {}
-    assert (verdict.unknown, verdict.recovered, verdict.kept_unseen) == (1, 1, 1)
+    result = check_streams([first, Started(2, 0), found, *look(WHOLE_A)])
+    assert result.faults == {}
+    assert (result.unknown, result.recovered, result.kept_unseen) == (1, 1, 1)
     twice: list[Happened] = [
         first,
         Started(2, 0),
@@ -175,13 +175,13 @@ def test_what_is_trimmed_never_comes_back(below: Below) -> None:
 
 
 def test_a_trim_without_an_answer_may_be_done_but_not_undone() -> None:
-    asked = [*kept(A, 0), Trim(S, 1, (9, 2)), Started(2, 0)]
-    assert faults_of(*asked, *look(WHOLE_A)) == {}
-    assert faults_of(*asked, *look((A, 2, 1, 2))) == {}
-    assert faults_of(*asked, *look()) == {"lost": 1}
-    was_done = [*asked, *look((A, 2, 1, 2)), Started(3, 0)]
+    before = [*kept(A, 0), Trim(S, 1, (9, 2)), Started(2, 0)]
+    assert faults_of(*before, *look(WHOLE_A)) == {}
+    assert faults_of(*before, *look((A, 2, 1, 2))) == {}
+    assert faults_of(*before, *look()) == {"lost": 1}
+    was_done = [*before, *look((A, 2, 1, 2)), Started(3, 0)]
     assert faults_of(*was_done, *look(WHOLE_A, reader="2")) == {"revived": 1}
-    was_not = [*asked, *look(WHOLE_A), Started(3, 0)]
+    was_not = [*before, *look(WHOLE_A), Started(3, 0)]
     assert faults_of(*was_not, *look((A, 2, 1, 2), reader="2")) == {"torn": 1}
 
 
@@ -211,11 +211,11 @@ def test_damage_and_inventions_are_faults() -> None:
 
 
 def test_the_ledger_has_a_column_for_streams_and_an_example_of_each_fault() -> None:
-    verdicts: dict[str, Verdict | StreamVerdict] = {
+    results: dict[str, CheckResult | StreamCheckResult] = {
         "channels": check([]),
         "streams": check_streams([*kept(A, 0), *look((A, 0, 2, 0))]),
     }
-    table = ledger(verdicts)
+    table = ledger(results)
     assert "torn                 -         1   must be 0" in table
     assert "lost                 0         0   must be 0" in table
     assert "torn: shared: Label(writer='w1', n=1) at Place(ms=9" in table
@@ -227,7 +227,7 @@ class TestShelves:
     def runs(self, rows: list[Row]) -> list[tuple[Label, int, int, bool]]:
         written_streams = WrittenStreams(History(1), 1)
         written_streams.saw(S, "reader", rows)
-        events = written_streams.book.events
+        events = written_streams.history.events
         return [
             (each.label, each.index, each.count, each.is_whole)
             for each in events

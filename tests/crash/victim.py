@@ -19,14 +19,14 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.config import OFF, ChannelRule, Config
 from millpond.node.node import Node
-from tests.crash.kill_points import KillPoint, MarkingDisk
+from tests.crash.kill_points import CountedDisk, KillPoint
 from tests.crash.plan import Death
 
 SEGMENT_BYTES = 256 * 1024
 JOURNAL_BYTES_MAX = 1024 * 1024
-"""Small, so that a second of work turns the journal round."""
+"""Small, so that a second of work turns the journal over."""
 SETTLE_S = 0.3
-CARRY_BYTES_MAX = 16 * 1024
+REWRITE_BYTES_MAX = 16 * 1024
 ATTEMPTS_MAX = 60_000
 """Every kill costs a message in hand an attempt; none may become a dead letter by that."""
 
@@ -38,12 +38,12 @@ class Quick(Config):
     @property
     def store(self) -> StoreSettings:
         return msgspec.structs.replace(
-            super().store, settle_s=SETTLE_S, rewrite_bytes_max=CARRY_BYTES_MAX
+            super().store, settle_s=SETTLE_S, rewrite_bytes_max=REWRITE_BYTES_MAX
         )
 
 
 async def serve(folder: Path, death: Death | None) -> None:
-    """Serve until SIGTERM, or until the trap springs."""
+    """Serve until SIGTERM, or until the kill point."""
     config = Quick(
         p2p="127.0.0.1:0",
         ws=OFF,
@@ -55,7 +55,7 @@ async def serve(folder: Path, death: Death | None) -> None:
         journal_bytes_max=JOURNAL_BYTES_MAX,
         channels=(ChannelRule("queue/*", Mode.QUEUE, attempts=ATTEMPTS_MAX),),
     )
-    disk = MarkingDisk(OsDisk(), KillPoint(folder, death))
+    disk = CountedDisk(OsDisk(), KillPoint(folder, death))
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async with Node(config, disk=disk) as node:
             ready = {name: node.listeners[name] for name in ("p2p", "s3p")}

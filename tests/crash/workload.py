@@ -1,4 +1,4 @@
-"""Who talks to the victim: writers that keep PUTs in flight, and readers that ack what they get."""
+"""Clients of the victim: writers that keep PUTs in flight, and readers that ack what they get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TTL_S = 86_400
 BRIEF_TTL_S = 1
 SILENCE_S = 15.0
 """A node that lives and owes an answer gives it before."""
-REFUSED_REST_S = 0.1
+RETRY_DELAY_S = 0.1
 IDLE_S = 0.05
 DOUBTED = 8
 """So many answered PUTs are sent again after a restart."""
@@ -49,9 +49,9 @@ class Writer:
     are the last that were, as if their answers had been lost (PA-09).
     """
 
-    def __init__(self, plan: WriterPlan, book: History) -> None:
+    def __init__(self, plan: WriterPlan, history: History) -> None:
         self.plan = plan
-        self._book = book
+        self._history = history
         self._n = 0
         self._unanswered: dict[int, None] = {}
         """By number, in the order of their last sending."""
@@ -67,35 +67,35 @@ class Writer:
         """Write until the node is gone, or until nothing is unanswered."""
         try:
             tags = {p.ROLE: p.PRODUCER}
-            async with await join(address, self.plan.channel, tags, wants_push=False) as line:
-                await self._write(line, only_retries)
+            async with await join(address, self.plan.channel, tags, wants_push=False) as connection:
+                await self._write(connection, only_retries)
         except Ended:
             pass
 
-    async def _write(self, line: Connection, only_retries: bool) -> None:
-        connection = self._book.connection()
+    async def _write(self, conn: Connection, only_retries: bool) -> None:
+        connection = self._history.connection()
         self._waiting = deque([*self._answered_last, *self._unanswered])
         in_flight: dict[int, None] = {}
         while self._waiting or self._unanswered or not only_retries:
             batch = self._batch(IN_FLIGHT_MAX - len(in_flight), only_retries)
             if batch:
-                await line.send(*(self._put(n, connection) for n in batch))
+                await conn.send(*(self._put(n, connection) for n in batch))
                 in_flight.update(dict.fromkeys(batch))
             elif not in_flight:
-                await _idle(line)
+                await _idle(conn)
                 continue
             with anyio.fail_after(SILENCE_S):
-                answers = await line.receive()
+                answers = await conn.receive()
             was_refused = False
             for packet in answers:
                 was_refused |= self._answer(packet, connection, in_flight)
-            await anyio.sleep(REFUSED_REST_S if was_refused else len(answers) / self.plan.per_s)
+            await anyio.sleep(RETRY_DELAY_S if was_refused else len(answers) / self.plan.per_s)
 
-    def _batch(self, room: int, only_retries: bool) -> list[int]:
-        batch = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-        standing = self._book.standing.get(self.plan.channel, ())
+    def _batch(self, count_max: int, only_retries: bool) -> list[int]:
+        batch = [self._waiting.popleft() for _ in range(min(count_max, len(self._waiting)))]
+        standing = self._history.standing.get(self.plan.channel, ())
         if not only_retries and len(standing) < STANDING_MAX:
-            while len(batch) < room:
+            while len(batch) < count_max:
                 self._n += 1
                 self._unanswered[self._n] = None
                 batch.append(self._n)
@@ -103,8 +103,8 @@ class Writer:
 
     def _put(self, n: int, connection: int) -> bytes:
         label = Label(self.plan.name, n)
-        self._book.note(Sent(label, connection, self.plan.ttl_s == BRIEF_TTL_S))
-        return p.put(self._key(n), self._book.data(label), self.plan.ttl_s)
+        self._history.record(Sent(label, connection, self.plan.ttl_s == BRIEF_TTL_S))
+        return p.put(self._key(n), self._history.data(label), self.plan.ttl_s)
 
     def _key(self, n: int) -> int:
         return self.plan.number << 24 | n
@@ -121,9 +121,9 @@ class Writer:
             if n not in self._answered_last:
                 self._answered_last.append(n)
             message_id = int.from_bytes(packet[9:], "big")
-            self._book.kept(self.plan.channel, Kept(label, message_id, connection))
+            self._history.kept(self.plan.channel, Kept(label, message_id, connection))
             return False
-        self._book.note(Refused(label, packet[2], connection))
+        self._history.record(Refused(label, packet[2], connection))
         if n not in self._answered_last:
             self._waiting.append(n)
             del self._unanswered[n]
@@ -144,10 +144,10 @@ class Writer:
         return key & 0xFFFFFF
 
 
-async def _idle(line: Connection) -> None:
+async def _idle(connection: Connection) -> None:
     """Wait a moment; nothing may come but the end. Raises Ended."""
     with anyio.move_on_after(IDLE_S):
-        if (packets := await line.receive()) != [GOODBYE]:
+        if (packets := await connection.receive()) != [GOODBYE]:
             raise UnexpectedPacket(f"unasked: {packets[0][:32].hex()}")
 
 
@@ -170,9 +170,9 @@ class Reader:
     node's commits keep the order.
     """
 
-    def __init__(self, plan: ReaderPlan, book: History, rng: Random) -> None:
+    def __init__(self, plan: ReaderPlan, history: History, rng: Random) -> None:
         self.plan = plan
-        self._book = book
+        self._history = history
         self._rng = rng
         self._fences = 0
 
@@ -180,33 +180,33 @@ class Reader:
         """Read until the node is gone."""
         tags = {p.ROLE: p.BOTH, p.WINDOW: p.u16(self.plan.window)}
         try:
-            async with await join(address, self.plan.channel, tags, wants_push=True) as line:
-                await self._read(line)
+            async with await join(address, self.plan.channel, tags, wants_push=True) as connection:
+                await self._read(connection)
         except Ended:
             pass
 
-    async def _read(self, line: Connection) -> None:
+    async def _read(self, connection: Connection) -> None:
         held: deque[int] = deque()
         fresh: list[int] = []
         fenced: dict[int, tuple[int, ...]] = {}
         while True:
             packets: list[bytes] = []
             with anyio.move_on_after(self._rng.uniform(0, self.plan.late_s) if held else None):
-                packets = await line.receive()
+                packets = await connection.receive()
             out: list[bytes] = []
             for packet in packets:
                 self._take(packet, held, fenced, out)
             count = 1 if self.plan.late_s else len(held)
             done = [held.popleft() for _ in range(min(count, len(held)))]
             for message_id in done:
-                self._book.done(self.plan.channel, message_id)
+                self._history.done(self.plan.channel, message_id)
             fresh += done
             out += map(p.ack, done)
             if len(fresh) >= FENCE_EVERY and not fenced:
                 out.append(self._fence(fresh, fenced))
                 fresh = []
             if out:
-                await line.send(*out)
+                await connection.send(*out)
 
     def _fence(self, fresh: list[int], fenced: dict[int, tuple[int, ...]]) -> bytes:
         self._fences += 1
@@ -226,12 +226,12 @@ class Reader:
             if packet[9:].startswith(FENCE):
                 out.append(p.ack(message_id))
                 return
-            label, is_whole = self._book.read(packet[9:])
-            self._book.note(Got(message_id, label, self._book.life, is_whole))
+            label, is_whole = self._history.read(packet[9:])
+            self._history.record(Got(message_id, label, self._history.life, is_whole))
             held.append(message_id)
         elif packet[0] == PUT_ACK:
             ids = fenced.pop(int.from_bytes(packet[1:5], "big"))
-            self._book.note(Settled(ids))
+            self._history.record(Settled(ids))
         elif packet[:2] == PUT_NACK:
             fenced.pop(int.from_bytes(packet[3:7], "big"))
         elif packet != GOODBYE:

@@ -50,17 +50,17 @@ class WrittenStream:
 
 
 class WrittenStreams:
-    """All streams of a run; notes in the book what is done to them."""
+    """All streams of a run; what is done to them is recorded in `history`."""
 
-    def __init__(self, book: History, seed: int) -> None:
-        self.book = book
+    def __init__(self, history: History, seed: int) -> None:
+        self.history = history
         self._seed = seed
-        self._shelves: dict[str, WrittenStream] = {}
+        self._streams: dict[str, WrittenStream] = {}
         self._bodies: dict[Label, list[bytes]] = {}
         self._numbers = 0
 
     def __getitem__(self, stream: str) -> WrittenStream:
-        return self._shelves.setdefault(stream, WrittenStream())
+        return self._streams.setdefault(stream, WrittenStream())
 
     def number(self) -> int:
         """Of the next trim or reader."""
@@ -85,22 +85,22 @@ class WrittenStreams:
     ) -> list[bytes]:
         """An append goes out now; its records."""
         bodies = self.bodies(label)
-        self.book.note(Append(stream, label, len(bodies), connection, is_owed))
+        self.history.record(Append(stream, label, len(bodies), connection, is_owed))
         return bodies
 
     def placed(self, stream: str, label: Label, place: Place, *, is_told: bool = True) -> None:
         """An append is kept."""
-        self.book.note(Placed(stream, label, place, is_told))
+        self.history.record(Placed(stream, label, place, is_told))
         self[stream].add(Batch(place, len(self.bodies(label))))
 
     def dropped(self, stream: str, label: Label) -> None:
         """An append was not done."""
-        self.book.note(Dropped(stream, label))
+        self.history.record(Dropped(stream, label))
 
     def saw(self, stream: str, reader: str, rows: Iterable[Row]) -> None:
-        """Note what a reader got, in this order."""
+        """Record what a reader got, in this order."""
         for run in self._runs(stream, reader, rows):
-            self.book.note(run)
+            self.history.record(run)
 
     def _runs(self, stream: str, reader: str, rows: Iterable[Row]) -> Iterator[Run]:
         label, first, count, follows = Label("?", 0), Row(Place(0, 0), b""), 0, 0

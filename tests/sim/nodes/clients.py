@@ -16,10 +16,10 @@ from millpond.node.client.channel import Channel, Message
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Disconnected, Event, Retrying
 from millpond.node.client.retry import RETRYABLE
-from tests.sim.nodes import notes as n
-from tests.sim.nodes.notes import Acked, Got, Putting, Receipt
+from tests.sim.nodes import client_events as ce
+from tests.sim.nodes.client_events import Acked, Got, Putting, Receipt
 from tests.sim.nodes.plan import ChannelPlan, ConsumerPlan, ProducerPlan
-from tests.sim.nodes.stage import Stage
+from tests.sim.nodes.simulation import Simulation
 
 FOREVER_S = 1e6
 AGAIN_S = 0.5
@@ -32,7 +32,7 @@ TOUCH_S = 200.0
 
 @asynccontextmanager
 async def joined(
-    stage: Stage, node: str, channel: str, who: str, known: bool = False, **options: Any
+    sim: Simulation, node: str, channel: str, who: str, known: bool = False, **options: Any
 ) -> AsyncIterator[Channel]:
     """A channel of a node that is there sooner or later."""
     failures = 0
@@ -43,35 +43,35 @@ async def joined(
             case Disconnected(lived_s=lived_s) if lived_s > STABLE_S:
                 failures = 0
             case Retrying(delay_s=delay_s):
-                stage.note(n.Retrying(stage.now, who, node, channel, delay_s, failures))
+                sim.record(ce.Retrying(sim.now, who, node, channel, delay_s, failures))
                 failures += 1
             case _:
                 pass
 
     if known:
-        options["identity"] = stage.identity(who)
+        options["identity"] = sim.identity(who)
         options["on_peer"] = lambda peer: None
-    async with stage.node(node).connect(
+    async with sim.node(node).connect(
         channel, who=who, wait_s=FOREVER_S, keep_alive_s=20.0, on_event=tell, **options
     ) as found:
         yield found
 
 
 class Producer:
-    """Puts messages, each until it is kept."""
+    """A producer: it puts each message until it is kept."""
 
-    def __init__(self, stage: Stage, channel: ChannelPlan, plan: ProducerPlan) -> None:
-        self._stage = stage
-        self._place = channel.node, channel.name
+    def __init__(self, sim: Simulation, channel: ChannelPlan, plan: ProducerPlan) -> None:
+        self._sim = sim
+        self._address = channel.node, channel.name
         self._plan = plan
-        self._rng = stage.rng(plan.who)
+        self._rng = sim.rng(plan.who)
         self._sent: list[tuple[bytes, int, int]] = []
 
     async def run(self) -> None:
-        """All of them."""
-        plan, stage = self._plan, self._stage
-        async with stage.finishing(plan.who):
-            way = joined(stage, *self._place, plan.who, plan.known, role="producer")
+        """Put all messages of the plan."""
+        plan, sim = self._plan, self._sim
+        async with sim.finishing(plan.who):
+            way = joined(sim, *self._address, plan.who, plan.known, role="producer")
             async with way as channel:
                 number = 0
                 while number < plan.count:
@@ -82,17 +82,17 @@ class Producer:
 
     async def put_one(self, channel: Channel, number: int) -> None:
         """One more, over a channel that somebody else has joined."""
-        async with self._stage.finishing(f"{self._plan.who} {number}"):
+        async with self._sim.finishing(f"{self._plan.who} {number}"):
             await self._put(channel, [self._message(number)])
 
     def _message(self, number: int) -> tuple[bytes, int, int]:
         size = self._rng.choice(self._plan.sizes)
-        data = f"{self._place[1]}/{self._plan.who}/{number}/".encode() + b"x" * size
+        data = f"{self._address[1]}/{self._plan.who}/{number}/".encode() + b"x" * size
         return data, self._rng.choice(self._plan.ttls), self._rng.getrandbits(32)
 
     async def _put(self, channel: Channel, messages: list[tuple[bytes, int, int]]) -> None:
         for data, _, key in messages:
-            self._stage.note(Putting(self._stage.now, self._plan.who, *self._place, data, key))
+            self._sim.record(Putting(self._sim.now, self._plan.who, *self._address, data, key))
         answers = [channel.put_nowait(data, ttl=ttl, key=key) for data, ttl, key in messages]
         for answer, message in zip(answers, messages, strict=True):
             try:
@@ -117,22 +117,22 @@ class Producer:
 
     def _told(self, message: tuple[bytes, int, int], id: int) -> None:
         data, _, key = message
-        stage = self._stage
-        stage.note(Receipt(stage.now, self._plan.who, *self._place, data, key, id))
+        sim = self._sim
+        sim.record(Receipt(sim.now, self._plan.who, *self._address, data, key, id))
 
 
 class Consumer:
-    """Takes messages as its habits are; once the stage is calm, as it should."""
+    """A consumer with habits; once the simulation is calm, a good one."""
 
-    def __init__(self, stage: Stage, channel: ChannelPlan, plan: ConsumerPlan) -> None:
-        self._stage = stage
+    def __init__(self, sim: Simulation, channel: ChannelPlan, plan: ConsumerPlan) -> None:
+        self._sim = sim
         self._is_queue = channel.mode is Mode.QUEUE
-        self._place = channel.node, channel.name
+        self._address = channel.node, channel.name
         self._plan = plan
         self._habits = plan.habits
-        self._rng: Random = stage.rng(plan.who)
+        self._rng: Random = sim.rng(plan.who)
         own = ProducerPlan(plan.who, 0, 0.0, 1, (0,), 0.0, plan.known)
-        self._producer = Producer(stage, channel, own) if plan.habits.puts else None
+        self._producer = Producer(sim, channel, own) if plan.habits.puts else None
         self._puts = 0
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class Consumer:
         if self._producer is not None:
             role = "both"
         while True:
-            way = joined(self._stage, *self._place, plan.who, plan.known, role=role, window=window)
+            way = joined(self._sim, *self._address, plan.who, plan.known, role=role, window=window)
             async with way as channel:
                 if plan.credits:
                     await self._begin(channel)
@@ -157,7 +157,7 @@ class Consumer:
     async def _take(self, channel: Channel) -> bool:
         """One batch; false: leave now."""
         messages = await self._batch(channel)
-        think_s = 0.0 if self._stage.is_calm else self._habits.think_s
+        think_s = 0.0 if self._sim.is_calm else self._habits.think_s
         if think_s:
             await anyio.sleep(self._rng.uniform(0.0, think_s))
         self._rng.shuffle(messages)
@@ -175,14 +175,14 @@ class Consumer:
 
     async def _next(self, channel: Channel) -> Message:
         message = await channel.receive()
-        stage = self._stage
-        place = (stage.now, self._plan.who, *self._place)
-        stage.note(Got(*place, message.id, message.attempt, message.data))
+        sim = self._sim
+        seen = (sim.now, self._plan.who, *self._address)
+        sim.record(Got(*seen, message.id, message.attempt, message.data))
         return message
 
     async def _treat(self, channel: Channel, message: Message) -> bool:
         habits, rng = self._habits, self._rng
-        if self._stage.is_calm:
+        if self._sim.is_calm:
             await self._ack(message)
             return True
         if self._producer is not None and rng.random() < habits.puts:
@@ -221,19 +221,19 @@ class Consumer:
         return True
 
     async def _ack(self, message: Message) -> None:
-        stage = self._stage
+        sim = self._sim
         await message.ack()
-        stage.note(Acked(stage.now, self._plan.who, *self._place, message.id))
-        await stage.doze(self._rng)
+        sim.record(Acked(sim.now, self._plan.who, *self._address, message.id))
+        await sim.oversleep(self._rng)
 
     async def _die(self, message: Message) -> None:
-        """In the middle of asking for more time: who asks must be told so, on whatever is left."""
+        """Lose the connection during a TOUCH: the caller must get an error."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._ask, message, 1.0)
+            tasks.start_soon(self._extend, message, 1.0)
             await anyio.lowlevel.checkpoint()
-            self._stage.world.reset(self._plan.who)
+            self._sim.world.reset(self._plan.who)
 
-    async def _ask(self, message: Message, seconds: float) -> bool:
+    async def _extend(self, message: Message, seconds: float) -> bool:
         with anyio.fail_after(TOUCH_S):
             try:
                 await message.touch(seconds)
@@ -243,37 +243,37 @@ class Consumer:
 
     async def _touch(self, message: Message) -> None:
         seconds = self._rng.choice((0.5, 3.0, 12.0))
-        if not await self._ask(message, seconds):
+        if not await self._extend(message, seconds):
             return
         await anyio.sleep(self._rng.uniform(0.0, seconds))
 
 
-async def drain(stage: Stage, node: str, channel: str, who: str) -> None:
+async def drain(sim: Simulation, node: str, channel: str, who: str) -> None:
     """Take everything that is there and comes, until cancelled."""
-    async with joined(stage, node, channel, who, role="consumer") as found:
+    async with joined(sim, node, channel, who, role="consumer") as found:
         async for message in found:
             seen = (message.id, message.attempt, message.data)
-            stage.note(Got(stage.now, who, node, channel, *seen))
+            sim.record(Got(sim.now, who, node, channel, *seen))
             await message.ack()
-            stage.note(Acked(stage.now, who, node, channel, message.id))
+            sim.record(Acked(sim.now, who, node, channel, message.id))
 
 
-async def look(found: Channel, rng: Random) -> None:
-    """Once."""
+async def inspect_once(found: Channel, rng: Random) -> None:
+    """List the channel and get one of its messages."""
     with suppress(*RETRYABLE, NotFound):
         ids = await found.list()
         if ids:
             await found.get(rng.choice(ids))
 
 
-async def watch(stage: Stage, channel: ChannelPlan) -> None:
-    """Look now and then what there is, and at some of it, until cancelled."""
+async def inspect(sim: Simulation, channel: ChannelPlan) -> None:
+    """LIST now and then, and GET one of the messages, until cancelled."""
     who = f"watcher-{channel.name}"
-    rng = stage.rng(who)
-    way = joined(stage, channel.node, channel.name, who, role="consumer", window=0)
+    rng = sim.rng(who)
+    way = joined(sim, channel.node, channel.name, who, role="consumer", window=0)
     async with way as found:
         while True:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(look, found, rng)
-                await stage.doze(rng)
+                tasks.start_soon(inspect_once, found, rng)
+                await sim.oversleep(rng)
             await anyio.sleep(rng.uniform(0.3, 3.0))

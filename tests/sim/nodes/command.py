@@ -1,4 +1,4 @@
-"""scripts/simulate: plays seeds over several processes and prints one table."""
+"""scripts/simulate: simulates seeds in several processes and prints one table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from multiprocessing import get_context
 
-from tests.sim.nodes.drama import Outcome, plan_text, play
 from tests.sim.nodes.drawing import draw
 from tests.sim.nodes.mutate import hunt
+from tests.sim.nodes.runner import Outcome, plan_text, simulate
 from tests.sim.nodes.table import Table
 
 BATCH = 8
@@ -19,17 +19,17 @@ BATCH = 8
 def main() -> int:
     """The exit code: 1 when a seed failed, or a mutant was not found."""
     logging.getLogger().addHandler(logging.NullHandler())
-    asked = _arguments()
-    if asked.mutants is not None:
-        return hunt(asked.mutants, asked.seeds or 500, asked.processes)
-    if asked.seed is not None:
-        return _show(asked.seed, asked.trace)
+    arguments = _arguments()
+    if arguments.mutants is not None:
+        return hunt(arguments.mutants, arguments.seeds or 500, arguments.processes)
+    if arguments.seed is not None:
+        return _show(arguments.seed, arguments.trace)
     table = Table()
-    seeds = range(asked.start, asked.start + (asked.seeds or 200))
-    for outcome in _played(seeds, asked.processes):
+    seeds = range(arguments.start, arguments.start + (arguments.seeds or 200))
+    for outcome in _played(seeds, arguments.processes):
         table.add(outcome)
         _tell(outcome)
-        if asked.first and outcome.findings:
+        if arguments.first and outcome.findings:
             return 1
     print(table.text())
     return 1 if table.all.findings else 0
@@ -49,10 +49,10 @@ def _arguments() -> Namespace:
 
 def _played(seeds: range, processes: int) -> Iterator[Outcome]:
     if processes == 1:
-        yield from map(play, seeds)
+        yield from map(simulate, seeds)
         return
     with get_context("spawn").Pool(processes, _quiet) as pool:
-        yield from pool.imap(play, seeds, BATCH)
+        yield from pool.imap(simulate, seeds, BATCH)
 
 
 def _quiet() -> None:
@@ -60,7 +60,7 @@ def _quiet() -> None:
 
 
 def _show(seed: int, trace: bool) -> int:
-    outcome = play(seed, trace=trace)
+    outcome = simulate(seed, trace=trace)
     for line in outcome.trace:
         print(line)
     print(plan_text(draw(seed)))

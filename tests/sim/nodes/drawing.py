@@ -1,4 +1,8 @@
-"""Draws the world of a seed: nodes, channels, queues of jobs, streams, and who uses them."""
+"""The world of a seed, drawn by chance: nodes, channels, job queues, streams, and their clients.
+
+Strings that seed a generator, and names of clients, decide what is drawn: changing one changes all
+seeds. So they keep words that the code has not any more.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,11 @@ from typing import Any
 
 from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule
-from tests.sim.nodes.feeding import fed, is_fed
-from tests.sim.nodes.mishaps import draw_rush, draw_trouble
+from tests.sim.nodes.fault_plans import draw_rush, draw_trouble
 from tests.sim.nodes.plan import (
     ChannelPlan,
+    ClientNames,
     ConsumerPlan,
-    Crowd,
     Habits,
     JobsPlan,
     Kind,
@@ -22,6 +25,7 @@ from tests.sim.nodes.plan import (
     ProducerPlan,
     StreamPlan,
 )
+from tests.sim.nodes.tee_plans import has_tees, with_tees
 
 NAMES = ("oak", "elm", "ash")
 KINDS: tuple[Kind, ...] = (
@@ -34,7 +38,7 @@ KINDS: tuple[Kind, ...] = (
     "mail",
     "mixed",
 )
-NAPS = 0.2
+OVERSLEEP_SHARE = 0.2
 """The share of worlds that oversleep."""
 RUSH = 0.2
 """The share of worlds of channels in which much is put without a pause."""
@@ -43,11 +47,11 @@ RUSH = 0.2
 def draw(seed: int) -> Plan:
     """The world of a seed."""
     rng = Random(f"plan {seed}")
-    kind = "channels" if is_fed(seed) else rng.choice(KINDS)
+    kind = "channels" if has_tees(seed) else rng.choice(KINDS)
     is_many = kind in ("mail", "mixed")
     nodes = NAMES[: rng.choice((2, 2, 3)) if is_many else rng.choice((1, 1, 1, 2))]
     lasts_s = rng.choice((10.0, 20.0, 40.0, 80.0))
-    crowd = Crowd(rng)
+    names = ClientNames(rng)
     mostly = rng.choice((Durability.DISK, Durability.DISK, Durability.OS, Durability.MEMORY))
     counts = {
         "channels": (rng.randint(1, 3), 0, 0, 0),
@@ -57,36 +61,39 @@ def draw(seed: int) -> Plan:
         "mixed": (1, rng.randint(0, 1), rng.randint(0, 1), 1),
     }[kind]
     channels = tuple(
-        draw_channel(crowd, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[0])
+        draw_channel(names, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[0])
     )
-    jobs = tuple(draw_jobs(crowd, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[1]))
+    jobs = tuple(draw_jobs(names, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[1]))
     streams = tuple(
-        draw_stream(crowd, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[2])
+        draw_stream(names, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[2])
     )
     mail = tuple(draw_mail(rng, nodes, lasts_s) for _ in range(counts[3]))
-    naps = Random(f"naps {seed}").random() < NAPS
+    oversleeps = Random(f"naps {seed}").random() < OVERSLEEP_SHARE
     plan = Plan(
         kind=kind,
         nodes=nodes,
         linked=len(nodes) > 1,
         settings=draw_settings(rng),
-        channels=tuple(talkative(seed, drowsy(each) if naps else each) for each in channels),
+        channels=tuple(
+            with_putting_consumers(seed, with_deadlines(each) if oversleeps else each)
+            for each in channels
+        ),
         jobs=jobs,
         streams=streams,
         mail=mail,
-        faults=draw_trouble(seed, crowd, nodes, bool(mail), lasts_s),
+        faults=draw_trouble(seed, names, nodes, bool(mail), lasts_s),
         lasts_s=lasts_s,
         split=rng.random() < 0.2,
-        latency_s=rng.choice((0.0, 0.0, 0.0, 0.01, 0.2)) or (0.1 if naps else 0.0),
+        latency_s=rng.choice((0.0, 0.0, 0.0, 0.01, 0.2)) or (0.1 if oversleeps else 0.0),
         forgets=rng.random() < 0.05,
-        naps=naps,
+        oversleeps=oversleeps,
     )
-    if kind == "channels" and not naps:
-        plan = rushed(seed, plan)
-    return fed(seed, plan) if is_fed(seed) else plan
+    if kind == "channels" and not oversleeps:
+        plan = with_rush(seed, plan)
+    return with_tees(seed, plan) if has_tees(seed) else plan
 
 
-def rushed(seed: int, plan: Plan) -> Plan:
+def with_rush(seed: int, plan: Plan) -> Plan:
     """Perhaps: its channels are put into all the time, some with a sync for each group and some
     without, so that journals turn over while others wait, and end in the midst of a group."""
     rng = Random(f"rush {seed}")
@@ -126,15 +133,15 @@ def draw_settings(rng: Random) -> dict[str, Any]:
 
 
 def draw_durability(rng: Random, mostly: Durability) -> Durability:
-    """Now and then another than that of most."""
+    """A durability: mostly that of the world, now and then another one."""
     return mostly if rng.random() < 0.7 else rng.choice(list(Durability))
 
 
 def draw_channel(
-    crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s: float
+    names: ClientNames, number: int, node: str, mostly: Durability, lasts_s: float
 ) -> ChannelPlan:
     """A channel of any mode."""
-    rng = crowd.rng
+    rng = names.rng
     mode = rng.choice((Mode.PAIR, Mode.FANOUT, Mode.QUEUE, Mode.QUEUE))
     rule = ChannelRule(
         f"c{number}",
@@ -147,7 +154,7 @@ def draw_channel(
     ttls = rng.choice(((0,), (0,), (0, 1, 2, 5), (3, 8), (0, 20)))
     producers = tuple(
         ProducerPlan(
-            who=crowd.name("p", node),
+            who=names.name("p", node),
             count=rng.randint(2, 14),
             gap_s=rng.choice((0.0, 0.2, lasts_s / 8)),
             burst=rng.choice((1, 1, 4, 8)),
@@ -160,7 +167,7 @@ def draw_channel(
     some_known = mode is Mode.FANOUT or rng.random() < 0.2
     consumers = tuple(
         ConsumerPlan(
-            who=crowd.name("c", node),
+            who=names.name("c", node),
             window=rng.choice((1, 1, 2, 4, 32)),
             habits=draw_habits(rng, rule.lease or 1.0),
             known=some_known and rng.random() < 0.7,
@@ -171,13 +178,13 @@ def draw_channel(
     return ChannelPlan(node, rule.pattern, rule, producers, consumers, rng.random() < 0.3)
 
 
-def drowsy(channel: ChannelPlan) -> ChannelPlan:
-    """Deadlines that pass while nobody runs, and somebody who looks."""
+def with_deadlines(channel: ChannelPlan) -> ChannelPlan:
+    """The channel, with deadlines that pass while the process oversleeps, and an observer."""
     producers = tuple(replace(each, ttls=(0, 1, 2, 5)) for each in channel.producers)
-    return replace(channel, producers=producers, watched=True)
+    return replace(channel, producers=producers, is_inspected=True)
 
 
-def talkative(seed: int, channel: ChannelPlan) -> ChannelPlan:
+def with_putting_consumers(seed: int, channel: ChannelPlan) -> ChannelPlan:
     """In some queues consumers put as well; there is always another one for what they put."""
     rng = Random(f"talk {seed} {channel.name}")
     if channel.mode is not Mode.QUEUE or len(channel.consumers) < 2 or rng.random() < 0.5:
@@ -192,7 +199,7 @@ def talkative(seed: int, channel: ChannelPlan) -> ChannelPlan:
 
 
 def draw_habits(rng: Random, lease_s: float) -> Habits:
-    """Of one consumer; most do one thing that is not as it should be, or none."""
+    """The habits of one consumer; most have one bad habit, or none."""
 
     def sometimes(value: float) -> float:
         return value if rng.random() < 0.3 else 0.0
@@ -210,14 +217,16 @@ def draw_habits(rng: Random, lease_s: float) -> Habits:
     )
 
 
-def draw_jobs(crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s: float) -> JobsPlan:
+def draw_jobs(
+    names: ClientNames, number: int, node: str, mostly: Durability, lasts_s: float
+) -> JobsPlan:
     """A queue with workers."""
-    rng = crowd.rng
+    rng = names.rng
     name = f"q{number}"
-    crowd.pairs.append((f"boss-{name}", node))
+    names.pairs.append((f"boss-{name}", node))
     workers = rng.choice((1, 2, 3))
     for each in range(workers):
-        crowd.pairs.append((f"w-{name}-{each}", node))
+        names.pairs.append((f"w-{name}-{each}", node))
 
     def sometimes(value: float) -> float:
         return value if rng.random() < 0.4 else 0.0
@@ -246,16 +255,16 @@ def draw_jobs(crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s:
 
 
 def draw_stream(
-    crowd: Crowd, number: int, node: str, mostly: Durability, lasts_s: float
+    names: ClientNames, number: int, node: str, mostly: Durability, lasts_s: float
 ) -> StreamPlan:
     """A stream."""
-    rng = crowd.rng
+    rng = names.rng
     name = f"s{number}"
     writers, readers = rng.choice((1, 1, 2)), rng.choice((0, 1, 2))
     for each in range(writers):
-        crowd.pairs.append((f"a-{name}-{each}", node))
+        names.pairs.append((f"a-{name}-{each}", node))
     for each in range(readers):
-        crowd.pairs.append((f"r-{name}-{each}", node))
+        names.pairs.append((f"r-{name}-{each}", node))
     return StreamPlan(
         node=node,
         name=name,
@@ -270,6 +279,6 @@ def draw_stream(
 
 
 def draw_mail(rng: Random, nodes: tuple[str, ...], lasts_s: float) -> MailPlan:
-    """Letters."""
+    """Sealed messages from one node to another."""
     source, target = rng.sample(nodes, 2)
     return MailPlan(source, target, rng.randint(1, 8), rng.choice((0.0, 0.5, lasts_s / 6)))

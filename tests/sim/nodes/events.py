@@ -14,7 +14,7 @@ Ending = Literal["stop", "crash", "power"]
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Something at one node."""
+    """An event at one node."""
 
     at: float
     node: str
@@ -62,15 +62,15 @@ class Wired(Event, frozen=True, gc=False):
 
 
 class Open(Wired, frozen=True, gc=False):
-    """It stands."""
+    """The connection is open."""
 
 
 class Closed(Wired, frozen=True, gc=False):
-    """The node knows that it is gone."""
+    """The connection ended, and the node knows it."""
 
 
 class Hello(Wired, frozen=True, gc=False):
-    """It asks to come in. `identity`: the public key that it says it has."""
+    """HELLO. `identity`: the public key that it says it has."""
 
     channel: bytes
     role: int
@@ -79,7 +79,7 @@ class Hello(Wired, frozen=True, gc=False):
 
 
 class Ready(Wired, frozen=True, gc=False):
-    """It is in."""
+    """READY."""
 
     window: int
     mode: int
@@ -135,7 +135,7 @@ class Missed(Wired, frozen=True, gc=False):
 
 
 class Ack(Wired, frozen=True, gc=False):
-    """Done with."""
+    """The ack of a message."""
 
     id: int
 
@@ -149,27 +149,27 @@ class Nack(Wired, frozen=True, gc=False):
 
 
 class Credit(Wired, frozen=True, gc=False):
-    """So many more."""
+    """CREDIT: so many more messages may be pushed."""
 
     count: int
 
 
 class Touch(Wired, frozen=True, gc=False):
-    """Wants to hold it for so long."""
+    """TOUCH: a request to extend a lease."""
 
     id: int
     ms: int
 
 
 class Touched(Wired, frozen=True, gc=False):
-    """May hold it for so long from here."""
+    """The reply to a TOUCH: the lease lasts so long from here."""
 
     id: int
     ms: int
 
 
-class ListAsked(Wired, frozen=True, gc=False):
-    """Ids from `start` to `end`."""
+class ListRequested(Wired, frozen=True, gc=False):
+    """LIST of ids from `start` to `end`."""
 
     limit: int
     start: int
@@ -177,19 +177,19 @@ class ListAsked(Wired, frozen=True, gc=False):
 
 
 class Listed(Wired, frozen=True, gc=False):
-    """Its answer."""
+    """The reply to a LIST."""
 
     ids: tuple[int, ...]
 
 
 class Shown(Wired, frozen=True, gc=False):
-    """The answer to a GET."""
+    """The reply to a GET."""
 
     id: int
     data: bytes
 
 
-class JobAsked(Wired, frozen=True, gc=False):
+class JobRequested(Wired, frozen=True, gc=False):
     """A request about jobs, but a put: that is a `Put`."""
 
     request: int
@@ -197,8 +197,8 @@ class JobAsked(Wired, frozen=True, gc=False):
     body: dict[str, Any]
 
 
-class JobTold(Wired, frozen=True, gc=False):
-    """Its answer, but to a put: that is `Kept`."""
+class JobReplied(Wired, frozen=True, gc=False):
+    """The reply to a request about jobs, but a put: that is `Kept`."""
 
     request: int
     operation: int

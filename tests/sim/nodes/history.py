@@ -11,16 +11,16 @@ from typing import TypeVar
 
 from millpond.actors.messages import Durability, Mode
 from millpond.node.testing.time.world_clock import START_S
+from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
-from tests.sim.nodes import notes as n
-from tests.sim.nodes.plan import DOZE_S, ChannelPlan, Plan
+from tests.sim.nodes.plan import OVERSLEEP_S, ChannelPlan, Plan
 
 Kind = TypeVar("Kind", bound=e.Event)
 
 TTL_DEFAULT_S = 86_400
 SYNCED_S = 1.6
 """What nobody waits for is on the disk after this time (docs/internals/storage.md), with some
-room."""
+margin."""
 RECOVERS_S = 2.0
 """After a failure of its disk a node needs so long until everything is as ever."""
 FOLLOWS_S = 45.0
@@ -31,7 +31,7 @@ PRODUCER, REJECT = 1, 0x31
 
 
 class NodeClock:
-    """Within what bounds a node's time is ahead of the world's."""
+    """The bounds of a node's time, ahead of the world's."""
 
     def __init__(self) -> None:
         self._at: list[float] = [-1.0]
@@ -65,7 +65,7 @@ class NodeClock:
 
 
 def troubles_of(
-    events: Iterable[e.Event | n.Note], recovers_s: float = RECOVERS_S
+    events: Iterable[e.Event | ce.ClientEvent], recovers_s: float = RECOVERS_S
 ) -> list[tuple[float, float]]:
     """The spans of time with disk faults, and shortly after; from the events of one node."""
     found: list[tuple[float, float]] = []
@@ -85,8 +85,8 @@ def troubles_of(
 
 
 @dataclass(eq=False)
-class Guest:
-    """A connection that came in. `until`: when the node knew that it was gone."""
+class Connection:
+    """A client's connection. `until`: when the node knew that it was gone."""
 
     conn: int
     who: str
@@ -116,7 +116,7 @@ class Message:
 
 
 @dataclass(eq=False)
-class Story:
+class ChannelHistory:
     """The history of one channel. `plan` is None for dead letters and for channels of jobs."""
 
     node: str
@@ -129,16 +129,16 @@ class Story:
     clock: NodeClock
     plan: ChannelPlan | None
     events: list[e.Event] = field(default_factory=list)
-    guests: dict[int, Guest] = field(default_factory=dict)
+    connections: dict[int, Connection] = field(default_factory=dict)
     messages: dict[bytes, Message] = field(default_factory=dict)
     by_id: dict[int, Message] = field(default_factory=dict)
-    dead: Story | None = None
+    dead: ChannelHistory | None = None
     pushes: dict[int, list[e.Push]] = field(default_factory=dict)
     first_seen: dict[int, float] = field(default_factory=dict)
     """The time at which an id was first seen."""
     by_key: dict[int, Message] = field(default_factory=dict)
-    doze_s: float = 0.0
-    """In a world that oversleeps everything may be so much later than it should."""
+    oversleep_s: float = 0.0
+    """Where the process oversleeps, everything may be so much later than it should."""
 
     def of(self, kind: type[Kind]) -> Iterator[Kind]:
         """Its events of one kind."""
@@ -150,11 +150,11 @@ class Story:
 
     @property
     def synced_s(self) -> float:
-        return SYNCED_S + self.doze_s
+        return SYNCED_S + self.oversleep_s
 
     @property
     def recovers_s(self) -> float:
-        return RECOVERS_S + self.doze_s
+        return RECOVERS_S + self.oversleep_s
 
     def may_be_lost(self, since: float, until: float = inf) -> bool:
         """May what was promised at `since` be gone since some stop up to `until`?"""
@@ -215,44 +215,50 @@ class Story:
 
 
 class History:
-    """All stories of a world. `finish` is when it was calm, `end` when nobody was left."""
+    """The history of a world, channel by channel. `end`: when no client was left."""
 
-    def __init__(self, plan: Plan, seen: Iterable[e.Event | n.Note]) -> None:
+    def __init__(self, plan: Plan, seen: Iterable[e.Event | ce.ClientEvent]) -> None:
         self.plan = plan
         self.seen = list(seen)
-        self.notes = [each for each in self.seen if isinstance(each, n.Note)]
+        self.client_events = [each for each in self.seen if isinstance(each, ce.ClientEvent)]
         self.clocks = {name: NodeClock() for name in plan.nodes}
-        self.stories: dict[tuple[str, str], Story] = {}
+        self.channels: dict[tuple[str, str], ChannelHistory] = {}
         self.end = self.seen[-1].at if self.seen else 0.0
-        self.doze_s = DOZE_S if plan.naps else 0.0
-        self.late_s = LATE_S + self.doze_s
-        self._conns: dict[int, Story] = {}
+        self.oversleep_s = OVERSLEEP_S if plan.oversleeps else 0.0
+        self.late_s = LATE_S + self.oversleep_s
+        self._conns: dict[int, ChannelHistory] = {}
         self._boots = dict.fromkeys(plan.nodes, 0)
         self._life: dict[str, list[e.Event]] = {name: [] for name in plan.nodes}
         for channel in plan.channels:
-            story = self._story_of(channel)
-            dead = self._story(channel.node, f"{channel.name}!dead", Mode.PAIR, story.durability)
-            story.dead = dead
+            channel_history = self._plan_channel(channel)
+            dead = self._channel(
+                channel.node, f"{channel.name}!dead", Mode.PAIR, channel_history.durability
+            )
+            channel_history.dead = dead
         for jobs in plan.jobs:
             name = f"jobs/{jobs.name}"
-            story = self._story(jobs.node, name, Mode.QUEUE, jobs.durability)
-            story.dead = self._story(jobs.node, f"{name}!dead", Mode.PAIR, jobs.durability)
+            channel_history = self._channel(jobs.node, name, Mode.QUEUE, jobs.durability)
+            channel_history.dead = self._channel(
+                jobs.node, f"{name}!dead", Mode.PAIR, jobs.durability
+            )
         self._tell_all()
 
-    def _story_of(self, channel: ChannelPlan) -> Story:
-        story = self._story(channel.node, channel.name, channel.mode, channel.durability)
-        story.plan = channel
-        story.lease_s = channel.rule.lease or 30.0
-        story.attempts_max = channel.rule.attempts or 10
-        story.ttl_s = channel.rule.ttl or TTL_DEFAULT_S
-        return story
+    def _plan_channel(self, channel: ChannelPlan) -> ChannelHistory:
+        channel_history = self._channel(
+            channel.node, channel.name, channel.mode, channel.durability
+        )
+        channel_history.plan = channel
+        channel_history.lease_s = channel.rule.lease or 30.0
+        channel_history.attempts_max = channel.rule.attempts or 10
+        channel_history.ttl_s = channel.rule.ttl or TTL_DEFAULT_S
+        return channel_history
 
-    def _story(self, node: str, name: str, mode: Mode, durability: Durability) -> Story:
+    def _channel(self, node: str, name: str, mode: Mode, durability: Durability) -> ChannelHistory:
         clock = self.clocks[node]
-        story = Story(node, name, mode, durability, 30.0, 10, TTL_DEFAULT_S, clock, None)
-        story.doze_s = self.doze_s
-        self.stories[node, name] = story
-        return story
+        channel = ChannelHistory(node, name, mode, durability, 30.0, 10, TTL_DEFAULT_S, clock, None)
+        channel.oversleep_s = self.oversleep_s
+        self.channels[node, name] = channel
+        return channel
 
     def _tell_all(self) -> None:
         for each in self.seen:
@@ -277,75 +283,75 @@ class History:
                     pass
 
     def _tell_node(self, event: e.Event) -> None:
-        for (node, _), story in self.stories.items():
+        for (node, _), channel in self.channels.items():
             if node == event.node:
-                story.events.append(event)
+                channel.events.append(event)
 
     def _end_connections(self, halt: e.Halt) -> None:
-        for conn, story in list(self._conns.items()):
-            if story.node == halt.node:
-                guest = story.guests[conn]
-                guest.until = min(guest.until, halt.at)
+        for conn, channel in list(self._conns.items()):
+            if channel.node == halt.node:
+                connection = channel.connections[conn]
+                connection.until = min(connection.until, halt.at)
                 del self._conns[conn]
 
     def _enter(self, hello: e.Hello) -> None:
-        story = self.stories.get((hello.node, hello.channel.decode("latin-1")))
-        if story is None or hello.conn in self._conns:
+        channel = self.channels.get((hello.node, hello.channel.decode("latin-1")))
+        if channel is None or hello.conn in self._conns:
             return
-        self._conns[hello.conn] = story
-        story.guests[hello.conn] = Guest(
+        self._conns[hello.conn] = channel
+        channel.connections[hello.conn] = Connection(
             hello.conn, hello.who, hello.role, hello.identity, self._boots[hello.node]
         )
-        story.events.append(hello)
+        channel.events.append(hello)
 
     def _tell_wired(self, event: e.Wired) -> None:
-        story = self._conns.get(event.conn)
-        if story is None and isinstance(event, e.Missed):
+        channel = self._conns.get(event.conn)
+        if channel is None and isinstance(event, e.Missed):
             self._miss(event)
-        if story is None:
+        if channel is None:
             return
-        story.events.append(event)
-        guest = story.guests[event.conn]
+        channel.events.append(event)
+        connection = channel.connections[event.conn]
         match event:
             case e.Ready():
-                guest.window, guest.ready_at = event.window, event.at
+                connection.window, connection.ready_at = event.window, event.at
             case e.Closed():
-                guest.until = event.at
+                connection.until = event.at
                 del self._conns[event.conn]
             case e.Put():
-                message = story.messages.setdefault(event.data, Message(event.data))
+                message = channel.messages.setdefault(event.data, Message(event.data))
                 message.puts.append(event)
-                story.by_key[event.key] = message
-                self._bound(story, message, event)
+                channel.by_key[event.key] = message
+                self._bound(channel, message, event)
             case e.Kept():
-                self._kept(story, event)
+                self._kept(channel, event)
             case e.Push():
-                self._pushed(story, event)
-                story.pushes.setdefault(event.id, []).append(event)
+                self._pushed(channel, event)
+                channel.pushes.setdefault(event.id, []).append(event)
             case _:
                 pass
 
     def _miss(self, missed: e.Missed) -> None:
-        for story in self.stories.values():
-            if missed.conn in story.guests:
-                story.events.append(missed)
-                self._pushed(story, missed)
+        for channel in self.channels.values():
+            if missed.conn in channel.connections:
+                channel.events.append(missed)
+                self._pushed(channel, missed)
 
-    def _pushed(self, story: Story, push: e.Push | e.Missed) -> None:
-        message = story.messages.setdefault(push.data, Message(push.data))
+    def _pushed(self, channel: ChannelHistory, push: e.Push | e.Missed) -> None:
+        message = channel.messages.setdefault(push.data, Message(push.data))
         message.ids[push.id] = None
-        story.by_id[push.id] = message
-        story.first_seen.setdefault(push.id, push.at)
+        channel.by_id[push.id] = message
+        channel.first_seen.setdefault(push.id, push.at)
 
-    def _bound(self, story: Story, message: Message, put: e.Put) -> None:
-        ttl = put.ttl or story.ttl_s
+    def _bound(self, channel: ChannelHistory, message: Message, put: e.Put) -> None:
+        ttl = put.ttl or channel.ttl_s
         due = put.due - START_S if put.due else 0.0
-        message.expires_low = min(message.expires_low, max(story.clock.low(put.at), due) + ttl)
-        message.expires_high = max(message.expires_high, max(story.clock.high(put.at), due) + ttl)
+        message.expires_low = min(message.expires_low, max(channel.clock.low(put.at), due) + ttl)
+        message.expires_high = max(message.expires_high, max(channel.clock.high(put.at), due) + ttl)
 
-    def _kept(self, story: Story, kept: e.Kept) -> None:
-        message = story.by_key[kept.key]
+    def _kept(self, channel: ChannelHistory, kept: e.Kept) -> None:
+        message = channel.by_key[kept.key]
         message.ids[kept.id] = None
         message.kept.append(kept)
-        story.by_id[kept.id] = message
-        story.first_seen.setdefault(kept.id, kept.at)
+        channel.by_id[kept.id] = message
+        channel.first_seen.setdefault(kept.id, kept.at)

@@ -388,7 +388,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "                if session.asked_to_leave or self._is_final(failure, give_up_at):",
     ),
     Mutant(
-        "guest stays",
+        "connection stays",
         "reconnect",
         "transports/p2p/connection.py",
         (

@@ -1,4 +1,4 @@
-"""Plays seeds on copies of the product that have a mistake in them, until one of them fails."""
+"""Mutant hunt: seeds on copies of the product with a mistake in them, until one fails."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from tests.sim.nodes.feeding import FROM
 from tests.sim.nodes.mutants import MUTANTS, Mutant
 from tests.sim.nodes.mutants_of_tees import TEE_MUTANTS
 from tests.sim.nodes.table import aligned
+from tests.sim.nodes.tee_plans import FROM
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("millpond", "actors", "transports", "node", "tests/sim/nodes")
@@ -55,7 +55,7 @@ def hunt(names: Sequence[str], seeds: int, processes: int) -> int:
 
 
 def look_for(mutant: Mutant, seeds: int) -> Find:
-    """Play seeds on a copy until one fails that passes on the product as it is."""
+    """Simulate seeds on a copy until one fails that passes on the product as it is."""
     began = perf_counter()
     with TemporaryDirectory(prefix="millpond-mutant-") as folder:
         root = copied(Path(folder))
@@ -63,7 +63,7 @@ def look_for(mutant: Mutant, seeds: int) -> Find:
         start = FROM if mutant.area == "tees" else 0
         end = start + seeds
         while start < end:
-            said = _play(root, "--first", "--from", str(start), "--seeds", str(end - start))
+            said = _simulate(root, "--first", "--from", str(start), "--seeds", str(end - start))
             match = FOUND.search(said)
             if match is None:
                 break
@@ -77,10 +77,10 @@ def look_for(mutant: Mutant, seeds: int) -> Find:
 @cache
 def fails_anyway(seed: int) -> bool:
     """Does the product without a mistake fail this seed? Then it says nothing of a mutant."""
-    return FOUND.search(_play(ROOT, "--seed", str(seed))) is not None
+    return FOUND.search(_simulate(ROOT, "--seed", str(seed))) is not None
 
 
-def _play(root: Path, *options: str) -> str:
+def _simulate(root: Path, *options: str) -> str:
     """The output of a simulation of a tree. Raises RuntimeError if it does not run."""
     command = [sys.executable, "-m", "tests.sim.nodes", "--processes", "1", *options]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

@@ -16,8 +16,8 @@ Fault = Literal[
 ]  # fmt: skip
 Protocol = Literal["stream", "s3p", "rustlog"]
 
-DOZE_S = 3.0
-"""The longest pause of an overloaded process."""
+OVERSLEEP_S = 3.0
+"""The longest pause of an overloaded process, in seconds."""
 KEPT = "kept"
 """In place of a call: right when the node has told somebody that it keeps a message."""
 
@@ -72,14 +72,14 @@ class ProducerPlan:
 
 @dataclass(frozen=True)
 class ChannelPlan:
-    """A channel at one node, and who uses it."""
+    """A channel at one node, with its clients."""
 
     node: str
     name: str
     rule: ChannelRule
     producers: tuple[ProducerPlan, ...]
     consumers: tuple[ConsumerPlan, ...]
-    watched: bool
+    is_inspected: bool
 
     @property
     def mode(self) -> Mode:
@@ -119,7 +119,7 @@ class JobsPlan:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """A stream, who writes it and who follows it."""
+    """A stream, with its writers and followers."""
 
     node: str
     name: str
@@ -134,7 +134,7 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class MailPlan:
-    """Letters from one node to another."""
+    """Sealed messages from one node to another."""
 
     source: str
     target: str
@@ -173,8 +173,8 @@ class Plan:
     split: bool = False
     latency_s: float = 0.0
     forgets: bool = False
-    naps: bool = False
-    """Now and then the whole world oversleeps, when something was said and is under way."""
+    oversleeps: bool = False
+    """Now and then the whole process oversleeps, while messages are under way."""
 
     @property
     def queues(self) -> list[tuple[str, str]]:
@@ -208,8 +208,8 @@ class Plan:
 
 
 @dataclass
-class Crowd:
-    """Names of programs, and who talks to which node."""
+class ClientNames:
+    """The names of client programs, and the node of each."""
 
     rng: Random
     pairs: list[tuple[str, str]] = field(default_factory=list)

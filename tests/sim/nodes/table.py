@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tests.sim.nodes.drama import Outcome
+from tests.sim.nodes.runner import Outcome
 
 COLUMNS = (
-    *("world", "seeds", "virtual h", "messages", "again", "jobs", "records", "letters"),
+    *("world", "seeds", "virtual h", "messages", "again", "jobs", "records", "mail"),
     *("faults", "findings", "s"),
 )
-PUTS, JOBS, RECORDS, LETTERS = "receipt", "jobbegins", "appended", "letterread"
+PUTS, JOBS, RECORDS, MAIL = "receipt", "jobbegins", "appended", "mailread"
 
 
 class Row:
-    """Of one kind of world, or of all."""
+    """The row of one kind of world, or of all."""
 
     def __init__(self) -> None:
         self.seeds = 0
         self.findings = 0
         self.virtual_s = self.real_s = 0.0
         self.counts: Counter[str] = Counter()
-        self.struck: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
 
     def add(self, outcome: Outcome) -> None:
         """One more seed."""
@@ -31,17 +31,17 @@ class Row:
         self.virtual_s += outcome.virtual_s
         self.real_s += outcome.real_s
         self.counts += outcome.counts
-        self.struck += outcome.struck
+        self.injected += outcome.injected
 
     def cells(self, name: str) -> tuple[str, ...]:
         """As text."""
-        counts = [self.counts[each] for each in (PUTS, "again", JOBS, RECORDS, LETTERS)]
+        counts = [self.counts[each] for each in (PUTS, "again", JOBS, RECORDS, MAIL)]
         return (
             name,
             f"{self.seeds:,}",
             f"{self.virtual_s / 3600:,.1f}",
             *(f"{count:,}" for count in counts),
-            f"{self.struck.total():,}",
+            f"{self.injected.total():,}",
             str(self.findings),
             f"{self.real_s:,.1f}",
         )
@@ -60,10 +60,10 @@ class Table:
         self._kinds.setdefault(outcome.kind, Row()).add(outcome)
 
     def text(self) -> str:
-        """The table, and what struck how often."""
+        """The table, and how often each fault was injected."""
         rows = [COLUMNS, *(self._kinds[kind].cells(kind) for kind in sorted(self._kinds))]
-        struck = ", ".join(f"{name} {count:,}" for name, count in self.all.struck.most_common())
-        return f"{aligned([*rows, self.all.cells('all')])}\n\nfaults: {struck or 'none'}"
+        injected = ", ".join(f"{name} {count:,}" for name, count in self.all.injected.most_common())
+        return f"{aligned([*rows, self.all.cells('all')])}\n\nfaults: {injected or 'none'}"
 
 
 def aligned(rows: Iterable[tuple[str, ...]]) -> str:

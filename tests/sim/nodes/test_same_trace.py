@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.nodes.drama import play
+from tests.sim.nodes.runner import simulate
 
 ROOT = Path(__file__).parents[3]
 SAYS = """
 from hashlib import sha256
-from tests.sim.nodes.drama import play
-print(sha256("\\n".join(play({seed}, trace=True).trace).encode()).hexdigest())
+from tests.sim.nodes.runner import simulate
+print(sha256("\\n".join(simulate({seed}, trace=True).trace).encode()).hexdigest())
 """
 
 
 def here(seed: int) -> str:
-    return sha256("\n".join(play(seed, trace=True).trace).encode()).hexdigest()
+    return sha256("\n".join(simulate(seed, trace=True).trace).encode()).hexdigest()
 
 
 def elsewhere(seed: int, hash_seed: str) -> str:

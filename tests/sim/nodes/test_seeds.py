@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from tests.sim.nodes.drama import play
-from tests.sim.nodes.feeding import FROM
+from tests.sim.nodes.runner import simulate
+from tests.sim.nodes.tee_plans import FROM
 
 SEEDS = int(os.environ.get("MILLPOND_SEEDS", "200"))
 BLOCK = 20
@@ -20,7 +20,7 @@ TEES = 6
 
 
 def found_in(seeds: range) -> dict[str, list[tuple[str, str]]]:
-    outcomes = {f"scripts/simulate --seed {seed} --trace": play(seed) for seed in seeds}
+    outcomes = {f"scripts/simulate --seed {seed} --trace": simulate(seed) for seed in seeds}
     return {name: each.findings for name, each in outcomes.items() if each.findings}
 
 
@@ -36,8 +36,8 @@ def test_streams_get_what_channels_keep_whatever_fails() -> None:
 
 def test_the_seeds_do_what_they_are_for() -> None:
     """All kinds of worlds and of faults, and messages that come again."""
-    outcomes = [play(seed) for seed in range(40)]
-    struck = sum((outcome.struck for outcome in outcomes), Counter[str]())
+    outcomes = [simulate(seed) for seed in range(40)]
+    injected = sum((outcome.injected for outcome in outcomes), Counter[str]())
     counts = sum((outcome.counts for outcome in outcomes), Counter[str]())
     assert {outcome.kind for outcome in outcomes} == {
         "channels",
@@ -47,6 +47,6 @@ def test_the_seeds_do_what_they_are_for() -> None:
         "mixed",
     }
     for fault in ("partition", "reset", "stall", "disk", "hang", "crash", "power", "stop", "skew"):
-        assert struck[fault] > 0, fault
-    for seen in ("receipt", "again", "acked", "jobends", "appended", "read", "letterread"):
+        assert injected[fault] > 0, fault
+    for seen in ("receipt", "again", "acked", "jobends", "appended", "read", "mailread"):
         assert counts[seen] > 20, seen

@@ -1,4 +1,4 @@
-"""Listens at the nodes' ends of all P2P connections: bytes become events, by its own parser."""
+"""Recorder at the nodes' ends of all P2P connections: bytes become events, by its own parser."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tell = Callable[[e.Event], None]
 
 
 class TappedLinks(Links):
-    """`tell` hears of everything; `now` is the world's time."""
+    """The links of a world, recorded: `tell` gets each event; `now` is the world's time."""
 
     def __init__(self, seed: int, now: Callable[[], float], tell: Tell) -> None:
         super().__init__(seed)
@@ -47,13 +47,13 @@ class TappedLinks(Links):
 
 
 class _Tapped:
-    """A session of a node, and what it hears and says."""
+    """A session of a node, and the events of what it receives and writes."""
 
     def __init__(
         self, session: Session, node: str, conn: int, now: Callable[[], float], tell: Tell
     ) -> None:
         self._session = session
-        self._place = (node, conn)
+        self._address = (node, conn)
         self._who = ""
         self._is_gone = False
         self._now = now
@@ -75,7 +75,7 @@ class _Tapped:
         self._session.uncongested()
 
     def eof(self) -> None:
-        # Who leaves without a word: from here on the node may give to others what this one had.
+        # End without GOODBYE: from here on the node may push its messages to others.
         self._say(e.Bye, False)
         self._session.eof()
 
@@ -85,7 +85,7 @@ class _Tapped:
         self._session.ended()
 
     def _say(self, kind: type[e.Wired], *values: Any) -> None:
-        node, conn = self._place
+        node, conn = self._address
         self._tell(kind(self._now(), node, conn, self._who, *values))
 
     def _received(self, packet: bytes) -> None:
@@ -101,7 +101,7 @@ class _Tapped:
             case 0x03:
                 self._say(e.Ack, *struct.unpack(">Q", body))
             case 0x08:
-                self._say(e.ListAsked, *struct.unpack(">HQQ", body))
+                self._say(e.ListRequested, *struct.unpack(">HQQ", body))
             case 0x84:
                 self._say(e.Credit, *struct.unpack(">H", body))
             case 0x86:
@@ -118,7 +118,7 @@ class _Tapped:
 
     def _received_job(self, request: int, operation: int, body: dict[str, Any]) -> None:
         if operation != JOB_PUT:
-            self._say(e.JobAsked, request, operation, body)
+            self._say(e.JobRequested, request, operation, body)
             return
         self._job_puts[request] = body["key"]
         due = body.get("due", 0) / 1000
@@ -159,7 +159,7 @@ class _Tapped:
 
     def _said_job(self, request: int, operation: int, body: dict[str, Any]) -> None:
         if operation != JOB_PUT:
-            self._say(e.JobTold, request, operation, body)
+            self._say(e.JobReplied, request, operation, body)
             return
         key = self._job_puts.pop(request)
         if not body["existing"]:

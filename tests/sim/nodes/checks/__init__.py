@@ -1,1 +1,1 @@
-"""Judges of a history: each looks for one kind of broken promise."""
+"""Checks of a history: each module finds one kind of broken promise."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millpond.actors.messages import Mode
 from tests.sim.nodes import events as e
-from tests.sim.nodes.history import REJECT, History, Story
+from tests.sim.nodes.history import REJECT, ChannelHistory, History
 
 RETRY, DEAD_RETRY = 4, 6
 
@@ -26,14 +26,14 @@ class Tries:
 
 def check(history: History) -> Iterator[str]:
     """PS-02, PS-14."""
-    for story in history.stories.values():
-        if story.mode is Mode.QUEUE and story.plan is not None:
-            yield from _check(story)
+    for channel in history.channels.values():
+        if channel.mode is Mode.QUEUE and channel.plan is not None:
+            yield from _check(channel)
 
 
-def _check(story: Story) -> Iterator[str]:
+def _check(channel: ChannelHistory) -> Iterator[str]:
     all_tries: dict[int, Tries] = {}
-    for event in story.events:
+    for event in channel.events:
         match event:
             case e.Push(id=id, attempt=attempt) | e.Missed(id=id, attempt=attempt):
                 tries = all_tries.setdefault(id, Tries())
@@ -41,9 +41,9 @@ def _check(story: Story) -> Iterator[str]:
                     _fail(tries, event.at)
                 if not tries.low < attempt <= tries.high + 1:
                     text = f"{id} comes for the {attempt}. time, not {tries.low + 1}"
-                    yield story.say(event, text)
-                if attempt > story.attempts_max:
-                    yield story.say(event, f"{id} is tried {attempt} times")
+                    yield channel.say(event, text)
+                if attempt > channel.attempts_max:
+                    yield channel.say(event, f"{id} is tried {attempt} times")
                 tries.holder, tries.attempt = event.conn, attempt
                 tries.low = tries.high = attempt - 1
                 if isinstance(event, e.Missed):  # it counts, as on a connection that is lost next
@@ -52,10 +52,10 @@ def _check(story: Story) -> Iterator[str]:
                 tries = all_tries.setdefault(id, Tries())
                 if tries.holder == conn:
                     _fail(tries, event.at)
-                    if (conn, event.at) in story.refused_reads:
+                    if (conn, event.at) in channel.refused_reads:
                         tries.low -= 1
                     tries.is_rejected |= code == REJECT
-            case e.Ack(id=id, conn=conn) if (conn, event.at) in story.refused_reads:
+            case e.Ack(id=id, conn=conn) if (conn, event.at) in channel.refused_reads:
                 tries = all_tries.setdefault(id, Tries())
                 if tries.holder == conn:  # it comes again, and nothing failed
                     _fail(tries, event.at)
@@ -66,10 +66,10 @@ def _check(story: Story) -> Iterator[str]:
                         _fail(tries, event.at)
             case e.Halt():
                 for tries in all_tries.values():
-                    _forget(story, tries, event)
+                    _forget(channel, tries, event)
             case _:
                 pass
-    yield from _check_dead(story, all_tries)
+    yield from _check_dead(channel, all_tries)
 
 
 def _fail(tries: Tries, at: float) -> None:
@@ -78,22 +78,22 @@ def _fail(tries: Tries, at: float) -> None:
     tries.changed_at = at
 
 
-def _forget(story: Story, tries: Tries, halt: e.Halt) -> None:
+def _forget(channel: ChannelHistory, tries: Tries, halt: e.Halt) -> None:
     """The possible numbers of attempts after a restart: the last count may be lost."""
-    if story.soft_may_be_lost(tries.changed_at, halt):
+    if channel.soft_may_be_lost(tries.changed_at, halt):
         tries.low = 0
     if tries.holder:
         tries.high = max(tries.high, tries.attempt)
         tries.holder = 0
 
 
-def _check_dead(story: Story, all_tries: dict[int, Tries]) -> Iterator[str]:
+def _check_dead(channel: ChannelHistory, all_tries: dict[int, Tries]) -> Iterator[str]:
     """A dead letter was rejected, or tried as often as may be."""
-    assert story.dead is not None
-    for data in story.dead.messages:
-        message = story.messages.get(data)
+    assert channel.dead is not None
+    for data in channel.dead.messages:
+        message = channel.messages.get(data)
         if message is None:
             continue
         tries = [all_tries[id] for id in message.ids if id in all_tries]
-        if not any(each.is_rejected or each.attempt >= story.attempts_max for each in tries):
-            yield f"{story.node}/{story.name}: {data[:40]!r} was buried alive"
+        if not any(each.is_rejected or each.attempt >= channel.attempts_max for each in tries):
+            yield f"{channel.node}/{channel.name}: {data[:40]!r} became a dead letter too early"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.sim.nodes import events as e
 from tests.sim.nodes.checks.leases import SLACK_S, shortest_s
-from tests.sim.nodes.history import History, Story
+from tests.sim.nodes.history import ChannelHistory, History
 
 
 @dataclass
@@ -21,16 +21,16 @@ class Account:
 
 def check(history: History) -> Iterator[str]:
     """P2P-26, docs/reference/wire-protocol.md Delivery: at most `window` are unacked."""
-    for story in history.stories.values():
-        if not story.name.startswith("jobs/"):
-            yield from _check(story)
+    for channel in history.channels.values():
+        if not channel.name.startswith("jobs/"):
+            yield from _check(channel)
 
 
-def _check(story: Story) -> Iterator[str]:
+def _check(channel: ChannelHistory) -> Iterator[str]:
     accounts: dict[int, Account] = {}
     released: dict[int, float] = {}
-    clock = story.clock
-    for event in story.events:
+    clock = channel.clock
+    for event in channel.events:
         match event:
             case e.Ready(conn=conn, window=window):
                 accounts[conn] = Account(window, event.at)
@@ -41,24 +41,24 @@ def _check(story: Story) -> Iterator[str]:
                 now = clock.high(event.at) + SLACK_S
                 held = {each: until for each, until in account.held.items() if until > now}
                 account.held = held
-                until = clock.low(story.meant_at(event.at)) + shortest_s(story, event.attempt)
-                message = story.by_id.get(id)
+                until = clock.low(channel.meant_at(event.at)) + shortest_s(channel, event.attempt)
+                message = channel.by_id.get(id)
                 expires = until if message is None else message.expires_low
                 if released.get(id) != event.at:  # what one moment brought has no order
                     held[id] = min(until, expires)
-                if len(held) > account.window and not story.has_trouble(account.since, event.at):
+                if len(held) > account.window and not channel.has_trouble(account.since, event.at):
                     text = f"{event.who} has {len(held)} messages, and granted {account.window}"
-                    yield story.say(event, text)
+                    yield channel.say(event, text)
             case e.Touched(conn=conn, id=id, ms=ms):
-                held, message = accounts[conn].held, story.by_id.get(id)
+                held, message = accounts[conn].held, channel.by_id.get(id)
                 if id in held and message is not None:
                     held[id] = min(clock.low(event.at) + ms / 1000, message.expires_low)
             case e.Ack(id=id) | e.Nack(id=id):
-                # It may leave for all, or only for this one: then others have room that they said
-                # nothing of, which is not what is looked for here.
+                # It may leave for all, or only for this one: then others have credit that they
+                # did not grant, which is not checked here.
                 _release(accounts, id)
                 released[id] = event.at
-            case e.JobAsked():
+            case e.JobRequested():
                 _release(accounts, event.body.get("id", 0))
             case _:
                 pass

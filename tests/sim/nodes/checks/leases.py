@@ -8,7 +8,7 @@ from math import inf
 
 from millpond.actors.messages import Mode
 from tests.sim.nodes import events as e
-from tests.sim.nodes.history import History, Story
+from tests.sim.nodes.history import ChannelHistory, History
 
 GROWTH, JITTER_LOW, LONGEST_S = 1.5, 0.8, 600.0
 RETRY, REJECT, CANCEL = 4, 9, 5
@@ -25,70 +25,72 @@ class Holder:
     until: float
 
 
-def shortest_s(story: Story, attempt: int) -> float:
+def shortest_s(channel: ChannelHistory, attempt: int) -> float:
     """The shortest lease of an attempt (docs/reference/wire-protocol.md, Delivery: growing, with
     chance)."""
-    lease_s = story.lease_s * GROWTH ** min(max(attempt, 1) - 1, 20)
-    return JITTER_LOW * min(lease_s, max(LONGEST_S, story.lease_s))
+    lease_s = channel.lease_s * GROWTH ** min(max(attempt, 1) - 1, 20)
+    return JITTER_LOW * min(lease_s, max(LONGEST_S, channel.lease_s))
 
 
 def check(history: History) -> Iterator[str]:
-    """PS-02: competing consumers; a message that was given back rests as long as was asked for."""
-    for story in history.stories.values():
-        if story.mode is not Mode.PAIR:  # there the others' leases on it end as well
-            yield from _check_rests(story)
-        if story.mode is Mode.QUEUE:
-            yield from _check(story)
-        yield from _check_missed(story)
+    """PS-02: competing consumers; a nacked message waits for its retry delay."""
+    for channel in history.channels.values():
+        if channel.mode is not Mode.PAIR:  # there the others' leases on it end as well
+            yield from _check_retry_delays(channel)
+        if channel.mode is Mode.QUEUE:
+            yield from _check(channel)
+        yield from _check_missed(channel)
 
 
-def _check_missed(story: Story) -> Iterator[str]:
+def _check_missed(channel: ChannelHistory) -> Iterator[str]:
     """Only what was decided before is handed to who is gone, and that is told in the same moment;
     behind a disk that hangs it waits."""
-    for event in story.of(e.Missed):
-        gone_at = story.guests[event.conn].until
-        if event.at > gone_at and not story.has_trouble(gone_at, event.at):
+    for event in channel.of(e.Missed):
+        gone_at = channel.connections[event.conn].until
+        if event.at > gone_at and not channel.has_trouble(gone_at, event.at):
             gone_s = event.at - gone_at
-            yield story.say(event, f"{event.id} goes to {event.who}, gone for {gone_s:.3f} s")
+            yield channel.say(event, f"{event.id} goes to {event.who}, gone for {gone_s:.3f} s")
 
 
-def _check(story: Story) -> Iterator[str]:
-    """A lease that is prolonged lasts from when that was asked for: the answer may wait for the
+def _check(channel: ChannelHistory) -> Iterator[str]:
+    """A lease that is prolonged lasts from the request on: the answer may wait for the
     disk, and is then told as it was given; or refused, and the lease lasts for as long as its
     holder asked for all the same (docs/internals/storage.md)."""
-    asked: dict[tuple[int, int], list[e.Touch]] = {}
+    requested: dict[tuple[int, int], list[e.Touch]] = {}
     held: dict[int, Holder] = {}
     left: set[int] = set()
     settled: dict[tuple[int, int], float] = {}
     stale: dict[tuple[int, int], float] = {}
-    clock = story.clock
-    for event in story.events:
+    clock = channel.clock
+    for event in channel.events:
         match event:
             case e.Push(id=id, conn=conn) | e.Missed(id=id, conn=conn):
                 holder = held.get(id)
-                if holder is not None and _is_early(story, holder, event.at):
-                    whose = story.guests[holder.conn].who
+                if holder is not None and _is_early(channel, holder, event.at):
+                    whose = channel.connections[holder.conn].who
                     over_s = holder.until - clock.high(event.at)
                     text = f"{id} goes to {event.who} while {whose} has it for {over_s:.3f} s"
-                    yield story.say(event, text)
-                until = clock.low(event.at) + shortest_s(story, event.attempt)
+                    yield channel.say(event, text)
+                until = clock.low(event.at) + shortest_s(channel, event.attempt)
                 if conn not in left and stale.get((conn, id)) != event.at:
                     held[id] = Holder(conn, event.at, until)
                 else:
                     held.pop(id, None)
             case e.Touch(id=id, conn=conn):
-                asked.setdefault((conn, id), []).append(event)
+                requested.setdefault((conn, id), []).append(event)
             case e.Touched(id=id, ms=ms, conn=conn):
-                holder, since = held.get(id), asked[conn, id].pop(0).at
+                holder, since = held.get(id), requested[conn, id].pop(0).at
                 if holder is None or holder.conn != conn:
-                    # Asked for before it was settled, and answered behind that in one moment.
-                    if settled.get((conn, id)) == event.at or story.has_trouble(event.at, event.at):
+                    # Requested before it was settled, and answered behind that in one moment.
+                    if settled.get((conn, id)) == event.at or channel.has_trouble(
+                        event.at, event.at
+                    ):
                         continue
-                    yield story.say(event, f"{event.who} may hold {id}, which it does not have")
+                    yield channel.say(event, f"{event.who} may hold {id}, which it does not have")
                 else:
                     holder.until = clock.low(since) + ms / 1000
             case e.Refused(type=0x86, correlation=id, conn=conn, code=code):
-                touch, holder = asked[conn, id].pop(0), held.get(id)
+                touch, holder = requested[conn, id].pop(0), held.get(id)
                 if code == STORAGE_FAILED and holder is not None and holder.conn == conn:
                     holder.until = min(holder.until, clock.low(touch.at) + touch.ms / 1000)
             case e.Ack(id=id, conn=conn):
@@ -100,7 +102,7 @@ def _check(story: Story) -> Iterator[str]:
                     del held[id]
                 else:  # what it had before; heard as of what is on its way in the same moment
                     stale[conn, id] = event.at
-            case e.JobAsked(operation=4 | 5 | 9, body=body, conn=conn):
+            case e.JobRequested(operation=4 | 5 | 9, body=body, conn=conn):
                 held.pop(body["id"], None)
                 settled[conn, body["id"]] = event.at
             case e.Closed(conn=conn) | e.Bye(conn=conn, by_node=False):
@@ -113,36 +115,38 @@ def _check(story: Story) -> Iterator[str]:
                 pass
 
 
-def _check_rests(story: Story) -> Iterator[str]:
-    """In a fanout channel each subscriber has a rest of its own; a stop ends that. Who gives back
+def _check_retry_delays(channel: ChannelHistory) -> Iterator[str]:
+    """In a fanout channel each subscriber has a retry delay of its own; a stop ends it. A nack of
     what it does not hold any more is not heard: a lease is over as it was granted or, if the holder
     asked for another time (PS-03), as that was granted, which may be sooner."""
-    rests: dict[tuple[int, int], tuple[float, float]] = {}
+    retry_delays: dict[tuple[int, int], tuple[float, float]] = {}
     sure: dict[tuple[int, int], float] = {}
-    clock = story.clock
-    for event in story.events:
+    clock = channel.clock
+    for event in channel.events:
         match event:
             case e.Nack(id=id, code=0x30, delay_ms=delay_ms, conn=conn) if delay_ms:
-                line = conn if story.mode is Mode.FANOUT else 0
+                scope = conn if channel.mode is Mode.FANOUT else 0
                 if clock.high(event.at) + SLACK_S < sure.get((conn, id), -inf):
                     until = clock.low(event.at) + min(delay_ms / 1000, 3600.0)
-                    rests.setdefault((line, id), (event.at, until))
+                    retry_delays.setdefault((scope, id), (event.at, until))
             case e.Push(id=id, conn=conn):
-                line = conn if story.mode is Mode.FANOUT else 0
-                at, until = rests.pop((line, id), (0.0, -inf))
+                scope = conn if channel.mode is Mode.FANOUT else 0
+                at, until = retry_delays.pop((scope, id), (0.0, -inf))
                 early_s = until - clock.high(event.at)
-                if early_s > SLACK_S and not story.has_trouble(at, event.at):
-                    yield story.say(event, f"{id} comes {early_s:.3f} s before its rest is over")
-                lease_s = shortest_s(story, event.attempt)
-                sure[conn, id] = clock.low(story.meant_at(event.at)) + lease_s
+                if early_s > SLACK_S and not channel.has_trouble(at, event.at):
+                    yield channel.say(
+                        event, f"{id} comes {early_s:.3f} s before its retry delay is over"
+                    )
+                lease_s = shortest_s(channel, event.attempt)
+                sure[conn, id] = clock.low(channel.meant_at(event.at)) + lease_s
             case e.Touched(id=id, ms=ms, conn=conn):
-                sure[conn, id] = clock.low(story.meant_at(event.at)) + ms / 1000
-            case e.JobAsked() | e.Halt():
-                rests.clear()
+                sure[conn, id] = clock.low(channel.meant_at(event.at)) + ms / 1000
+            case e.JobRequested() | e.Halt():
+                retry_delays.clear()
             case _:
                 pass
 
 
-def _is_early(story: Story, holder: Holder, at: float) -> bool:
+def _is_early(channel: ChannelHistory, holder: Holder, at: float) -> bool:
     """Also where the disk hung or failed (docs/internals/storage.md)."""
-    return story.clock.high(at) + SLACK_S < holder.until
+    return channel.clock.high(at) + SLACK_S < holder.until

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import inf
 
 from millpond.actors.messages import Durability
+from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
-from tests.sim.nodes import notes as n
 from tests.sim.nodes.history import RECOVERS_S, History, troubles_of
 from tests.sim.nodes.plan import StreamPlan
 
@@ -15,12 +15,14 @@ from tests.sim.nodes.plan import StreamPlan
 def check(history: History) -> Iterator[str]:
     """docs/internals/streams.md: dense sequences, atomic appends."""
     for plan in history.plan.streams:
-        notes = [each for each in history.notes if getattr(each, "stream", "") == plan.name]
-        last = [each for each in notes if isinstance(each, n.Read) and each.is_all]
+        client_events = [
+            each for each in history.client_events if getattr(each, "stream", "") == plan.name
+        ]
+        last = [each for each in client_events if isinstance(each, ce.Read) and each.is_all]
         if not last:
             continue
-        twice = _maybe_twice(history, plan, notes)
-        for text in _check(plan, last[-1], notes, _is_lossy(history, plan), twice):
+        twice = _maybe_twice(history, plan, client_events)
+        for text in _check(plan, last[-1], client_events, _is_lossy(history, plan), twice):
             yield f"{plan.node}/{plan.name}: {text}"
 
 
@@ -35,28 +37,39 @@ def _is_lossy(history: History, plan: StreamPlan) -> bool:
     return any(stop.how == "power" or (bad and stop.how == "crash") for stop in stops)
 
 
-def _maybe_twice(history: History, plan: StreamPlan, notes: list[n.Note]) -> set[bytes]:
+def _maybe_twice(
+    history: History, plan: StreamPlan, client_events: list[ce.ClientEvent]
+) -> set[bytes]:
     """What was refused, and a restart finds: the process ended before the disk worked again, and
     who appended it did so once more (docs/internals/storage.md)."""
     events = [each for each in history.seen if getattr(each, "node", "") == plan.node]
-    troubles = troubles_of(events, RECOVERS_S + history.doze_s)
+    troubles = troubles_of(events, RECOVERS_S + history.oversleep_s)
     ends = [
         each.at
         for each in events
         if isinstance(each, e.Halt) and any(at <= each.at <= over for at, over in troubles)
     ]
-    told = {body: note.at for note in notes if isinstance(note, n.Appended) for body in note.bodies}
+    told = {
+        body: event.at
+        for event in client_events
+        if isinstance(event, ce.Appended)
+        for body in event.bodies
+    }
     return {
         body
-        for note in notes
-        if isinstance(note, n.Appending)
-        for body in note.bodies
-        if any(note.at <= end <= told.get(body, inf) for end in ends)
+        for event in client_events
+        if isinstance(event, ce.Appending)
+        for body in event.bodies
+        if any(event.at <= end <= told.get(body, inf) for end in ends)
     }
 
 
 def _check(
-    plan: StreamPlan, whole: n.Read, notes: list[n.Note], is_lossy: bool, twice: set[bytes]
+    plan: StreamPlan,
+    whole: ce.Read,
+    client_events: list[ce.ClientEvent],
+    is_lossy: bool,
+    twice: set[bytes],
 ) -> Iterator[str]:
     records = whole.records
     if [sequence for sequence, _, _ in records] != list(range(len(records))):
@@ -68,63 +81,65 @@ def _check(
     for body in dict.fromkeys(bodies):
         if bodies.count(body) > 1 + (body in twice):
             yield f"{body[:30]!r} is there {bodies.count(body)} times"
-    yield from _check_writers(bodies, notes)
+    yield from _check_writers(bodies, client_events)
     if is_lossy:
         return
-    for note in notes:
-        match note:
-            case n.Appended():
-                yield from _check_appended(records, note)
-            case n.Appending(bodies=appended):
+    for event in client_events:
+        match event:
+            case ce.Appended():
+                yield from _check_appended(records, event)
+            case ce.Appending(bodies=appended):
                 there = sum(body in bodies for body in appended)
                 if there not in (0, len(appended)):
                     yield f"{there} of {len(appended)} records of an append are there"
-            case n.Read(is_all=False, records=seen):
+            case ce.Read(is_all=False, records=seen):
                 for record in seen:
                     if record[0] >= len(records) or records[record[0]] != record:
-                        yield f"{note.who} was shown {record[0]} {record[2][:30]!r}"
+                        yield f"{event.who} was shown {record[0]} {record[2][:30]!r}"
             case _:
                 pass
-    yield from _check_readers(plan, len(records), notes)
+    yield from _check_readers(plan, len(records), client_events)
 
 
-def _check_writers(bodies: list[bytes], notes: list[n.Note]) -> Iterator[str]:
+def _check_writers(bodies: list[bytes], client_events: list[ce.ClientEvent]) -> Iterator[str]:
     """The records of one writer are in the order of its appends."""
-    place = {body: at for at, body in enumerate(bodies)}
+    position = {body: at for at, body in enumerate(bodies)}
     tops: dict[str, int] = {}
-    for note in notes:
-        if isinstance(note, n.Appending):
-            for body in note.bodies:
-                at = place.get(body)
-                if at is not None and at < tops.get(note.who, -1):
+    for event in client_events:
+        if isinstance(event, ce.Appending):
+            for body in event.bodies:
+                at = position.get(body)
+                if at is not None and at < tops.get(event.who, -1):
                     yield f"{body[:30]!r} is before what was appended before it"
                 if at is not None:
-                    tops[note.who] = at
+                    tops[event.who] = at
 
 
 def _check_appended(
-    records: tuple[tuple[int, tuple[int, int], bytes], ...], note: n.Appended
+    records: tuple[tuple[int, tuple[int, int], bytes], ...], event: ce.Appended
 ) -> Iterator[str]:
-    count = len(note.bodies)
-    if note.protocol == "s3p":
-        ends = [at for at, (_, id, _) in enumerate(records) if id == note.place]
+    count = len(event.bodies)
+    if event.protocol == "s3p":
+        ends = [at for at, (_, id, _) in enumerate(records) if id == event.position]
         first = ends[0] + 1 - count if ends else len(records)
     else:
-        first = note.place[0]
+        first = event.position[0]
     found = tuple(body for _, _, body in records[first : first + count])
-    if found != note.bodies:
-        yield f"{note.bodies[0][:30]!r} was kept at {note.place}, where {found[:1]!r} is"
+    if found != event.bodies:
+        yield f"{event.bodies[0][:30]!r} was kept at {event.position}, where {found[:1]!r} is"
 
 
-def _check_readers(plan: StreamPlan, count: int, notes: list[n.Note]) -> Iterator[str]:
+def _check_readers(
+    plan: StreamPlan, count: int, client_events: list[ce.ClientEvent]
+) -> Iterator[str]:
     """Every reader got everything, in order, once."""
     for number in range(plan.readers):
         who = f"r-{plan.name}-{number}"
         seen = [
             record[0]
-            for note in notes
-            if isinstance(note, n.Read) and note.who == who
-            for record in note.records
+            for event in client_events
+            if isinstance(event, ce.Read) and event.who == who
+            for record in event.records
         ]
         if seen != list(range(count)):
             yield f"{who} got {seen[:50]}, and there are {count}"

@@ -6,9 +6,9 @@ import anyio
 
 from millpond.actors.errors import RequestError
 from millpond.testing import NotRunning
-from tests.sim.nodes.notes import LetterRead, LetterSent
+from tests.sim.nodes.client_events import MailRead, MailSent
 from tests.sim.nodes.plan import MailPlan
-from tests.sim.nodes.stage import Stage
+from tests.sim.nodes.simulation import Simulation
 
 AGAIN_S = 0.5
 SEND_S = 30.0
@@ -16,12 +16,12 @@ READ_S = 5.0
 CHANNEL = "letters"
 
 
-async def send(stage: Stage, plan: MailPlan, number: int) -> None:
-    """All letters of a plan. What may be kept or not is not sent again."""
+async def send(sim: Simulation, plan: MailPlan, number: int) -> None:
+    """Send all messages of a plan. One with an unknown outcome is not sent again."""
     who = f"mail-{number}"
-    rng = stage.rng(who)
-    node = stage.node(plan.source)
-    async with stage.finishing(who):
+    rng = sim.rng(who)
+    node = sim.node(plan.source)
+    async with sim.finishing(who):
         for each in range(plan.count):
             data = f"{plan.source}/{who}/{each}".encode()
             while True:
@@ -33,20 +33,20 @@ async def send(stage: Stage, plan: MailPlan, number: int) -> None:
                 except TimeoutError:
                     break
                 else:
-                    stage.note(LetterSent(stage.now, plan.source, plan.target, data))
+                    sim.record(MailSent(sim.now, plan.source, plan.target, data))
                     break
             await anyio.sleep(rng.uniform(0.0, plan.gap_s))
 
 
-async def read(stage: Stage, name: str) -> None:
-    """Read all letters that come to a node, until cancelled."""
-    node = stage.node(name)
+async def read(sim: Simulation, name: str) -> None:
+    """Read all messages that come to a node, until cancelled."""
+    node = sim.node(name)
     while True:
         try:
-            letter = await node.read(CHANNEL, timeout_s=READ_S)
+            envelope = await node.read(CHANNEL, timeout_s=READ_S)
         except (NotRunning, RequestError):
             await anyio.sleep(AGAIN_S)
         except TimeoutError:
             continue
         else:
-            stage.note(LetterRead(stage.now, name, letter.sender, letter.data))
+            sim.record(MailRead(sim.now, name, envelope.sender, envelope.data))

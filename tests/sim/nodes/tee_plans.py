@@ -1,4 +1,4 @@
-"""Worlds whose channels feed streams: seeds from `FROM` on, so that no other seed changes."""
+"""Plans of worlds whose channels feed streams: seeds from `FROM` on, so no other seed changes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FROM = 1_000_000
 SHARED = "t0"
 
 
-def is_fed(seed: int) -> bool:
+def has_tees(seed: int) -> bool:
     """Is it a seed of such a world?"""
     return seed >= FROM
 
 
-def fed(seed: int, plan: Plan) -> Plan:
+def with_tees(seed: int, plan: Plan) -> Plan:
     """The channels of a world feed a stream of their own each, or one for all of a node."""
     rng = Random(f"tees {seed}")
     is_shared = rng.random() < 0.4
     channels, streams = [], {}
     for number, channel in enumerate(plan.channels):
         name = f"{SHARED}-{channel.node}" if is_shared else f"t{number}"
-        channels.append(_feeding(rng, channel, name))
+        channels.append(_with_tee(rng, channel, name))
         streams[name] = StreamPlan(
             node=channel.node,
             name=name,
@@ -40,6 +40,6 @@ def fed(seed: int, plan: Plan) -> Plan:
     return replace(plan, kind="tees", channels=tuple(channels), streams=tuple(streams.values()))
 
 
-def _feeding(rng: Random, channel: ChannelPlan, stream: str) -> ChannelPlan:
+def _with_tee(rng: Random, channel: ChannelPlan, stream: str) -> ChannelPlan:
     durability = Durability.DISK if rng.random() < 0.7 else channel.durability
     return replace(channel, rule=replace(channel.rule, tee=stream, durability=durability))

@@ -1,4 +1,4 @@
-"""Has happen what a plan says: the network, disks, clocks and processes fail, and are mended."""
+"""The fault injector: network, disks, clocks and processes fail by a plan, and are repaired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from tests.sim.nodes import events as e
 from tests.sim.nodes.plan import KEPT, FaultPlan
-from tests.sim.nodes.stage import Stage
+from tests.sim.nodes.simulation import Simulation
 
 AGAIN_S = 0.5
 MOMENT_S = 5.0
@@ -22,12 +22,12 @@ FAILS_S = 0.05
 FAILS = (OSError, sqlite3.Error)
 
 
-class Troubles:
-    """`run` them as a task of their own; `mend` ends everything."""
+class FaultInjector:
+    """The faults of a plan: `run` as a task of its own injects them, `mend` ends them all."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._world = stage.world
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._world = sim.world
         self._partitions: dict[tuple[str, str], int] = {}
         self._troubled: Counter[str] = Counter()
         self._moving: set[str] = set()
@@ -36,11 +36,11 @@ class Troubles:
     async def run(self) -> None:
         """All faults of the plan, each at its time."""
         async with anyio.create_task_group() as tasks:
-            for fault in self._stage.plan.faults:
-                await anyio.sleep(max(0.0, fault.at - self._stage.now))
-                self._strike(fault, tasks)
+            for fault in self._sim.plan.faults:
+                await anyio.sleep(max(0.0, fault.at - self._sim.now))
+                self._inject(fault, tasks)
 
-    def _strike(self, fault: FaultPlan, tasks: TaskGroup) -> None:
+    def _inject(self, fault: FaultPlan, tasks: TaskGroup) -> None:
         match fault.kind:
             case "reset":
                 self._count(fault)
@@ -48,27 +48,27 @@ class Troubles:
             case "skew":
                 self._count(fault)
                 self._world.clock.skew(fault.b, fault.much)
-                self._stage.skews[fault.b] = fault.much
-                self._stage.tell(e.Skewed(self._stage.now, fault.b, fault.much))
+                self._sim.skews[fault.b] = fault.much
+                self._sim.tell(e.Skewed(self._sim.now, fault.b, fault.much))
             case "crash" | "power" | "stop":
                 tasks.start_soon(self._down, fault)
             case _:
                 tasks.start_soon(self._for_a_while, fault)
 
     def _count(self, fault: FaultPlan) -> None:
-        self._stage.struck[fault.kind] += 1
+        self._sim.injected[fault.kind] += 1
 
     async def _for_a_while(self, fault: FaultPlan) -> None:
         if fault.kind == "flaw":
             with anyio.move_on_after(MOMENT_S):
-                await self._stage.told(fault.b, e.Push)
+                await self._sim.told(fault.b, e.Push)
         self._count(fault)
-        async with self._struck(fault):
+        async with self._injected(fault):
             await anyio.sleep(fault.lasts_s)
 
     @asynccontextmanager
-    async def _struck(self, fault: FaultPlan) -> AsyncIterator[None]:
-        world, stage = self._world, self._stage
+    async def _injected(self, fault: FaultPlan) -> AsyncIterator[None]:
+        world, sim = self._world, self._sim
         disk = world.disk(fault.b)
         match fault.kind:
             case "partition":
@@ -82,11 +82,11 @@ class Troubles:
             case "latency":
                 world.latency(min(abs(fault.much), 2.0), fault.a, fault.b)
                 yield
-                world.latency(stage.plan.latency_s, fault.a, fault.b)
+                world.latency(sim.plan.latency_s, fault.a, fault.b)
             case "split":
                 world.split()
                 yield
-                world.split(stage.plan.split)
+                world.split(sim.plan.split)
             case "disk":
                 self._bad(fault.b, fault.call)
                 disk.fail_next(fault.call, times=1 if fault.lasts_s < 1 else float("inf"))
@@ -120,7 +120,7 @@ class Troubles:
 
     @contextmanager
     def _hanging(self, name: str) -> Iterator[None]:
-        """Also when the troubles are over before: a node that is being stopped waits for its disk,
+        """Also when the injector ends before: a node that is being stopped waits for its disk,
         and they for it."""
         disk = self._world.disk(name)
         disk.hang()
@@ -131,32 +131,32 @@ class Troubles:
 
     def _bad(self, name: str, what: str) -> None:
         self._troubled[name] += 1
-        self._stage.tell(e.Trouble(self._stage.now, name, what))
+        self._sim.tell(e.Trouble(self._sim.now, name, what))
 
     def _sound(self, name: str) -> None:
         """Its disk works, if nothing else is wrong with it."""
         self._troubled[name] -= 1
         if not self._troubled[name]:
-            self._stage.tell(e.Sound(self._stage.now, name))
+            self._sim.tell(e.Sound(self._sim.now, name))
 
     async def _down(self, fault: FaultPlan) -> None:
         name = fault.b
-        node = self._stage.node(name)
+        node = self._sim.node(name)
         if fault.call == KEPT:
             with anyio.move_on_after(MOMENT_S):
-                await self._stage.told(name, e.Kept)
+                await self._sim.told(name, e.Kept)
         if name in self._moving or not node.is_running:
             return
         self._moving.add(name)
         self._count(fault)
-        stage = self._stage
+        sim = self._sim
         with anyio.CancelScope(shield=True):
             if fault.kind == "stop":
                 await node.stop()
-                stage.tell(e.Halt(stage.now, name, "stop"))
+                sim.tell(e.Halt(sim.now, name, "stop"))
             else:
                 how: e.Ending = "crash" if fault.kind == "crash" else "power"
-                stage.tell(e.Halt(stage.now, name, how))
+                sim.tell(e.Halt(sim.now, name, how))
                 await node.crash(power=how == "power")
             self._moving.discard(name)
         await anyio.sleep(fault.lasts_s)
@@ -175,25 +175,25 @@ class Troubles:
             self._moving.discard(name)
 
     async def _has_started(self, name: str) -> bool:
-        stage, node = self._stage, self._stage.node(name)
+        sim, node = self._sim, self._sim.node(name)
         if node.is_running:
             return True
-        stage.tell(e.Boot(stage.now, name, stage.skews.get(name, 0.0)))
+        sim.tell(e.Boot(sim.now, name, sim.skews.get(name, 0.0)))
         try:
             with anyio.CancelScope(shield=True):
                 await node.start()
         except FAILS as error:
-            stage.tell(e.Halt(stage.now, name, "crash"))
-            stage.struck["no start"] += 1
-            if stage.is_calm:
+            sim.tell(e.Halt(sim.now, name, "crash"))
+            sim.injected["no start"] += 1
+            if sim.is_calm:
                 raise AssertionError("it does not start on a sound disk") from error
             return False
         return True
 
     async def mend(self) -> None:
         """Everything works again; all nodes are up when this returns."""
-        world, stage = self._world, self._stage
-        for fault in stage.plan.faults:
+        world, sim = self._world, self._sim
+        for fault in sim.plan.faults:
             match fault.kind:
                 case "partition":
                     world.heal(fault.a, fault.b)
@@ -204,10 +204,10 @@ class Troubles:
                 case _:
                     pass
         world.split(False)
-        for name in stage.plan.nodes:
+        for name in sim.plan.nodes:
             disk = world.disk(name)
             disk.heal()
             disk.resume()
-            stage.tell(e.Sound(stage.now, name))
-        for name in stage.plan.nodes:
+            sim.tell(e.Sound(sim.now, name))
+        for name in sim.plan.nodes:
             await self._up(name)

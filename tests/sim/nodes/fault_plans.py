@@ -1,10 +1,10 @@
-"""Draws what goes wrong in a world, and when."""
+"""The faults of a world, drawn by chance, with their times."""
 
 from __future__ import annotations
 
 from random import Random
 
-from tests.sim.nodes.plan import KEPT, Crowd, Fault, FaultPlan
+from tests.sim.nodes.plan import KEPT, ClientNames, Fault, FaultPlan
 
 FAULTS: tuple[Fault, ...] = (
     "partition", "reset", "stall", "latency", "split", "disk", "full", "hang", "crash", "power",
@@ -12,17 +12,17 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 CALLS = ("write", "fdatasync", "create", "sql commit")
 OUTAGES = 0.25
-"""The share of worlds with more of them than their faults say."""
+"""The share of worlds with crashes and power failures beside their other faults."""
 FLAWS = 0.12
-"""The share of worlds whose disks fail just when somebody has been handed a message."""
+"""The share of worlds whose disks fail just when a message was pushed."""
 
 
 def draw_trouble(
-    seed: int, crowd: Crowd, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
+    seed: int, names: ClientNames, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
 ) -> tuple[FaultPlan, ...]:
-    """All that goes wrong, in the order of time."""
+    """All faults, in the order of time."""
     faults = (
-        *draw_faults(crowd, nodes, has_mail, lasts_s),
+        *draw_faults(names, nodes, has_mail, lasts_s),
         *draw_outages(seed, nodes, lasts_s),
         *draw_flaws(seed, nodes, lasts_s),
     )
@@ -30,12 +30,12 @@ def draw_trouble(
 
 
 def draw_faults(
-    crowd: Crowd, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
+    names: ClientNames, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
 ) -> tuple[FaultPlan, ...]:
     """The faults of a world; some worlds have none."""
-    rng = crowd.rng
+    rng = names.rng
     kinds = rng.sample(FAULTS, rng.choice((1, 2, 3, 4)))
-    pairs = list(crowd.pairs)
+    pairs = list(names.pairs)
     if has_mail:
         pairs += [(a, b) for a in nodes for b in nodes if a < b] * 2
     faults = []

@@ -1,4 +1,4 @@
-"""One seed: a world, its people, what goes wrong, the mending of it, and what the judges say."""
+"""The run of one seed: a world, its clients, faults, their end, and the checks of the history."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from millpond.actors.messages import Mode
 from millpond.actors.store.repair.quarantine import read_reports
 from millpond.node.admin import Operation
 from millpond.node.client.connect import PROBE
+from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
-from tests.sim.nodes import notes as n
-from tests.sim.nodes import writers
+from tests.sim.nodes import mail_clients
 from tests.sim.nodes.checks import (
     acks,
     attempts,
@@ -39,15 +39,15 @@ from tests.sim.nodes.checks import (
     streams,
     tees,
 )
-from tests.sim.nodes.clients import Consumer, Producer, drain, joined, watch
+from tests.sim.nodes.clients import Consumer, Producer, drain, inspect, joined
 from tests.sim.nodes.drawing import draw
+from tests.sim.nodes.fault_injector import FaultInjector
 from tests.sim.nodes.history import History
-from tests.sim.nodes.jobbers import Boss, Hands
+from tests.sim.nodes.job_clients import JobProducer, JobWorker
+from tests.sim.nodes.livelock import CountingLoop
 from tests.sim.nodes.plan import Plan
-from tests.sim.nodes.pulse import CountingLoop
-from tests.sim.nodes.stage import Stage, Unending
-from tests.sim.nodes.streamers import Writer, follow, read_all
-from tests.sim.nodes.trouble import Troubles
+from tests.sim.nodes.simulation import Simulation, Unending
+from tests.sim.nodes.stream_clients import Writer, follow, read_all
 
 Check = Callable[[History], Iterator[str]]
 CHECKS: dict[str, Check] = {
@@ -73,11 +73,11 @@ SHOWN_MAX = 5
 
 
 class NoProgress(Exception):
-    """Everything works, and something does not come to its end."""
+    """An operation that does not end although everything works."""
 
 
 class Leak(Exception):
-    """Something is left when everybody is gone."""
+    """A resource that is left when all clients are gone."""
 
 
 @dataclass
@@ -87,24 +87,24 @@ class Outcome:
     seed: int
     kind: str
     findings: list[tuple[str, str]] = field(default_factory=list)
-    struck: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     real_s: float = 0.0
     trace: list[str] = field(default_factory=list)
 
 
-def play(seed: int, *, trace: bool = False) -> Outcome:
-    """Play a seed from beginning to end. What is wrong is in the outcome, not raised."""
+def simulate(seed: int, *, trace: bool = False) -> Outcome:
+    """Simulate a seed from beginning to end. Findings are in the outcome, not raised."""
     plan = draw(seed)
     outcome = Outcome(seed, plan.kind)
     folder = Path(mkdtemp(prefix="millpond-sim-", dir=_memory()))
     began = perf_counter()
-    stage = Stage(seed, plan, folder)
+    sim = Simulation(seed, plan, folder)
     gc.disable()
     logging.disable(logging.WARNING)
     try:
-        anyio.run(_play, stage, backend_options={"loop_factory": CountingLoop})
+        anyio.run(_simulate, sim, backend_options={"loop_factory": CountingLoop})
     except BaseExceptionGroup as group:
         outcome.findings += [(_name(error), _text(error)) for error in _leaves(group)]
     except Exception as error:  # whatever fails is a finding of this seed
@@ -114,22 +114,22 @@ def play(seed: int, *, trace: bool = False) -> Outcome:
         gc.enable()
         shutil.rmtree(folder)
     if not outcome.findings:
-        outcome.findings = judge(History(plan, stage.seen))
-    outcome.struck = stage.struck
-    outcome.counts = Counter(type(each).__name__.lower() for each in stage.seen)
+        outcome.findings = check_history(History(plan, sim.seen))
+    outcome.injected = sim.injected
+    outcome.counts = Counter(type(each).__name__.lower() for each in sim.seen)
     outcome.counts["again"] = sum(
-        isinstance(each, e.Push) and each.attempt > 1 for each in stage.seen
+        isinstance(each, e.Push) and each.attempt > 1 for each in sim.seen
     )
-    outcome.virtual_s = stage.seen[-1].at if stage.seen else 0.0
+    outcome.virtual_s = sim.seen[-1].at if sim.seen else 0.0
     if trace:
         outcome.trace = [
-            e.line(each) if isinstance(each, e.Event) else n.line(each) for each in stage.seen
+            e.line(each) if isinstance(each, e.Event) else ce.line(each) for each in sim.seen
         ]
     outcome.real_s = perf_counter() - began
     return outcome
 
 
-def judge(history: History) -> list[tuple[str, str]]:
+def check_history(history: History) -> list[tuple[str, str]]:
     """The findings of the checkers."""
     findings = []
     for name, check in CHECKS.items():
@@ -140,146 +140,144 @@ def judge(history: History) -> list[tuple[str, str]]:
     return findings
 
 
-async def _play(stage: Stage) -> None:
-    async with stage.world as world:
+async def _simulate(sim: Simulation) -> None:
+    async with sim.world as world:
         with world.guard():
             await world.idle()
             before = len(asyncio.all_tasks())
-            await _build(stage)
-            await _live(stage)
-            for name in stage.plan.nodes:
-                await stage.node(name).stop()
-                stage.tell(e.Halt(stage.now, name, "stop"))
+            await _build(sim)
+            await _live(sim)
+            for name in sim.plan.nodes:
+                await sim.node(name).stop()
+                sim.tell(e.Halt(sim.now, name, "stop"))
             await world.idle()
-            _check_disks(stage)
+            _check_disks(sim)
             left = len(asyncio.all_tasks()) - before
             if left:
                 names = sorted(task.get_name() for task in asyncio.all_tasks())
                 raise Leak(f"{left} tasks are left: {names}")
 
 
-async def _build(stage: Stage) -> None:
-    plan, world = stage.plan, stage.world
+async def _build(sim: Simulation) -> None:
+    plan, world = sim.plan, sim.world
     world.latency(plan.latency_s)
     world.split(plan.split)
     for name in plan.nodes:
-        stage.tell(e.Boot(stage.now, name, 0.0))
+        sim.tell(e.Boot(sim.now, name, 0.0))
         rules, streams = plan.rules(name), plan.stream_rules(name)
         await world.node(name, channels=rules, streams=streams, **plan.settings)
     if plan.linked:
         world.link(*world.nodes.values())
 
 
-async def _live(stage: Stage) -> None:
-    """Everybody does what the plan says; then all is mended, and must come to an end."""
-    plan = stage.plan
-    troubles = Troubles(stage)
-    async with people(stage) as crowd:
+async def _live(sim: Simulation) -> None:
+    """Run the clients and faults of the plan; then end the faults, and wait for the clients."""
+    plan = sim.plan
+    injector = FaultInjector(sim)
+    async with running_clients(sim) as tasks:
         async with anyio.create_task_group() as disturbing:
-            disturbing.start_soon(troubles.run)
+            disturbing.start_soon(injector.run)
             await anyio.sleep(plan.lasts_s)
             disturbing.cancel_scope.cancel()
-        stage.is_calm = True
-        await troubles.mend()
+        sim.is_calm = True
+        await injector.mend()
         for node, name in plan.queues:
-            crowd.start_soon(drain, stage, node, f"{name}!dead", f"digger-{node}-{name[-2:]}")
-        await _finish(stage)
-        crowd.cancel_scope.cancel()
-    await _check_empty(stage)
+            tasks.start_soon(drain, sim, node, f"{name}!dead", f"digger-{node}-{name[-2:]}")
+        await _finish(sim)
+        tasks.cancel_scope.cancel()
+    await _check_empty(sim)
 
 
 @asynccontextmanager
-async def people(stage: Stage) -> AsyncIterator[TaskGroup]:
-    """All programs of the plan, for the block. What one of them raises ends it."""
-    async with anyio.create_task_group() as crowd:
-        for channel in stage.plan.channels:
-            if channel.watched:
-                crowd.start_soon(watch, stage, channel)
+async def running_clients(sim: Simulation) -> AsyncIterator[TaskGroup]:
+    """The clients of the plan, for the block. What one of them raises ends it."""
+    async with anyio.create_task_group() as tasks:
+        for channel in sim.plan.channels:
+            if channel.is_inspected:
+                tasks.start_soon(inspect, sim, channel)
             for consumer in channel.consumers:
-                crowd.start_soon(Consumer(stage, channel, consumer).run)
+                tasks.start_soon(Consumer(sim, channel, consumer).run)
             for producer in channel.producers:
-                crowd.start_soon(Producer(stage, channel, producer).run)
-        for work in stage.plan.jobs:
-            crowd.start_soon(Boss(stage, work, crowd).run)
+                tasks.start_soon(Producer(sim, channel, producer).run)
+        for work in sim.plan.jobs:
+            tasks.start_soon(JobProducer(sim, work, tasks).run)
             for number in range(work.workers):
-                crowd.start_soon(Hands(stage, work, number).run)
-        for stream in stage.plan.streams:
+                tasks.start_soon(JobWorker(sim, work, number).run)
+        for stream in sim.plan.streams:
             for number in range(stream.writers):
-                crowd.start_soon(Writer(stage, stream, number).run)
+                tasks.start_soon(Writer(sim, stream, number).run)
             for number in range(stream.readers):
-                crowd.start_soon(follow, stage, stream, number)
-        for number, letters in enumerate(stage.plan.mail):
-            crowd.start_soon(writers.send, stage, letters, number)
-        for target in sorted({letters.target for letters in stage.plan.mail}):
-            crowd.start_soon(writers.read, stage, target)
-        yield crowd
+                tasks.start_soon(follow, sim, stream, number)
+        for number, mail in enumerate(sim.plan.mail):
+            tasks.start_soon(mail_clients.send, sim, mail, number)
+        for target in sorted({mail.target for mail in sim.plan.mail}):
+            tasks.start_soon(mail_clients.read, sim, target)
+        yield tasks
 
 
-async def _finish(stage: Stage) -> None:
-    """Until nobody has anything to do any more."""
-    give_up_at = stage.now + PROGRESS_S
-    await _until(stage, lambda: not stage.unfinished, give_up_at, lambda: [*stage.unfinished])
-    plan = stage.plan
+async def _finish(sim: Simulation) -> None:
+    """Wait until no client has anything to do any more."""
+    give_up_at = sim.now + PROGRESS_S
+    await _until(sim, lambda: not sim.unfinished, give_up_at, lambda: [*sim.unfinished])
+    plan = sim.plan
     for channel in plan.channels:
-        await _until_empty(stage, channel.node, channel.name, give_up_at)
+        await _until_empty(sim, channel.node, channel.name, give_up_at)
     for node, name in plan.queues:
-        await _until_empty(stage, node, name, give_up_at)
-        await _until_empty(stage, node, f"{name}!dead", give_up_at)
-    await _until(stage, lambda: not _letters(stage), give_up_at, lambda: _letters(stage))
-    await _until_all_is_read(stage)
+        await _until_empty(sim, node, name, give_up_at)
+        await _until_empty(sim, node, f"{name}!dead", give_up_at)
+    await _until(sim, lambda: not _missing_mail(sim), give_up_at, lambda: _missing_mail(sim))
+    await _until_all_is_read(sim)
     for stream in plan.streams:
-        await read_all(stage, stream)
+        await read_all(sim, stream)
 
 
-def _letters(stage: Stage) -> list[bytes]:
-    """Those that did not arrive yet."""
-    read = {each.data for each in stage.seen if isinstance(each, n.LetterRead)}
-    sent = [each.data for each in stage.seen if isinstance(each, n.LetterSent)]
+def _missing_mail(sim: Simulation) -> list[bytes]:
+    """The envelopes that did not arrive yet."""
+    read = {each.data for each in sim.seen if isinstance(each, ce.MailRead)}
+    sent = [each.data for each in sim.seen if isinstance(each, ce.MailSent)]
     return [data for data in sent if data not in read]
 
 
-async def _until_all_is_read(stage: Stage) -> None:
-    """Followers that lost their connection come back."""
-    if stage.plan.streams:
+async def _until_all_is_read(sim: Simulation) -> None:
+    """Wait for followers that lost their connection."""
+    if sim.plan.streams:
         await anyio.sleep(READERS_S)
 
 
 async def _until(
-    stage: Stage, done: Callable[[], bool], give_up_at: float, what: Callable[[], object]
+    sim: Simulation, done: Callable[[], bool], give_up_at: float, what: Callable[[], object]
 ) -> None:
     while not done():
-        if stage.now > give_up_at:
-            raise NoProgress(f"{what()} not finished {PROGRESS_S:g} s after all was mended")
+        if sim.now > give_up_at:
+            raise NoProgress(f"{what()} not finished {PROGRESS_S:g} s after the last fault ended")
         await anyio.sleep(LOOK_S)
 
 
-async def _until_empty(stage: Stage, node: str, channel: str, give_up_at: float) -> None:
-    """Only what a subscriber that left for good is owed may stay."""
-    is_fanout = stage.plan.mode_of(node, channel) is Mode.FANOUT
-    async with joined(stage, node, channel, "judge", role="consumer", window=0) as looking:
+async def _until_empty(sim: Simulation, node: str, channel: str, give_up_at: float) -> None:
+    """Wait; only messages that a subscriber which left for good has not acked may stay."""
+    is_fanout = sim.plan.mode_of(node, channel) is Mode.FANOUT
+    async with joined(sim, node, channel, "judge", role="consumer", window=0) as looking:
         while ids := await looking.list():
-            if is_fanout and _all_offered(stage, node, channel):
+            if is_fanout and _all_offered(sim, node, channel):
                 return
-            if stage.now > give_up_at:
+            if sim.now > give_up_at:
                 raise NoProgress(f"{node}/{channel} still has {ids[:5]}")
             await anyio.sleep(LOOK_S)
 
 
-def _all_offered(stage: Stage, node: str, channel: str) -> bool:
-    """Nothing was pushed for a while."""
-    pushes = [each.at for each in stage.seen if isinstance(each, e.Push) and each.node == node]
-    return stage.now > max(pushes, default=0.0) + 60.0
+def _all_offered(sim: Simulation, node: str, channel: str) -> bool:
+    """Was nothing pushed for a while?"""
+    pushes = [each.at for each in sim.seen if isinstance(each, e.Push) and each.node == node]
+    return sim.now > max(pushes, default=0.0) + 60.0
 
 
-async def _check_empty(stage: Stage) -> None:
-    """Nobody is connected any more, and nothing is kept but what a fanout channel owes."""
-    plan = stage.plan
+async def _check_empty(sim: Simulation) -> None:
+    """Nothing is connected any more, or kept but unread messages of a fanout channel."""
+    plan = sim.plan
     for name in plan.nodes:
-        async with joined(
-            stage, name, PROBE.decode(), "judge", role="consumer", window=0
-        ) as asking:
+        async with joined(sim, name, PROBE.decode(), "judge", role="consumer", window=0) as probe:
             await anyio.sleep(LEFT_S)
-            info = await asking.admin(Operation.INFO, {"limit": 1000})
+            info = await probe.admin(Operation.INFO, {"limit": 1000})
         names = {c.name.encode() for c in plan.channels if c.mode is not Mode.FANOUT}
         names |= {name.encode() for _, name in plan.queues}
         for page in info["page"]:
@@ -294,11 +292,11 @@ async def _check_empty(stage: Stage) -> None:
                 raise Leak(f"{name}: {usage}")
 
 
-def _check_disks(stage: Stage) -> None:
-    """No fault of a plan makes bytes rot: what a power failure tore is not called damaged."""
-    for name in stage.plan.nodes:
-        node = stage.node(name)
-        assert node.disk is not None, "the nodes of a drama are on simulated disks"
+def _check_disks(sim: Simulation) -> None:
+    """No fault of a plan corrupts bytes: what a power failure tore is not reported as damaged."""
+    for name in sim.plan.nodes:
+        node = sim.node(name)
+        assert node.disk is not None, "the nodes of a simulation are on simulated disks"
         for damage in read_reports(node.folder / "damaged", node.disk):
             raise Leak(f"{name} took for damaged: {damage}")
 
@@ -337,7 +335,7 @@ def _text(error: BaseException) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan, for who looks at a seed."""
+    """The plan as text, a line for each field."""
     return "\n".join(
         f"{name} = {value}"
         for name, value in ((each, getattr(plan, each)) for each in plan.__dataclass_fields__)

@@ -19,10 +19,10 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import Record
 from millpond.node.client.streams.streams import Streams
+from tests.sim.nodes.client_events import Appended, Appending, Read
 from tests.sim.nodes.events import Trouble
-from tests.sim.nodes.notes import Appended, Appending, Read
 from tests.sim.nodes.plan import StreamPlan
-from tests.sim.nodes.stage import Stage
+from tests.sim.nodes.simulation import Simulation
 
 AGAIN_S = 0.5
 FOREVER_S = 1e6
@@ -31,35 +31,35 @@ Append = Callable[[list[bytes]], Awaitable[tuple[int, ...]]]
 
 
 @asynccontextmanager
-async def streams_of(stage: Stage, node: str, who: str) -> AsyncIterator[Streams]:
+async def streams_of(sim: Simulation, node: str, who: str) -> AsyncIterator[Streams]:
     """The streams of a node that is there sooner or later."""
-    sim = stage.node(node)
-    clock = stage.world.clock
+    sim_node = sim.node(node)
+    clock = sim.world.clock
     async with connect_streams(
-        sim.url,
+        sim_node.url,
         wait_s=FOREVER_S,
-        dialer=sim.dialer(who),
-        rng=stage.world.rng(who),
+        dialer=sim_node.dialer(who),
+        rng=sim.world.rng(who),
         now=clock.elapsed,
-        entropy=stage.world.entropy(who),
+        entropy=sim.world.entropy(who),
     ) as streams:
         yield streams
 
 
 class Writer:
-    """Appends to a stream. What may be kept or not is not appended again."""
+    """A producer of a stream. An append with an unknown outcome is not repeated."""
 
-    def __init__(self, stage: Stage, plan: StreamPlan, number: int) -> None:
-        self._stage = stage
+    def __init__(self, sim: Simulation, plan: StreamPlan, number: int) -> None:
+        self._sim = sim
         self._plan = plan
         self._who = f"a-{plan.name}-{number}"
-        self._rng = stage.rng(self._who)
+        self._rng = sim.rng(self._who)
 
     async def run(self) -> None:
         """All of its appends."""
-        plan, stage = self._plan, self._stage
-        async with stage.finishing(self._who):
-            async with streams_of(stage, plan.node, self._who) as streams:
+        plan, sim = self._plan, self._sim
+        async with sim.finishing(self._who):
+            async with streams_of(sim, plan.node, self._who) as streams:
                 await self._create(streams)
                 number = 0
                 while number < plan.appends:
@@ -78,16 +78,16 @@ class Writer:
                 return
 
     async def _append(self, streams: Streams, number: int, count: int) -> None:
-        stage, plan = self._stage, self._plan
+        sim, plan = self._sim, self._plan
         size = self._rng.choice((0, 0, 200, 3000))
         bodies = [
             f"{plan.name}/{self._who}/{each}/".encode() + b"y" * size
             for each in range(number, number + count)
         ]
-        stage.note(Appending(stage.now, self._who, plan.name, tuple(bodies)))
+        sim.record(Appending(sim.now, self._who, plan.name, tuple(bodies)))
         while True:
             try:
-                place = await self._once(streams, bodies)
+                position = await self._once(streams, bodies)
             except StorageFailed:
                 await anyio.sleep(AGAIN_S)
             except UnknownStream:
@@ -96,12 +96,12 @@ class Writer:
                 await anyio.sleep(AGAIN_S)
                 return
             else:
-                told = (plan.name, plan.protocol, tuple(bodies), place)
-                stage.note(Appended(stage.now, self._who, *told))
+                told = (plan.name, plan.protocol, tuple(bodies), position)
+                sim.record(Appended(sim.now, self._who, *told))
                 return
 
     async def _once(self, streams: Streams, bodies: list[bytes]) -> tuple[int, ...]:
-        plan, node = self._plan, self._stage.node(self._plan.node)
+        plan, node = self._plan, self._sim.node(self._plan.node)
         match plan.protocol:
             case "stream":
                 return ((await streams.stream(plan.name).append(bodies)).first,)
@@ -113,21 +113,21 @@ class Writer:
                     return (await rustlog.produce(plan.name, bodies),)
 
 
-async def follow(stage: Stage, plan: StreamPlan, number: int) -> None:
+async def follow(sim: Simulation, plan: StreamPlan, number: int) -> None:
     """Read a stream from its beginning, and go on, until cancelled. A read that came in behind a
     change that the disk did not take is refused as that is (docs/internals/storage.md)."""
     who = f"r-{plan.name}-{number}"
-    place = 0
-    async with streams_of(stage, plan.node, who) as streams:
+    position = 0
+    async with streams_of(sim, plan.node, who) as streams:
         while True:
             try:
-                async for page in streams.stream(plan.name).follow_pages(place):
-                    _tell(stage, who, plan, page, is_all=False)
-                    place = page[-1].sequence + 1 if page else place
+                async for page in streams.stream(plan.name).follow_pages(position):
+                    _tell(sim, who, plan, page, is_all=False)
+                    position = page[-1].sequence + 1 if page else position
             except UnknownStream:
                 await anyio.sleep(AGAIN_S)
             except StorageFailed:
-                if not any(isinstance(e, Trouble) and e.node == plan.node for e in stage.seen):
+                if not any(isinstance(e, Trouble) and e.node == plan.node for e in sim.seen):
                     raise
                 await anyio.sleep(AGAIN_S)
             except SequenceMismatch:
@@ -136,16 +136,18 @@ async def follow(stage: Stage, plan: StreamPlan, number: int) -> None:
                 await anyio.sleep(AGAIN_S)
 
 
-async def read_all(stage: Stage, plan: StreamPlan) -> None:
-    """Note what there is in the end."""
-    async with streams_of(stage, plan.node, "judge") as streams:
+async def read_all(sim: Simulation, plan: StreamPlan) -> None:
+    """Record all that is in the stream at the end."""
+    async with streams_of(sim, plan.node, "judge") as streams:
         try:
             records = [each async for each in streams.stream(plan.name).records()]
         except UnknownStream:
             records = []
-        _tell(stage, "judge", plan, records, is_all=True)
+        _tell(sim, "judge", plan, records, is_all=True)
 
 
-def _tell(stage: Stage, who: str, plan: StreamPlan, records: list[Record], *, is_all: bool) -> None:
+def _tell(
+    sim: Simulation, who: str, plan: StreamPlan, records: list[Record], *, is_all: bool
+) -> None:
     seen = tuple((each.sequence, (each.id.ms, each.id.seq), each.data) for each in records)
-    stage.note(Read(stage.now, who, plan.name, seen, is_all))
+    sim.record(Read(sim.now, who, plan.name, seen, is_all))

@@ -1,4 +1,4 @@
-"""Producers of jobs and workers, whose handlers do what chance tells them."""
+"""Producers of jobs, and workers whose handlers end by chance."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.task import Backoff, Task
 from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.worker import Worker
-from tests.sim.nodes import notes as n
+from tests.sim.nodes import client_events as ce
 from tests.sim.nodes.plan import JobsPlan
-from tests.sim.nodes.stage import Stage
+from tests.sim.nodes.simulation import Simulation
 
 FOREVER_S = 1e6
 AGAIN_S = 0.5
 HANGS_S = 20.0
-MARKS = 3
+UNIQUE_KEYS = 3
 
 
-class Boss:
-    """Puts jobs, waits for some, cancels some."""
+class JobProducer:
+    """A producer of jobs: it waits for some, and cancels some."""
 
-    def __init__(self, stage: Stage, plan: JobsPlan, tasks: TaskGroup) -> None:
-        self._stage = stage
+    def __init__(self, sim: Simulation, plan: JobsPlan, tasks: TaskGroup) -> None:
+        self._sim = sim
         self._plan = plan
         self._tasks = tasks
         self._who = f"boss-{plan.name}"
-        self._rng = stage.rng(self._who)
+        self._rng = sim.rng(self._who)
 
     async def run(self) -> None:
-        """All of them; then stays for what waits."""
+        """Put all jobs; then stay for the results."""
         plan = self._plan
         async with self._queue() as queue:
-            async with self._stage.finishing(self._who):
+            async with self._sim.finishing(self._who):
                 for payload in range(plan.jobs):
                     handle = await self._put(queue, payload)
                     if self._rng.random() < plan.cancels:
@@ -52,13 +52,13 @@ class Boss:
             await anyio.sleep_forever()
 
     def _queue(self) -> Queue:
-        stage, plan = self._stage, self._plan
-        node = stage.node(plan.node)
-        return Queue(node.url, plan.name, **_options(stage, plan, self._who))
+        sim, plan = self._sim, self._plan
+        node = sim.node(plan.node)
+        return Queue(node.url, plan.name, **_options(sim, plan, self._who))
 
     async def _put(self, queue: Queue, payload: int) -> Handle:
-        rng, plan, stage = self._rng, self._plan, self._stage
-        unique = f"mark{rng.randrange(MARKS)}" if rng.random() < plan.unique else None
+        rng, plan, sim = self._rng, self._plan, self._sim
+        unique = f"uniq{rng.randrange(UNIQUE_KEYS)}" if rng.random() < plan.unique else None
         due = rng.uniform(0.5, 15.0) if rng.random() < plan.due else None
         waits = unique is None and rng.random() < plan.waits
         while True:
@@ -69,7 +69,7 @@ class Boss:
             else:
                 break
         put = (plan.name, payload, handle.id, handle.existing, unique or "")
-        stage.note(n.JobPut(stage.now, self._who, *put))
+        sim.record(ce.JobPut(sim.now, self._who, *put))
         if waits:
             self._tasks.start_soon(self._wait, handle, payload)
         return handle
@@ -81,24 +81,24 @@ class Boss:
             value = f"failed {error.reason}"
         except JobCancelled:
             value = "cancelled"
-        stage = self._stage
-        stage.note(n.Result(stage.now, self._who, self._plan.name, payload, handle.id, value))
+        sim = self._sim
+        sim.record(ce.Result(sim.now, self._who, self._plan.name, payload, handle.id, value))
 
     async def _cancel(self, queue: Queue, job: int) -> None:
         with suppress(NotFound, RequestError, ConnectionLost):
             await queue.cancel(job)
-            stage = self._stage
-            stage.note(n.Cancelled(stage.now, self._who, self._plan.name, job))
+            sim = self._sim
+            sim.record(ce.Cancelled(sim.now, self._who, self._plan.name, job))
 
 
-class Hands:
+class JobWorker:
     """A worker, over its restarts."""
 
-    def __init__(self, stage: Stage, plan: JobsPlan, number: int) -> None:
-        self._stage = stage
+    def __init__(self, sim: Simulation, plan: JobsPlan, number: int) -> None:
+        self._sim = sim
         self._plan = plan
         self._who = f"w-{plan.name}-{number}"
-        self._rng = stage.rng(self._who)
+        self._rng = sim.rng(self._who)
 
     async def run(self) -> None:
         """Until cancelled; as told by the plan it drains, or is killed, and begins anew."""
@@ -113,16 +113,16 @@ class Hands:
     async def _restart(self, worker: Worker, tasks: TaskGroup) -> None:
         while True:
             await anyio.sleep(1.0)
-            if not self._stage.is_calm and self._rng.random() < self._plan.restarts:
+            if not self._sim.is_calm and self._rng.random() < self._plan.restarts:
                 if self._rng.random() < 0.5:
                     worker.drain()
                 else:
-                    self._stage.world.reset(self._who)
+                    self._sim.world.reset(self._who)
                     tasks.cancel_scope.cancel()
                 return
 
     def _worker(self) -> Worker:
-        stage, plan = self._stage, self._plan
+        sim, plan = self._sim, self._plan
         work: Task[Any] = Task(
             self._work,
             name="work",
@@ -132,25 +132,25 @@ class Hands:
             lease=plan.lease_s,
         )
         return Worker(
-            stage.node(plan.node).url,
+            sim.node(plan.node).url,
             [work],
             concurrency=plan.concurrency,
             grace=self._rng.choice((0.5, 5.0)),
             name=self._who,
             history=self._rng.random() < 0.3,
             on_end=self._ended,
-            **_options(stage, plan, self._who),
+            **_options(sim, plan, self._who),
         )
 
     async def _work(self, payload: int, job: Job) -> str:
-        stage, queue = self._stage, self._plan.name
-        place = (queue, payload, job.id, job.attempt)
-        stage.note(n.JobBegins(stage.now, self._who, *place))
+        sim, queue = self._sim, self._plan.name
+        job_attempt = (queue, payload, job.id, job.attempt)
+        sim.record(ce.JobBegins(sim.now, self._who, *job_attempt))
         how = "cancelled"
         try:
             how = await self._do(payload, job.attempt)
         finally:
-            stage.note(n.JobEnds(stage.now, self._who, *place, how))
+            sim.record(ce.JobEnds(sim.now, self._who, *job_attempt, how))
         match how:
             case "fail":
                 raise RuntimeError("no luck")
@@ -162,9 +162,9 @@ class Hands:
                 return f"done {payload}"
 
     async def _do(self, payload: int, attempt: int) -> str:
-        stage, plan = self._stage, self._plan
-        rng = Random(f"{stage.seed} {plan.name} {payload} {attempt}")
-        if stage.is_calm:
+        sim, plan = self._sim, self._plan
+        rng = Random(f"{sim.seed} {plan.name} {payload} {attempt}")
+        if sim.is_calm:
             return "done"
         await anyio.sleep(rng.uniform(0.0, plan.work_s))
         chance = rng.random()
@@ -183,16 +183,16 @@ class Hands:
         return "done"
 
     def _ended(self, ended: AttemptResult) -> None:
-        stage = self._stage
+        sim = self._sim
         seen = (ended.queue, ended.job, ended.attempt, ended.what)
-        stage.note(n.JobSettled(stage.now, self._who, *seen))
+        sim.record(ce.JobSettled(sim.now, self._who, *seen))
 
 
-def _options(stage: Stage, plan: JobsPlan, who: str) -> dict[str, Any]:
-    clock = stage.world.clock
+def _options(sim: Simulation, plan: JobsPlan, who: str) -> dict[str, Any]:
+    clock = sim.world.clock
     return {
-        "dialer": stage.node(plan.node).dialer(who),
-        "rng": stage.world.rng(who),
+        "dialer": sim.node(plan.node).dialer(who),
+        "rng": sim.world.rng(who),
         "now": clock.elapsed,
         "wall": clock.now,
         "wait_s": FOREVER_S,

@@ -1,4 +1,4 @@
-"""The stage of a run: the world, its recorded events, and shared state."""
+"""The simulation of a seed: its world, the recorded events, and the state its clients share."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ import anyio
 from millpond.node.peers.identity import Identity
 from millpond.node.testing.time.asyncio_loop import VirtualLoop
 from millpond.testing import SimNode, World
-from tests.sim.nodes import events, notes
-from tests.sim.nodes.plan import DOZE_S, Plan
+from tests.sim.nodes import client_events, events
+from tests.sim.nodes.plan import OVERSLEEP_S, Plan
 from tests.sim.nodes.wiretap import TappedLinks
 
-PATIENCE_S = 600.0
-"""Of real time: a world takes about half a second of it, on a busy machine much more."""
-DOZES = 0.3
+TIMEOUT_S = 600.0
+"""Real time: a world takes about half a second of it, on a busy machine much more."""
+OVERSLEEP_CHANCE = 0.3
 SEEN_MAX = 100_000
-"""A world sees some thousands: what sees so much more goes round in a circle."""
+"""A world sees some thousands: so much more is an endless loop."""
 MOMENT_MAX = 10_000
-"""So much is seen at one time, and some hundreds usually."""
+"""The most events at one moment of virtual time; some hundreds are usual."""
 
 
 class Unending(Exception):
-    """So much happens that it will not come to an end."""
+    """A simulation with so many events that it does not end."""
 
 
 class TappedWorld(World):
-    """A world whose connections are listened to."""
+    """A world whose connections are recorded."""
 
     def __init__(self, seed: int, folder: Path, tell: Callable[[events.Event], None]) -> None:
-        super().__init__(seed, folder=folder, timeout_s=PATIENCE_S, threads=False)
+        super().__init__(seed, folder=folder, timeout_s=TIMEOUT_S, threads=False)
         self._tell = tell
 
     async def __aenter__(self) -> Self:
@@ -46,21 +46,21 @@ class TappedWorld(World):
         return self
 
 
-class Stage:
-    """`seen`: events and notes, in the order in which they happened.
+class Simulation:
+    """The simulation of one seed. `seen`: all events, in the order in which they happened.
 
-    `unfinished`: what has to come to an end before the drama does, by name.
+    `unfinished`: by name, what has to end before the simulation does.
     """
 
     def __init__(self, seed: int, plan: Plan, folder: Path) -> None:
         self.seed = seed
         self.plan = plan
-        self.seen: list[events.Event | notes.Note] = []
-        self.struck: Counter[str] = Counter()
+        self.seen: list[events.Event | client_events.ClientEvent] = []
+        self.injected: Counter[str] = Counter()
         self.unfinished: dict[str, None] = {}
         self.skews: dict[str, float] = {}
         self.is_calm = False
-        """Nothing is disturbed any more, and consumers do what they should."""
+        """No fault is injected any more, and consumers behave well."""
         self.world = TappedWorld(seed, folder, self.tell)
         self._awaited: dict[anyio.Event, tuple[str, type[events.Event]]] = {}
         self._identities: dict[str, Identity] = {}
@@ -71,24 +71,24 @@ class Stage:
         return self.world.clock.elapsed()
 
     def node(self, name: str) -> SimNode:
-        """By its name."""
+        """The node of this name."""
         return self.world.nodes[name]
 
     def rng(self, purpose: str) -> Random:
-        """A source of chance for one purpose."""
+        """A random generator for one purpose."""
         return Random(f"{self.seed} stage {purpose}")
 
-    def note(self, note: notes.Note) -> None:
-        """A client saw something. Unending: that was too much."""
+    def record(self, event: client_events.ClientEvent) -> None:
+        """Record an event of a client. Raises Unending when there are too many."""
         seen = self.seen
         if len(seen) > SEEN_MAX:
-            raise Unending(f"{len(seen)} events and notes, the last of them {note}")
-        if len(seen) > MOMENT_MAX and seen[-MOMENT_MAX].at == note.at:
-            raise Unending(f"{MOMENT_MAX} events and notes at one time, the last of them {note}")
-        seen.append(note)
+            raise Unending(f"{len(seen)} events, the last of them {event}")
+        if len(seen) > MOMENT_MAX and seen[-MOMENT_MAX].at == event.at:
+            raise Unending(f"{MOMENT_MAX} events at one time, the last of them {event}")
+        seen.append(event)
 
     def tell(self, event: events.Event) -> None:
-        """The world did something."""
+        """Record an event of the world."""
         self.seen.append(event)
         if self._awaited:
             for waiting, awaited in self._awaited.items():
@@ -96,7 +96,7 @@ class Stage:
                     waiting.set()
 
     async def told(self, node: str, kind: type[events.Event]) -> None:
-        """Wait until the node tells somebody something of this kind."""
+        """Wait until the node has an event of this kind."""
         waiting = anyio.Event()
         self._awaited[waiting] = node, kind
         try:
@@ -111,21 +111,21 @@ class Stage:
             found = self._identities[who] = Identity(sha256(f"{self.seed} {who}".encode()).digest())
         return found
 
-    async def doze(self, rng: Random) -> None:
-        """Perhaps: what was just said is under way, and time passes unused.
+    async def oversleep(self, rng: Random) -> None:
+        """Let the process oversleep, by chance, while what was just sent is under way.
 
-        Nobody has decided on anything then that it has not said: what is said late was meant so.
+        Nothing is decided and unsent then: what is sent late was decided late.
         """
-        if self.plan.naps and not self.is_calm and rng.random() < DOZES:
+        if self.plan.oversleeps and not self.is_calm and rng.random() < OVERSLEEP_CHANCE:
             await self.world.idle()
             loop = asyncio.get_running_loop()
-            assert isinstance(loop, VirtualLoop), "a drama is in virtual time"
-            self.struck["nap"] += 1
-            loop.oversleep(rng.uniform(0.0, DOZE_S))
+            assert isinstance(loop, VirtualLoop), "a simulation runs in virtual time"
+            self.injected["oversleep"] += 1
+            loop.oversleep(rng.uniform(0.0, OVERSLEEP_S))
 
     @asynccontextmanager
     async def finishing(self, what: str) -> AsyncIterator[None]:
-        """The drama waits for the block."""
+        """The simulation waits for the block."""
         self.unfinished[what] = None
         yield
         del self.unfinished[what]

@@ -1,4 +1,4 @@
-"""Finds worlds that go round in a circle: so much happens in so little time that it never ends.
+"""The detector of livelocks: so much happens in so little virtual time that a world never ends.
 
 A node that has something to do again and again moves virtual time by a moment only, or not at all.
 Without this such a world would end at the limit of real time, which says less and takes longer.
@@ -7,7 +7,7 @@ Without this such a world would end at the limit of real time, which says less a
 from __future__ import annotations
 
 from millpond.node.testing.time.asyncio_loop import VirtualLoop
-from tests.sim.nodes.stage import Unending
+from tests.sim.nodes.simulation import Unending
 
 WITHIN_S = 0.25
 TURNS_MAX = 3_000
@@ -26,6 +26,6 @@ class CountingLoop(VirtualLoop):
         if self._now > self._since + WITHIN_S:
             self._turns, self._since = 0, self._now
         elif self._turns == TURNS_MAX:
-            # Not in a task: what goes round would do so while that one's end is waited for.
+            # Not in a task: the livelock would go on while its end is waited for.
             raise Unending(f"{TURNS_MAX} turns within {WITHIN_S:g} s")
         super()._run_once()  # type: ignore[misc]  # asyncio's own name for a turn
