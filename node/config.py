@@ -63,6 +63,7 @@ MOST = {
     "http_streams_max": 2**16,
     **dict.fromkeys(("http_head_s", "http_idle_s", "http_ping_s", "http_long_poll_s"), 86_400),
     "http_heartbeat_s": 86_400,
+    "durable_messages_max": 100_000,
 }
 """The largest values that fields of packets and of the journal, and HTTP, can carry."""
 
@@ -363,6 +364,9 @@ class Config:
     within 20 s."""
     http_long_poll_s: float = 20.0
     """Durable Streams: time that a long-poll request is held before it is answered with 204."""
+    durable_messages_max: int = 10_000
+    """Durable Streams: JSON messages in one append. More: 413 `too_many_messages`, before they are
+    decoded."""
     http_heartbeat_s: float = 15.0
     """Server-sent events of Durable Streams and states: silence after which a comment is sent, so
     that proxies keep the connection. S2 has pings of its own."""

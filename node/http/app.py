@@ -94,6 +94,7 @@ class HttpServices:
             heartbeat_s=config.http_heartbeat_s,
             origins=frozenset(config.origins),
             is_secure=LISTENER in config.tls_names,
+            messages_max=config.durable_messages_max,
         )
 
     def application(self) -> Application:

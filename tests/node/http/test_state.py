@@ -149,6 +149,7 @@ BOTH = b'{"type":"u","key":"k","value":1,"headers":{"operation":"insert","contro
         (b'{"type":"u","key":"k","headers":{"operation":"insert"}}', 422, "without a value"),
         (b'{"headers":{"control":"compact"}}', 422, "unknown control event"),
         (b"[" + b",".join([put("a", 1)] * 1001) + b"]", 422, "1 to 1000"),
+        (b"[" + b"1," * 500_000 + b"x]", 422, "1 to 1000"),
         (b" " * (2**20 + 1), 413, ""),
     ],
 )

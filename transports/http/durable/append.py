@@ -52,7 +52,12 @@ def direct_append(context: DurableContext, target: Target, body: bytes) -> Direc
     if body:
         if content_type is None or not content_type.strip():
             raise bad_request("content-type: an append needs one")
-        bodies = [body] if not protocol.is_json(content_type) else bodies_of(body, content_type)
+        messages_max = context.settings.messages_max
+        bodies = (
+            bodies_of(body, content_type, messages_max)
+            if protocol.is_json(content_type)
+            else [body]
+        )
     if not bodies and (body or not closes):
         raise bad_request("the append is empty")
     append = d.DurableAppend(0, bodies, content_type, order, producer, closes)

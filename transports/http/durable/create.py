@@ -9,9 +9,19 @@ from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable.context import PREFIX, DurableContext, Target, target_of
-from millpond.transports.http.durable.errors import bad_request, declined_error, error_of
-from millpond.transports.http.durable.json_mode import NotJson, is_message, messages_of
+from millpond.transports.http.durable.errors import (
+    bad_request,
+    declined_error,
+    error_of,
+    too_many_messages,
+)
+from millpond.transports.http.durable.json_mode import (
+    NotJson,
+    is_message,
+    messages_of,
+)
 from millpond.transports.http.durable.offsets import offset_of
+from millpond.transports.http.json_arrays import ArrayTooLong
 from millpond.transports.http.request import BadPath, percent_decoded
 from millpond.transports.http.response import Response
 
@@ -27,7 +37,8 @@ async def put(context: DurableContext, target: Target) -> Response:
     with context.cell_client() as cells:
         if fork is None:
             kind = kind or d.OCTET_STREAM
-            spec = d.CreateSpec(kind, lifetime, closes, bodies_of(body, kind))
+            bodies = bodies_of(body, kind, context.settings.messages_max)
+            spec = d.CreateSpec(kind, lifetime, closes, bodies)
             reply = await cells.request(
                 target.cell,
                 lambda number: d.DurableCreate(number, spec),
@@ -40,14 +51,16 @@ async def put(context: DurableContext, target: Target) -> Response:
     return _response(context, target, reply)
 
 
-def bodies_of(body: bytes, content_type: bytes | None) -> list[bytes]:
-    """The records that a body is. Raises DurableError (400)."""
+def bodies_of(body: bytes, content_type: bytes | None, messages_max: int) -> list[bytes]:
+    """The records that a body is. Raises DurableError (400, 413)."""
     if not body:
         return []
     if not protocol.is_json(content_type):
         return [body]
     try:
-        return messages_of(body)
+        return messages_of(body, messages_max)
+    except ArrayTooLong:
+        raise too_many_messages(messages_max) from None
     except NotJson as error:
         raise bad_request(f"the body is not JSON: {error}") from None
 
@@ -91,7 +104,7 @@ async def _fork(
     if not isinstance(found, m.StreamDescription):
         return _no_source(found)
     kind = spec.content_type or found.settings.content_type
-    bodies = bodies_of(body, kind)
+    bodies = bodies_of(body, kind, context.settings.messages_max)
     spec = d.CreateSpec(spec.content_type, spec.lifetime, spec.closes, bodies, fork)
     point, prefix = fork_headers.at, list[bytes]()
     if fork_headers.at is not None and fork_headers.at > found.info.tail:

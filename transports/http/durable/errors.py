@@ -35,6 +35,12 @@ def bad_request(text: str) -> DurableError:
     return DurableError(400, "bad_request", text)
 
 
+def too_many_messages(messages_max: int) -> DurableError:
+    """413: the body has more JSON messages than one append may have."""
+    text = f"at most {messages_max} messages in one append"
+    return DurableError(413, "too_many_messages", text)
+
+
 def stream_not_found() -> DurableError:
     """404: the stream does not exist."""
     return DurableError(404, "stream_not_found", "the stream does not exist")

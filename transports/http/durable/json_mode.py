@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 import msgspec
 
 from millpond.actors.streams.messages import RecordColumns, RecordFormat, RecordSlice
+from millpond.transports.http.json_arrays import ArrayTooLong, check_array_length
 
 _SPACE = b" \t\n\r"
+_SPACES = tuple(" \t\n\r")
 _value = msgspec.json.Decoder(msgspec.Raw).decode
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -19,11 +21,15 @@ class NotJson(Exception):
     """The body is not JSON."""
 
 
-def messages_of(body: bytes) -> list[bytes]:
-    """The messages of an append: the elements of an array, or the one value. Raises NotJson."""
+def messages_of(body: bytes, messages_max: int) -> list[bytes]:
+    """The messages of an append: the elements of an array, or the one value.
+
+    Raises NotJson; ArrayTooLong, after the work that `messages_max` messages take.
+    """
     text = _text(body).strip(_SPACE)
     try:
         if text[:1] == b"[":
+            check_array_length(text, messages_max)
             return [bytes(each) for each in _array(text)]
         return [bytes(_value(text))]
     except RecursionError:
@@ -31,7 +37,7 @@ def messages_of(body: bytes) -> list[bytes]:
     except msgspec.DecodeError as error:
         if b"\\u" not in text:
             raise NotJson(str(error)) from None
-    return _slowly(text)
+    return _slowly(text, messages_max)
 
 
 def _text(body: bytes) -> bytes:
@@ -42,40 +48,65 @@ def _text(body: bytes) -> bytes:
     return body
 
 
-def _slowly(text: bytes) -> list[bytes]:
+def _slowly(text: bytes, messages_max: int) -> list[bytes]:
     """The messages, by a slower parser that accepts lone surrogates, which JSON allows."""
-    scanned = text.decode()
-    scan = json.JSONDecoder(parse_constant=_refuse).raw_decode
     try:
-        value, end = scan(scanned)
-        if end != len(scanned):
-            raise NotJson(f"extra data after the value (byte {end})")
-        if not isinstance(value, list):
+        if text[:1] != b"[":
+            if not _is_value_slowly(text):
+                raise NotJson("extra data after the value")
             return [text]
-        return list(_elements(scanned, scan))
+        found = list(islice(_elements(text.decode()), messages_max + 1))
     except (ValueError, RecursionError) as error:
         raise NotJson(str(error)) from None
+    if len(found) > messages_max:
+        raise ArrayTooLong
+    return found
 
 
-def _elements(text: str, scan: object) -> Iterator[bytes]:
+def _is_value_slowly(text: bytes) -> bool:
+    """True for one JSON value and nothing after it. Raises ValueError, RecursionError."""
+    scanned = text.decode()
+    return bool(_scan(scanned, 0)[1] == len(scanned))
+
+
+def _elements(text: str) -> Iterator[bytes]:
+    """The elements of an array, which is the whole text. Raises NotJson, ValueError."""
     at = _skip(text, 1)
-    while text[at] != "]":
+    if text[at : at + 1] == "]":
+        _check_end(text, at + 1)
+        return
+    while True:
         begin = at
-        _, at = scan(text, at)  # type: ignore[operator]  # raw_decode, whose type is private
+        _, at = _scan(text, at)
         yield text[begin:at].encode()
         at = _skip(text, at)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
+        match text[at : at + 1]:
+            case ",":
+                at = _skip(text, at + 1)
+            case "]":
+                _check_end(text, at + 1)
+                return
+            case _:
+                raise NotJson(f"the array has no comma and no end at character {at}")
+
+
+def _check_end(text: str, at: int) -> None:
+    if at != len(text):
+        raise NotJson(f"extra data after the value (character {at})")
 
 
 def _skip(text: str, at: int) -> int:
-    while text[at] in " \t\n\r":
+    while text[at : at + 1] in _SPACES:
         at += 1
     return at
 
 
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
+
+
+_scan = json.JSONDecoder(parse_constant=_refuse).raw_decode
+"""Parses the value at an index of a text. Gives it, and the index behind it."""
 
 
 def is_message(body: bytes) -> bool:
@@ -86,8 +117,8 @@ def is_message(body: bytes) -> bool:
         return False
     except msgspec.DecodeError:
         try:
-            return b"\\u" in body and bool(_slowly(body.strip(_SPACE)))
-        except NotJson:
+            return b"\\u" in body and _is_value_slowly(body.strip(_SPACE))
+        except (ValueError, RecursionError):
             return False
     return bool(found)
 

@@ -12,7 +12,7 @@ import msgspec
 from millpond.actors.streams.durable.messages import Lifetime, Producer
 from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.errors import bad_request
-from millpond.transports.http.durable.offsets import sequence_of
+from millpond.transports.http.durable.offsets import minted_sequence_of, sequence_of
 from millpond.transports.http.request import Request
 
 _DECIMAL = re.compile(rb"0|[1-9][0-9]*")
@@ -148,7 +148,7 @@ def fork(request: Request) -> ForkHeaders | None:
         return None
     at = None
     if offset is not None:
-        at = sequence_of(offset.decode("latin-1"))
+        at = minted_sequence_of(offset.decode("latin-1"))
         if at is None:
             raise bad_request("Stream-Fork-Offset: expected an offset from a response")
     behind = 0 if sub is None else _decimal(sub, "Stream-Fork-Sub-Offset")

@@ -7,6 +7,7 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.actors.state.events import validation_error
 from millpond.actors.streams import messages as m
+from millpond.transports.http.json_arrays import ArrayTooLong, check_array_length
 from millpond.transports.http.response import Response
 from millpond.transports.http.state import json_codec
 from millpond.transports.http.state.context import StateContext
@@ -14,6 +15,7 @@ from millpond.transports.http.state.errors import StateError
 
 BODY_BYTES_MAX = 2**20
 EVENTS_MAX = 1000
+_COUNT = f"1 to {EVENTS_MAX} events at a time"
 CONTENT = b"application/json"
 
 _several = msgspec.json.Decoder(list[msgspec.Raw])
@@ -51,11 +53,15 @@ async def create(context: StateContext) -> Response:
 def _events(data: bytes) -> list[bytes]:
     try:
         is_list = data.lstrip()[:1] == b"["
+        if is_list:
+            check_array_length(data, EVENTS_MAX)
         bodies = [bytes(each) for each in _several.decode(data)] if is_list else [data.strip()]
+    except ArrayTooLong:
+        raise StateError(422, "invalid", _COUNT) from None
     except msgspec.MsgspecError as exc:
         raise StateError(400, "bad_json", str(exc)) from exc
-    if not 0 < len(bodies) <= EVENTS_MAX:
-        raise StateError(422, "invalid", f"1 to {EVENTS_MAX} events at a time")
+    if not bodies:
+        raise StateError(422, "invalid", _COUNT)
     for index, body in enumerate(bodies):
         reason = validation_error(body)
         if reason is not None:

@@ -95,6 +95,21 @@ async def test_what_was_trimmed_is_gone() -> None:
         assert (await ds.ask("GET", f"orders?offset={2:016d}_{0:016d}")).body == b"c"
 
 
+async def test_an_append_has_a_limit_of_messages() -> None:
+    async with api_client(DurableSettings(messages_max=3)) as ds:
+        assert (await ds.ask("PUT", "orders", b"[1,2,3]", content_type=JSON)).status == 201
+        assert (await ds.ask("POST", "orders", b"[4,[5,5],6]", content_type=JSON)).status == 204
+        for method, name in (("POST", "orders"), ("PUT", "others")):
+            got = await ds.ask(method, name, b"[1,2,3,4]", content_type=JSON)
+            assert (got.status, got.json()["code"]) == (413, "too_many_messages")
+            assert got.json()["message"] == "at most 3 messages in one append"
+        fork = {"stream_forked_from": "/v1/stream/orders", "content_type": JSON}
+        assert (await ds.ask("PUT", "copy", b"[1,2,3,4]", **fork)).status == 413
+        assert (await ds.ask("GET", "orders")).json() == [1, 2, 3, 4, [5, 5], 6]
+        for name in ("others", "copy"):
+            assert (await ds.ask("HEAD", name)).status == 404
+
+
 async def test_half_an_upload_leaves_no_trace() -> None:
     async with api_client() as ds:
         await ds.ask("PUT", "orders", content_type=TEXT)

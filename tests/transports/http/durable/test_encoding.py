@@ -22,9 +22,10 @@ from millpond.transports.http.durable.json_mode import (
     messages_of,
 )
 from millpond.transports.http.durable.live import EPOCH_S, next_cursor
-from millpond.transports.http.durable.offsets import offset_of, sequence_of
+from millpond.transports.http.durable.offsets import minted_sequence_of, offset_of, sequence_of
 from millpond.transports.http.durable.protocol import content_type_of
 from millpond.transports.http.durable.sse import closed_event, control_event, data_event
+from millpond.transports.http.json_arrays import ArrayTooLong
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -35,6 +36,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(), each, max_size=4),
     max_leaves=12,
 )
+MANY = 100
 SPACES = st.sampled_from(["", " ", "\n\t", "\r\n "])
 
 
@@ -58,17 +60,17 @@ def test_an_array_is_flattened_once_and_each_message_is_as_it_was(
         json.dumps(each, ensure_ascii=True if _has_half(each) else is_ascii) for each in values
     ]
     body = f"{space}[{space}{f'{space},{space}'.join(words)}{space}]{space}".encode()
-    messages = messages_of(body)
+    messages = messages_of(body, MANY)
     assert messages == [word.encode() for word in words]
     again = array_of([EncodedColumns(span_of(messages))])
     assert json.loads(again) == values
-    assert messages_of(again) == messages
+    assert messages_of(again, MANY) == messages
 
 
 @given(VALUES, SPACES)
 def test_a_value_is_one_message(value: Any, space: str) -> None:
     word = json.dumps(value)
-    messages = messages_of(f"{space}{word}{space}".encode())
+    messages = messages_of(f"{space}{word}{space}".encode(), MANY)
     if isinstance(value, list):
         assert [json.loads(each) for each in messages] == value
     else:
@@ -91,7 +93,7 @@ def _has_half(value: Any) -> bool:
 )
 def test_what_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(NotJson):
-        messages_of(body)
+        messages_of(body, MANY)
     assert not is_message(body)
 
 
@@ -167,10 +169,57 @@ def test_a_cursor_that_is_none_counts_for_nothing(given_: str) -> None:
     assert next_cursor(EPOCH_S + 40, given_, 0.5) == b"2"
 
 
+@given(st.lists(VALUES, max_size=8), SPACES, st.integers(1, 8), st.booleans())
+def test_the_limit_counts_messages_and_not_commas(
+    values: list[Any], space: str, messages_max: int, has_half: bool
+) -> None:
+    words = [json.dumps(each) for each in values]
+    if has_half:
+        words.append('["\\ud800", 1]')  # takes the slower parser
+    body = f"[{space}{f'{space},'.join(words)}]".encode()
+    if len(words) <= messages_max:
+        assert messages_of(body, messages_max) == [word.encode() for word in words]
+    else:
+        with pytest.raises(ArrayTooLong):
+            messages_of(body, messages_max)
+
+
+@pytest.mark.parametrize("rest", [b"1]", b"x]", b"", b"1]]"])
+def test_too_many_messages_are_refused_before_they_are_decoded(rest: bytes) -> None:
+    """What follows the limit is not looked at, so that its size costs nothing."""
+    with pytest.raises(ArrayTooLong):
+        messages_of(b"[" + b"1," * 1_000_000 + rest, 10_000)
+    with pytest.raises(ArrayTooLong):
+        messages_of(b"[" + b'"\\ud800",' * 100_000 + rest, 1_000)
+
+
+def test_one_message_may_have_many_parts() -> None:
+    inner = b"[" + b"1," * 20_000 + b"1]"
+    assert messages_of(b"[%b]" % inner, 10_000) == [inner]
+    assert messages_of(b'{"a":%b}' % inner, 10_000) == [b'{"a":%b}' % inner]
+
+
+@pytest.mark.parametrize(
+    "body", ['["\\ud800"', '["\\ud800",]', '["\\ud800" 1]', '["\\ud800"]]', '["\\ud800"] 1']
+)
+def test_a_broken_array_with_half_a_character_is_not_json(body: str) -> None:
+    with pytest.raises(NotJson):
+        messages_of(body.encode(), MANY)
+    assert not is_message(body.encode())
+
+
 @given(st.integers(0, 10**16 - 1), st.integers(0, 10**16 - 1))
 def test_offsets_sort_like_sequences(one: int, other: int) -> None:
     assert (offset_of(one) < offset_of(other)) == (one < other)
     assert sequence_of(offset_of(one).decode()) == one
+    assert minted_sequence_of(offset_of(one).decode()) == one
+
+
+@given(st.integers(0, 10**16 - 1), st.integers(1, 10**16 - 1))
+def test_an_offset_inside_of_a_record_begins_with_that_record(one: int, half: int) -> None:
+    inside = f"{one:016d}_{half:016d}"
+    assert sequence_of(inside) == one
+    assert minted_sequence_of(inside) is None
 
 
 @pytest.mark.parametrize("offset", ["", "1", "1_1", "0" * 33, "0" * 16 + "_" + "0" * 15 + "x"])
