@@ -189,7 +189,7 @@ class Channel:
             for message in batch.messages:
                 self._take_notice(message, now, effects)
         else:
-            answers, connected = effects.answers, self.subscribers.connected
+            batch_replies, connected = effects.batch_replies, self.subscribers.connected
             identity = connected.get(port) if connected else None
             acked = 0
             for message in batch.messages:
@@ -213,7 +213,7 @@ class Channel:
                     delivery, connected = self.delivery, self.subscribers.connected
                     identity = connected.get(port)
                 if reply is not None:
-                    answers.append(reply)
+                    batch_replies.append(reply)
             if acked:
                 self.context.counters.acks += acked
         if publisher.added:
@@ -273,7 +273,7 @@ class Channel:
             self.deadline = self.keys.expiry_at
 
     def _push(self, now: float, effects: Effects) -> None:
-        delivery, replies = self.delivery, effects.replies
+        delivery, replies = self.delivery, effects.port_replies
         before = len(replies)
         delivery.push(now, replies)
         pushed = len(replies) - before

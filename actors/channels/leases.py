@@ -37,7 +37,7 @@ class Handover(NamedTuple):
 
 def _pushes(effects: Iterable[Effects]) -> Iterator[tuple[Port, Msg]]:
     for each in effects:
-        for port, reply in each.replies:
+        for port, reply in each.port_replies:
             if isinstance(reply, Msg):
                 yield port, reply
 
@@ -72,9 +72,9 @@ def cancel_leases(delivery: Delivery, port: Port, pending: Iterable[Effects]) ->
 
 def drop_outdated_pushes(delivery: Delivery, effects: Effects) -> None:
     """Take out pushes whose lease is over, or whose message is gone."""
-    effects.replies = [
+    effects.port_replies = [
         (port, reply)
-        for port, reply in effects.replies
+        for port, reply in effects.port_replies
         if not isinstance(reply, Msg) or _lease_of(delivery, port, reply) is not None
     ]
 

@@ -36,17 +36,17 @@ LATE_S = 0.04
 class Effects(msgspec.Struct):
     """The outcome of a batch: changes are stored first, only then are replies and messages sent.
 
-    `answers` go to the port of the batch, in order; `replies` to the ports they name; `urgent`
-    replies do not wait for the store. `posts` are messages to other cells, `forwards` batches for
-    other cells, which answer in place of this one. `attachments` are the options with which a
-    connection is attached again after a crash. `deferred` are requests of earlier batches that
-    `replies` answer: they are handled again if the changes are lost. `withheld` are ids of removed
-    messages whose removal is not among the changes yet.
+    `batch_replies` go to the port of the batch, in order; `port_replies` to the ports they name;
+    `urgent` replies do not wait for the store. `posts` are messages to other cells, `forwards`
+    batches for other cells, which answer in place of this one. `attachments` are the options with
+    which a connection is attached again after a crash. `deferred` are requests of earlier batches
+    that `port_replies` answer: they are handled again if the changes are lost. `withheld` are ids
+    of removed messages whose removal is not among the changes yet.
     """
 
     changes: list[Change] = []
-    answers: list[Reply] = []
-    replies: list[tuple[Port, Reply]] = []
+    batch_replies: list[Reply] = []
+    port_replies: list[tuple[Port, Reply]] = []
     urgent: Sequence[tuple[Port, Reply]] = ()
     posts: tuple[tuple[bytes, CellMessage], ...] = ()
     forwards: tuple[tuple[bytes, Batch], ...] = ()

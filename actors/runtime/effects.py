@@ -86,13 +86,13 @@ class EffectQueue:
     def release(self, batch: Batch | None, effects: Effects) -> None:
         """Send replies and messages; within a batch."""
         touched = self._touched
-        if effects.answers:
-            assert batch is not None and batch.port is not None, "answers go to the batch's port"
+        if effects.batch_replies:
+            assert batch is not None and batch.port is not None, "they go to the batch's port"
             touched[batch.port] = None
-            batch.port.send(effects.answers)
+            batch.port.send(effects.batch_replies)
         for port, reply in effects.urgent:
             self._send(port, reply)
-        for port, reply in effects.replies:
+        for port, reply in effects.port_replies:
             touched[port] = None
             port.send((reply,))
         for name, message in effects.posts:
@@ -216,7 +216,7 @@ class EffectQueue:
         and those that the behaviour has not answered: each one once, and none of `answered`."""
         refusals: list[tuple[Port, int, Reply]] = []
         for _, effects in undone:
-            for port, reply in effects.replies if effects is not None else ():
+            for port, reply in effects.port_replies if effects is not None else ():
                 if isinstance(reply, DeferredReply):
                     refusals.append((port, reply.number, reply.refusal(code)))
         if behaviour is not None:
@@ -274,7 +274,8 @@ def _take_urgent(cell: Cell, effects: Effects) -> list[tuple[Port, Reply]]:
     newcomers = {
         each.batch.port
         for each in cell.pending or ()
-        if each.batch is not None and any(isinstance(a, Attached) for a in each.effects.answers)
+        if each.batch is not None
+        and any(isinstance(a, Attached) for a in each.effects.batch_replies)
     }
     urgent = [pair for pair in effects.urgent if pair[0] not in newcomers]
     effects.urgent = [pair for pair in effects.urgent if pair[0] in newcomers]

@@ -186,7 +186,7 @@ class StateCell:
                     self._checkpointing.save(self._table, self._first, is_end=True)
                     self._refuse_waiting(Code.OUTCOME_UNKNOWN, effects)
                 case StreamRequest() if batch.port is not None:
-                    effects.replies.append((batch.port, Failed(message, Code.MALFORMED)))
+                    effects.port_replies.append((batch.port, Failed(message, Code.MALFORMED)))
                 case _:
                     raise AssertionError(f"{type(message).__name__} is not for states")
         self._continue(now, effects)
@@ -199,7 +199,7 @@ class StateCell:
         late = [each for each in self._waiting if each[2] + limits.wait_s <= now]
         self._waiting = [each for each in self._waiting if each[2] + limits.wait_s > now]
         for port, request, _ in late:
-            effects.replies.append((port, Failed(request, Code.SLOW_DOWN, SLOW_MS)))
+            effects.port_replies.append((port, Failed(request, Code.SLOW_DOWN, SLOW_MS)))
         if not self._waiting and self._asked_at + limits.idle_s <= now:
             self._give_up(effects)
         self._continue(now, effects)
@@ -210,11 +210,11 @@ class StateCell:
     def _ask(self, port: Port, query: Query, now: float, effects: Effects) -> None:
         self._asked_at = now
         if now < self._refused_until:
-            effects.replies.append((port, Failed(query, Code.STATE_TOO_LARGE)))
+            effects.port_replies.append((port, Failed(query, Code.STATE_TOO_LARGE)))
         elif self._is_live:
-            effects.replies.append((port, self._answer(query)))
+            effects.port_replies.append((port, self._answer(query)))
         elif self._is_stopped or len(self._waiting) >= self._context.limits.waiting_max:
-            effects.replies.append((port, Failed(query, Code.BUFFER_FULL, SLOW_MS)))
+            effects.port_replies.append((port, Failed(query, Code.BUFFER_FULL, SLOW_MS)))
         else:
             self._is_unused = False
             self._retry_at = now
@@ -255,7 +255,7 @@ class StateCell:
     def _refuse_waiting(self, code: Code, effects: Effects) -> None:
         row, self._waiting = self._waiting, []
         for port, query, _ in row:
-            effects.replies.append((port, Failed(query, code)))
+            effects.port_replies.append((port, Failed(query, code)))
 
     # The stream.
 
@@ -324,7 +324,7 @@ class StateCell:
         self._is_live = not found.spans or found.next >= found.tail
         if self._is_live:
             row, self._waiting = self._waiting, []
-            effects.replies += [(port, self._answer(query)) for port, query, _ in row]
+            effects.port_replies += [(port, self._answer(query)) for port, query, _ in row]
 
     def _check_size(self, now: float, effects: Effects) -> bool:
         """False: the state is too large, and given up."""

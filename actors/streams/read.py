@@ -308,7 +308,7 @@ class StreamReader:
             self._replied.append((waiter.port, read))
             effects.deferred.append((waiter.port, read))
             reply = self._records(read, result.spans, result.next, result.slices)
-            effects.replies.append((waiter.port, reply))
+            effects.port_replies.append((waiter.port, reply))
 
     def _show_fresh(self, waiter: Waiter, now: float) -> Records | int:
         """The new records that a read shows, or the sequence from which it goes on waiting."""
@@ -355,7 +355,7 @@ class StreamReader:
         reply: ReadReply = self._no_records(read, bounds.tail)
         if code is not None:
             reply = bounds.failure(read.number, code)
-        effects.replies.append((waiter.port, reply))
+        effects.port_replies.append((waiter.port, reply))
 
     def dismiss_all(self, effects: Effects) -> None:
         """The stream is deleted: reply without records. Reads of this incarnation and no other are
@@ -373,7 +373,7 @@ class StreamReader:
             else:
                 reply = bounds.failure(request.number, Code.UNKNOWN_STREAM)
             self._replied.append((scan.port, request))
-            effects.replies.append((scan.port, reply))
+            effects.port_replies.append((scan.port, reply))
         self._scans.clear()
 
     def cancel(self, port: Port, number: int | None = None) -> None:

@@ -114,7 +114,7 @@ class Stream:
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         self._begin(now, effects)
-        port, answers, append = batch.port, effects.answers, self._appender.append
+        port, batch_replies, append = batch.port, effects.batch_replies, self._appender.append
         exists = self._registration.exists
         messages = batch.messages
         if batch.ports is not None:
@@ -122,12 +122,12 @@ class Stream:
             messages = []
         for message in messages:
             if type(message) is m.Append and exists and message.headers is None:
-                answers.append(append(message))
+                batch_replies.append(append(message))
                 continue
             reply = self._answer(port, message, effects)
             exists = self._registration.exists
             if reply is not None and port is not None:
-                answers.append(reply)
+                batch_replies.append(reply)
         self._finish(effects)
         return effects
 
@@ -135,7 +135,7 @@ class Stream:
         self, ports: Sequence[Port], messages: Sequence[CellMessage], effects: Effects
     ) -> None:
         """Handle a batch whose messages come from a port each."""
-        replies = effects.replies
+        replies = effects.port_replies
         for port, message in zip(ports, messages, strict=True):
             reply = (
                 self._appender.append(message)
@@ -465,7 +465,7 @@ class Stream:
             if isinstance(point, int):
                 self._trim_to(point, effects)
         if reply is not None:
-            effects.replies.append((scan.port, reply))
+            effects.port_replies.append((scan.port, reply))
 
     def _trim(self, port: Port, request: m.Trim, effects: Effects) -> Reply | None:
         self._appender.flush(effects.changes)

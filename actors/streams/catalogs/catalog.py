@@ -75,7 +75,7 @@ class CatalogCell:
                 continue
             reply = self._catalog.answer(batch.port, message, now, effects)
             if reply is not None and batch.port is not None:
-                effects.answers.append(reply)
+                effects.batch_replies.append(reply)
         self.deadline = self._catalog.deadline
         return effects
 

@@ -58,7 +58,7 @@ def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:
     how_many = _records if done.kind is PartitionKind.LOG else counted
     lines = [f"damaged     {each}" for each in damages]
     if done.aside is not None:
-        lines.append(f"set aside   {done.aside}: the old file, as it was")
+        lines.append(f"moved to    {done.aside}: the old file, as it was")
         lines.append(f"read        {how_many(done.in_file)} of it; the journal had what came later")
     lost = [str(each) for each in done.lost] or _ranges(done)
     if lost:

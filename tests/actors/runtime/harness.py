@@ -64,9 +64,9 @@ class Echo:
                     self.kept.append(key)
                     effects.changes.append(StoredMessage(key, key, 60, now + 60, data))
                 case Get(id=message_id) if batch.port is not None:
-                    effects.answers.append(GetAck(message_id, b""))
+                    effects.batch_replies.append(GetAck(message_id, b""))
                 case Attach():
-                    effects.answers.append(Attached(Mode.PAIR, 1))
+                    effects.batch_replies.append(Attached(Mode.PAIR, 1))
                 case Ack(id=message_id):
                     effects.posts += tuple(self.runtime.on_ack(self.name, message_id))
                 case _:

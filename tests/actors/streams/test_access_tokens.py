@@ -41,7 +41,7 @@ class Catalog:
     def ask(self, *requests: StreamRequest) -> Sequence[Reply]:
         effects = self.cell.handle(Batch(RecordingPort(1), list(requests)), self.now)
         self._keep(effects.changes)
-        return effects.answers
+        return effects.batch_replies
 
     def wake(self) -> None:
         self._keep(self.cell.wake(self.now).changes)

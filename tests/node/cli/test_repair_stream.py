@@ -69,7 +69,7 @@ def test_a_stream_is_repaired_and_what_it_lost_is_told_by_number(
     assert code == 0 and not state.exists()
     assert "lost        records 3-4: not what was written" in out
     assert f"repaired    stream 'orders' has {COUNT - 2} records, and is served again" in out
-    [aside] = [line.split()[2].rstrip(":") for line in out.splitlines() if "set aside" in line]
+    [aside] = [line.split()[2].rstrip(":") for line in out.splitlines() if "moved to" in line]
     assert b"record 5 " in Path(aside).read_bytes()
     assert "stream 'orders'" not in told(capfd, "--data", str(folder))[1]
 
