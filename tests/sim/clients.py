@@ -1,4 +1,4 @@
-"""Connections of a simulated world: what they ask, and what they make of the answers."""
+"""Connections of a simulated world: their requests, and the checks of the replies."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Attempt:
 
 
 @dataclass
-class Mind:
-    """What all clients of one channel know together, over all restarts."""
+class ClientModel:
+    """A model of one channel: what all its clients know together, over all restarts."""
 
     name: bytes
     mode: Mode
@@ -89,9 +89,9 @@ class Client:
     identity: bytes | None = None
 
     def __init__(
-        self, mind: Mind, ledger: RecordingStore, number: int, clock: Clock, rng: Random
+        self, model: ClientModel, ledger: RecordingStore, number: int, clock: Clock, rng: Random
     ) -> None:
-        self.mind = mind
+        self.model = model
         self.number = number
         self.received_at = clock.now
         self._ledger = ledger
@@ -99,8 +99,8 @@ class Client:
         self._rng = rng
         self._sent: list[Reply] = []
         self._is_gone = False
-        self.asked: list[CellMessage] = []
-        """What was asked and not answered yet."""
+        self.in_flight: list[CellMessage] = []
+        """Requests without a reply yet."""
         self.held: list[int] = []
         """What was pushed, and is neither acked nor given back."""
         self.on_failed: Callable[[Failed], None] = lambda reply: None
@@ -115,24 +115,24 @@ class Client:
         for reply in () if self._is_gone else sent:
             self._take(reply)
 
-    # What it asks.
+    # Requests.
 
     def puts(self, attempts: list[Attempt]) -> list[CellMessage]:
         puts: list[CellMessage] = []
         for attempt in attempts:
-            self.mind.unknown.pop(attempt.put.key, None)
-            self.mind.attempts[attempt.put.key] = attempt
+            self.model.unknown.pop(attempt.put.key, None)
+            self.model.attempts[attempt.put.key] = attempt
             puts.append(attempt.put)
-        self.asked += puts
+        self.in_flight += puts
         return puts
 
     def reads(self) -> list[CellMessage]:
         """LIST, and GET of something seen before."""
-        asks: list[CellMessage] = [List(0, 0, 0)]
-        if self.mind.ids:
-            asks.append(Get(self._rng.choice(self.mind.ids)))
-        self.asked += asks
-        return asks
+        requests: list[CellMessage] = [List(0, 0, 0)]
+        if self.model.ids:
+            requests.append(Get(self._rng.choice(self.model.ids)))
+        self.in_flight += requests
+        return requests
 
     def settle(self) -> list[CellMessage]:
         """Ack some of what is held, and give some back."""
@@ -141,7 +141,7 @@ class Client:
             self.held.remove(message_id)
             if self._rng.random() < 0.8:
                 said.append(self.ack(message_id))
-            elif self.mind.mode is Mode.QUEUE and self._rng.random() < 0.3:
+            elif self.model.mode is Mode.QUEUE and self._rng.random() < 0.3:
                 said.append(Nack(message_id, NackReason.REJECT))
             else:
                 said.append(Nack(message_id, NackReason.LATER, self._rng.randint(0, 2000)))
@@ -151,35 +151,35 @@ class Client:
 
     def _acks_of_its_own(self) -> list[CellMessage]:
         """PS-10: they change nothing."""
-        facts = self._ledger.queue(self.mind.name).facts.values()
+        facts = self._ledger.queue(self.model.name).facts.values()
         return [Ack(fact.row.id) for fact in facts if fact.identity == self.identity][-3:]
 
     def ack(self, message_id: int) -> Ack:
         """It is done with a message."""
-        self.mind.acked.add(message_id)
+        self.model.acked.add(message_id)
         if self.identity is not None:
-            self.mind.said.add((self.identity, message_id))
+            self.model.said.add((self.identity, message_id))
         return Ack(message_id)
 
     def hang_up(self) -> None:
         """The connection breaks: what was not answered may have happened or not."""
         self._is_gone = True
-        for mail in self.asked:
-            self._doubt(mail)
-        self.asked.clear()
+        for request in self.in_flight:
+            self._doubt(request)
+        self.in_flight.clear()
 
-    def _doubt(self, mail: CellMessage) -> None:
-        if isinstance(mail, Put):
-            attempt = self.mind.attempts[mail.key]
+    def _doubt(self, request: CellMessage) -> None:
+        if isinstance(request, Put):
+            attempt = self.model.attempts[request.key]
             if not attempt.id:
-                self.mind.unknown[mail.key] = attempt
+                self.model.unknown[request.key] = attempt
 
-    # What it is told.
+    # Replies.
 
     def _take(self, reply: Reply) -> None:
         match reply:
             case PutAck():
-                self._answered(lambda mail: isinstance(mail, Put) and mail.key == reply.key)
+                self._answered(lambda it: isinstance(it, Put) and it.key == reply.key)
                 self._kept(reply)
             case Msg():
                 fact = self._see(reply.id, reply.data)
@@ -187,10 +187,10 @@ class Client:
                     raise Broken(f"message {reply.id} is pushed to who put it")
                 self.held.append(reply.id)
             case GetAck():
-                self._answered(lambda mail: isinstance(mail, Get) and mail.id == reply.id)
+                self._answered(lambda it: isinstance(it, Get) and it.id == reply.id)
                 self._see(reply.id, reply.data)
             case ListAck():
-                self._answered(lambda mail: isinstance(mail, List))
+                self._answered(lambda it: isinstance(it, List))
                 for message_id in reply.ids:
                     self._see(message_id, None)
             case Failed():
@@ -198,7 +198,7 @@ class Client:
                     raise Broken(f"a client is told {reply}")
                 self.on_failed(reply)
                 if not isinstance(reply.request, Ack | Nack | Attach):
-                    self._answered(lambda mail: mail == reply.request)
+                    self._answered(lambda it: it == reply.request)
                     self._doubt(reply.request)
             case Attached() | TouchAck() | Probe() | Hangup():
                 pass
@@ -206,28 +206,28 @@ class Client:
                 assert_never(reply)
 
     def _answered(self, is_it: Callable[[CellMessage], bool]) -> None:
-        """Answers come in the order of the questions."""
-        if not self.asked or not is_it(self.asked[0]):
-            raise Broken(f"this does not answer {self.asked[:1]}")
-        del self.asked[0]
+        """Replies come in the order of the requests."""
+        if not self.in_flight or not is_it(self.in_flight[0]):
+            raise Broken(f"this does not answer {self.in_flight[:1]}")
+        del self.in_flight[0]
 
     def _kept(self, ack: PutAck) -> None:
-        attempt = self.mind.attempts[ack.key]
+        attempt = self.model.attempts[ack.key]
         if attempt.id and attempt.id != ack.id and self._clock.now < attempt.until:
             raise Broken(f"key {ack.key} has the ids {attempt.id} and {ack.id}")
-        fact = self._ledger.show(self.mind.name, ack.id, is_there=False)
+        fact = self._ledger.show(self.model.name, ack.id, is_there=False)
         is_same = fact.row.data == attempt.put.data and fact.row.key & 0xFFFFFFFF == ack.key
         if not is_same or fact.identity != attempt.identity:
             raise Broken(f"key {ack.key} is acknowledged for {fact.row}")
         attempt.id, attempt.until = ack.id, fact.row.until
-        self.mind.ids.append(ack.id)
+        self.model.ids.append(ack.id)
 
     def _see(self, message_id: int, data: bytes | None) -> Fact:
-        fact = self._ledger.show(self.mind.name, message_id)
+        fact = self._ledger.show(self.model.name, message_id)
         if data is not None and fact.row.data != data:
             raise Broken(f"message {message_id} is shown with other data")
-        attempt = self.mind.attempts.get(fact.row.key & 0xFFFFFFFF)
+        attempt = self.model.attempts.get(fact.row.key & 0xFFFFFFFF)
         if fact.row.origin is None and (attempt is None or attempt.put.data != fact.row.data):
-            raise Broken(f"message {message_id} of {self.mind.name!r} was never put")
-        self.mind.ids.append(message_id)
+            raise Broken(f"message {message_id} of {self.model.name!r} was never put")
+        self.model.ids.append(message_id)
         return fact

@@ -1,4 +1,4 @@
-"""What a log's partition must hold and may hold, by what was written to it.
+"""Facts of a log: what its partition must hold and may hold, by what was written to it.
 
 A log is always what some first part of its writes makes of it: all that are kept, and of those that
 were on their way any number, in order.
@@ -133,7 +133,7 @@ class LogFacts:
         yield f"the log is {outline} {brief(chunks)}, none of {self.states[self.kept(view) :]}"
 
     def check_outline(self, outline: LogSnapshot, first: int) -> Iterator[str]:
-        """`first` is what `kept` was when it was asked for."""
+        """`first` is what `kept` was when it was requested."""
         if not any(state.has_outline(outline) for state in self.states[first:]):
             yield f"the outline is {outline}, none of {self.states[first:]}"
 

@@ -1,4 +1,4 @@
-"""The loop that a simulated store lives in, and the ear that listens to its log."""
+"""The loop of a simulated store, and the handler that captures its log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FOREIGN = (OSError, sqlite3.Error)
 
 
 class Clock:
-    """Moves when told."""
+    """A clock that moves when told."""
 
     def __init__(self, now: float) -> None:
         self.now = now
 
 
 class Loop:
-    """The `Surroundings` of one boot: lanes that work when told, and what is to be done soon."""
+    """The `Surroundings` of one boot: workers that step when told, and callbacks."""
 
     def __init__(self, clock: Clock, rng: Random) -> None:
         self._clock = clock
@@ -48,21 +48,21 @@ class Loop:
         return worker
 
     def finish_pass(self) -> None:
-        """What was to be done soon."""
+        """Run the callbacks that wait."""
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for callback in waiting:
                 callback()
 
     def work(self, *, idle: bool) -> bool:
-        """Every lane does what waits, once. False: nothing did, and nothing is left."""
+        """Step each worker once. False: none had work, and nothing is left."""
         worked = [worker.step(idle=idle) for worker in self.workers]
         self.finish_pass()
         return any(worked)
 
 
 class LogCapture(logging.Handler):
-    """Takes the project's log, and remembers failures that are not the disk's."""
+    """A handler of the project's log, which remembers failures that are not the disk's."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What one seed does: every seed has other sizes, other channels and other kinds of trouble."""
+"""The plan of a seed: every seed has other sizes, other channels and other kinds of trouble."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.settings import StoreSettings
 from tests.sim.faults import Trouble
 
-PEOPLE = (b"a" * 32, b"b" * 32, b"c" * 32)
+IDENTITIES = (b"a" * 32, b"b" * 32, b"c" * 32)
 CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOUT))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Rates are per step; `ends` weighs crash, kill and close against each other.
+    """Rates are per step; `ends` has the weights of crash, kill and close.
 
-    `people` are identities that clients may have; messages that expire in a channel of
+    `identities` are those that clients may have; messages that expire in a channel of
     `keeps_expired` become dead letters.
     """
 
@@ -36,7 +36,7 @@ class Plan:
     troubles: tuple[Trouble, ...]
     garbage: float
     passivate_after_s: float
-    people: tuple[bytes, ...] = ()
+    identities: tuple[bytes, ...] = ()
     keeps_expired: frozenset[bytes] = frozenset()
 
 
@@ -67,7 +67,7 @@ def draw(rng: Random, steps: int) -> Plan:
         troubles=tuple(rng.sample(list(Trouble), rng.randint(1, len(Trouble)))),
         garbage=rng.choice((0.0, 0.0, 0.3)),
         passivate_after_s=rng.choice((0.5, 60.0)),
-        people=PEOPLE[: rng.choice((0, 1, 2, 3))],
+        identities=IDENTITIES[: rng.choice((0, 1, 2, 3))],
         keeps_expired=frozenset(name for name in names if rng.random() < 0.25),
     )
 
@@ -78,7 +78,7 @@ def draw_durability(rng: Random, mostly: Durability) -> Durability:
 
 
 def draw_settings(rng: Random) -> StoreSettings:
-    """Small segments, so that rotation, carries, flushes and reclaiming happen all the time."""
+    """Small segments, so that rotation, rewrites, flushes and reclaiming happen all the time."""
     segment = rng.choice((4096, 16_384))
     return StoreSettings(
         segment_bytes=segment,

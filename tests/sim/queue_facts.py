@@ -1,4 +1,4 @@
-"""What a queue's partition must hold, may hold and must not, by what was written to it."""
+"""Facts of a queue: what its partition must, may and must not hold, by what was written to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fact:
 
 
 def due_of(snapshot: Snapshot, message_id: int) -> float:
-    """Until when a message rests, as far as the store knows; 0: it does not."""
+    """The end of a message's retry delay, as far as the store knows; 0: none."""
     return 0.0 if snapshot.attributes is None else snapshot.attributes.due.get(message_id, 0.0)
 
 
@@ -54,7 +54,7 @@ class QueueFacts:
 
     def __init__(self, *, keeps_expired: bool = False) -> None:
         self.keeps_expired = keeps_expired
-        self.members = SubscriberFacts()
+        self.subscribers = SubscriberFacts()
         self.has_acked: Callable[[bytes, int], bool] = lambda identity, message_id: True
         self.facts: dict[int, Fact] = {}
         self.by_key: dict[int, Fact] = {}
@@ -64,13 +64,13 @@ class QueueFacts:
     def record(self, write: Write) -> None:
         for change in write.changes:
             if isinstance(change, SUBSCRIBER_CHANGES):
-                self.members.record(write, change)
+                self.subscribers.record(write, change)
         for change in write.changes:
             match change:
                 case StoredMessage():
                     fact = self.facts[change.id] = Fact(change, write)
-                    fact.identity = self.members.names.get(change.sender)
-                    fact.owed = self.members.owed(change)
+                    fact.identity = self.subscribers.names.get(change.sender)
+                    fact.owed = self.subscribers.owed(change)
                     self.by_key[change.key] = fact
                     self.forgotten.pop(change.key, None)
                 case MessageRemoved(id=message_id):
@@ -91,7 +91,7 @@ class QueueFacts:
 
     def undo(self, write: Write) -> None:
         """The write failed: what it took away is there still."""
-        self.members.undo(write)
+        self.subscribers.undo(write)
         for fact in self.facts.values():
             if fact.gone is write:
                 fact.gone, fact.has_key = None, True
@@ -107,15 +107,15 @@ class QueueFacts:
         )
         return max((fact.row.id for fact in known), default=0)
 
-    def knows_letter(self, letter: StoredMessage, now: float) -> bool:
+    def knows_dead_letter(self, dead_letter: StoredMessage, now: float) -> bool:
         """Is there another dead letter of the same message, whose key is remembered?"""
-        fact = self.by_key.get(letter.key)
+        fact = self.by_key.get(dead_letter.key)
         return (
             fact is not None
             and fact.write.level is not Level.FAILED
             and not fact.is_lost
             and fact.row.until > now
-            and letter.key not in self.forgotten
+            and dead_letter.key not in self.forgotten
         )
 
     # What is wrong with a snapshot.
@@ -135,7 +135,7 @@ class QueueFacts:
         if rows:
             yield from self._check_mode(snapshot.mode, view)
         yield from self._check_senders(snapshot, view)
-        yield from self.members.check(snapshot, view, self.has_acked)
+        yield from self.subscribers.check(snapshot, view, self.has_acked)
 
     def _check_senders(self, snapshot: Snapshot, view: View) -> Iterator[str]:
         """Who put a message, or has a key, is known by it."""
@@ -145,9 +145,9 @@ class QueueFacts:
         ids |= {each.id for each in snapshot.keys.values() if each.until > view.now}
         for message_id in ids & self.facts.keys():
             fact = self.facts[message_id]
-            member = found.get(fact.row.sender)
-            if fact.identity != (None if member is None else member.identity):
-                yield f"message {message_id} is of {fact.identity!r}, and now of {member}"
+            subscriber = found.get(fact.row.sender)
+            if fact.identity != (None if subscriber is None else subscriber.identity):
+                yield f"message {message_id} is of {fact.identity!r}, and now of {subscriber}"
 
     def _check_row(self, fact: Fact, row: StoredMessage | None, view: View) -> Iterator[str]:
         known = fact.row
@@ -194,7 +194,7 @@ class QueueFacts:
         for write, at in fact.due:
             view.allow(allowed, write, at)
         if due not in allowed:
-            yield f"message {fact.row.id} rests until {due}, not {allowed}"
+            yield f"message {fact.row.id} is due at {due}, not {allowed}"
 
     def _check_mode(self, mode: Mode | None, view: View) -> Iterator[str]:
         allowed: set[Mode | None] = {None}
@@ -209,7 +209,7 @@ class QueueFacts:
         What is not there any more must not come back once a later write is kept.
         """
         rows = {row.id for row in snapshot.rows}
-        self.members.settle(snapshot, seen)
+        self.subscribers.settle(snapshot, seen)
         for message_id, fact in list(self.facts.items()):
             is_known = getattr(snapshot.keys.get(fact.row.key), "id", 0) == message_id
             fact.ghosts.clear()

@@ -59,23 +59,23 @@ def is_log(name: bytes) -> bool:
 
 
 def named_by(changes: Sequence[Change]) -> tuple[set[int], set[int]]:
-    """Messages that come with these changes, and members of whom they say anything."""
+    """Messages that these changes add, and subscribers that they name."""
     ids = {each.id for each in changes if isinstance(each, StoredMessage)}
-    members = (
+    subscribers = (
         each.number
         for each in changes
         if isinstance(each, Subscriber | SubscriberTouched | SubscriberRemoved)
     )
-    return ids, set(members)
+    return ids, set(subscribers)
 
 
-def stays(change: Change, ids: set[int], members: set[int]) -> bool:
-    """Is it said again although what was written before it is lost: these messages and members?"""
+def stays(change: Change, ids: set[int], subscribers: set[int]) -> bool:
+    """Is it said again although what was before it is lost: these messages and subscribers?"""
     match change:
         case MessageRemoved(id=message_id) | AttemptsSet(id=message_id) | DueAt(id=message_id):
             return message_id not in ids
         case Acked(number=number, id=message_id) | AckedUpTo(number=number, id=message_id):
-            return number not in members and message_id not in ids
+            return number not in subscribers and message_id not in ids
         case _:
             return False
 
@@ -146,8 +146,8 @@ class RecordingStore:
                 continue
             if change.id <= top:
                 raise Broken(f"id {change.id} in {name!r} is not above {top}")
-            if change.origin is not None and facts.knows_letter(change, self._now()):
-                raise Broken(f"message {change.origin.id} is buried twice")
+            if change.origin is not None and facts.knows_dead_letter(change, self._now()):
+                raise Broken(f"message {change.origin.id} becomes a dead letter twice")
 
     def _check_gone(self, name: bytes, write: Write) -> None:
         for fact in self.queue(name).facts.values():
@@ -169,14 +169,14 @@ class RecordingStore:
         """It is not kept, nor is what its cell said after it, but of what was kept before."""
         at = self._open.index(write)
         later = [each for each in list(self._open)[at + 1 :] if each.name == write.name]
-        ids, members = named_by(write.changes)
+        ids, subscribers = named_by(write.changes)
         self._undo(write)
         for each in later:
             if each.commit is None:
                 place = self._open.index(each)
                 self._undo(each)
-                stands = [change for change in each.changes if stays(change, ids, members)]
-                members |= named_by([it for it in each.changes if it not in stands])[1]
+                stands = [change for change in each.changes if stays(change, ids, subscribers)]
+                subscribers |= named_by([it for it in each.changes if it not in stands])[1]
                 again = Write(each.name, stands, each.boot)
                 self._open.insert(place, again)
                 self.queue(each.name).record(again)
@@ -240,7 +240,7 @@ class RecordingStore:
     ) -> None:
         def done(result: T | Fault) -> None:
             if not isinstance(result, Fault):
-                self.judge(name, check(result))
+                self.raise_faults(name, check(result))
             elif result is not Fault.UNREADABLE:
                 raise Broken(f"{name!r} is {result}")
 
@@ -249,7 +249,7 @@ class RecordingStore:
         else:
             done(answer)
 
-    def judge(self, name: bytes, faults: Iterator[str]) -> None:
+    def raise_faults(self, name: bytes, faults: Iterator[str]) -> None:
         found = list(faults)
         if found:
             raise Broken(f"{name!r}: " + "; ".join(found))
@@ -261,16 +261,16 @@ class RecordingStore:
         if self.durability(name) is Durability.MEMORY:
             self.queues.pop(name, None)
         facts = self.queue(name)
-        self.judge(name, facts.check(snapshot, view))
+        self.raise_faults(name, facts.check(snapshot, view))
         facts.settle(snapshot, self._moment(name))
-        weight = self.store.partition_usage(name)
+        usage = self.store.partition_usage(name)
         size = sum(len(row.data) for row in snapshot.rows)
-        if (weight.messages, weight.bytes) != (len(snapshot.rows), size):
-            raise Broken(f"{name!r} weighs {weight}, and has {len(snapshot.rows)} of {size} bytes")
+        if (usage.messages, usage.bytes) != (len(snapshot.rows), size):
+            raise Broken(f"{name!r} counts {usage}, and has {len(snapshot.rows)} of {size} bytes")
 
     def found_log(self, name: bytes, outline: LogSnapshot, chunks: list[Chunk], view: View) -> None:
         """What a restart found of a log is right, and is what is from now on."""
-        self.judge(name, self.log(name).found(outline, chunks, view))
+        self.raise_faults(name, self.log(name).found(outline, chunks, view))
 
     def _moment(self, name: bytes) -> Write:
         moment = Write(name, [], self.boot)

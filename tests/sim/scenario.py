@@ -32,8 +32,8 @@ from tests.sim.recording_store import Broken
 from tests.sim.world import DEAD, World
 
 STEPS = 120
-ROUNDS_MAX = 200
-JOBS_A_ROUND = 5
+PASSES_MAX = 200
+STEPS_PER_PASS = 5
 FOREVER_S = 2_000_000.0
 SHM = Path("/dev/shm")
 
@@ -47,7 +47,7 @@ def scratch() -> Iterator[Path]:
 
 
 class Scenario:
-    """Chooses what happens next in a world."""
+    """The choice, by chance, of what happens next in a world."""
 
     def __init__(self, world: World, rng: Random) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Scenario:
             self.end: 3 * plan.end_rate,
         }
 
-    def play(self) -> None:
+    def run(self) -> None:
         """From the first boot to a good end. Raises Broken."""
         world = self.world
         for _ in range(self.plan.steps):
@@ -83,7 +83,7 @@ class Scenario:
         acts = list(self._acts)
         (act,) = self.rng.choices(acts, list(self._acts.values()))
         self.guarded(act)
-        self.world.note(act.__name__, self.world.disk.faults.total, self.world.clock.now)
+        self.world.trace(act.__name__, self.world.disk.faults.total, self.world.clock.now)
         self.world.listen()
 
     def guarded(self, act: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class Scenario:
         name = rng.choice(names)
         if rng.random() < 0.1:
             name += DEAD
-        who = rng.choice((None, *self.plan.people))
+        who = rng.choice((None, *self.plan.identities))
         return world.join(name, push=rng.random() < self.plan.consumes, identity=who)
 
     def attempt(self, client: Client | None = None) -> Attempt:
@@ -123,10 +123,10 @@ class Scenario:
     def put_again(self) -> None:
         """What has no known outcome, and now and then what has one."""
         client = self.client()
-        mind = client.mind
-        again = mind.unknown_to(client.identity)[:8]
-        if mind.attempts and self.rng.random() < 0.3:
-            known = self.rng.choice(list(mind.attempts.values()))
+        model = client.model
+        again = model.unknown_to(client.identity)[:8]
+        if model.attempts and self.rng.random() < 0.3:
+            known = self.rng.choice(list(model.attempts.values()))
             if known.identity == client.identity and known.id and known not in again:
                 again.append(known)
         if again:
@@ -142,8 +142,8 @@ class Scenario:
             client = self.rng.choice(holders)
             self.world.say(client, client.settle())
         elif self.world.clients:
-            name = self.rng.choice(self.world.clients).mind.name
-            who = self.rng.choice((None, *self.plan.people))
+            name = self.rng.choice(self.world.clients).model.name
+            who = self.rng.choice((None, *self.plan.identities))
             self.world.join(name, push=True, identity=who)
 
     def come_or_go(self) -> None:
@@ -228,22 +228,22 @@ class Scenario:
         world.disk.faults.crash_at(0)
         for client in list(world.clients):
             world.leave(client)
-        for name in world.minds:
+        for name in world.models:
             client = world.join(name, push=False)
             world.say(client, client.reads())
             self.put_all(client, self.attempt(client))
-            for who in self.plan.people:
-                if world.minds[name].unknown_to(who):
+            for who in self.plan.identities:
+                if world.models[name].unknown_to(who):
                     self.put_all(world.join(name, push=False, identity=who))
-        self.rest()
-        if any(mind.unknown for mind in world.minds.values()):
+        self.run_until_idle()
+        if any(model.unknown for model in world.models.values()):
             raise Broken("a sound disk does not take what it is given")
         for _ in range(3):
             # What is settled leaves the journal when others come.
             world.clock.now += self.plan.settings.settle_s + 1.0
             for client in world.clients:
                 self.put_all(client, self.attempt(client))
-            self.rest()
+            self.run_until_idle()
         self.check_space()
         for name, mode in self.plan.channels.items():
             if mode is Mode.FANOUT:
@@ -256,26 +256,26 @@ class Scenario:
     def serve(self, name: bytes) -> None:
         """Every subscriber gets what it is owed, also if it was away."""
         world, facts = self.world, self.world.ledger.queue(name)
-        for who in list(facts.members.subscribed):
+        for who in list(facts.subscribers.subscribed):
             client = world.join(name, push=True, identity=who)
-            self.rest()
+            self.run_until_idle()
             while client.held:
                 held, client.held = client.held, []
                 world.say(client, [client.ack(message_id) for message_id in held])
-                self.rest()
+                self.run_until_idle()
             world.leave(client)
             for fact in facts.facts.values():
                 is_kept = fact.gone is None and not fact.is_lost and fact.write.level >= Level.OPEN
-                waits = facts.members.waits_for(fact.row, fact.owed, facts.has_acked)
+                waits = facts.subscribers.waits_for(fact.row, fact.owed, facts.has_acked)
                 if is_kept and who in waits and fact.row.expires_at > world.clock.now:
                     raise Broken(f"{who!r} never gets message {fact.row.id} of {name!r}")
 
     def expire(self) -> None:
-        """Nobody comes any more: in the end nothing is kept, and no file is left of it."""
+        """No client comes any more: in the end nothing is kept, and no file is left of it."""
         world = self.world
         for _ in range(3):
             world.clock.now += FOREVER_S
-            self.rest()
+            self.run_until_idle()
         if not _is_nothing(world.store.usage):
             raise Broken(f"nothing lives for ever, and there is {world.store.usage}")
         world.close()
@@ -285,28 +285,28 @@ class Scenario:
 
     def put_all(self, client: Client, *more: Attempt) -> None:
         """What has no known outcome, and more."""
-        unknown = client.mind.unknown_to(client.identity)
+        unknown = client.model.unknown_to(client.identity)
         self.world.say(client, client.puts([*unknown, *more]))
 
-    def rest(self) -> None:
-        """Until everybody has an answer and nothing works any more."""
+    def run_until_idle(self) -> None:
+        """Run until every request has a reply and no worker has work."""
         world = self.world
         calm = 0
-        for _ in range(ROUNDS_MAX):
-            is_busy = sum(world.loop.work(idle=True) for _ in range(JOBS_A_ROUND))
+        for _ in range(PASSES_MAX):
+            is_busy = sum(world.loop.work(idle=True) for _ in range(STEPS_PER_PASS))
             world.turn()
             world.listen()
-            is_waiting = self.retry() or any(client.asked for client in world.clients)
+            is_waiting = self.retry() or any(client.in_flight for client in world.clients)
             calm = 0 if is_busy or is_waiting else calm + 1
             if calm == 3:
                 return
             world.clock.now += 1.0 if is_waiting else 0.1
-        raise Broken("the node never comes to rest")
+        raise Broken("the node never becomes idle")
 
     def retry(self) -> bool:
-        """What was refused for the moment is asked again."""
+        """What was refused for the moment is sent again."""
         for client in self.world.clients:
-            if client.mind.unknown_to(client.identity) and not client.asked:
+            if client.model.unknown_to(client.identity) and not client.in_flight:
                 self.put_all(client)
                 return True
         return False
@@ -320,21 +320,21 @@ class Scenario:
             raise Broken(f"the journal has {size} bytes, and should have {budget}")
 
 
-def play(
+def simulate(
     seed: int,
     *,
     steps: int = STEPS,
     world_class: type[World] = World,
-    is_loud: bool = False,
+    is_verbose: bool = False,
 ) -> World:
     """One seed, from its beginning to its end. Raises Broken, which says the seed."""
     rng = Random(seed)
-    with scratch() as folder, LogCapture() as ear:
+    with scratch() as folder, LogCapture() as log_capture:
         plan = draw(rng, steps)
-        world = world_class(plan, rng, folder, ear)
-        world.is_loud = is_loud
+        world = world_class(plan, rng, folder, log_capture)
+        world.is_verbose = is_verbose
         try:
-            Scenario(world, rng).play()
+            Scenario(world, rng).run()
             world.listen()
         except BaseException as exc:
             exc.add_note(f"seed {seed}: python -m tests.sim.scenario {seed} {steps}")
@@ -351,5 +351,5 @@ def _is_nothing(usage: Usage) -> bool:
 
 if __name__ == "__main__":
     count = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
-    found = play(int(sys.argv[1]), steps=count, is_loud=True)
+    found = simulate(int(sys.argv[1]), steps=count, is_verbose=True)
     print(found.history, f"boots={found.boots} commits={found.ledger.commits}")

@@ -1,4 +1,4 @@
-"""What a queue must know of identities: who has which number, who is subscribed, who acked what."""
+"""Facts of a queue's identities: their numbers, their subscriptions, their acks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Subscribed:
 
 
 class SubscriberFacts:
-    """Everything that was ever written of members, as of now."""
+    """Everything that was ever written of subscribers, as of now."""
 
     def __init__(self) -> None:
         self.names: dict[int, bytes] = {}
         self.subscribed: dict[bytes, Subscribed] = {}
         self._written: dict[tuple[int, bytes], list[Write]] = {}
         self._acked: dict[tuple[int, int], Write] = {}
-        """By member and message."""
+        """By subscriber and message."""
         self._floors: dict[int, list[tuple[Write, int]]] = {}
 
     def record(self, write: Write, change: SubscriberChange) -> None:
@@ -95,41 +95,41 @@ class SubscriberFacts:
     # What is wrong with a snapshot.
 
     def check(self, snapshot: Snapshot, view: View, has_acked: HasAcked) -> Iterator[str]:
-        roster = snapshot.subscribers or SubscriberTable()
-        for number, member in roster.by_number.items():
-            written = self._written.get((number, member.identity), [])
+        table = snapshot.subscribers or SubscriberTable()
+        for number, subscriber in table.by_number.items():
+            written = self._written.get((number, subscriber.identity), [])
             if all(map(view.must_not, written)):
-                yield f"member {number} is {member.identity!r}, which was never kept"
-        by_identity = {member.identity: member for member in roster.by_number.values()}
+                yield f"subscriber {number} is {subscriber.identity!r}, which was never kept"
+        by_identity = {subscriber.identity: subscriber for subscriber in table.by_number.values()}
         for identity, subscribed in self.subscribed.items():
             if view.must(subscribed.write) and subscribed.until > view.now:
                 found = by_identity.get(identity)
                 if found is None or found.since != subscribed.since:
                     yield f"{identity!r} subscribed as of {subscribed.since}, and is {found}"
-        yield from self._check_acks(snapshot, roster, view)
-        yield from self._check_reasons(snapshot, roster, has_acked)
+        yield from self._check_acks(snapshot, table, view)
+        yield from self._check_reasons(snapshot, table, has_acked)
 
-    def _check_acks(self, snapshot: Snapshot, roster: SubscriberTable, view: View) -> Iterator[str]:
+    def _check_acks(self, snapshot: Snapshot, table: SubscriberTable, view: View) -> Iterator[str]:
         """What was acked for sure is known."""
         rows = {row.id for row in snapshot.rows}
         for (number, message_id), write in self._acked.items():
-            is_there = message_id in rows and (not number or number in roster.by_number)
-            if is_there and view.must(write) and not _has(roster, number, message_id):
-                yield f"the ack of {message_id} by member {number} is forgotten"
+            is_there = message_id in rows and (not number or number in table.by_number)
+            if is_there and view.must(write) and not _has(table, number, message_id):
+                yield f"the ack of {message_id} by subscriber {number} is forgotten"
         for number, floors in self._floors.items():
             floor = max((each for write, each in floors if view.must(write)), default=0)
-            if number in roster.by_number and roster.floors.get(number, 0) < floor:
-                yield f"member {number} acked up to {floor}, and that is forgotten"
+            if number in table.by_number and table.floors.get(number, 0) < floor:
+                yield f"subscriber {number} acked up to {floor}, and that is forgotten"
 
     def _check_reasons(
-        self, snapshot: Snapshot, roster: SubscriberTable, has_acked: HasAcked
+        self, snapshot: Snapshot, table: SubscriberTable, has_acked: HasAcked
     ) -> Iterator[str]:
         """What counts as acked was acked."""
-        for number, member in roster.by_number.items():
+        for number, subscriber in table.by_number.items():
             for row in snapshot.rows:
-                is_had = row.sender == number or has_acked(member.identity, row.id)
-                if member.since is not None and _has(roster, number, row.id) and not is_had:
-                    yield f"member {number} has {row.id} without having acked it"
+                is_had = row.sender == number or has_acked(subscriber.identity, row.id)
+                if subscriber.since is not None and _has(table, number, row.id) and not is_had:
+                    yield f"subscriber {number} has {row.id} without having acked it"
 
     def settle(self, snapshot: Snapshot, seen: Write) -> None:
         """After a restart, what was found is what is."""
@@ -139,14 +139,14 @@ class SubscriberFacts:
         }
         self.__init__()  # type: ignore[misc]  # nothing else of before counts
         self._written = written
-        roster = snapshot.subscribers or SubscriberTable()
-        for change in roster.changes():
+        table = snapshot.subscribers or SubscriberTable()
+        for change in table.changes():
             self.record(seen, change)
 
 
-def _has(roster: SubscriberTable, number: int, message_id: int) -> bool:
-    if message_id in roster.acked.get(number, ()):
+def _has(table: SubscriberTable, number: int, message_id: int) -> bool:
+    if message_id in table.acked.get(number, ()):
         return True
-    member = roster.by_number.get(number)
-    since = None if member is None else member.since
-    return since is not None and since < message_id <= roster.floors.get(number, 0)
+    subscriber = table.by_number.get(number)
+    since = None if subscriber is None else subscriber.since
+    return since is not None and since < message_id <= table.floors.get(number, 0)

@@ -25,7 +25,7 @@ from tests.sim.world import World
 
 EVERY = 1 if os.environ.get("MILLPOND_FAULTS") else 3
 QUEUE, PAIR, LOG = b"queue0", b"pair0", b"log0"
-ROUNDS = 4
+PASSES = 4
 PLAN = Plan(
     steps=0,
     channels={QUEUE: Mode.QUEUE, PAIR: Mode.PAIR},
@@ -53,14 +53,14 @@ PLAN = Plan(
 
 
 class Work:
-    """The same in every test: puts, acks, rotation, carries, flushes, loads and reclaiming."""
+    """The same in every test: puts, acks, rotation, rewrites, flushes, loads and reclaiming."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.scenario = Scenario(world, Random(5))
 
     def run(self) -> None:
-        for at in range(ROUNDS):
+        for at in range(PASSES):
             producers = [self.world.join(name, push=False) for name in (QUEUE, PAIR)]
             consumers = [self.world.join(name, push=True) for name in (QUEUE, PAIR)]
             for client in producers:
@@ -78,7 +78,7 @@ class Work:
     def settle(self, client: Client) -> None:
         """Half of what is held is done with."""
         done = [message_id for message_id in client.held if message_id % 2]
-        client.mind.acked.update(done)
+        client.model.acked.update(done)
         client.held.clear()
         self.world.say(client, [Ack(each) for each in done])
 
@@ -88,13 +88,13 @@ class Work:
         if LOG not in ledger.doubtful:
             where = Position(at, state.tail)
             ledger.write(LOG, [Chunk(state.tail, 3, at, at, where, where, bytes(250))])
-            if at == ROUNDS // 2:
+            if at == PASSES // 2:
                 ledger.write(LOG, [LogTrimmed(state.tail - 4)])
         self.scenario.read_log()
         self.world.loop.finish_pass()
 
     def pause(self, seconds: float) -> None:
-        """All lanes work for a while."""
+        """All workers step for a while."""
         self.world.clock.now += seconds
         for _ in range(20):
             self.world.loop.work(idle=False)
@@ -105,8 +105,8 @@ class Work:
 @contextmanager
 def node() -> Iterator[World]:
     """One that has work behind it."""
-    with scratch() as folder, LogCapture() as ear:
-        world = World(PLAN, Random(1), folder, ear)
+    with scratch() as folder, LogCapture() as log_capture:
+        world = World(PLAN, Random(1), folder, log_capture)
         world.boot()
         Work(world).run()
         yield world
@@ -148,17 +148,17 @@ def test_a_call_that_fails_costs_no_promise(trouble: Trouble, lasts: bool) -> No
 
 
 def check_reads(world: World, trouble: Trouble) -> None:
-    """Whoever asks is answered; with what there is, if files can be read at all."""
+    """Every request has a reply; with what there is, if files can be read at all."""
     for name in (QUEUE, PAIR):
         reader = world.join(name, push=False)
-        known = len(reader.mind.ids)
+        known = len(reader.model.ids)
         world.say(reader, reader.reads())
         work = Work(world)
         for _ in range(10):
             work.pause(0.5)
-        assert not reader.asked, f"nobody answers {reader.asked}"
+        assert not reader.in_flight, f"nobody answers {reader.in_flight}"
         if trouble in (Trouble.FULL, Trouble.SHORT):
-            assert len(reader.mind.ids) > known, "reads go on"
+            assert len(reader.model.ids) > known, "reads go on"
         world.leave(reader)
 
 
@@ -170,8 +170,8 @@ def check_writes(world: World) -> None:
     for client, attempt in zip(clients, attempts, strict=True):
         world.say(client, client.reads())
         scenario.put_all(client, attempt)
-    scenario.rest()
-    assert not any(mind.unknown for mind in world.minds.values())
+    scenario.run_until_idle()
+    assert not any(model.unknown for model in world.models.values())
     assert all(attempt.id for attempt in attempts)
     for client in clients:
         world.leave(client)

@@ -22,7 +22,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.loop import LogCapture
 from tests.sim.plan import Plan
 from tests.sim.recording_store import Broken
-from tests.sim.scenario import play
+from tests.sim.scenario import simulate
 from tests.sim.world import World
 
 SEEDS = int(os.environ.get("MILLPOND_SEEDS", "1000"))
@@ -34,12 +34,12 @@ SEEDS_TO_CATCH = range(50)
 def test_no_promise_is_broken_whatever_fails(first: int) -> None:
     """P2P-30, PA-08, PA-31, PS-13: acknowledged is kept, acked is gone, shown is durable."""
     for seed in range(first, min(first + BLOCK, SEEDS)):
-        play(seed)
+        simulate(seed)
 
 
 def test_the_seeds_do_what_they_are_for() -> None:
     """They crash, flush, reclaim, and meet every kind of trouble."""
-    worlds = [play(seed) for seed in range(20)]
+    worlds = [simulate(seed) for seed in range(20)]
     assert sum(world.boots for world in worlds) > 2 * len(worlds)
     for call in (DiskCall.UNLINK, DiskCall.SQL_COMMIT, DiskCall.CREATE, DiskCall.SYNC):
         assert sum(world.disk.faults.calls[call] for world in worlds) > len(worlds)
@@ -47,7 +47,7 @@ def test_the_seeds_do_what_they_are_for() -> None:
 
 
 def test_a_seed_is_a_history() -> None:
-    first, again, other = play(3), play(3), play(4)
+    first, again, other = simulate(3), simulate(3), simulate(4)
     assert first.history == again.history != other.history
 
 
@@ -57,8 +57,8 @@ def test_a_seed_is_a_history() -> None:
 class Liar(World):
     """Its disk claims that a sync was done, and does nothing."""
 
-    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: LogCapture) -> None:
-        super().__init__(plan, rng, folder, ear)
+    def __init__(self, plan: Plan, rng: Random, folder: Path, log_capture: LogCapture) -> None:
+        super().__init__(plan, rng, folder, log_capture)
         self.disk.lies = True
 
 
@@ -94,7 +94,7 @@ def caught(world_class: type[World], seeds: range = SEEDS_TO_CATCH) -> int:
     count = 0
     for seed in seeds:
         try:
-            play(seed, world_class=world_class)
+            simulate(seed, world_class=world_class)
         except Broken:
             count += 1
     return count

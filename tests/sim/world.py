@@ -1,7 +1,7 @@
 """A node's store and channels on a simulated disk, over many boots.
 
-One seed is one history: which client asks what, when a lane works, when a call of the disk fails,
-when the power does. Everything is checked as it is shown, and everything there is after each
+One seed is one history: which client requests what, when a worker steps, when a call of the disk
+fails, when the power does. Everything is checked as it is shown, and everything there is after each
 restart.
 """
 
@@ -22,7 +22,7 @@ from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Chunk, LogSnapshot, Snapshot, StoredKey
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Deferred, Fault, Seek
-from tests.sim.clients import Client, Mind
+from tests.sim.clients import Client, ClientModel
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed
 from tests.sim.loop import FOREIGN, Clock, LogCapture, Loop
@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 START_S = 1_763_683_200.0
 DEAD = b"!dead"
-PATIENCE = 2_000
-"""So many rounds of all lanes bring everything to its end."""
+PASSES_MAX = 2_000
+"""So many steps of all workers finish everything."""
 
 
 class World:
@@ -44,7 +44,7 @@ class World:
     store_class: type[DurableStore] = DurableStore
     disk_class: type[SimDisk] = SimDisk
 
-    def __init__(self, plan: Plan, rng: Random, folder: Path, ear: LogCapture) -> None:
+    def __init__(self, plan: Plan, rng: Random, folder: Path, log_capture: LogCapture) -> None:
         self.plan = plan
         self.rng = rng
         self.clock = Clock(START_S)
@@ -53,27 +53,27 @@ class World:
         self.ledger = RecordingStore(lambda: self.clock.now, self._durability)
         self.ledger.may_leave = self._may_leave
         self.ledger.make_facts = self._facts_of
-        self.minds = {
-            name: Mind(name, mode)
+        self.models = {
+            name: ClientModel(name, mode)
             for stem, mode in plan.channels.items()
             for name in (stem, stem + DEAD)
         }
         self.clients: list[Client] = []
         self.is_up = False
-        self.is_loud = False
+        self.is_verbose = False
         self.boots = 0
         self.store_failures = 0
-        self._ear = ear
+        self._log_capture = log_capture
         self._level = Level.DISK
         self.puts = 0
         """Keys given out; no two PUTs have the same."""
         self._ports = 0
         self._trace = sha256()
 
-    def note(self, *what: object) -> None:
-        """Something happened, for comparing runs."""
+    def trace(self, *what: object) -> None:
+        """Add an event to the trace, for comparing runs."""
         self._trace.update(repr(what).encode())
-        if self.is_loud:
+        if self.is_verbose:
             print(*what)
 
     @property
@@ -86,8 +86,8 @@ class World:
 
     def _facts_of(self, name: bytes) -> QueueFacts:
         facts = QueueFacts(keeps_expired=name in self.plan.keeps_expired)
-        mind = self.minds[name]
-        facts.has_acked = lambda identity, message_id: (identity, message_id) in mind.said
+        model = self.models[name]
+        facts.has_acked = lambda identity, message_id: (identity, message_id) in model.said
         return facts
 
     def _may_leave(self, name: bytes, fact: Fact) -> bool:
@@ -95,12 +95,12 @@ class World:
         is_over = fact.row.expires_at <= self.clock.now and name not in self.plan.keeps_expired
         if is_over or name.endswith(DEAD) or self._is_dead_letter(name, fact):
             return True
-        facts, mind = self.ledger.queue(name), self.minds[name]
-        if mind.mode is Mode.FANOUT and facts.members.waits_for(
+        facts, model = self.ledger.queue(name), self.models[name]
+        if model.mode is Mode.FANOUT and facts.subscribers.waits_for(
             fact.row, fact.owed, facts.has_acked
         ):
             return False
-        return fact.row.id in mind.acked
+        return fact.row.id in model.acked
 
     def _is_dead_letter(self, name: bytes, fact: Fact) -> bool:
         dead = self.ledger.queue(name + DEAD).facts.values()
@@ -127,7 +127,7 @@ class World:
             except FOREIGN as exc:
                 if not has_trouble:
                     raise Broken(f"the node does not start: {exc!r}") from exc
-                self.note("does not start", type(exc).__name__)
+                self.trace("does not start", type(exc).__name__)
                 self.disk.faults.heal()
                 self.disk.end_process()
             else:
@@ -154,18 +154,18 @@ class World:
         for kept in self.store.stored_queues():
             self.scheduler.adopt(kept.name, kept.deadline)
 
-    def _spawn(self, name: bytes, snapshot: Snapshot, guests: dict[Port, Attach]) -> Channel:
+    def _spawn(self, name: bytes, snapshot: Snapshot, attachments: dict[Port, Attach]) -> Channel:
         delivery = DeliverySettings(ack_timeout_s=5.0, attempts_max=3)
         keeps_expired = name in self.plan.keeps_expired
-        mode = self.minds[name].mode
+        mode = self.models[name].mode
         settings = ChannelSettings(mode=mode, delivery=delivery, dead_letter_expired=keeps_expired)
-        return Channel(name, snapshot, guests, settings, self._shared)
+        return Channel(name, snapshot, attachments, settings, self._shared)
 
     def _look_at_everything(self) -> None:
-        """Every partition is as it must be after such an end, and weighs what the store says."""
+        """Check that every partition is right after such an end, and has the size it reports."""
         view = View(self._level, is_restart=True, now=self.clock.now)
         found = [0, 0, 0]
-        for name in self.minds:
+        for name in self.models:
             snapshot = self._finish(self.store.load(name))
             self.ledger.found_queue(name, snapshot, view)
             found[0] += len(snapshot.rows)
@@ -192,12 +192,12 @@ class World:
         return chunks
 
     def _finish(self, answer: T | Deferred[T | Fault]) -> T:
-        """What the store answers, once its lanes have worked for it."""
+        """The store's answer, once its workers have stepped for it."""
         if not isinstance(answer, Deferred):
             return answer
         results: list[T | Fault] = []
         answer.when_done(results.append)
-        for _ in range(PATIENCE):
+        for _ in range(PASSES_MAX):
             if results:
                 break
             self.loop.work(idle=False)
@@ -210,7 +210,7 @@ class World:
 
     def crash(self) -> None:
         """The power fails."""
-        self.note("crash")
+        self.trace("crash")
         self._hang_up()
         self._lose_power()
 
@@ -221,25 +221,25 @@ class World:
     def _expect(self, level: Level) -> None:
         """What is at least this safe must be there at the next start."""
         self._level = level
-        for name, mind in self.minds.items():
+        for name, model in self.models.items():
             durability = self._durability(name)
             is_promised = durability is Durability.DISK or level < Level.DISK
             if durability is Durability.MEMORY or not is_promised:
-                mind.forget_promises()
+                model.forget_promises()
 
     def kill(self) -> None:
         """The process ends; what it wrote is still in the system's memory.
 
         Where the journal failed before, only what was synced is promised.
         """
-        self.note("kill")
+        self.trace("kill")
         self._hang_up()
         self.disk.end_process()
         self._expect(Level.DISK if self.store.health.failures else Level.OS)
 
     def close(self) -> None:
         """The node stops as it should, and everything it took is there afterwards."""
-        self.note("close")
+        self.trace("close")
         is_sound = self.store.health.is_writable and not self.disk.faults.is_failing
         self.store.close()
         self._hang_up()
@@ -261,7 +261,7 @@ class World:
     def join(self, name: bytes, *, push: bool, identity: bytes | None = None) -> Client:
         """A connection; one that is pushed messages may ack them."""
         self._ports += 1
-        client = Client(self.minds[name], self.ledger, self._ports, self.clock, self.rng)
+        client = Client(self.models[name], self.ledger, self._ports, self.clock, self.rng)
         client.identity = identity
         self.clients.append(client)
         join = Attach(push=push, keep_alive_s=1e9, identity=identity)
@@ -272,14 +272,14 @@ class World:
     def leave(self, client: Client) -> None:
         self.clients.remove(client)
         client.hang_up()
-        self.scheduler.detach(client.mind.name, client)
+        self.scheduler.detach(client.model.name, client)
         self.loop.finish_pass()
 
-    def say(self, client: Client, mail: list[CellMessage]) -> None:
+    def say(self, client: Client, messages: list[CellMessage]) -> None:
         """One read of a connection."""
-        size = sum(len(each.data) + 16 for each in mail if isinstance(each, Put))
-        batch = Batch(client, mail, size)
-        self.scheduler.submit(client.mind.name, batch, self.clock.now)
+        size = sum(len(each.data) + 16 for each in messages if isinstance(each, Put))
+        batch = Batch(client, messages, size)
+        self.scheduler.submit(client.model.name, batch, self.clock.now)
         self.loop.finish_pass()
 
     def turn(self) -> None:
@@ -289,7 +289,7 @@ class World:
 
     def listen(self) -> None:
         """Nothing went wrong that the disk is not to blame for."""
-        if self._ear.surprise is not None:
-            record = self._ear.surprise
+        if self._log_capture.surprise is not None:
+            record = self._log_capture.surprise
             error = record.exc_info[1] if record.exc_info else None
             raise Broken(f"{record.getMessage()}: {error!r}") from error
