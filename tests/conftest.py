@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -11,19 +12,24 @@ HERE = Path(__file__).parent
 PARTS = {
     HERE / "crash": "crash",
     HERE / "sim": "crash",
-    HERE / "node" / "s2": "http",
+    HERE / "node" / "http" / "s2": "http",
     HERE / "suites": "http",
-    HERE / "pipeline" / "spark": "spark",
+    HERE / "pipeline": "spark",
 }
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these folders as parts of `scripts/test`."""
+    """Mark the tests below these folders as parts of `scripts/test`."""
     for item in items:
-        part = PARTS.get(item.path.parent)
-        if part is not None:
-            item.add_marker(part)
+        for folder in item.path.parents:
+            if folder in PARTS:
+                item.add_marker(PARTS[folder])
+
+
+def pytest_collection_finish() -> None:
+    """Take the collected tests out of the garbage collector, which would visit them all each time."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

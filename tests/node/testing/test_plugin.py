@@ -40,6 +40,7 @@ def is_installed() -> bool:
     return any(point.value == plugin.__name__ for point in points)
 
 
+@pytest.mark.readme
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_the_documentation_shows_passes(name: str, tmp_path: Path) -> None:
     told = run(tmp_path, EXAMPLES[name], "--millpond-backends=asyncio,trio")
