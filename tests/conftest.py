@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take the collected tests out of the garbage collector, which would visit them all each time."""
+    """Take the collected tests out of the garbage collector, which would visit all each time."""
     gc.freeze()
 
 
