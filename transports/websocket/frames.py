@@ -171,13 +171,16 @@ class FrameCodec:
                     break
                 start += wide
                 size = int.from_bytes(data[offset + 2 : offset + 2 + wide], "big")
+                if not (126 if wide == 2 else 2**16) <= size < 2**63:
+                    self._fail(CloseCode.PROTOCOL_ERROR, "a length in a form that is not its own")
+                    break
             stop = start + size
             is_plain = first == _BINARY and second & _MASKED == masked and not self._midway
             if is_plain and stop <= end and 0 < size <= self._packet_max:
                 body = data[start:stop]
                 packets.append(apply_mask(body, data[start - 4 : start]) if masked else body)
             elif first & 0x0F == _TEXT:
-                self._fail_on_text()
+                self._fail(CloseCode.UNSUPPORTED_DATA, "text frame")
             elif size > self._packet_max:
                 self._handle_frame(data[offset:], packets)
             elif stop > end:
@@ -229,11 +232,11 @@ class FrameCodec:
         elif frame.fin:
             self.error = FrameEmpty("empty message")
 
-    def _fail_on_text(self) -> None:
+    def _fail(self, code: CloseCode, reason: str) -> None:
         core = self._parser()
-        core.fail(CloseCode.UNSUPPORTED_DATA)
+        core.fail(code)
         self._close_bytes = b"".join(core.data_to_send())
-        self.error = WireError("text frame")
+        self.error = WireError(reason)
 
     def _frame_masked(self, packets: list[bytes]) -> bytes:
         keys = self._entropy(4 * len(packets))

@@ -9,7 +9,8 @@ from base64 import b64encode
 from collections.abc import Callable
 
 from websockets.client import ClientProtocol
-from websockets.http11 import Request
+from websockets.exceptions import InvalidHeaderValue
+from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
@@ -89,9 +90,17 @@ class ServerFraming(FrameCodec):
         upgrade = http.read_request(request, self._origins)
         response = core.accept(request)
         if response.status_code != 101:
-            raise UpgradeRefused(response.status_code, response.reason_phrase)
+            raise _refusal_of(core, response)
         self._out = response.serialize()
         self._open(Upgrade(upgrade.channel, core.subprotocol == http.HELLO, upgrade.token))
+
+
+def _refusal_of(core: ServerProtocol, response: Response) -> UpgradeRefused:
+    match core.handshake_exc:
+        case InvalidHeaderValue(name="Sec-WebSocket-Version"):
+            return UpgradeRefused(426, "the WebSocket version is 13")
+        case _:
+            return UpgradeRefused(response.status_code, response.reason_phrase)
 
 
 class ClientFraming(FrameCodec):

@@ -22,7 +22,7 @@ HELLO = "p2pbuf.v1.hello"
 CHANNEL_BYTES_MAX = 255
 _CHANNELS = "/v1/channels/"
 _BEARER = "bearer."
-_REQUIRED = {405: {"Allow": "GET"}, 426: {"Upgrade": "websocket"}}
+_REQUIRED = {405: {"Allow": "GET"}, 426: {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}}
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _VISIBLE = re.compile(rb"[\x21-\x7e]+")
 
@@ -54,7 +54,7 @@ def write_refusal(refused: UpgradeRefused) -> bytes:
     """The HTTP response of a refused upgrade."""
     body = f"{refused.reason}\n".encode()
     headers = Headers(_REQUIRED.get(refused.status, {}))
-    headers["Connection"] = "close"
+    headers["Connection"] = "Upgrade, close" if "Upgrade" in headers else "close"
     headers["Content-Length"] = str(len(body))
     headers["Content-Type"] = "text/plain; charset=utf-8"
     return Response(refused.status, refused.reason, headers, body).serialize()

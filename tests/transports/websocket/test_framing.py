@@ -145,7 +145,11 @@ def test_tokens_arrive_and_are_never_echoed_or_logged(
             {"Sec_WebSocket_Protocol": "p2pbuf.v1, bearer.c2Vj", "Authorization": "Bearer secret"},
         ),
         (400, {"Sec_WebSocket_Key": "secret"}),
-        (400, {"Sec_WebSocket_Version": "12"}),
+        (400, {"Sec_WebSocket_Version": None}),
+        *(
+            (426, {"Sec_WebSocket_Version": each})
+            for each in ("12", "8", "14", "013", "13, 8", "x")
+        ),
         (400, {"Host": None}),
         (400, {"line": "nonsense"}),
         (400, {"line": "GET /v1/channels/a SPDY/3"}),
@@ -172,6 +176,17 @@ def test_a_refused_upgrade_is_an_http_answer_without_secrets(
     client = ClientFraming(HOST, b"a", True, None, PACKET_MAX)
     client.feed(answer)
     assert isinstance(client.error, UpgradeRefused) and client.error.status == status
+
+
+@pytest.mark.parametrize("changes", [{"Sec_WebSocket_Version": "8"}, {"Upgrade": None}])
+def test_an_answer_426_says_what_would_be_accepted(changes: dict[str, str | None]) -> None:
+    """RFC 6455, 4.2.2; RFC 9110, 7.8 and 15.5.22."""
+    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing.feed(request_of(**changes))
+    head = framing.take_output().partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert head[0].startswith(b"HTTP/1.1 426 ")
+    assert b"Sec-WebSocket-Version: 13" in head and b"Upgrade: websocket" in head
+    assert b"Connection: Upgrade, close" in head
 
 
 @pytest.mark.parametrize(
@@ -305,6 +320,52 @@ def test_packets_right_behind_the_101_are_not_lost() -> None:
     assert client.feed(server.take_output() + server.frame([b"welcome"])) == [b"welcome"]
 
 
+WIDTHS = {7: b"", 16: b"\x7e", 64: b"\x7f"}
+
+
+@given(
+    st.sampled_from([Opcode.BINARY, Opcode.PING, Opcode.CONT]),
+    st.integers(1, 300) | st.sampled_from([125, 126, 65535, 65536]),
+    st.sampled_from([7, 16, 64]),
+    st.booleans(),
+    st.integers(1, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_length_has_one_form(
+    opcode: Opcode, size: int, bits: int, is_server: bool, step: int
+) -> None:
+    """HX-05: at either end, for each kind of frame, and in any split."""
+    shortest = 7 if size < 126 else 16 if size < 2**16 else 64
+    if bits < shortest:
+        return
+    mask_bit, mask = (0x80, bytes(4)) if is_server else (0, b"")
+    if bits == 7:
+        length = bytes((mask_bit | size,))
+    else:
+        length = bytes((mask_bit | WIDTHS[bits][0],)) + size.to_bytes(bits // 8, "big")
+    server, client = pair()
+    framing = server if is_server else client
+    first = b""
+    if opcode is Opcode.CONT:
+        first = b"\x02" + bytes((mask_bit | 1,)) + mask + b"-"
+    packets: list[bytes] = []
+    head = first + bytes((0x80 | opcode,)) + length + mask
+    for at in range(0, len(head), step):
+        packets += framing.feed(head[at : at + step])
+    if bits > shortest:
+        assert type(framing.error) is WireError
+        assert framing.close_frame(1000)[2 if is_server else 6 :]
+        assert packets == [] and framing.feed(b"x" * size) == []
+        return
+    packets += framing.feed(b"x" * size)
+    if opcode is Opcode.PING:
+        assert (framing.error is None) == (size < 126) and packets == []
+    elif opcode is Opcode.BINARY:
+        assert packets == [b"x" * size]
+    elif size < PACKET_MAX:
+        assert packets == [b"-" + b"x" * size]
+
+
 def close_code(said: bytes) -> int:
     """The code of the one close frame in `said`, from a server."""
     assert said[:1] == b"\x88" and len(said) == 2 + said[1]
@@ -317,7 +378,18 @@ def close_code(said: bytes) -> int:
         (from_client(Opcode.TEXT, b"hi"), WireError, 1003),
         (from_client(Opcode.TEXT, b"hi", fin=False), WireError, 1003),
         (from_client(Opcode.BINARY, bytes(PACKET_MAX + 1))[:14], FrameTooLarge, 1009),
-        (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff", FrameTooLarge, 1009),
+        (b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff", FrameTooLarge, 1009),
+        # A length has one form, the shortest, and its top bit is 0 (RFC 6455, 5.2).
+        (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff", WireError, 1002),
+        (b"\x82\xff\x80\0\0\0\0\0\0\0", WireError, 1002),
+        (b"\x82\xfe\0\x02\0\0\0\0hi", WireError, 1002),
+        (b"\x82\xfe\0\x7d\0\0\0\0" + bytes(125), WireError, 1002),
+        (b"\x82\xff\0\0\0\0\0\0\0\x02\0\0\0\0hi", WireError, 1002),
+        (b"\x82\xff\0\0\0\0\0\0\xff\xff", WireError, 1002),
+        (b"\x02\xfe\0\x02\0\0\0\0hi", WireError, 1002),
+        (b"\x81\xfe\0\x02\0\0\0\0hi", WireError, 1002),
+        (b"\x89\xfe\0\x02\0\0\0\0hi", WireError, 1002),
+        (b"\x88\xfe\0\x02\0\0\0\0\x03\xe8", WireError, 1002),
         (
             from_client(Opcode.BINARY, bytes(PACKET_MAX), fin=False)
             + from_client(Opcode.CONT, b"x"),
