@@ -39,6 +39,62 @@ async def test_pa_19_pushes_start_with_the_first_packet_or_the_handshake(serve: 
         await greeted.expect(p.msg(message_id, b"x"))
 
 
+HELLO = p.framed(p.hello(b"lobby"))
+HELLO_CUTS = (1, 3, 4, 5, 6, 12, len(HELLO) - 1)
+
+
+@pytest.mark.parametrize("default_channel", ["lobby", ""])
+@pytest.mark.parametrize("cut", HELLO_CUTS)
+@virtual_time
+async def test_pa_19_a_hello_that_has_begun_has_5_s(
+    serve: Serve, cut: int, default_channel: str
+) -> None:
+    """With a default channel as without one: who has sent a byte is not silent."""
+    async with serve(default_channel=default_channel) as server:
+        producer = await server.hello(b"lobby", tags=PRODUCING)
+        message_id = await producer.put(1, b"x")
+        half, slow = [await server.dial(b"lobby", bare=True) for _ in range(2)]
+        await half.pipe.send(HELLO[:cut])
+        await slow.pipe.send(HELLO[:cut])
+        await slow.silent_for(4.9)
+        await slow.pipe.send(HELLO[cut:])
+        p.read_ready(await slow.packet())
+        await slow.expect(p.msg(message_id, b"x"))
+        await half.silent_for(0.09)
+        await half.ends_with(p.ABORT, within_s=0.02)
+
+
+@virtual_time
+async def test_pa_19_a_hello_that_begins_late_has_5_s_as_well(serve: Serve) -> None:
+    async with serve() as server:
+        message_id = await (await server.bare()).put(1, b"x")
+        for cut in (5, len(HELLO) - 1):
+            half, slow = [await server.bare(push_starts=False) for _ in range(2)]
+            for peer in (half, slow):
+                await peer.expect(p.msg(message_id, b"x"), within_s=0.3)
+                await peer.pipe.send(HELLO[:cut])
+            await slow.silent_for(4.9)
+            await slow.pipe.send(HELLO[cut:])
+            p.read_ready(await slow.packet())
+            await half.silent_for(0.05)
+            await half.ends_with(p.ABORT, within_s=0.1)
+
+
+@virtual_time
+async def test_pa_19_a_bare_client_may_take_its_time_for_its_first_packet(serve: Serve) -> None:
+    """It is pushed to as soon as that packet tells what it is, and not closed after 5 s."""
+    async with serve() as server:
+        message_id = await (await server.bare()).put(1, b"x")
+        slow = await server.bare(push_starts=False)
+        packet = p.framed(p.put(2, b"y" * 100))
+        await slow.pipe.send(packet[:20])
+        await slow.silent_for(4.9)
+        await slow.expect(p.msg(message_id, b"x"), within_s=0.2)
+        await anyio.sleep(2)
+        await slow.pipe.send(packet[20:])
+        assert (await slow.packet())[:5] == b"\x07" + p.u32(2)
+
+
 async def test_pa_20_pair_hands_to_all_and_the_first_ack_ends_it(serve: Serve) -> None:
     async with serve() as server:
         producer = await server.hello(tags=PRODUCING)

@@ -221,6 +221,25 @@ async def test_a_request_that_is_no_websocket_gets_an_http_answer(serve: Serve) 
             assert answer.startswith(status)
 
 
+async def test_half_a_hello_is_no_silence(serve: Serve) -> None:
+    """PA-19: in a frame that has no end yet, and in a message whose last frame is missing."""
+    hello = p.hello(b"chat/1")
+    key = bytes(4)
+    for begun in (
+        b"\x82",
+        bytes((0x82, 0x80 | len(hello))) + key,
+        bytes((0x82, 0x80 | len(hello))) + key + hello[:1],
+        b"\x02\x81" + key + hello[:1],
+    ):
+        async with serve(handshake_s=0.6) as server:
+            async with await _open(server, BARE) as other:
+                await other.put(1, b"x")
+                async with await _open(server, BARE) as half:
+                    await half.pipe.send(begun)
+                    await half.ends_with(p.ABORT)  # and no message before it
+                    assert half.close_code == 1008
+
+
 async def test_a_silent_client_is_closed_in_time(serve: Serve) -> None:
     async with serve(handshake_s=0.2) as server:
         silent, slow = await server.raw(), await server.raw()

@@ -109,8 +109,8 @@ LOGGED_IN = (OPEN, DRAINING)
 class P2PConnection(Port):
     """One client, from its first byte to its last.
 
-    A client that may do without HELLO and stays silent is logged in provisionally, to be pushed to;
-    a HELLO that still comes logs it in anew (PA-19).
+    A client that may do without HELLO and sends no byte is logged in provisionally, to be pushed
+    to; a HELLO that still comes logs it in anew (PA-19).
     """
 
     __slots__ = (
@@ -222,8 +222,8 @@ class P2PConnection(Port):
             self._framing_failed(framing.error)
         elif framing.closed:
             self._close()
-        elif self._phase in (AWAITING_HELLO, AWAITING_AUTH):
-            self._check_first_packet_size()
+        elif self._login is not None:
+            self._check_first_packet(self._login)
 
     def uncongested(self) -> None:
         self._stalled_since = inf
@@ -265,15 +265,15 @@ class P2PConnection(Port):
             case Phase.REFUSED:
                 self._reject(self._refusal_code)
             case Phase.UPGRADING | Phase.AWAITING_HELLO | Phase.AWAITING_AUTH:
-                if now >= self._opened_at + node.settings.handshake_s:
+                is_late = now >= self._opened_at + node.settings.handshake_s
+                admission = self._admission_by_silence(is_late)
+                if admission is not None:
+                    self._open(admission)  # a HELLO may still come
+                elif is_late:
                     node.record_refusal(Refusal.TIMEOUT, self.address)
                     self._abort()
-                    return
-                node.arm(self, self._opened_at + node.settings.handshake_s)
-                if self._phase is AWAITING_HELLO and self._login is not None:
-                    admission = self._login.without_hello()
-                    if admission is not None:
-                        self._open(admission)  # a HELLO may still come
+                else:
+                    node.arm(self, self._opened_at + node.settings.handshake_s)
             case Phase.OPEN | Phase.DRAINING:
                 if self._unhandled is not None and not self._pause_if_blocked():
                     self._resume()
@@ -400,6 +400,28 @@ class P2PConnection(Port):
         wait_s = settings.bare_push_after_s if is_bare else settings.handshake_s
         self._node.arm(self, self._opened_at + wait_s)
 
+    def _admission_by_silence(self, is_late: bool) -> Admission | None:
+        """The admission of a client that has sent no whole packet; None: it is waited for.
+
+        A part of a packet is no silence: the packet tells what the client is (PA-19). A bare client
+        may take longer for its first packet than for a HELLO.
+        """
+        if self._phase is not AWAITING_HELLO or self._login is None:
+            return None
+        if self._framing.has_partial:
+            packet_type = self._framing.partial_type
+            if not is_late or packet_type is None or packet_type in p.HANDSHAKE:
+                return None
+        return self._login.without_hello()
+
+    def _await_hello(self) -> None:
+        """A client that was logged in by its silence begins a HELLO: it has the time for one."""
+        self._leave_channel()
+        self._phase = AWAITING_HELLO
+        self._opened_at = self._node.now()
+        self._node.disarm(self)
+        self._node.arm(self, self._opened_at + self._node.settings.handshake_s)
+
     def _handle_before_login(self, login: Login, packet_type: int, packet: p.Packet) -> bool:
         """Handle a packet of the handshake. False: the client is logged in and the packet is a
         request."""
@@ -407,9 +429,7 @@ class P2PConnection(Port):
         match packet:
             case p.Handshake(packet_type=p.HELLO) if self._phase is not AWAITING_AUTH:
                 if is_provisional:
-                    self._leave_channel()
-                    self._phase = AWAITING_HELLO
-                    self._opened_at = self._node.now()  # it may have been silent for long
+                    self._await_hello()
                 self._continue_login(login.hello(packet.raw))
             case p.Handshake(packet_type=p.AUTH) if self._phase is AWAITING_AUTH:
                 self._continue_login(login.auth(packet.raw))
@@ -467,13 +487,16 @@ class P2PConnection(Port):
         self._open(admission)
         return True
 
-    def _check_first_packet_size(self) -> None:
-        """Keep nothing large of a client that is not logged in and needs a HELLO (P2P-18)."""
-        size = self._framing.pending_frame_bytes
-        if size <= FIRST_PACKET_BYTES_MAX:
+    def _check_first_packet(self, login: Login) -> None:
+        """Keep nothing large of a client that is not logged in and needs a HELLO (P2P-18). A HELLO
+        that has begun ends a login by silence (PA-19)."""
+        framing = self._framing
+        if self._phase is OPEN and framing.partial_type == p.HELLO:
+            self._await_hello()
+        size = framing.pending_frame_bytes
+        if size <= FIRST_PACKET_BYTES_MAX or self._phase not in (AWAITING_HELLO, AWAITING_AUTH):
             return
-        assert self._login is not None
-        if self._phase is AWAITING_AUTH or self._login.without_hello() is None:
+        if self._phase is AWAITING_AUTH or login.without_hello() is None:
             self._framing_failed(FrameTooLarge(size, FIRST_PACKET_BYTES_MAX))
 
     def _open(self, admission: Admission) -> None:

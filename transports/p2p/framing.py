@@ -50,6 +50,14 @@ class Framing(Protocol):
     def pending_frame_bytes(self) -> int:
         """The size of the packet of which a part has come; 0: none, or it is not known yet."""
 
+    @property
+    def has_partial(self) -> bool:
+        """A part of a packet has come."""
+
+    @property
+    def partial_type(self) -> int | None:
+        """The type byte of the packet of which a part has come; None: it has not come yet."""
+
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes, also those before an error."""
 
@@ -88,6 +96,16 @@ class LengthPrefixed:
     def pending_frame_bytes(self) -> int:
         """The size of the packet of which a part has come."""
         return len(self._body) + self._missing
+
+    @property
+    def has_partial(self) -> bool:
+        """A part of a packet has come, perhaps only of its length."""
+        return self._midway
+
+    @property
+    def partial_type(self) -> int | None:
+        """The type byte of the packet of which a part has come; None: it has not come yet."""
+        return self._body[0] if self._body else None
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` is set if the stream broke after them.

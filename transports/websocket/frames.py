@@ -27,6 +27,8 @@ except ImportError:
 _BINARY = 0x82
 _MASKED = 0x80
 _TEXT = 1
+_WIDE = {126: 2, 127: 8}
+"""The bytes of a length behind its first seven bits, where those say that some follow."""
 HEAD_BYTES_MAX = 2**16
 _HEAD_END = b"\r\n\r\n"
 
@@ -93,6 +95,25 @@ class FrameCodec:
     def pending_frame_bytes(self) -> int:
         """The size of the message of which a part has come, as far as its frames tell."""
         return len(self._message) + (self._needed_bytes if self._tail else 0)
+
+    @property
+    def has_partial(self) -> bool:
+        """A part of a message has come, perhaps only of a frame's header."""
+        return bool(self._tail or self._message)
+
+    @property
+    def partial_type(self) -> int | None:
+        """The first byte of the message of which a part has come; None: it has not come yet."""
+        if self._message:
+            return self._message[0]
+        tail = self._tail
+        if len(tail) < 2 or tail[0] & 0x0F != Opcode.BINARY:
+            return None
+        mask_at = 2 + _WIDE.get(tail[1] & 0x7F, 0)
+        at = mask_at + 4 * bool(tail[1] & _MASKED)
+        if len(tail) <= at:
+            return None
+        return tail[at] ^ tail[mask_at] if at > mask_at else tail[at]
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` and `closed` tell why there are no more.
