@@ -104,13 +104,13 @@ class Scheduler:
         self._run(cell, batch, now)
         return True
 
-    def attach(self, name: bytes, port: Port, join: Attach, now: float) -> bool:
+    def attach(self, name: bytes, port: Port, request: Attach, now: float) -> bool:
         """Attach a connection to a cell, which remembers it across a crash of its behaviour."""
         cell = self.cells.get(name) or self._create(name, now)
         if cell.attachments is None:
             cell.attachments = {}
-        cell.attachments[port] = join
-        return self.submit(name, Batch(port, [join]), now)
+        cell.attachments[port] = request
+        return self.submit(name, Batch(port, [request]), now)
 
     def adopt(self, name: bytes, deadline: float) -> None:
         """Add a stored cell that was not used since the start; it has work at `deadline`."""
@@ -273,9 +273,9 @@ class Scheduler:
         else:
             if behaviour.deadline < cell.deadline:
                 self.timers.arm(cell, behaviour.deadline)
-            for port, join in effects.attachments:
+            for port, request in effects.attachments:
                 if cell.attachments is not None and port in cell.attachments:
-                    cell.attachments[port] = join
+                    cell.attachments[port] = request
             if commit is None and not cell.pending:
                 queue.release(batch, effects)
             else:

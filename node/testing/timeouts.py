@@ -96,9 +96,9 @@ class _Watch:
                 with self._lock:
                     self._raise_in_thread()
 
-    def _schedule(self, tell: Callable[[], None]) -> None:
+    def _schedule(self, callback: Callable[[], None]) -> None:
         try:
-            self._call_soon(tell)
+            self._call_soon(callback)
         except RuntimeError:  # the loop is closed
             self._is_over.set()
 
