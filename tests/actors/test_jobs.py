@@ -1,4 +1,4 @@
-"""What the lane of files says when a file lets it down, for whoever reads the log at night."""
+"""Log lines of the file worker when a file fails."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def _greeted(node: Node, tags: p.Tags | None = None) -> Peer:
 
 
 @asynccontextmanager
-async def _visited(node: Node) -> AsyncIterator[Peer]:
+async def _connected(node: Node) -> AsyncIterator[Peer]:
     """A running node with a peer that never says goodbye."""
     async with node:
         async with await _greeted(node) as peer:
@@ -174,7 +174,7 @@ async def test_a_draining_node_takes_no_new_connections() -> None:
 
 async def test_an_exception_of_the_block_is_raised_bare() -> None:
     with pytest.raises(KeyError, match="mine"):
-        async with _visited(Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF))):
+        async with _connected(Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF))):
             raise KeyError("mine")
 
 
@@ -182,7 +182,7 @@ async def test_a_cancelled_block_ends_at_once() -> None:
     node = Node(Config(p2p=ANY, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF))
     start = anyio.current_time()
     with anyio.move_on_after(0.1) as scope:
-        async with _visited(node):
+        async with _connected(node):
             await anyio.sleep_forever()
     assert scope.cancelled_caught and anyio.current_time() - start < 2
     assert _is_free(node.listeners["p2p"])

@@ -173,7 +173,7 @@ def test_cannot_decrypt_is_final_in_queue_mode() -> None:
     assert dead_letters(harness) == [(b"hi", old)]
 
 
-def test_a_letter_posted_twice_is_kept_once_even_after_it_was_acked() -> None:
+def test_a_dead_letter_sent_twice_is_kept_once_even_after_it_was_acked() -> None:
     harness = ChannelHarness(queue())
     old = reject(harness)
     harness.run_due()

@@ -94,7 +94,7 @@ def test_pa_36_a_connection_during_the_drain_gets_no_push() -> None:
 
 
 def test_pa_36_a_channel_that_takes_another_mode_remembers_it() -> None:
-    """Without messages and guests, whoever comes next says how a channel delivers."""
+    """Without messages and connections, the next connection sets the mode."""
     harness = ChannelHarness()
     producer = harness.producer()
     producer.ack(producer.put().id)

@@ -148,7 +148,7 @@ def test_a_full_channel_has_room_once_its_dead_have_left() -> None:
     assert len(harness.kept()) == 2 == len(harness.kept(DEAD))
 
 
-def test_many_letters_that_are_refused_neither_flood_the_log_nor_come_all_at_once(
+def test_many_dead_letters_that_are_refused_neither_flood_the_log_nor_come_all_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """PS-14: a full dead-letter channel holds up nobody, and gets them all once it has room."""

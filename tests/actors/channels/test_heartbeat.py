@@ -1,4 +1,4 @@
-"""Pings after silence, and the end of patience (PA-28)."""
+"""Pings after silence, and the end of a silent connection (PA-28)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.actors.channels.harness import ChannelHarness
 
 def test_pa_28_pings_after_20_and_30_seconds_and_the_end_after_40() -> None:
     liveness = Heartbeat(20.0)
-    verdicts = [(now, liveness.check(0.0, float(now))) for now in range(41)]
-    assert [each for each in verdicts if each[1] is not HeartbeatResult.ALIVE] == [
+    results = [(now, liveness.check(0.0, float(now))) for now in range(41)]
+    assert [each for each in results if each[1] is not HeartbeatResult.ALIVE] == [
         (20, HeartbeatResult.PROBE),
         (30, HeartbeatResult.PROBE),
         (40, HeartbeatResult.DEAD),

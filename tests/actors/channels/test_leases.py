@@ -257,7 +257,7 @@ class TestFailures:
     def test_ps_14_a_message_without_attempts_is_not_pushed_after_a_restart(
         self, gets_one: bool
     ) -> None:
-        """A loss of power came between the count and the burial."""
+        """A loss of power came between the count and the dead letter."""
         harness = ChannelHarness(queue(ack_timeout_s=300, attempts_max=2))
         producer = harness.producer()
         message = producer.put(b"one")

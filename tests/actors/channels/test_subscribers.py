@@ -170,7 +170,7 @@ class TestOnesOwn:
         assert harness.join(identity=BOB).pushed_ids() == [receipt.id]
 
     def test_after_a_damage_a_new_identity_gets_no_number_in_use(self) -> None:
-        """The table of members is gone, and messages still have the number of one."""
+        """The table of subscribers is gone, and messages still have the number of one."""
         harness = ChannelHarness()
         key = 3 << SENDER_SHIFT | 1
         harness.store.write(NAME, [StoredMessage(5, key, 3600, START_S + 3600, b"whose?")])

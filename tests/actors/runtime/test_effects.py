@@ -30,7 +30,7 @@ def fail(replies: Sequence[Reply]) -> None:
     raise RuntimeError("this connection cannot be told anything")
 
 
-class TestVerdicts:
+class TestLiveness:
     """PA-28: a disk that stalls is no reason to take longer over who is still there."""
 
     def test_pa_28_pings_and_hang_ups_do_not_wait_for_the_disk(self) -> None:

@@ -1,4 +1,4 @@
-"""A state as the node keeps it: pages in order while it changes, and what it weighs."""
+"""A state as the node keeps it: pages in order while it changes, and its size in bytes."""
 
 from __future__ import annotations
 

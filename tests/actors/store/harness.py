@@ -1,4 +1,4 @@
-"""A durable store in a real folder, whose lanes work when they are told to."""
+"""A durable store in a real folder, whose worker threads step when they are told to."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
         for _ in range(1000):
             if not self.loop.work(idle=False):
                 return
-        raise AssertionError("the lanes find no rest")
+        raise AssertionError("the workers never become idle")
 
     def finish(self, answer: T | Deferred[T | Fault]) -> T | Fault:
         """What the store answers."""
@@ -117,9 +117,9 @@ class Run:
             at = some[-1].end
         return chunks
 
-    def flush(self, rounds: int = 8) -> None:
+    def flush(self, passes: int = 8) -> None:
         """Fill the journal with what is gone at once, so that all else goes to its file."""
-        for _ in range(rounds):
+        for _ in range(passes):
             self._fillers += 1
             message_id = FILLER_ID + self._fillers
             row = StoredMessage(message_id, self._fillers, 60, NOW + 60, bytes(4000))

@@ -1,4 +1,4 @@
-"""A channel as its store sees it, by plain dictionaries: a model for tests of layers and files."""
+"""A model of a channel as its store sees it, in plain dictionaries, for memtables and files."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Queue:
         """What a channel remembers; a row whose key was forgotten has none here."""
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
-        self.members: dict[int, Subscriber] = {}
+        self.by_number: dict[int, Subscriber] = {}
         self.floors: dict[int, int] = {}
         self.acked: set[tuple[int, int]] = set()
-        """Numbers of members, and messages that are there."""
+        """Numbers of subscribers, and messages that are there."""
         self.due: dict[int, float] = {}
         self.names: dict[int, bytes] = {}
         self.id = last_id
@@ -120,22 +120,22 @@ class Queue:
 
     def welcome(self) -> list[QueueChange]:
         """The highest number that is free may have been another's before."""
-        number = max(self.members, default=0) + 1
+        number = max(self.by_number, default=0) + 1
         since = self.rng.choice((None, 0, self.id))
-        member = Subscriber(number, self.rng.randbytes(32), self.rng.uniform(0, 1e6), since)
-        self.members[number] = member
-        return [member]
+        subscriber = Subscriber(number, self.rng.randbytes(32), self.rng.uniform(0, 1e6), since)
+        self.by_number[number] = subscriber
+        return [subscriber]
 
     def some_member(self) -> int:
-        return self.rng.choice(list(self.members))
+        return self.rng.choice(list(self.by_number))
 
     def see(self) -> list[QueueChange]:
-        if not self.members:
+        if not self.by_number:
             return []
         seen = SubscriberTouched(
             self.some_member(), self.rng.uniform(0, 1e6), self.rng.choice((None, 7))
         )
-        self.members[seen.number] = seen.applied_to(self.members[seen.number])
+        self.by_number[seen.number] = seen.applied_to(self.by_number[seen.number])
         return [seen]
 
     def take_note(self) -> list[QueueChange]:
@@ -143,7 +143,7 @@ class Queue:
         if not self.rows:
             return []
         message_id = self.rng.choice(list(self.rows))
-        if not self.members or self.rng.random() < 0.3:
+        if not self.by_number or self.rng.random() < 0.3:
             self.acked.add((0, message_id))
             return [Acked(0, message_id)]
         number = self.some_member()
@@ -154,10 +154,10 @@ class Queue:
         return [AckedUpTo(number, floor)]
 
     def part(self) -> list[QueueChange]:
-        if not self.members or self.rng.random() < 0.5:
+        if not self.by_number or self.rng.random() < 0.5:
             return []
         number = self.some_member()
-        del self.members[number]
+        del self.by_number[number]
         self.floors.pop(number, None)
         self.acked = {each for each in self.acked if each[0] != number}
         return [SubscriberRemoved(number)]
@@ -180,16 +180,16 @@ class Queue:
     @property
     def subscribers(self) -> SubscriberTable | None:
         """None if nobody is known."""
-        if not self.members and not self.acked:
+        if not self.by_number and not self.acked:
             return None
         acked: dict[int, set[int]] = {}
         for number, message_id in self.acked:
             acked.setdefault(number, set()).add(message_id)
-        return SubscriberTable(dict(sorted(self.members.items())), dict(self.floors), acked)
+        return SubscriberTable(dict(sorted(self.by_number.items())), dict(self.floors), acked)
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """Messages, bytes of data; keys whose message is gone, and members."""
+        """Messages, bytes of data; keys whose message is gone, and subscribers."""
         left = [row for row in self.keys.values() if isinstance(row, StoredKey)]
         size = sum(len(row.data) for row in self.rows.values())
-        return len(self.rows), size, len(left) + len(self.members)
+        return len(self.rows), size, len(left) + len(self.by_number)

@@ -231,7 +231,7 @@ def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
     run.write(NAME, row(1, bytes(1000)))
     compactor, journal = run.store._compactor, run.loop.workers[1]
     compactor.prefer(run.store._entries[NAME])
-    compactor.step()  # its file is slow: the lane of files does not work from here on
+    compactor.step()  # its file is slow: the worker of files does not work from here on
     for changes in ([row(2)], [gone(2)]):
         run.store.write(NAME, changes)
         run.loop.finish_pass()
@@ -246,7 +246,7 @@ def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
 
 
 def test_a_sync_that_is_asked_for_covers_every_record_and_waits_for_no_other() -> None:
-    """Numbers without a record, as rounds use them, are never synced."""
+    """Numbers without a record, as compactions use them, are never synced."""
     submitted: list[CommitGroup] = []
     groups = GroupCommit(1, 10, lambda callback: None)
     groups.start(SteppedWorker(WorkerTask(submitted.extend, lambda *_: None, lambda *_: None)))
@@ -261,18 +261,18 @@ def test_a_segment_is_never_made_in_the_loops_thread(folder: Path, size: int) ->
     """To make one means to sync the one before it, which may take long."""
     told: list[bool] = []
 
-    class Noting(SteppedWorker[CommitGroup, object]):
+    class RecordingWorker(SteppedWorker[CommitGroup, object]):
         def submit(self, item: CommitGroup, *, urgent: bool = False, quick: bool = False) -> None:
             told.append(quick)
             super().submit(item, urgent=urgent)
 
     settings = StoreSettings(segment_bytes=8192)
     run = Run(folder, settings, Durability.OS)
-    lane = run.store._journal_worker
-    assert isinstance(lane, SteppedWorker)
-    noting = Noting(lane._work)
-    run.loop.workers[1] = noting
-    run.store._groups.start(noting)
+    worker = run.store._journal_worker
+    assert isinstance(worker, SteppedWorker)
+    recording = RecordingWorker(worker._work)
+    run.loop.workers[1] = recording
+    run.store._groups.start(recording)
     run.write(NAME, row(1))
     run.write(NAME, row(2, bytes(size)))
     assert told == [False, size == 10]
@@ -379,10 +379,10 @@ def test_what_a_subscriber_acked_behind_a_put_that_is_refused_counts(folder: Pat
     run.store.write(NAME, [Acked(1, 2), Acked(1, 3), Acked(2, 2)])
     run.work()
     for look in (run.load, lambda name: after_a_kill(run).load(name)):
-        roster = look(NAME).subscribers
-        assert roster is not None
-        assert [*roster.by_number] == [1]  # the other's number is said with what it puts next
-        assert roster.acked == {1: {2}}
+        table = look(NAME).subscribers
+        assert table is not None
+        assert [*table.by_number] == [1]  # the other's number is said with what it puts next
+        assert table.acked == {1: {2}}
 
 
 def after_a_kill(run: Setback) -> Run:

@@ -274,7 +274,7 @@ def test_logs_and_queues_stand_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_history_is_the_same_after_every_step_of_it(tmp_path: Path, seed: int) -> None:
-    """Appends, trims, notes, deletions, rounds and restarts in any order."""
+    """Appends, trims, metadata, deletions, compactions and restarts in any order."""
     rng = Random(seed)
     chunks: list[Chunk] = []
     expected = LogSnapshot()

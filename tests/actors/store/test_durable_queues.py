@@ -139,7 +139,7 @@ def test_pa_08_a_key_that_came_and_was_forgotten_weighs_nothing(
 def test_any_history_is_the_same_after_every_step_of_it(
     tmp_path: Path, seed: int, durability: Durability
 ) -> None:
-    """Messages that come and go, young and old, rounds and restarts in any order."""
+    """Messages that come and go, young and old, compactions and restarts in any order."""
     rng = Random(seed)
     queue = Queue(rng, young_id(20), 2**22 * 300)
     store = Run(tmp_path, SMALL, durability)
@@ -158,7 +158,7 @@ def test_any_history_is_the_same_after_every_step_of_it(
         if not expected.rows and not expected.keys and expected.subscribers is None:
             expected.mode = None
         assert store.load(CHANNEL) == expected
-        # Recovery may miscount keys of a layer that was carried over a file; a load counts them.
+        # Recovery may miscount keys of a memtable rewritten over a file; a load counts them.
         usage = store.store.usage
         assert (usage.messages, usage.bytes, usage.keys) == queue.weight
     store.close()

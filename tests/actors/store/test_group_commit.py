@@ -104,7 +104,7 @@ async def kept(commits: list[Commit]) -> None:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The lanes above report to asyncio."""
+    """The workers above report to asyncio."""
     return "asyncio"
 
 
@@ -116,7 +116,7 @@ async def test_100_channels_with_one_message_each_cost_one_sync(tmp_path: Path):
     for turn in range(1, 11):
         await kept([put(store, channel, turn * 1000 + channel) for channel in range(CHANNELS)])
     cost = disk.calls - before
-    assert cost["sync"] <= 20, "one for each round, not one for each message"
+    assert cost["sync"] <= 20, "one for each pass, not one for each message"
     assert cost["write"] <= 20
     assert cost["connect"] == 0, "a message that is acked soon never sees its channel's file"
     store.close()

@@ -1,4 +1,4 @@
-"""What a partition weighs is arithmetic over its changes, forth and back."""
+"""The size of a partition: arithmetic over its changes, forth and back."""
 
 from __future__ import annotations
 

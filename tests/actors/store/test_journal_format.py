@@ -62,11 +62,11 @@ def segment(
         first, records = lsn, []
         at = len(data) + GROUP_SIZE
         for name, body in group:
-            carry = Rewrite(lsn % 4)
-            as_of = lsn - 1 if carry else 0
+            rewrite = Rewrite(lsn % 4)
+            as_of = lsn - 1 if rewrite else 0
             kind = PartitionKind(lsn % 2)
-            records.append(encode_record(salt, lsn, kind, name, body, carry, as_of))
-            written.records.append(Record(lsn, kind, name, carry, as_of, body, first - 1))
+            records.append(encode_record(salt, lsn, kind, name, body, rewrite, as_of))
+            written.records.append(Record(lsn, kind, name, rewrite, as_of, body, first - 1))
             written.starts.append(at)
             at += len(records[-1])
             written.ends.append(at)

@@ -58,13 +58,15 @@ def check_sums(memtable: QueueMemtable) -> None:
     dates = [row.expires_at for row in snapshot.rows]
     dates += [row.until for row in snapshot.keys.values()]
     if snapshot.subscribers is not None:
-        dates += [member.until for member in snapshot.subscribers.by_number.values()]
+        dates += [subscriber.until for subscriber in snapshot.subscribers.by_number.values()]
     assert memtable.deadline <= min(dates, default=inf)
 
 
 class TestQueue:
     @given(seeds, lengths, lengths)
-    def test_a_layer_over_what_was_is_what_is(self, rng: Random, before: int, after: int) -> None:
+    def test_a_memtable_over_what_was_is_what_is(
+        self, rng: Random, before: int, after: int
+    ) -> None:
         queue = Queue(rng)
         queue.run(before)
         below, (messages, size, keys) = queue.snapshot, queue.weight
@@ -102,7 +104,7 @@ class TestQueue:
     def test_what_it_says_makes_it_again(
         self, rng: Random, before: int, after: int, is_oldest: bool
     ) -> None:
-        """As a carry does: through the journal's bytes."""
+        """As a rewrite does: through the journal's bytes."""
         queue = Queue(rng)
         queue.run(0 if is_oldest else before)
         below = queue.snapshot
@@ -269,7 +271,9 @@ def chunks_over(below: list[Chunk], memtable: LogMemtable) -> list[Chunk]:
 
 class TestLog:
     @given(seeds, lengths, lengths)
-    def test_a_layer_over_what_was_is_what_is(self, rng: Random, before: int, after: int) -> None:
+    def test_a_memtable_over_what_was_is_what_is(
+        self, rng: Random, before: int, after: int
+    ) -> None:
         log = Log(rng)
         log.run(before)
         below, chunks = log.snapshot, list(log.chunks)

@@ -68,7 +68,7 @@ def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None
     flushes = used.store.stats.flushes
     used.write(b"three", row(3))
     used.flush()
-    assert used.store.stats.flushes > flushes, "rounds go on"
+    assert used.store.stats.flushes > flushes, "flushes go on"
     assert used.store.health.is_writable and not used.store._compactor.needs_retry
     killed = copied(used.folder, "killed")
     assert cataloged(killed) == ({b"one", b"two", b"three"}, FACTS, [])

@@ -30,13 +30,13 @@ from tests.actors.store.test_queue_tables import FILE, memtable_of, opened
 
 A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
 ANN, BOB = Subscriber(1, b"a" * 32, 900.5), Subscriber(2**32 - 1, b"b" * 32, 950.0, 0)
-ROSTER = SubscriberTable({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
+TABLE = SubscriberTable({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
 
 
 def build_file(path: Path) -> Path:
     partition = opened(path)
-    notes = [AckedUpTo(BOB.number, 1), Acked(BOB.number, 2), Acked(0, 2)]
-    partition.apply(memtable_of(ModeSet(Mode.FANOUT), A, B, ANN, BOB, *notes), 1)
+    changes = [AckedUpTo(BOB.number, 1), Acked(BOB.number, 2), Acked(0, 2)]
+    partition.apply(memtable_of(ModeSet(Mode.FANOUT), A, B, ANN, BOB, *changes), 1)
     partition.close()
     return path
 
@@ -57,7 +57,7 @@ def change(path: Path, sql: str) -> None:
 
 def test_ps_06_everything_of_them_comes_back_after_reopening(tmp_path: Path) -> None:
     partition = opened(build_file(tmp_path / FILE))
-    assert partition.load() == Snapshot([A, B], {1: A, 2: B}, {}, Mode.FANOUT, ROSTER)
+    assert partition.load() == Snapshot([A, B], {1: A, 2: B}, {}, Mode.FANOUT, TABLE)
     assert (partition.metadata.keys, partition.metadata.deadline) == (2, 900.5)
     assert partition.verify() == []
     partition.close()

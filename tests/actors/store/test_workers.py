@@ -13,10 +13,10 @@ from millpond.actors.store.workers import SteppedWorker, WorkerTask, WorkerThrea
 
 
 class CallbackQueue:
-    """The callbacks of a worker: those posted from a thread run when the test takes them."""
+    """The callbacks of a worker: those given by a thread run when the test takes them."""
 
     def __init__(self) -> None:
-        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.done: list[tuple[list[str], str]] = []
         self.crashed: list[list[str]] = []
 
@@ -30,7 +30,7 @@ class CallbackQueue:
 
     def take(self, count: int) -> None:
         for _ in range(count):
-            self.posted.get(timeout=5)()
+            self.results.get(timeout=5)()
 
 
 def test_what_gathers_while_the_thread_is_busy_goes_together() -> None:
@@ -40,7 +40,7 @@ def test_what_gathers_while_the_thread_is_busy_goes_together() -> None:
         gate.wait(5)
         return threading.current_thread().name
 
-    worker = WorkerThread("test", callbacks.work(run), callbacks.posted.put)
+    worker = WorkerThread("test", callbacks.work(run), callbacks.results.put)
     worker.submit("a")
     while worker._waiting:
         time.sleep(0.001)
@@ -72,7 +72,7 @@ def test_a_quick_item_is_done_here_unless_others_come_first() -> None:
             gate.wait(5)
         return threading.current_thread().name
 
-    worker = WorkerThread("test", callbacks.work(run), callbacks.posted.put)
+    worker = WorkerThread("test", callbacks.work(run), callbacks.results.put)
     worker.submit("quick", quick=True)
     assert callbacks.done == [(["quick"], threading.current_thread().name)]
     worker.submit("slow")
@@ -96,7 +96,7 @@ def test_a_thread_that_sleeps_deep_is_woken_when_a_quick_item_leaves_something_t
         return "synced"
 
     work = callbacks.work(run, idle_s=lambda: 0.01 if is_dirty.is_set() else None)
-    worker = WorkerThread("test", work, callbacks.posted.put)
+    worker = WorkerThread("test", work, callbacks.results.put)
     worker.submit("a", quick=True)
     callbacks.take(1)
     assert callbacks.done == [(["a"], "written"), ([], "synced")]
@@ -104,7 +104,7 @@ def test_a_thread_that_sleeps_deep_is_woken_when_a_quick_item_leaves_something_t
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_crash_is_told_and_the_lane_goes_on(quick: bool) -> None:
+def test_a_crash_is_reported_and_the_worker_goes_on(quick: bool) -> None:
     callbacks = CallbackQueue()
 
     def run(items: list[str]) -> str:
@@ -112,7 +112,7 @@ def test_a_crash_is_told_and_the_lane_goes_on(quick: bool) -> None:
             raise ValueError(items)
         return "fine"
 
-    worker = WorkerThread("test", callbacks.work(run), callbacks.posted.put)
+    worker = WorkerThread("test", callbacks.work(run), callbacks.results.put)
     worker.submit("bad", quick=quick)
     if not quick:
         callbacks.take(1)
@@ -129,7 +129,7 @@ def test_close_waits_until_everything_submitted_was_worked_on() -> None:
         worked.extend(items)
         return ""
 
-    worker = WorkerThread("test", callbacks.work(run, batch_max=1), callbacks.posted.put)
+    worker = WorkerThread("test", callbacks.work(run, batch_max=1), callbacks.results.put)
     for item in "abcdef":
         worker.submit(item)
     worker.close()
@@ -147,9 +147,9 @@ def test_a_quick_item_never_overtakes_a_report() -> None:
     worker = WorkerThread(
         "test",
         callbacks.work(run, idle_s=lambda: 0.001 if is_dirty.is_set() else None),
-        callbacks.posted.put,
+        callbacks.results.put,
     )
-    while is_dirty.is_set() or callbacks.posted.empty():
+    while is_dirty.is_set() or callbacks.results.empty():
         time.sleep(0.001)
     worker.submit("a", quick=True)
     callbacks.take(2)

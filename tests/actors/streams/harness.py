@@ -151,7 +151,7 @@ class StreamHarness:
         self.close()
         self.open()
 
-    def _spawn(self, cell: bytes, kept: CellSnapshot, guests: dict[Port, Attach]) -> Behaviour:
+    def _spawn(self, cell: bytes, kept: CellSnapshot, attachments: dict[Port, Attach]) -> Behaviour:
         assert isinstance(kept, LogSnapshot)
         name = stream_of(cell)
         if cell == TOPICS:
@@ -201,7 +201,7 @@ class StreamHarness:
         for _ in range(1000):
             if not self.loop.work(idle=False):
                 return
-        raise AssertionError("the lanes find no rest")
+        raise AssertionError("the workers never become idle")
 
     # Requests.
 

@@ -40,13 +40,13 @@ def kept(tmp_path: Path) -> Iterator[StreamHarness]:
 
 
 def establish(streams: StreamHarness, *bodies: bytes, name: bytes = NAME, **fields: Any) -> Reply:
-    founding = d.CreateSpec(
+    spec = d.CreateSpec(
         fields.pop("content_type", TEXT),
         fields.pop("lifetime", None),
         fields.pop("closes", False),
         list(bodies),
     )
-    (reply,) = streams.ask(d.DurableCreate(0, founding), name=name)
+    (reply,) = streams.ask(d.DurableCreate(0, spec), name=name)
     return reply
 
 

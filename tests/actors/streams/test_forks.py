@@ -1,4 +1,4 @@
-"""Forks: shared records, references, burial; also where a node stops in between."""
+"""Forks: shared records, references, deletion; also where a node stops in between."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def kept(tmp_path: Path) -> Iterator[StreamHarness]:
 
 
 def make(streams: StreamHarness, name: bytes, *bodies: bytes, **fields: Any) -> None:
-    founding = d.CreateSpec(TEXT, fields.get("lifetime"), False, list(bodies))
-    (reply,) = streams.ask(d.DurableCreate(0, founding), name=name)
+    spec = d.CreateSpec(TEXT, fields.get("lifetime"), False, list(bodies))
+    (reply,) = streams.ask(d.DurableCreate(0, spec), name=name)
     assert isinstance(reply, d.DurableCreated) and reply.is_new, reply
 
 
@@ -62,7 +62,7 @@ def fork(
     **fields: Any,
 ) -> Reply:
     asked = d.ForkSource(source, at, len(b"".join(prefix)))
-    founding = d.CreateSpec(
+    spec = d.CreateSpec(
         fields.get("content_type"),
         fields.get("lifetime"),
         False,
@@ -71,7 +71,7 @@ def fork(
     )
     (found,) = streams.ask(m.Describe(0), name=source)
     incarnation = found.incarnation if isinstance(found, m.StreamDescription) else 0
-    request = d.Fork(0, stream_cell(name), founding, at, list(prefix), incarnation)
+    request = d.Fork(0, stream_cell(name), spec, at, list(prefix), incarnation)
     (reply,) = streams.ask(request, name=source)
     return reply
 
@@ -372,7 +372,7 @@ def test_forks_read_like_copies(steps: list[tuple[str, int, int]]) -> None:
     assert not streams.store._logs.keys() & {stream_cell(b"%d" % each) for each in range(born)}
 
 
-def test_a_lineage_ends_where_the_fork_does() -> None:
+def test_the_log_of_a_fork_ends_where_the_fork_does() -> None:
     assert fork_chain([], b"s", 5) == [(b"s", 5)]
     assert fork_chain([(b"s", 5)], b"f", 9) == [(b"s", 5), (b"f", 9)]
     assert fork_chain([(b"s", 5)], b"f", 3) == [(b"s", 3)]

@@ -72,7 +72,7 @@ class Streams(RuleBasedStateMachine):
     def append(self, batches: list[list[bytes]]) -> None:
         replies = self.streams.ask(*(m.Append(at, batch) for at, batch in enumerate(batches)))
         for batch, reply in zip(batches, replies, strict=True):
-            self._note(batch, reply, None)
+            self._record(batch, reply, None)
 
     @rule(batch=bodies, ahead_ms=st.integers(-3000, 5000), late_ms=st.integers(-5000, 3000))
     def append_with_ids(self, batch: list[bytes], ahead_ms: int, late_ms: int) -> None:
@@ -84,9 +84,9 @@ class Streams(RuleBasedStateMachine):
         if last is not None and ms < last.ms:
             assert isinstance(reply, m.StreamFailed) and reply.code is Code.NON_MONOTONIC_ID
         else:
-            self._note(batch, reply, ms, given)
+            self._record(batch, reply, ms, given)
 
-    def _note(
+    def _record(
         self,
         batch: list[bytes],
         reply: object,

@@ -68,7 +68,7 @@ def test_any_reads_of_others_leave_a_read_as_it_is(
             assert rows == seen[: len(rows)] and bool(rows) is bool(seen) and is_alike(shown)
 
 
-def test_s3p_41_what_is_trimmed_is_not_shown_from_the_shelf() -> None:
+def test_s3p_41_what_is_trimmed_is_not_read_from_the_cache() -> None:
     with streams_in(None) as streams:
         fill(streams, [([b"%d" % n], False, 1) for n in range(20)])
         for _ in range(3):
@@ -138,7 +138,7 @@ def test_bytes_are_those_of_bodies_also_for_a_part() -> None:
             assert len(streams.bodies(3, bytes_max=1)) == 1
 
 
-def test_the_shelf_holds_no_more_than_its_limit() -> None:
+def test_the_cache_holds_no_more_than_its_limit() -> None:
     """Of all streams together; the oldest goes first."""
     cache = RecordCache(50_000)
     rows = [StreamCache(cache) for _ in range(20)]

@@ -221,7 +221,7 @@ class TestReading:
         assert streams.bodies(Position(START_MS + 3000, 2)) == everything[8:]
 
     def test_so_many_and_so_much(self, streams: StreamHarness) -> None:
-        """S3P-33, S3A-29, RL-24: at least one record, whatever it weighs."""
+        """S3P-33, S3A-29, RL-24: at least one record, whatever its size."""
         streams.create()
         for at in range(30):
             streams.append(b"%02d" % at * 50, b"x%d" % at)

@@ -326,13 +326,13 @@ def test_the_rights_and_their_explanation_are_of_one_mind(path: Path) -> None:
     )
     told = gate.access.explain(Principal(None, ALICE.public, FAR), b"a")
     assert told.rights == Rights.PUT
-    verdicts = [(each.grant.where, each.outcome) for each in told.reasons]
-    assert verdicts[:3] == [
+    outcomes = [(each.grant.where, each.outcome) for each in told.reasons]
+    assert outcomes[:3] == [
         ("access.conf:1", GrantOutcome.EXPIRED),
         ("access.conf:3", GrantOutcome.ELSEWHERE),
         ("access.conf:2", GrantOutcome.GIVES),
     ]
-    assert {verdict for _, verdict in verdicts[3:]} == {GrantOutcome.ELSEWHERE}
+    assert {outcome for _, outcome in outcomes[3:]} == {GrantOutcome.ELSEWHERE}
     pinned = gate.access.explain(Principal(None, BOB.public, FAR), b"a")
     assert pinned.rights is None and any("pinned" in note for note in pinned.notes)
     revoked = gate.access.explain(Principal(None, EVE.public, FAR), b"a")

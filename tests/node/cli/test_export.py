@@ -138,13 +138,13 @@ def test_a_dead_letter_goes_out_with_its_origin_and_comes_in_as_it_was(
         while not dead.list():
             time.sleep(0.01)
     assert run("export", "jobs/1!dead", "-o", file, "--connect", url) == 0
-    [letter] = lines(file)
-    assert letter["origin"] == {"id": str(job), "attempts": 1, "reason": "reject"}
-    assert letter["key"] == str(job)
+    [dead_letter] = lines(file)
+    assert dead_letter["origin"] == {"id": str(job), "attempts": 1, "reason": "reject"}
+    assert dead_letter["key"] == str(job)
     assert run("import", file, "--data", folder) == 0
     again = tmp_path / "again.jsonl"
     assert run("export", "jobs/1!dead", "--data", folder, "-o", again) == 0
-    assert lines(again) == [letter]
+    assert lines(again) == [dead_letter]
     capfd.readouterr()
     assert run("import", file, "--connect", url) == 1  # clients do not write there
     assert "line 1" in capfd.readouterr().err

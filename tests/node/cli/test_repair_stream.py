@@ -27,7 +27,7 @@ def chunks() -> list[Change]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two records of a stream are damaged, and the notes of the topics."""
+    """Two records of a stream are damaged, and the metadata of the topics."""
     folder = tmp_path / "data"
     with stopped(folder) as store:
         store.write(ORDERS, chunks())

@@ -224,8 +224,8 @@ async def test_a_queue_tells_attempts_prolongs_leases_and_buries(url: str) -> No
         with pytest.raises(LeaseLost):
             await again.touch(60)
         async with connect(url, "jobs/q!dead") as dead:
-            async with await dead.receive(SOON_S) as letter:
-                assert letter.data == b"job"
+            async with await dead.receive(SOON_S) as dead_letter:
+                assert dead_letter.data == b"job"
 
 
 async def test_requests_fail_with_their_own_errors(url: str) -> None:

@@ -11,14 +11,14 @@ import pytest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient
-from tests.node.watched_room import figures, watched
+from tests.node.http_services import http_services, samples
 from tests.transports.http.client import Client
 
 NAME = re.compile(r"(millpond|process)_[a-z0-9_]+")
 
 
 async def test_health_is_ok_as_long_as_the_process_answers() -> None:
-    async with watched() as (running, _, application):
+    async with http_services() as (running, _, application):
         for client in (Client(application), Client(application, host="192.0.2.1")):
             for path in ("/health", "/ping"):
                 got = await client.request("GET", path)
@@ -31,11 +31,11 @@ async def test_health_is_ok_as_long_as_the_process_answers() -> None:
 
 
 async def test_ready_says_why_it_is_not() -> None:
-    async with watched() as (running, room, application):
+    async with http_services() as (running, http, application):
         client = Client(application)
         got = await client.request("GET", "/ready")
         assert (got.status, got.json()) == (503, {"ready": False, "reasons": ["starting"]})
-        room.started()
+        http.started()
         got = await client.request("GET", "/ready")
         assert (got.status, got.json()) == (200, {"ready": True, "reasons": []})
         health = running.node._store.health
@@ -52,8 +52,8 @@ async def test_from_elsewhere_they_need_the_right_admin(path: str, tmp_path: Pat
     tokens = tmp_path / "tokens"
     tokens.write_text("keeper all\nreader get\n")
     tokens.chmod(0o600)
-    async with watched(token_file=str(tokens)) as (_, room, application):
-        room.started()
+    async with http_services(token_file=str(tokens)) as (_, http, application):
+        http.started()
         far = Client(application, host="192.0.2.1")
         got = await far.request("GET", path)
         assert (got.status, got.headers[b"www-authenticate"]) == (401, b"Bearer")
@@ -64,8 +64,8 @@ async def test_from_elsewhere_they_need_the_right_admin(path: str, tmp_path: Pat
 
 
 async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
-    async with watched() as (running, _, application):
-        before = await figures(application)
+    async with http_services() as (running, _, application):
+        before = await samples(application)
         with CellClient(running.services) as cells:
             for name in (b"secret-one", b"secret-two"):
                 await cells.request(stream_cell(name), m.Create)
@@ -73,7 +73,7 @@ async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
                 stream_cell(b"secret-one"), lambda number: m.Append(number, [b"x"] * 3)
             )
         await Client(application).request("GET", "/nothing")
-        after = await figures(application)
+        after = await samples(application)
         changed = {name: value - before.get(name, 0) for name, value in after.items()}
         assert changed["millpond_streams", ()] == 2
         assert changed["millpond_stream_records_appended_total", ()] == 3
@@ -88,10 +88,10 @@ async def test_metrics_follow_the_conventions_and_tell_what_happened() -> None:
 
 
 async def test_metrics_of_a_store_on_the_disk(tmp_path: Path) -> None:
-    async with watched(data=str(tmp_path / "data")) as (running, _, application):
+    async with http_services(data=str(tmp_path / "data")) as (running, _, application):
         with CellClient(running.services) as cells:
             await cells.request(stream_cell(b"orders"), m.Create)
-        told = await figures(application)
+        told = await samples(application)
         assert told["millpond_journal_bytes", ()] > 0
         assert told["millpond_journal_commits_total", ()] >= 1
         assert told["millpond_journal_syncs_total", ()] >= 1
@@ -100,7 +100,7 @@ async def test_metrics_of_a_store_on_the_disk(tmp_path: Path) -> None:
 
 
 async def test_open_metrics_for_who_asks_for_it() -> None:
-    async with watched() as (_, _, application):
+    async with http_services() as (_, _, application):
         accept = [(b"accept", b"application/openmetrics-text; version=1.0.0")]
         got = await Client(application).request("GET", "/metrics", accept)
         assert got.headers[b"content-type"].startswith(b"application/openmetrics-text")

@@ -41,8 +41,8 @@ async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, R
         async with anyio.create_task_group() as tasks:
 
             def cut() -> None:
-                for visitor in list(application.services.registry.connections):
-                    visitor.close()
+                for connection in list(application.services.registry.connections):
+                    connection.close()
 
             config = application.node.config
             host = application.services

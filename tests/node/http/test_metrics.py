@@ -19,7 +19,7 @@ from millpond.node.client.s3p.client import connect_s3p
 from millpond.node.node import Node
 from millpond.transports.http.app import Application
 from tests.node.http.clients import eventually
-from tests.node.watched_room import figures, plain, watched
+from tests.node.http_services import http_services, plain, samples
 from tests.transports.http.client import Client
 from tests.transports.http.running_app import RunningApp
 
@@ -36,7 +36,7 @@ async def joined(node: Node, channel: str, **how: object) -> AsyncIterator[Chann
 
 
 async def test_deliveries_are_counted() -> None:
-    async with watched(p2p=ANY_PORT) as (running, _, application):
+    async with http_services(p2p=ANY_PORT) as (running, _, application):
         node = running.node
         async with (
             joined(node, "jobs/1", role="producer", mode="queue") as producer,
@@ -67,7 +67,7 @@ async def test_deliveries_are_counted() -> None:
 
 
 async def test_credit_and_lag_of_subscribers() -> None:
-    async with watched(p2p=ANY_PORT) as (running, _, application):
+    async with http_services(p2p=ANY_PORT) as (running, _, application):
         node = running.node
         async with (
             joined(node, "news", role="producer", mode="fanout") as producer,
@@ -89,7 +89,7 @@ async def test_credit_and_lag_of_subscribers() -> None:
 
 
 async def test_lag_of_groups_also_of_streams_that_rest() -> None:
-    async with watched(rustlog=ANY_PORT, passivate_after_s=0.05) as (running, _, application):
+    async with http_services(rustlog=ANY_PORT, passivate_after_s=0.05) as (running, _, application):
         async with connect_rustlog(running.node.listeners["rustlog"]) as log:
             for topic, records, offset in (("clicks", 5, 2), ("views", 3, 3)):
                 await log.create_topic(topic)
@@ -111,9 +111,9 @@ def _are_at_rest(node: Node) -> bool:
 
 
 async def test_each_protocol_has_its_requests_and_latencies() -> None:
-    async with watched(**OPEN) as (running, _, application):
+    async with http_services(**OPEN) as (running, _, application):
         await _ask_by_each(running, application)
-        told = await figures(application)
+        told = await samples(application)
         for protocol in ("p2p", "ws", "s3p", "rustlog", "http"):
             assert told["millpond_requests_total", (protocol,)] >= 1, protocol
             assert told["millpond_received_bytes_total", (protocol,)] > 0, protocol
@@ -178,7 +178,7 @@ class SlowFile:
 async def test_the_disk_shows_how_long_it_takes(tmp_path: Path) -> None:
     disk = SlowDisk()
     settings = {"data": str(tmp_path / "data"), "p2p": ANY_PORT, "disk": disk}
-    async with watched(**settings) as (running, _, application):
+    async with http_services(**settings) as (running, _, application):
         async with joined(running.node, "box") as channel:
             await channel.put(b"x" * 1000)
             told = await plain(application)
@@ -205,7 +205,7 @@ async def test_the_disk_shows_how_long_it_takes(tmp_path: Path) -> None:
 
 async def test_restarts_and_quarantines_of_cells(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    async with watched(p2p=ANY_PORT) as (running, _, application):
+    async with http_services(p2p=ANY_PORT) as (running, _, application):
         scheduler = running.node.scheduler
         async with joined(running.node, "frail") as channel:
             await channel.put(b"x")
@@ -220,14 +220,14 @@ async def test_restarts_and_quarantines_of_cells(caplog: pytest.LogCaptureFixtur
 
 
 async def test_info_tells_the_same_of_deliveries_and_of_all_listeners() -> None:
-    async with watched(p2p=ANY_PORT, s3p=ANY_PORT) as (running, _, application):
+    async with http_services(p2p=ANY_PORT, s3p=ANY_PORT) as (running, _, application):
         async with joined(running.node, "box") as channel:
             await channel.put(b"x")
         async with connect_s3p(running.node.listeners["s3p"]) as s3p:
             await s3p.create("orders")
         async with joined(running.node, "millpond!probe") as probe:
             info = await probe.admin(1, {})
-        told = await figures(application)
+        told = await samples(application)
         assert info["delivery"]["kept"] == told["millpond_messages_kept_total", ()] == 1
         wire = info["wire"]
         for field, name in (("connections", "connections"), ("bytes_in", "received_bytes")):

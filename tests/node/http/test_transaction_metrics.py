@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from millpond.pipeline.client.s2_codec import encode_records
 from millpond.transports.http.transactions import publish as publishing
 from millpond.transports.http.transactions import stage as staging
-from tests.node.watched_room import plain, watched
+from tests.node.http_services import http_services, plain
 from tests.transports.http.client import Client
 from tests.transports.http.durable.api_client import CLOCKED
 
@@ -64,7 +64,7 @@ class Asking:
 
 
 async def test_batches_are_counted_by_what_became_of_them() -> None:
-    async with watched() as (_, _, application):
+    async with http_services() as (_, _, application):
         asking = Asking(Client(application))
         await asking.create("s")
         await asking.stage(0, "a", b"1", b"2")
@@ -92,7 +92,7 @@ async def test_a_batch_that_was_begun_is_ended_however_late(
     monkeypatch.setattr(publishing, "SLICE_ROWS", 2)
     monkeypatch.setattr(publishing, "READ_ROWS", 2)
     rows = [b"%d" % number * 100 for number in range(6)]
-    async with watched(node_stream_bytes_max=1350) as (_, _, application):
+    async with http_services(node_stream_bytes_max=1350) as (_, _, application):
         asking = Asking(Client(application))
         await asking.create("s")
         await asking.create("full")
@@ -111,7 +111,7 @@ async def test_a_batch_that_was_begun_is_ended_however_late(
 async def test_a_part_that_nobody_publishes_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a minute here, for a day of a node is long even in virtual time."""
     monkeypatch.setattr(staging, "_KEPT", replace(staging._KEPT, age_s=60))
-    async with watched() as (_, _, application):
+    async with http_services() as (_, _, application):
         asking = Asking(Client(application))
         await asking.create("s")
         await asking.stage(0, "a", b"1")

@@ -79,10 +79,10 @@ async def test_an_error_is_retried_after_growing_delays_until_no_attempt_is_left
     assert [attempt for attempt, _ in at] == [1, 2, 3, 4]
     assert setup.outcomes == ["failed", "failed", "failed", "rejected"]
     assert setup.ended[-1].error == "attempts: ConnectionError: no such host"
-    rests = [later - earlier for (_, earlier), (_, later) in pairwise(at)]
-    for rest, limit in zip(rests, (100.0, 200.0, 300.0), strict=True):
-        assert rest < limit + 1
-    assert len({round(rest, 3) for rest in rests}) == 3
+    delays = [later - earlier for (_, earlier), (_, later) in pairwise(at)]
+    for delay, limit in zip(delays, (100.0, 200.0, 300.0), strict=True):
+        assert delay < limit + 1
+    assert len({round(delay, 3) for delay in delays}) == 3
 
 
 async def test_retry_says_when_and_reject_never(setup: JobSetup) -> None:

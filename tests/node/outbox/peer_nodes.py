@@ -121,7 +121,7 @@ class PeerNode:
 
 
 async def leave(node: Node, owner: bytes, relayed: RelayedMessage, key: int | None = None) -> None:
-    """Put a letter into a mailbox, as whoever runs the node can."""
+    """Put a message into a mailbox, as whoever runs the node can."""
     key = envelope_idempotency_key(relayed.envelope) if key is None else key
     put = Put(key, 600, encode_relayed_message(relayed))
     await node.outbox.context.local.put(mailbox_of(owner), put)

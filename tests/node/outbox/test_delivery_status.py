@@ -1,4 +1,4 @@
-"""What becomes of letters that do not arrive at once: expiry, refusal, full nodes, restarts."""
+"""Delivery status of messages that do not arrive at once: expiry, refusal, full nodes, restarts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record_reports(node: Node) -> Reports:
     return received
 
 
-async def test_a_letter_whose_time_is_over_is_reported_once(alice: PeerNode, bob: PeerNode) -> None:
+async def test_a_message_that_expired_is_reported_once(alice: PeerNode, bob: PeerNode) -> None:
     async with alice.node() as here:
         received = record_reports(here)
         sent = await here.outbox.send(bob.public, b"notes", b"too late", ttl=1)
@@ -138,14 +138,14 @@ async def test_what_was_carried_and_not_yet_forgotten_is_carried_again_and_there
 async def test_what_was_kept_for_the_owner_and_not_yet_sorted_is_sorted_at_the_next_start(
     alice: PeerNode, bob: PeerNode
 ) -> None:
-    """Into the same channel, once: also when the sorter had done half of its work."""
+    """Into the same channel, once: also when the inbound router had done half of its work."""
     relayed = alice.letter_to(bob, b"once")
     async with bob.node() as there:
         await leave(there, bob.public, relayed)
         await until(lambda: there.outbox.context.local.count(b"notes") == 1)
         await until(lambda: there.outbox.context.local.count(mailbox_of(bob.public)) == 0)
     async with bob.node() as there:
-        # The mailbox as it was before the sorter had acknowledged.
+        # The mailbox as it was before the router had acknowledged.
         await leave(there, bob.public, relayed, key=77)
         await until(lambda: there.outbox.context.local.count(mailbox_of(bob.public)) == 0)
         assert await read(there, b"notes") == [b"once"]
@@ -173,7 +173,7 @@ async def test_a_peer_that_ends_in_the_middle_has_everything_once(
 async def test_who_fails_to_hear_a_report_is_told_again(
     alice: PeerNode, bob: PeerNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the letter stays until then: it is carried again, and there once."""
+    """Also the message stays until then: it is forwarded again, and there once."""
     monkeypatch.setattr("millpond.node.outbox.scheduling.RETRY_S", 0.1)
     received: list[DeliveryStatus] = []
 

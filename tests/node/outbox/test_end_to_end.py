@@ -76,12 +76,12 @@ def test_what_was_put_while_the_peer_was_away_is_printed_there(alice: Person, bo
         kept, _ = alice.asks("put", "--to", "bob", "notes", "hello bob")
         assert kept.strip().isdigit()
         kept, _ = alice.asks("put", "--to", "bob", "--ttl", "600", "--json", "notes", "again")
-        letter = json.loads(kept)
-        assert letter["ttl"] in (600, 601) and letter["to"] == "bob"
+        message = json.loads(kept)
+        assert message["ttl"] in (600, 601) and message["to"] == "bob"
         with bob.starts():
             assert bob.asks("recv", "notes", *TIMEOUT)[0] == "hello bob\n"
             shown = json.loads(bob.asks("recv", "notes", "--json", *TIMEOUT)[0])
-    assert (shown["data"], shown["name"], shown["uuid"]) == ("again", "alice", letter["uuid"])
+    assert (shown["data"], shown["name"], shown["uuid"]) == ("again", "alice", message["uuid"])
     assert shown["sender"] == json.loads(alice.says("keys", "show", "--json"))["id"]
 
 
@@ -148,7 +148,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 def test_kills_of_either_node_lose_nothing_and_repeat_nothing(alice: Person, bob: Person) -> None:
-    """SIGKILL as soon as the letters are kept, and in the middle of their being carried."""
+    """SIGKILL as soon as the messages are kept, and while they are forwarded."""
     alice.adds(bob, "--address", bob.url)
     bob.adds(alice)
     texts = [str(number) for number in range(200)]
@@ -161,8 +161,8 @@ def test_kills_of_either_node_lose_nothing_and_repeat_nothing(alice: Person, bob
     def read(count: int) -> None:
         # What was acknowledged right before a kill may come again (PS-13), by the same name.
         for line in bob.asks("recv", "notes", "-n", str(count), "--json", *TIMEOUT)[0].splitlines():
-            letter = json.loads(line)
-            shown[letter["uuid"]] = letter["data"]
+            message = json.loads(line)
+            shown[message["uuid"]] = message["data"]
 
     with alice.starts() as here:
         for _ in range(2):

@@ -58,7 +58,7 @@ async def test_a_full_relay_does_not_keep_mail_from_the_next_one(
         assert (full.outbox.queued(bob.public), second.outbox.queued(bob.public)) == (1, 3)
 
 
-async def test_a_relay_that_takes_small_letters_only_is_nobody_to_refuse_one_for_good(
+async def test_a_relay_that_takes_small_messages_only_does_not_refuse_one_for_good(
     village: Village,
 ) -> None:
     """What a relay does not take stays here, for the next relay or the peer itself."""
@@ -139,10 +139,10 @@ class SlowDisk(OsDisk):
         return SlowFile(super().open(path)._fd)
 
 
-async def test_what_is_being_kept_while_the_carrier_leaves_is_carried_soon(
+async def test_what_is_being_kept_while_the_forwarder_ends_is_forwarded_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Word of a letter comes before it is on the disk, and is not forgotten until it is."""
+    """A message is announced before it is on the disk, and is not forgotten until it is."""
     alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     alice.knows(bob)
     bob.knows(alice, dials=False)

@@ -82,11 +82,11 @@ ALTERED: dict[str, Callable[[RelayedMessage], RelayedMessage]] = {
     "text": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, 170)),
     "tag": lambda relayed: replace(relayed, envelope=_flipped(relayed.envelope, -1)),
 }
-"""The relay's own mark on a letter, by the part of the envelope that it is on."""
+"""The relay's own change of a message, by the part of the envelope that it is on."""
 
 
 @pytest.mark.parametrize("part", sorted(ALTERED))
-async def test_an_altered_letter_is_not_opened_and_harms_no_other(trap: Trap, part: str) -> None:
+async def test_an_altered_message_is_not_opened_and_harms_no_other(trap: Trap, part: str) -> None:
     """Also not when it comes before the true one, and by the same name."""
     async with trap.mallory.node() as relay:
         (relayed,) = await trap.taken(relay, b"the true words")
@@ -107,8 +107,8 @@ async def _two_of_which_one_opens(there: Node) -> None:
     assert sorted(texts, key=str) == [None, b"the true words"]
 
 
-async def test_a_letter_led_astray_is_not_taken_for_another(trap: Trap) -> None:
-    """To another channel, to another recipient, into the node's own channels, or no letter."""
+async def test_a_misdirected_message_is_not_taken_for_another(trap: Trap) -> None:
+    """To another channel, to another recipient, into the node's own channels, or no message."""
     async with trap.mallory.node() as relay:
         (relayed,) = await trap.taken(relay, b"for notes alone")
         astray = [
@@ -141,7 +141,7 @@ async def test_what_is_dropped_was_never_said_to_be_delivered(trap: Trap) -> Non
     assert trap.reports == [DeliveryStatus.SENT]
 
 
-async def test_a_letter_repeated_is_there_once(trap: Trap) -> None:
+async def test_a_repeated_message_is_there_once(trap: Trap) -> None:
     """While it waits to be read, and after it was."""
     async with trap.mallory.node() as relay:
         (relayed,) = await trap.taken(relay, b"once")
@@ -161,12 +161,12 @@ async def test_a_letter_repeated_is_there_once(trap: Trap) -> None:
             assert await remaining(there, b"notes") == []
 
 
-async def test_letters_out_of_order_all_arrive(trap: Trap) -> None:
+async def test_messages_out_of_order_all_arrive(trap: Trap) -> None:
     """The order of what is read is for the chat to mend, which has a number in each message."""
     texts = [b"%d" % number for number in range(12)]
     async with trap.mallory.node() as relay:
-        letters = await trap.taken(relay, *texts)
-        for relayed in reversed(letters):
+        messages = await trap.taken(relay, *texts)
+        for relayed in reversed(messages):
             await leave(relay, trap.bob.public, relayed, int.from_bytes(os.urandom(4), "big"))
         async with trap.bob.node() as there:
             assert sorted(each.plaintext for each in await opened(there, b"notes", 12)) == sorted(
@@ -183,7 +183,7 @@ async def test_whoever_forges_signs_with_a_name_of_his_own(trap: Trap) -> None:
     assert found.sender == trap.mallory.public != trap.alice.public
 
 
-async def test_no_letters_at_all_are_dropped_and_the_mail_goes_on(trap: Trap) -> None:
+async def test_invalid_messages_are_dropped_and_forwarding_goes_on(trap: Trap) -> None:
     junk = [b"x", b"\xe3\x01", b"\xe3\x02" + bytes(200), os.urandom(300)]
     async with trap.mallory.node() as relay, trap.bob.node() as there:
         relayed = trap.alice.letter_to(trap.bob, b"after it")

@@ -1,5 +1,5 @@
-"""The bytes of a letter (docs/internals/peers.md): one vector both ways, and whatever else is
-refused."""
+"""The bytes of a relayed message (docs/internals/peers.md): one vector both ways, and whatever else
+is refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from millpond.node.peers.envelope import VERSION
 
 UUID = bytes(range(0x10, 0x20))
 ENVELOPE = VERSION + b"kid4" + b"E" * 32 + UUID + b"c" * (32 + 64 + 64 + 16)
-LETTER = RelayedMessage(2, 0x65000000, b"R" * 32, b"notes", ENVELOPE)
+RELAYED = RelayedMessage(2, 0x65000000, b"R" * 32, b"notes", ENVELOPE)
 BYTES = bytes.fromhex("e301 02 65000000") + b"R" * 32 + bytes.fromhex("0005") + b"notes" + ENVELOPE
 
 
-def test_a_letter_as_it_is_on_the_wire() -> None:
+def test_a_relayed_message_as_it_is_on_the_wire() -> None:
     """P2P-31: what a buffer sees of a sealed message."""
-    assert encode_relayed_message(LETTER) == BYTES
-    assert decode_relayed_message(BYTES) == LETTER
+    assert encode_relayed_message(RELAYED) == BYTES
+    assert decode_relayed_message(BYTES) == RELAYED
     assert len(BYTES) == OVERHEAD_BYTES + len(b"notes") + len(ENVELOPE)
 
 
@@ -47,7 +47,7 @@ def test_what_is_written_is_what_is_read(
 
 
 @given(st.integers(0, len(BYTES) - 1))
-def test_no_part_of_a_letter_is_a_letter(length: int) -> None:
+def test_no_part_of_a_relayed_message_is_one(length: int) -> None:
     with pytest.raises(MalformedRelayedMessage):
         decode_relayed_message(BYTES[:length])
 
@@ -64,10 +64,10 @@ def test_other_bytes_are_refused(data: bytes) -> None:
     [
         b"\xe3\x02" + BYTES[2:],
         BYTES[:2] + bytes((HOPS_MAX + 1,)) + BYTES[3:],
-        encode_relayed_message(replace(LETTER, channel=b"")),
-        encode_relayed_message(replace(LETTER, channel=b"n" * 256)),
-        encode_relayed_message(replace(LETTER, envelope=ENVELOPE + b"c")),
-        encode_relayed_message(replace(LETTER, envelope=b"not sealed at all")),
+        encode_relayed_message(replace(RELAYED, channel=b"")),
+        encode_relayed_message(replace(RELAYED, channel=b"n" * 256)),
+        encode_relayed_message(replace(RELAYED, envelope=ENVELOPE + b"c")),
+        encode_relayed_message(replace(RELAYED, envelope=b"not sealed at all")),
         BYTES[:39] + b"\xff\xff" + BYTES[41:],
     ],
     ids=["version", "hops", "no channel", "long channel", "cut off", "clear", "beyond the end"],

@@ -50,11 +50,11 @@ async def test_two_who_are_never_up_together(village: Village) -> None:
             await until(lambda: here.outbox.queued(bob.public) == 0)
         assert relay.outbox.queued(bob.public) == 20
         async with bob.node() as there:
-            letters = await opened(there, b"notes", 20)
+            messages = await opened(there, b"notes", 20)
             await until(lambda: relay.outbox.queued(bob.public) == 0)
             assert await remaining(there, b"notes") == []
-    assert [each.plaintext for each in letters] == [b"%d" % number for number in range(20)]
-    assert {each.sender for each in letters} == {alice.public}
+    assert [each.plaintext for each in messages] == [b"%d" % number for number in range(20)]
+    assert {each.sender for each in messages} == {alice.public}
 
 
 async def test_what_waits_at_a_relay_survives_its_restart(village: Village) -> None:
@@ -134,7 +134,7 @@ async def test_who_is_no_relay_takes_no_mail_for_others(village: Village) -> Non
 
 
 @pytest.mark.parametrize("hops", [HOPS_MAX - 1, HOPS_MAX])
-async def test_a_letter_goes_three_hops_and_is_then_only_fetched(
+async def test_a_message_goes_three_hops_and_is_then_only_fetched(
     village: Village, hops: int
 ) -> None:
     """A relay passes on what another one brought, but not for ever."""
@@ -158,7 +158,7 @@ async def test_a_letter_goes_three_hops_and_is_then_only_fetched(
                 assert await read(there, b"notes") == [b"far"]
 
 
-async def test_relays_that_name_each_other_do_not_pass_a_letter_round_for_ever(
+async def test_relays_that_name_each_other_do_not_forward_a_message_for_ever(
     village: Village,
 ) -> None:
     alice, bob, rita = village.alice, village.bob, village.rita
@@ -178,7 +178,7 @@ async def test_relays_that_name_each_other_do_not_pass_a_letter_round_for_ever(
             assert await read(there, b"notes") == [b"far"]
 
 
-async def test_a_letter_that_came_by_two_ways_is_there_once(village: Village) -> None:
+async def test_a_message_that_came_by_two_ways_is_there_once(village: Village) -> None:
     alice, bob, rita = village.alice, village.bob, village.rita
     sven = PeerNode(village.folder, "sven", relay=True)
     for one, other in ((sven, bob), (bob, sven)):

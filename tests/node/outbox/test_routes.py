@@ -62,12 +62,12 @@ def test_a_relay_that_cannot_be_one_is_no_place(book: AddressBook, text: str) ->
     assert list(relay_routes(text, book)) == []
 
 
-def test_rests_grow_up_to_five_minutes_and_no_two_nodes_rest_alike() -> None:
-    patience, other = RedialDelay(Random(1)), RedialDelay(Random(2))
-    rests = [patience.next_s() for _ in range(12)]
-    for number, rest_s in enumerate(rests):
+def test_retry_delays_grow_up_to_five_minutes_and_differ_between_nodes() -> None:
+    delay, other = RedialDelay(Random(1)), RedialDelay(Random(2))
+    delays = [delay.next_s() for _ in range(12)]
+    for number, rest_s in enumerate(delays):
         ceiling_s = min(DELAY_S_MAX, 2.0**number)
         assert ceiling_s / 2 <= rest_s <= ceiling_s
-    assert rests != [other.next_s() for _ in range(12)]
-    patience.reset()
-    assert patience.next_s() <= 1.0
+    assert delays != [other.next_s() for _ in range(12)]
+    delay.reset()
+    assert delay.next_s() <= 1.0

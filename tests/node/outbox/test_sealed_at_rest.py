@@ -77,17 +77,17 @@ async def test_the_relay_has_nothing_but_sealed_bytes(tmp_path: Path) -> None:
             ]
             await until(lambda: here.outbox.queued(bob.public) == 0)
         kept = await remaining(relay, mailbox_of(bob.public))
-        letters = [decode_relayed_message(each) for each in kept]
+        messages = [decode_relayed_message(each) for each in kept]
         uuids = [each.uuid for each in sent]
         # It is there, and can be found by what is not secret in it.
-        assert all(any(uuid in each.envelope for each in letters) for uuid in uuids)
+        assert all(any(uuid in each.envelope for each in messages) for uuid in uuids)
         found = list(_inside(relay))
         assert all(any(uuid in each for each in found) for uuid in uuids)
         assert not any(CLEAR in each for each in found)
         assert all(_files_with(rita.folder, uuid) for uuid in uuids)
         assert _files_with(rita.folder, CLEAR) == []
         # Nor whose words they are: the sender's key and signature are sealed, too.
-        assert not any(alice.public in each.envelope for each in letters)
+        assert not any(alice.public in each.envelope for each in messages)
         async with bob.node() as there:
             assert len(await read(there, b"notes", 5)) == 5
             await until(lambda: relay.outbox.queued(bob.public) == 0)
@@ -96,7 +96,7 @@ async def test_the_relay_has_nothing_but_sealed_bytes(tmp_path: Path) -> None:
 
 
 async def test_the_relay_s_whole_memory_has_nothing_but_sealed_bytes(tmp_path: Path) -> None:
-    """P2P-31: every byte of the process that can be read, while the letters wait in it."""
+    """P2P-31: every byte of the process that can be read, while the messages wait in it."""
     alice, bob, rita = _trio(tmp_path)
     words = ("--data", str(rita.folder), "--p2p", rita.address, "--ws", "off", "--relay")
     with serving(*words) as relay:

@@ -134,7 +134,7 @@ async def test_without_a_key_a_message_is_not_kept_and_the_key_is_asked_for(
             assert await read(there, b"notes") == [b"now"]
 
 
-async def test_nothing_is_sent_to_who_is_not_trusted_or_where_letters_may_not_go(
+async def test_nothing_is_sent_to_untrusted_peers_or_to_forbidden_channels(
     alice: PeerNode, bob: PeerNode, tmp_path: Path
 ) -> None:
     carol, dave = PeerNode(tmp_path, "carol"), PeerNode(tmp_path, "dave")
@@ -154,7 +154,7 @@ async def test_nothing_is_sent_to_who_is_not_trusted_or_where_letters_may_not_go
             await here.outbox.send(bob.public, b"notes", b"")
 
 
-async def test_a_letter_waits_for_trust(alice: PeerNode, bob: PeerNode) -> None:
+async def test_a_message_waits_for_trust(alice: PeerNode, bob: PeerNode) -> None:
     """Who does not know us refuses us at the door: nothing is lost, nothing reported."""
     alice.knows(bob)
     alice.learns_key_of(bob)

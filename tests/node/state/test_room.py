@@ -9,28 +9,28 @@ import pytest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient
+from tests.node.http_services import http_services, samples
 from tests.node.state.node_clients import put
-from tests.node.watched_room import figures, watched
 from tests.transports.http.client import Client
 
 HOST = ((b"host", b"127.0.0.1:7404"),)
 
 
 async def test_metrics_tell_what_states_take() -> None:
-    async with watched() as (running, _, application):
+    async with http_services() as (running, _, application):
         with CellClient(running.services) as cells:
             await cells.request(stream_cell(b"users"), m.Create)
             make = m.Append
             await cells.request(stream_cell(b"users"), lambda number: make(number, [put("a", 1)]))
-        assert (await figures(application))["millpond_states", ()] == 0
+        assert (await samples(application))["millpond_states", ()] == 0
         assert (await Client(application).request("GET", "/millpond/state/users")).status == 200
-        told = await figures(application)
+        told = await samples(application)
         assert told["millpond_states", ()] == 1 and told["millpond_state_bytes", ()] > 100
         assert told["millpond_limit_state_bytes", ()] == 2**28
 
 
 async def test_the_page_and_all_that_it_loads() -> None:
-    async with watched() as (_, _, application):
+    async with http_services() as (_, _, application):
         client = Client(application)
         page = await client.request("GET", "/millpond/state/", HOST)
         assert page.status == 200 and page.headers[b"content-type"].startswith(b"text/html")
@@ -45,21 +45,21 @@ async def test_the_page_and_all_that_it_loads() -> None:
 
 @pytest.mark.parametrize("path", ["nothing.js", "states.html", "..%2Fstates.html", ""])
 async def test_files_that_are_none_of_the_page(path: str) -> None:
-    async with watched() as (_, _, application):
+    async with http_services() as (_, _, application):
         got = await Client(application).request("GET", f"/millpond/page/{path}", HOST)
         assert got.status == 404
 
 
 @pytest.mark.parametrize("host", [b"evil.example:7404", b""])
 async def test_the_page_is_not_shown_under_a_name_of_somebody_else(host: bytes) -> None:
-    async with watched() as (_, _, application):
+    async with http_services() as (_, _, application):
         headers = ((b"host", host),) if host else ()
         got = await Client(application).request("GET", "/millpond/state/", headers)
         assert got.status in (400, 403)
 
 
 async def test_a_name_that_was_allowed_shows_the_page() -> None:
-    async with watched(origins=("https://pond.example",)) as (_, _, application):
+    async with http_services(origins=("https://pond.example",)) as (_, _, application):
         headers = ((b"host", b"pond.example"),)
         got = await Client(application).request("GET", "/millpond/state/", headers)
         assert got.status == 200

@@ -16,7 +16,7 @@ from millpond.testing import SimNode, World, virtual
 
 JOBS = 12
 CROWD = 12
-LETTERS = 4
+MESSAGES = 4
 RECORDS = 30
 
 
@@ -40,13 +40,13 @@ async def _story(world: World) -> None:
     async with Queue(alice.url, "mail", dialer=alice.dialer("clerk")) as queue:
         for number in range(JOBS):
             handle = await queue.put({"number": number}, wait=True)
-            if number < LETTERS:
+            if number < MESSAGES:
                 await alice.send(bob, "post", b"letter %d" % number)
                 await _chat(bob, f"line {number}")
             await _disturb(world, alice, number)
             await world.clock.sleep(1)
             world.trace.note(f"{await handle.result(600)}")
-    for _ in range(LETTERS):
+    for _ in range(MESSAGES):
         world.trace.note(f"bob reads {(await bob.read('post')).data!r}")
     await _crowd(alice)
     await world.clock.sleep(60)

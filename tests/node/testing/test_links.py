@@ -125,7 +125,9 @@ async def test_settled_does_not_wait_for_what_a_partition_holds(
     assert put.done
 
 
-async def test_a_peer_that_cannot_keep_letters_is_dialled_after_a_rest(world: World) -> None:
+async def test_a_peer_that_cannot_keep_messages_is_dialled_again_later(
+    world: World,
+) -> None:
     """It is there, and says so each time: that is no reason to come again at once."""
     alice, bob = await world.node("alice"), await world.node("bob")
     alice.add_peer(bob)

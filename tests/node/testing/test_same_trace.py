@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from millpond.testing import virtual
-from tests.node.testing.story import JOBS, LETTERS, trace_of
+from tests.node.testing.story import JOBS, MESSAGES, trace_of
 
 ROOT = Path(__file__).parents[3]
 SEED = 7
@@ -52,7 +52,7 @@ def test_the_story_has_something_of_everything(trace: str) -> None:
     """What does not happen in it cannot differ."""
     whats = Counter(line.split(": ")[-1].split()[0] for line in trace.splitlines())
     assert whats["dials"] > 20 and whats["opened"] > 20 and whats["ended"] > 20
-    assert trace.count(" did ") == JOBS and trace.count("bob reads") == LETTERS
+    assert trace.count(" did ") == JOBS and trace.count("bob reads") == MESSAGES
     assert (
         "WARNING millpond.node.jobs" in trace and "worker-2 <" in trace and "bob < alice" in trace
     )

@@ -16,7 +16,7 @@ from millpond.testing import DiskFault, NotRunning, SimNode, World, virtual
 Pair = tuple[SimNode, SimNode]
 
 
-async def test_a_letter_waits_for_whoever_is_away(two_nodes: Pair, world: World) -> None:
+async def test_a_message_waits_for_a_node_that_is_away(two_nodes: Pair, world: World) -> None:
     """Both nodes crash, an hour apart: what was acknowledged arrives (docs/internals/peers.md)."""
     alice, bob = two_nodes
     await bob.crash()

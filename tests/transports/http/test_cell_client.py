@@ -38,7 +38,7 @@ def _read(number: int, start: int = 0, wait_until: float = 0.0) -> m.Read:
 def _waiting(running: RunningApp) -> int:
     described: list[int] = []
 
-    class Ear:
+    class StatsPort:
         number, received_at, writable = 99, 0.0, True
 
         def send(self, replies: list[m.StreamDescription]) -> None:
@@ -49,8 +49,8 @@ def _waiting(running: RunningApp) -> int:
 
     from millpond.actors.messages import Batch
 
-    ear: object = Ear()
-    running.services.submit(CELL, Batch(ear, [m.Describe(0)]), running.services.now())  # type: ignore[arg-type]
+    port: object = StatsPort()
+    running.services.submit(CELL, Batch(port, [m.Describe(0)]), running.services.now())  # type: ignore[arg-type]
     return described[0]
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of ours in errands: they are told, logged, and felt by nobody else."""
+"""Errors of our own code in requests: they are answered, logged, and affect no other request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.transports.http.direct_server import direct_server, said
 
 
 class _Broken:
-    """An API with a mistake of ours, at some point of an errand."""
+    """An API with a mistake of ours, at some point of a request."""
 
     name = "test"
 

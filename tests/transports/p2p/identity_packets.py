@@ -1,7 +1,7 @@
 """Both halves of a proof of identity, made anew from the specification
 (docs/reference/wire-protocol.md, PS-01).
 
-The rooms' own code is judged by these bytes, so none of it is used here.
+The node's own code is checked against these bytes, so none of it is used here.
 """
 
 from __future__ import annotations

@@ -262,14 +262,14 @@ def test_other_hellos_are_malformed(raw: bytes) -> None:
 
 def test_a_hello_has_at_most_4_kib() -> None:
     """3b."""
-    room = HANDSHAKE_BYTES_MAX - len(hello()) - 3
-    value = Hello(token=b"t" * room)
+    size = HANDSHAKE_BYTES_MAX - len(hello()) - 3
+    value = Hello(token=b"t" * size)
     assert len(encode_hello(value)) == 4096
     assert decode_hello(encode_hello(value)) == value
     with pytest.raises(MalformedHandshake):
-        decode_hello(hello(tlv(0x06, b"t" * (room + 1))))
+        decode_hello(hello(tlv(0x06, b"t" * (size + 1))))
     with pytest.raises(MalformedHandshake):
-        encode_hello(Hello(token=b"t" * (room + 1)))
+        encode_hello(Hello(token=b"t" * (size + 1)))
 
 
 @pytest.mark.parametrize(

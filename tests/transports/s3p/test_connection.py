@@ -418,7 +418,7 @@ def test_a_node_that_stops_answers_what_it_took_and_closes() -> None:
     assert quiet.wire.closed and quiet.take_bytes() == b""
 
 
-def test_a_node_that_has_no_patience_left_closes_at_once() -> None:
+def test_a_node_whose_drain_time_is_over_closes_at_once() -> None:
     line = ScriptedConnection()
     line.say(append(b"1"), read(BLOCK=1000))
     line.connection.close()

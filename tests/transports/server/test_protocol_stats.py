@@ -33,10 +33,10 @@ class Held:
     def __init__(self) -> None:
         self.rig = Rig()
         self.line: P2pLine = self.rig.logged_in()
-        reception = self.rig.node.services
-        self.protocol_stats = reception.protocol_stats["p2p"]
+        services = self.rig.node.services
+        self.protocol_stats = services.protocol_stats["p2p"]
         self._waiting: list[tuple[bytes, object, float]] = []
-        self._submit, reception.submit = reception.submit, self._hold  # type: ignore[method-assign]
+        self._submit, services.submit = services.submit, self._hold  # type: ignore[method-assign]
 
     def _hold(self, *asked: object) -> bool:
         self._waiting.append(asked)  # type: ignore[arg-type]

@@ -62,13 +62,13 @@ limits = st.none() | st.integers(0, 120)
 
 @given(st.lists(runs(), max_size=3), limits, limits, st.none() | st.integers(0, 12))
 def test_what_is_shown_is_what_fits_in_order(
-    rounds: list[list[RecordColumns]], count: int | None, size: int | None, until: int | None
+    batches: list[list[RecordColumns]], count: int | None, size: int | None, until: int | None
 ) -> None:
     """Nothing comes behind the first record that breaks a limit, in this batch or a later one."""
     budget = ReadBudget(count, size, until)
     expected: list[Record] = []
     got: list[Record] = []
-    for spans in rounds:
+    for spans in batches:
         expected += [each for span in spans for each in records_of(span)]
         if not budget.is_over:
             got += shown(list(budget.batches(spans)))

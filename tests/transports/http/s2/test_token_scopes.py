@@ -67,7 +67,7 @@ GROUPS = {
 NAMES = {"basins": ALL, "streams": ALL, "access_tokens": ALL}
 
 
-async def _permitted(s2: Account, token: str) -> set[str]:
+async def _allowed(s2: Account, token: str) -> set[str]:
     """Which of all requests are not refused, the harmful ones last."""
     found = set()
     for operation, (method, path, *body) in REQUESTS.items():
@@ -86,7 +86,7 @@ async def test_a_3_an_operation_permits_itself_and_nothing_else(operation: str) 
         await s2.fill("a")
         await s2.issue("old", {**NAMES, "ops": ["read"]})
         token = await s2.issue("new", {**NAMES, "ops": [operation]})
-        assert await _permitted(s2, token) == {operation}
+        assert await _allowed(s2, token) == {operation}
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -96,7 +96,7 @@ async def test_a_3_groups_are_their_operations(group: tuple[str, str]) -> None:
         await s2.issue("old", {**NAMES, "ops": ["read"]})
         level, way = group
         token = await s2.issue("new", {**NAMES, "op_groups": {level: {way: True}}})
-        assert await _permitted(s2, token) == set(GROUPS[group].split())
+        assert await _allowed(s2, token) == set(GROUPS[group].split())
         if group == ("account", "write"):
             body = {"id": "another", "scope": {**NAMES, "ops": ["read"]}}
             got = await s2.ask("POST", "/access-tokens", body, token=token)

@@ -12,24 +12,24 @@ from millpond.transports.http.app import Application
 from tests.transports.http.client import Client
 from tests.transports.http.running_app import RunningApp, running_app
 
-Figures = dict[tuple[str, tuple[str, ...]], float]
+Samples = dict[tuple[str, tuple[str, ...]], float]
 """By name and the values of the labels."""
 
 
 @asynccontextmanager
-async def watched(
+async def http_services(
     **settings: object,
 ) -> AsyncIterator[tuple[RunningApp, HttpServices, Application]]:
     """A node in memory without listeners, unless the settings say otherwise."""
     async with running_app({}, **settings) as running:
         node = running.node
-        room = HttpServices(
+        http = HttpServices(
             node.config, node.services, node.tls, node._sources, node._streams.counters
         )
-        yield running, room, room.application()
+        yield running, http, http.application()
 
 
-async def figures(application: Application) -> Figures:
+async def samples(application: Application) -> Samples:
     """All samples of `/metrics`."""
     got = await Client(application).request("GET", "/metrics")
     assert got.headers[b"content-type"].startswith(b"text/plain; version=")
@@ -42,5 +42,5 @@ async def figures(application: Application) -> Figures:
 
 async def plain(application: Application) -> dict[str, float]:
     """Those without labels, by name without prefix."""
-    told = await figures(application)
+    told = await samples(application)
     return {name.removeprefix("millpond_"): each for (name, of), each in told.items() if not of}
