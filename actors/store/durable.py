@@ -49,7 +49,7 @@ from millpond.actors.store.partitions.files import FileJob
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.reads import LogReader, QueueLoader, holds_log
 from millpond.actors.store.recovery import Recovered, recover
-from millpond.actors.store.repair.quarantine import Damage, write_report
+from millpond.actors.store.repair.quarantine import Damage, log_damage, write_report
 from millpond.actors.store.settings import StoreEnvironment, StoreSettings
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.store.workers import StoreWorker, WorkerTask
@@ -75,6 +75,7 @@ class DurableStore:
         self._durability = durability
         self.usage = Usage()
         self.health = Health()
+        self.damages: list[Damage] = []
         self._memory = MemoryStore(self.usage)
         self._entries: dict[bytes, IndexEntry] = {}
         self._unsynced: dict[IndexEntry, None] = {}
@@ -94,6 +95,7 @@ class DurableStore:
         self._entries = found.entries
         self._stored_queues = found.stored_queues
         self._stored_lsn = found.tail.lsn
+        self.damages.extend(found.damages)
         self.last_id = found.last_id
         self.facts = found.facts
         for entry in found.entries.values():
@@ -172,6 +174,7 @@ class DurableStore:
             journal_bytes=compactor.journal_bytes,
             files=sum(entry.has_file for entry in entries),
             damaged=sum(entry.fault is not None for entry in entries),
+            damages=len(self.damages),
         )
 
     def save_facts(self, facts: dict[str, int]) -> None:
@@ -373,7 +376,11 @@ class DurableStore:
 
     def _jobs_done(self, jobs: list[FileJob], _: None) -> None:
         for job in jobs:
+            if job.damage is not None and job.name is not None:
+                self._add_damage(Damage(file_name(job.name), job.damage, job.name))
             job.report()
+        for damage in self._files.take_damages():
+            self._add_damage(damage)
         self._compact()
 
     def _files_idle_s(self) -> float | None:
@@ -381,10 +388,22 @@ class DurableStore:
 
     def _mark_damaged(self, entry: IndexEntry) -> None:
         if entry.fault is None:
+            text = "the file of a partition is damaged"
+            self._add_damage(Damage(file_name(entry.name), text, entry.name))
+
+    def _add_damage(self, damage: Damage) -> None:
+        """The one place where damage becomes known while the node runs: the partition is not
+        served, `damages` and the log tell of it, and a report tells the next start."""
+        known = ((each.where, each.name) for each in self.damages)
+        if (damage.where, damage.name) in known:
+            return
+        self.damages.append(damage)
+        log_damage(damage)
+        entry = None if damage.name is None else self._entries.get(damage.name)
+        if entry is not None:
             entry.fault = Fault.DAMAGED
-            damage = Damage(file_name(entry.name), "the file of a partition is damaged", entry.name)
-            report = partial(write_report, self.folder / "damaged", self.disk, damage)
-            self._file_worker.submit(FileJob(report))
+        report = partial(write_report, self.folder / "damaged", self.disk, damage)
+        self._file_worker.submit(FileJob(report))
 
 
 def _run_jobs(jobs: list[FileJob]) -> None:

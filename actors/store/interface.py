@@ -18,6 +18,7 @@ import msgspec
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.positions import Seek as Seek
 from millpond.actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
+from millpond.actors.store.repair.quarantine import Damage
 
 T = TypeVar("T")
 
@@ -136,6 +137,8 @@ class Store(Protocol):
 
     usage: Usage
     health: Health
+    damages: list[Damage]
+    """Everything that is known to be damaged, of this and former runs: the one list."""
 
     def durability(self, name: bytes) -> Durability:
         """The durability that an acknowledgement of `name` promises."""

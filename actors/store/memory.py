@@ -35,6 +35,7 @@ from millpond.actors.store.message_attributes import (
 )
 from millpond.actors.store.queue_memtable import snapshot_of
 from millpond.actors.store.reads import select_chunks
+from millpond.actors.store.repair.quarantine import Damage
 from millpond.actors.store.subscribers import SUBSCRIBER_CHANGES, SubscriberChange, SubscriberTable
 
 
@@ -77,6 +78,7 @@ class MemoryStore:
     def __init__(self, usage: Usage | None = None) -> None:
         self.usage = Usage() if usage is None else usage
         self.health = Health()
+        self.damages: list[Damage] = []
         self._partitions: dict[bytes, Partition] = {}
         self._logs: dict[bytes, LogMemtable] = {}
 

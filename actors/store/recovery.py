@@ -7,8 +7,9 @@ Nothing is opened that the catalog can answer for, so the time it takes grows wi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
 
@@ -24,14 +25,22 @@ from millpond.actors.store.journal.format import Record, Rewrite
 from millpond.actors.store.journal.reader import JournalContents, read_journal
 from millpond.actors.store.journal.writer import JournalTail, segment_path
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions.catalog import CATALOG, Catalog, rebuild
+from millpond.actors.store.partitions.catalog import (
+    CATALOG,
+    MISSING,
+    UNLISTED,
+    Catalog,
+    Listed,
+    check_listed,
+    rebuild,
+)
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.files import PartitionFiles
 from millpond.actors.store.partitions.metadata import PartitionMetadata
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
-from millpond.actors.store.repair.quarantine import Damage, read_reports, write_report
+from millpond.actors.store.repair.quarantine import Damage, log_damage, read_reports, write_report
 from millpond.actors.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -92,7 +101,7 @@ def recover(
     used = (max(metadata.applied, metadata.frozen_at) for metadata in partitions.values())
     last_id = max(found.last_id, rebuilder.last_id)
     return Recovered(
-        files=PartitionFiles(folder, disk, pool, catalog, facts),
+        files=PartitionFiles(folder, disk, pool, catalog, facts, partitions),
         entries=entries,
         stored_queues=[each for each in kept if entries[each.name].fault is None],
         tail=JournalTail(
@@ -126,22 +135,51 @@ def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, li
 def _partitions(
     catalog: Catalog, pool: FilePool, damages: list[Damage]
 ) -> dict[bytes, PartitionMetadata]:
-    """Metadata by name; of files that were being changed, from the files themselves."""
+    """Metadata by name; of files that were being changed, from the files themselves.
+
+    A file that is listed and missing, or there and not listed, damages its partition.
+    """
     partitions = catalog.partitions()
-    for name in sorted(catalog.dirty()):
-        kind = partitions[name].kind
+    dirty = catalog.dirty()
+    for name in sorted(dirty):
+        listed = Listed(partitions[name], is_dirty=True)
         try:
-            partition = pool.existing(name, kind)
+            partition = pool.existing(name, listed.metadata.kind)
+            check_listed(listed, None if partition is None else partition.metadata)
         except UnknownFormat:
             raise
         except Damaged as exc:
+            pool.forget(name)
             damages.append(Damage(file_name(name), str(exc), name))
             continue
         if partition is None or not partition.metadata.applied:
             del partitions[name]
         else:
             partitions[name] = partition.metadata
+    damages += file_damages(partitions.keys() - dirty, partitions.keys() | dirty, pool)
     return partitions
+
+
+def file_damages(clean: Set[bytes], listed: Set[bytes], pool: FilePool) -> Iterator[Damage]:
+    """Files of the partitions `clean` that are missing, and files of none that is `listed`.
+
+    Names are compared; no listed file is opened.
+    """
+    names = {pool.path(name): name for name in listed}
+    found = set(pool.paths())
+    for name in sorted(clean):
+        if pool.path(name) not in found:
+            yield Damage(file_name(name), MISSING, name)
+    for path in sorted(found - names.keys()):
+        where = f"{path.parent.name}/{path.name}"
+        try:
+            with closing(pool.look(path)) as partition:
+                if partition.is_named:
+                    yield Damage(where, UNLISTED, partition.metadata.name)
+        except UnknownFormat:
+            raise
+        except (Damaged, sqlite3.Error) as exc:
+            yield Damage(path.name, f"{UNLISTED}; {exc}")
 
 
 def relevant_damages(
@@ -181,7 +219,7 @@ def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:
 def _note_damages(folder: Path, disk: Disk, damages: list[Damage]) -> list[Damage]:
     """Write reports of new damages; gives all damages."""
     for damage in damages:
-        log.error("damaged: name=%r where=%s: %s", damage.name, damage.where, damage.text)
+        log_damage(damage)
         write_report(folder, disk, damage)
     return read_reports(folder, disk)
 
@@ -278,9 +316,21 @@ class _Rebuilder:
             entry.lsn = max(entry.lsn, record.lsn if record.rewrite is Rewrite.NONE else base)
         if isinstance(memtable, QueueMemtable) and metadata is not None:
             memtable.forget_removed(above=metadata.last_id)
+        elif isinstance(memtable, LogMemtable):
+            self._check_joins(entry.name, memtable, 0 if metadata is None else metadata.tail)
         if memtable:
             entry.memtable = memtable
             entry.oldest_segment = min(number for number, _ in needed)
+
+    def _check_joins(self, name: bytes, memtable: LogMemtable, tail: int) -> None:
+        """The chunks of the journal follow one another, and those of the file."""
+        end = 0 if memtable.is_fresh else max(tail, memtable.trim_point if tail else 0)
+        for chunk in memtable.chunks:
+            if end and chunk.first > end:
+                text = f"records {end} to {chunk.first - 1} are missing"
+                self._damages.append(Damage("journal", text, name))
+                return
+            end = chunk.end
 
     def _see_ids(self, changes: Iterable[Change]) -> None:
         """Ids of messages that are gone again must not come a second time either."""

@@ -13,7 +13,8 @@ class StoreStats:
 
     Since the start: `groups` written, `syncs` of the disk, `flushes` of partitions to their files,
     `carries` (partitions rewritten in the journal). Now: `segments` of the journal with
-    `journal_bytes`, partition `files`, and `damaged` partitions.
+    `journal_bytes`, partition `files`, `damaged` partitions, and all known
+    `damages`, also those that no partition is known of.
     """
 
     groups: int = 0
@@ -24,6 +25,7 @@ class StoreStats:
     journal_bytes: int = 0
     files: int = 0
     damaged: int = 0
+    damages: int = 0
 
 
 class JournalStats:

@@ -70,6 +70,7 @@ class HttpServices:
         ready = ReadyApi(
             self._rights_of,
             sources().store.health,
+            sources().store.damages,
             lambda: self._is_started,
             lambda: services.is_draining,
         )

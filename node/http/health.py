@@ -7,10 +7,11 @@ channels for `/ready` and `/metrics`, as for `info` on the wire.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from millpond.actors.messages import Rights
 from millpond.actors.store.interface import Health
+from millpond.actors.store.repair.quarantine import Damage
 from millpond.node.ip import is_remote
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
@@ -70,7 +71,8 @@ class HealthApi:
 
 
 class ReadyApi:
-    """The API of `/ready`: 200, or 503 with the reasons. `is_started`: all listeners are open."""
+    """The API of `/ready`: 200, or 503 with the reasons. `damages` are those of the store;
+    `is_started`: all listeners are open."""
 
     name = "ready"
 
@@ -78,11 +80,13 @@ class ReadyApi:
         self,
         rights_of: RightsOf,
         health: Health,
+        damages: Sequence[Damage],
         is_started: Callable[[], bool],
         is_draining: Callable[[], bool],
     ) -> None:
         self._rights_of = rights_of
         self._health = health
+        self._damages = damages
         self._is_started = is_started
         self._is_draining = is_draining
 
@@ -106,3 +110,6 @@ class ReadyApi:
             yield "starting"
         if not self._health.is_writable:
             yield f"store: {self._health.reason}"
+        if damages := self._damages:
+            first = damages[0]
+            yield f"damage: {len(damages)}; {first.where}: {first.text} (see millpond doctor)"

@@ -128,6 +128,11 @@ class _Snapshot(Collector):
             yield "journal_segments", "Journal files.", kept.segments
             yield "partition_files", "Partition files.", kept.files
             yield "damaged_partitions", "Damaged partitions, which are not served.", kept.damaged
+            yield (
+                "damages",
+                "Known damages of the data folder (0 = none); `millpond doctor` lists them.",
+                kept.damages,
+            )
 
     def _counters(self) -> Iterator[tuple[str, str, Amount]]:
         status, sources = self._status, self._sources

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.partitions.file_pool import FilePool, remove_beside
@@ -51,6 +53,43 @@ _INSERT = f"INTO partitions ({METADATA_COLUMNS}, crc) VALUES ({_MARKS})"
 _INSERT_FACT = "INSERT OR REPLACE INTO facts (name, value, crc) VALUES (?, ?, ?)"
 
 
+MISSING = "the file is missing: the catalog lists it"
+UNLISTED = "the catalog does not list this file: an old copy is back, or the catalog is old"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The row of a partition. `is_dirty`: its file may have changed after that."""
+
+    metadata: PartitionMetadata
+    is_dirty: bool
+
+
+def check_listed(row: Listed | None, found: PartitionMetadata | None) -> None:
+    """Compare a row with what the file says of itself (None: there is none). Raises Damaged."""
+    if row is None:
+        if found is not None:
+            raise Damaged(UNLISTED)
+        return
+    listed = row.metadata
+    if found is None:
+        # A dirty row without any change is that of a file which was not made yet.
+        if listed.applied or not row.is_dirty:
+            raise Damaged(MISSING)
+    elif row.is_dirty:
+        if found.applied < listed.applied or found.frozen_at < listed.frozen_at:
+            raise Damaged(_other(listed, found))
+    elif found != listed:
+        raise Damaged(_other(listed, found))
+
+
+def _other(listed: PartitionMetadata, found: PartitionMetadata) -> str:
+    age = "an older copy" if found.frozen_at < listed.frozen_at else "another"
+    return (
+        f"the file is {age}: it has changes up to {found.applied} of flush {found.frozen_at}, "
+        f"and the catalog lists {listed.applied} of {listed.frozen_at}"
+    )
+
+
 class Catalog:
     """Methods raise Damaged, and sqlite3.Error for what may pass."""
 
@@ -84,6 +123,18 @@ class Catalog:
                 found[name] = metadata_of((name, *rest))
         return found
 
+    def row(self, name: bytes) -> Listed | None:
+        """The row of one partition; None: the catalog does not list it."""
+        with damage_named():
+            query = f"SELECT {METADATA_COLUMNS}, is_dirty, crc FROM partitions WHERE name = ?"
+            found = self._connection.execute(query, (name,)).fetchone()
+        if found is None:
+            return None
+        *values, is_dirty, crc = found
+        if crc_of(tuple(values)) != crc:
+            raise Damaged(f"the row of {name!r} is not what was written (crc)")
+        return Listed(metadata_of((name, *values[1:])), bool(is_dirty))
+
     def dirty(self) -> set[bytes]:
         """Names of partitions whose file may have changed after their row."""
         with damage_named():
@@ -99,6 +150,23 @@ class Catalog:
                 self._connection.executemany(
                     "UPDATE partitions SET is_dirty = 1 WHERE name = ?",
                     [(row[0],) for row in rows],
+                )
+
+    def retire(self, names: Iterable[bytes]) -> None:
+        """The files of these are empty and about to be removed: they may be missing from now
+        on."""
+        rows = [(name, self.row(name)) for name in names]
+        empty = [
+            PartitionMetadata(name, listed.metadata.kind, applied=0)
+            for name, listed in rows
+            if listed is not None
+        ]
+        if empty:
+            with damage_named(), transaction(self._connection):
+                self._connection.executemany(f"INSERT OR REPLACE {_INSERT}", map(_encode, empty))
+                self._connection.executemany(
+                    "UPDATE partitions SET is_dirty = 1 WHERE name = ?",
+                    [(each.name,) for each in empty],
                 )
 
     def record(

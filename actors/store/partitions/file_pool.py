@@ -48,6 +48,10 @@ class FilePool:
         self._handles_max = handles_max
         self._open: OrderedDict[bytes, Partition] = OrderedDict()
 
+    def is_open(self, name: bytes) -> bool:
+        """True: the file of `name` is one of those that are open."""
+        return name in self._open
+
     def has(self, name: bytes) -> bool:
         """True: there is a file, perhaps a damaged one. Damaged ones count."""
         return name in self._open or self._disk.has(self.path(name))

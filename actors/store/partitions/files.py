@@ -9,7 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,15 +19,23 @@ from millpond.actors.store.index import Memtable
 from millpond.actors.store.interface import Fault, Seek
 from millpond.actors.store.journal.writer import segment_path
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions.catalog import CATALOG, Catalog, rebuild
-from millpond.actors.store.partitions.file_pool import FilePool
+from millpond.actors.store.partitions.catalog import (
+    CATALOG,
+    MISSING,
+    Catalog,
+    check_listed,
+    rebuild,
+)
+from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged
+from millpond.actors.store.partitions.partition import Damaged, Partition
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.repair.quarantine import Damage, write_report
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class FlushJob(msgspec.Struct, frozen=True):
@@ -49,7 +57,7 @@ class FileJob:
     `name` is the partition's, for the log; None if the job is for all of them.
     """
 
-    __slots__ = ("_done", "_name", "_result", "_run")
+    __slots__ = ("_done", "_result", "_run", "damage", "name")
 
     def __init__(
         self,
@@ -60,7 +68,9 @@ class FileJob:
     ) -> None:
         self._run = run
         self._done = done
-        self._name = name
+        self.name = name
+        self.damage: str | None = None
+        """What is wrong with the partition, if it is damaged."""
         self._result: Any = None
 
     def run(self) -> None:
@@ -68,10 +78,10 @@ class FileJob:
         try:
             self._result = self._run()
         except Damaged as exc:
-            log.error("partition damaged: name=%r error=%s", self._name, exc)
+            self.damage = str(exc)
             self._result = Fault.DAMAGED
         except (sqlite3.Error, OSError) as exc:
-            log.error("partition not read or written: name=%r error=%s", self._name, exc)
+            log.error("partition not read or written: name=%r error=%s", self.name, exc)
             self._result = Fault.UNREADABLE
 
     def report(self) -> None:
@@ -98,12 +108,16 @@ class PartitionFiles:
         pool: FilePool,
         catalog: Catalog,
         facts: Mapping[str, int],
+        names: Iterable[bytes] = (),
     ) -> None:
         self._folder = folder
         self._disk = disk
         self._pool = pool
         self._catalog = catalog
         self._facts = dict(facts)
+        self._names = set(names)
+        """The partitions that have a file, for a catalog that has to be made anew."""
+        self._found: list[Damage] = []
         self._is_catalog_lost = False
         self._may_rebuild = True
         self._partitions: list[PartitionMetadata] = []
@@ -129,31 +143,42 @@ class PartitionFiles:
             (flush.memtable, flush.applied, flush.frozen_at),
         )
         try:
-            if pool.has(name):
-                metadata = pool.open(name, flush.kind).apply(*content)
+            partition = self._existing(name, flush.kind)
+            if partition is not None:
+                metadata = partition.apply(*content)
             else:
                 metadata = pool.make(name, flush.kind, *content)
         except BaseException:
             pool.forget(name)
             raise
         if flush.is_last and _is_over(metadata, flush.memtable):
-            pool.remove(name)
             self._removed.append(name)
             return False
+        self._names.add(name)
         self._partitions.append(metadata)
         return True
 
     def record(self) -> None:
-        """Enter what was applied since `mark` in the catalog."""
-        self._with_catalog(lambda catalog: catalog.record(self._partitions, self._removed, {}))
+        """Enter what was applied since `mark` in the catalog, and remove empty files.
+
+        The catalog says first that such a file may be missing: one that is listed and missing is
+        damage.
+        """
+        removed = self._removed
+        self._with_catalog(lambda catalog: catalog.record(self._partitions, [], {}))
+        if removed:
+            self._with_catalog(lambda catalog: catalog.retire(removed))
+            for name in removed:
+                self._pool.remove(name)
+            self._names.difference_update(removed)
+            self._with_catalog(lambda catalog: catalog.record([], removed, {}))
         self._may_rebuild = True
 
-    def _with_catalog(self, step: Callable[[Catalog], None]) -> None:
+    def _with_catalog(self, step: Callable[[Catalog], T]) -> T:
         """A catalog that turns out to be damaged is made anew at once, as a restart would do."""
         try:
             if not self._is_catalog_lost:
-                step(self._catalog)
-                return
+                return step(self._catalog)
         except UnknownFormat:
             raise
         except Damaged as exc:
@@ -162,7 +187,7 @@ class PartitionFiles:
                 raise
             log.error("catalog damaged, making it anew: %s", exc)
         self._rebuild_catalog()
-        step(self._catalog)
+        return step(self._catalog)
 
     def _rebuild_catalog(self) -> None:
         """Make the catalog from the files and the facts; after a crash a restart makes it."""
@@ -173,15 +198,29 @@ class PartitionFiles:
         self._pool.close()
         catalog, unreadable = rebuild(self._folder / CATALOG, self._pool, self._disk)
         try:
-            for file, text in unreadable:
-                log.error("damaged: name=None where=%s: %s", file.name, text)
-                write_report(self._folder / "damaged", self._disk, Damage(file.name, text))
+            damages = [Damage(file.name, text) for file, text in unreadable]
+            damages += (
+                Damage(file_name(name), MISSING, name)
+                for name in sorted(self._names - catalog.partitions().keys())
+                if not self._pool.has(name)
+            )
+            for damage in damages:
+                self._report(damage)
             catalog.record([], [], self._facts)
         except BaseException:
             catalog.close()
             raise
         self._catalog = catalog
         self._is_catalog_lost = False
+
+    def _report(self, damage: Damage) -> None:
+        write_report(self._folder / "damaged", self._disk, damage)
+        self._found.append(damage)
+
+    def take_damages(self) -> list[Damage]:
+        """The damages that were found since the last call. Any thread may call."""
+        found, self._found = self._found, []
+        return found
 
     def drop_segment(self, number: int) -> None:
         """Remove a segment that is not needed. Segments are removed in their order, because a later
@@ -192,18 +231,37 @@ class PartitionFiles:
 
     def load(self, name: bytes) -> Snapshot:
         """The content of a queue's file."""
-        partition = self._pool.existing(name, PartitionKind.QUEUE)
+        partition = self._existing(name, PartitionKind.QUEUE)
         return partition.load() if partition is not None else Snapshot()
 
     def log_snapshot(self, name: bytes) -> LogSnapshot:
         """The metadata that the file of a log has."""
-        partition = self._pool.existing(name, PartitionKind.LOG)
+        partition = self._existing(name, PartitionKind.LOG)
         return partition.log_snapshot() if partition is not None else LogSnapshot()
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         """Chunks that the file of a log has."""
-        partition = self._pool.existing(name, PartitionKind.LOG)
+        partition = self._existing(name, PartitionKind.LOG)
         return partition.read(seek) if partition is not None else []
+
+    def _existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
+        """The partition, if the catalog lists it; a file that is opened is compared with its row.
+
+        Raises Damaged if the listed file is missing, or is another one.
+        """
+        if self._pool.is_open(name):
+            return self._pool.existing(name, kind)
+        try:
+            listed = self._with_catalog(lambda catalog: catalog.row(name))
+        except Damaged as exc:
+            raise OSError(f"the catalog is damaged: {exc}") from exc
+        partition = self._pool.existing(name, kind)
+        try:
+            check_listed(listed, None if partition is None else partition.metadata)
+        except BaseException:
+            self._pool.forget(name)
+            raise
+        return partition
 
     def save_facts(self, facts: dict[str, int]) -> None:
         """Keep facts of the node."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from typing import assert_never
 
 from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk, LogSnapshot, Position
@@ -41,7 +40,7 @@ _INSERT = f"INSERT OR IGNORE INTO chunks ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 
 _TRIMMED = "first < ?1 AND first + count <= ?1"
 # Only the chunk that begins at or before the sequence may hold it.
 _AT_SEQUENCE = (
-    "SELECT first, last_timestamp, last_id FROM chunks WHERE first + count > :sequence "
+    "SELECT first FROM chunks WHERE first + count > :sequence "
     "AND first >= coalesce((SELECT max(first) FROM chunks WHERE first <= :sequence), 0) "
     "ORDER BY first LIMIT 1"
 )
@@ -136,18 +135,22 @@ def log_snapshot(connection: sqlite3.Connection, header: FileHeader) -> LogSnaps
     return snapshot
 
 
-def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
-    """Chunks from where `seek` says, ascending; lost records are stepped over. Raises Damaged."""
-    first = _find(connection, seek)
+def read(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> list[Chunk]:
+    """Chunks from where `seek` says, ascending; lost records are stepped over. Raises Damaged.
+
+    The file promises its records from `tail - messages` to `tail`: the first chunk has the wanted
+    sequence, each begins where the one before ends, and the last one ends at a limit or at `tail`.
+    """
+    first = _find(connection, header, seek)
     if first is None:
         return []
     chunks: list[Chunk] = []
-    size, count, end = 0, 0, None
+    size, count, end = 0, 0, first
     query = f"SELECT {_COLUMNS} FROM chunks WHERE first >= ? ORDER BY first"
     for record in connection.execute(query, (first,)):
         chunk = _decode(record)
-        if end is not None and chunk.first != end:
-            raise Damaged(f"records {end} to {chunk.first - 1} are missing")
+        if chunk.first != end:
+            raise Damaged(_missing(end, chunk.first))
         end = chunk.end
         if not chunk.data:
             continue
@@ -155,8 +158,16 @@ def read(connection: sqlite3.Connection, seek: Seek) -> list[Chunk]:
         chunks.append(chunk)
         size += len(chunk.data)
         if size >= seek.bytes_max or count >= seek.count_max:
-            break
+            return chunks
+    if end != header.tail:
+        raise Damaged(_missing(end, header.tail))
     return chunks
+
+
+def _missing(first: int, end: int) -> str:
+    if first < end:
+        return f"records {first} to {end - 1} are missing"
+    return f"records {end} to {first - 1} are there twice"
 
 
 def _asked_for(chunk: Chunk, seek: Seek) -> int:
@@ -167,32 +178,71 @@ def _asked_for(chunk: Chunk, seek: Seek) -> int:
     return chunk.end - max(chunk.first, seek.sequence)
 
 
-def _find(connection: sqlite3.Connection, seek: Seek) -> int | None:
-    """The first chunk to read, by its first sequence."""
-    wanted: dict[str, object] = {"sequence": min(seek.sequence, _SEQUENCE_MAX)}
-    here = connection.execute(_AT_SEQUENCE, wanted).fetchone()
-    if here is None:
-        return None
-    first, last_timestamp, last_id = here
-    found: int = first
-    match seek.by:
-        case SeekBy.SEQUENCE:
-            return found
-        case SeekBy.TIMESTAMP:
-            column, last, at = "last_timestamp", last_timestamp, _pack(seek.timestamp)
-        case SeekBy.ID:
-            column, last, at = "last_id", last_id, _pack_id(seek.id)
-        case _:
-            assert_never(seek.by)
-    if last >= at:
-        return found
+def _find(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> int | None:
+    """The first chunk to read, by its first sequence. Raises Damaged."""
+    sequence = min(seek.sequence, _SEQUENCE_MAX)
+    here = connection.execute(_AT_SEQUENCE, {"sequence": sequence}).fetchone()
+    first: int = header.tail if here is None else here[0]
+    wanted = max(sequence, header.tail - header.messages)
+    if wanted < first:
+        raise Damaged(_missing(wanted, first))
+    if here is None or seek.by is SeekBy.SEQUENCE:
+        return None if here is None else first
+    if _is_late(_chunk_at(connection, first), seek):
+        return first
     # All that is so late is behind that chunk: none before it is looked at.
-    query = (
+    column = "last_timestamp" if seek.by is SeekBy.TIMESTAMP else "last_id"
+    later = connection.execute(
         f"SELECT first FROM chunks WHERE {column} >= :at AND first + count > :sequence "
-        f"ORDER BY {column}, first LIMIT 1"
-    )
-    later = connection.execute(query, {**wanted, "at": at}).fetchone()
-    return None if later is None else later[0]
+        f"ORDER BY {column}, first LIMIT 1",
+        {"sequence": sequence, "at": _goal(seek)},
+    ).fetchone()
+    found: int | None = None if later is None else later[0]
+    _check_index(connection, sequence, seek, found)
+    return found
+
+
+def _check_index(
+    connection: sqlite3.Connection, sequence: int, seek: Seek, found: int | None
+) -> None:
+    """The tables say the same as the index: the chunk before the one that is `found` (None: the
+    last one) is none that the index should have found. Raises Damaged."""
+    below = _SEQUENCE_MAX if found is None else found
+    query = f"SELECT {_COLUMNS} FROM chunks WHERE first < ? ORDER BY first DESC LIMIT 1"
+    before = connection.execute(query, (below,)).fetchone()
+    chunk = None if before is None else _decode(before)
+    is_late = chunk is not None and chunk.end > sequence and _is_late(chunk, seek)
+    if found is None:
+        if is_late:
+            raise Damaged(f"the index does not have chunk {before[0]}")
+        return
+    at = _chunk_at(connection, found)
+    if not _is_late(at, seek):
+        raise Damaged(f"the index has chunk {found} in another place")
+    if chunk is not None and is_late and _end_of(chunk, seek) <= _end_of(at, seek):
+        raise Damaged(f"the index does not have chunk {chunk.first}")
+
+
+def _chunk_at(connection: sqlite3.Connection, first: int) -> Chunk:
+    query = f"SELECT {_COLUMNS} FROM chunks WHERE first = ?"
+    record = connection.execute(query, (first,)).fetchone()
+    if record is None:
+        raise Damaged(f"chunk {first} is missing")
+    return _decode(record)
+
+
+def _is_late(chunk: Chunk, seek: Seek) -> bool:
+    """True: the last record of the chunk is at or behind the time or id of the seek."""
+    return _end_of(chunk, seek) >= _goal(seek)
+
+
+def _end_of(chunk: Chunk, seek: Seek) -> bytes:
+    is_time = seek.by is SeekBy.TIMESTAMP
+    return _pack(chunk.last_timestamp) if is_time else _pack_id(chunk.last_id)
+
+
+def _goal(seek: Seek) -> bytes:
+    return _pack(seek.timestamp) if seek.by is SeekBy.TIMESTAMP else _pack_id(seek.id)
 
 
 def chunks_between(
@@ -227,7 +277,7 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
             end = None
             continue
         if end is not None and chunk.first != end:
-            yield f"records {end} to {chunk.first - 1} are missing"
+            yield _missing(end, chunk.first)
         records, size, end = records + chunk.count, size + len(chunk.data), chunk.end
     if (records, size) != (header.messages, header.bytes):
         expected = f"{header.messages}, {header.bytes}"

@@ -125,7 +125,7 @@ class Partition:
         """Chunks of a log."""
         with damage_named():
             self._reload()
-            return log_tables.read(self._connection, seek)
+            return log_tables.read(self._connection, self._header, seek)
 
     def verify(self) -> list[str]:
         """Look at everything; texts of what is wrong, none if all is well."""

@@ -5,12 +5,15 @@ A report is a file of its own, because the journal that it tells of may be recla
 
 from __future__ import annotations
 
+import logging
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from millpond.actors.store.filesystem import Disk
+
+log = logging.getLogger(__name__)
 
 SUFFIX = ".json"
 
@@ -21,6 +24,11 @@ class Damage(msgspec.Struct, frozen=True):
     where: str
     text: str
     name: bytes | None = None
+
+
+def log_damage(damage: Damage) -> None:
+    """Write a damage to the log, as all of them are."""
+    log.error("damaged: name=%r where=%s: %s", damage.name, damage.where, damage.text)
 
 
 def report_path(folder: Path, damage: Damage) -> Path:

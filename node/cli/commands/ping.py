@@ -144,7 +144,7 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
         "journal": f"{journal}, {work}",
         "partitions": f"{counters['files']} files, {moved}",
     }
-    if counters["damaged"]:
+    if counters["damaged"] or counters.get("damages"):
         how = f"stop the node, then `millpond doctor --data {store['folder']}`"
         rows["damaged"] = f"{counters['damaged']} channels, not served: {how}"
     return rows

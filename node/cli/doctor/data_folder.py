@@ -16,11 +16,11 @@ from tempfile import TemporaryDirectory, gettempdir
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.format import UnknownVersion
 from millpond.actors.store.journal.reader import JournalContents, read_journal
-from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog, Listed, check_listed
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.recovery import relevant_damages
+from millpond.actors.store.recovery import file_damages, relevant_damages
 from millpond.actors.store.repair.quarantine import Damage, read_reports
 from millpond.actors.streams.names import (
     BASINS,
@@ -183,6 +183,7 @@ class _Inspection:
         self._shelf = FilePool(folder / "partitions", disk)
         self._damages = read_reports(folder / "damaged", disk)
         names = {record.name for _, record in found.records}
+        self._listed: dict[bytes, Listed] = {}
         self._names = names | {each.name for each in self._damages if each.name is not None}
 
     def catalog(self) -> Iterator[Finding]:
@@ -194,7 +195,10 @@ class _Inspection:
             try:
                 with closing(Catalog(path, self._disk)) as catalog:
                     wrong = catalog.verify()
-                    outlines = catalog.partitions()
+                    outlines, dirty = catalog.partitions(), catalog.dirty()
+                listed = outlines.keys()
+                self._listed = {name: Listed(outlines[name], name in dirty) for name in listed}
+                self._damages += file_damages(listed - dirty, listed, self._shelf)
             except UnknownFormat as exc:
                 yield Finding("catalogue", "fail", f"{exc}; a later version has written it")
                 return
@@ -220,6 +224,8 @@ class _Inspection:
                     name = partition.metadata.name or names.get(where)
                     messages += partition.metadata.messages
                     wrong = partition.verify()
+                    if name in self._listed:
+                        check_listed(self._listed[name], partition.metadata)
             except (Damaged, sqlite3.Error, OSError) as exc:
                 if isinstance(exc, OSError) and exc.errno in NO_ROOM:
                     raise  # of the copy

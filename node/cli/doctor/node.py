@@ -80,10 +80,12 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
             f"{folder} cannot be written, messages are refused: {health['reason']}; free space or"
         )
         yield Finding("store", "fail", f"{text} repair the disk; no restart is needed")
-    if damaged:
+    damages = store["counters"].get("damages", damaged)  # a node of an older version
+    if damaged or damages:
         advice = f"stop the node, then `millpond doctor --data {folder}` says what to do"
         count = "1 channel is" if damaged == 1 else f"{damaged} channels are"
-        yield Finding("damage", "fail", f"{count} not served; {advice}")
+        text = f"{damages} damages of the data folder; {count} not served; {advice}"
+        yield Finding("damage", "fail", text)
 
 
 def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:

@@ -28,7 +28,7 @@ from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions import flush_batches as flush
 from millpond.actors.store.partitions import log_tables as log
-from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.partitions.metadata import PartitionMetadata, read_header
 from millpond.actors.store.partitions.partition import Damaged, Partition, empty_file
 
 U64_MAX = 2**64 - 1
@@ -120,9 +120,11 @@ class TestReading:
         with closing(sqlite3.connect(path)) as connection:
             steps: list[None] = []
             connection.set_progress_handler(lambda: steps.append(None), 1)
-            (found,) = log.read(connection, Seek(SeekBy.TIMESTAMP, 2990, 1, bytes_max=0))
+            header = read_header(connection)
+            (found,) = log.read(connection, header, Seek(SeekBy.TIMESTAMP, 2990, 1, bytes_max=0))
             assert found.first == 2990 and len(steps) < 500
-            (found,) = log.read(connection, Seek(SeekBy.ID, 5, id=Position(2995, 0), bytes_max=0))
+            seek = Seek(SeekBy.ID, 5, id=Position(2995, 0), bytes_max=0)
+            (found,) = log.read(connection, header, seek)
             assert found.first == 2995
 
     def test_what_is_trimmed_is_not_read(self, log: Partition) -> None:
