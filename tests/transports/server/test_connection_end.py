@@ -28,7 +28,6 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 def _in_memory() -> int:

@@ -148,7 +148,6 @@ def _no_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 @pytest.mark.parametrize("how", ["idle", "in mid-body", "in mid-answer", "upgraded", "pipelined"])
