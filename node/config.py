@@ -27,6 +27,7 @@ from millpond.actors.store.settings import StoreSettings
 from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
+from millpond.transports.browser_policy import host_name_of, origin_of
 from millpond.transports.p2p.admission import LoginSettings
 from millpond.transports.p2p.interface import P2PSettings
 
@@ -96,6 +97,15 @@ def _check_tls(config: Config) -> None:
         raise ConfigError(f"tls_listeners: {unknown[0]!r} is none of {', '.join(LISTENERS)}")
 
 
+def _check_browsers(config: Config) -> None:
+    for name, parse in (("host_names", host_name_of), ("origins", origin_of)):
+        for each in getattr(config, name):
+            try:
+                parse(each)
+            except ValueError as exc:
+                raise ConfigError(f"{name}: {exc}") from exc
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything a node can be told. Sizes in bytes, times in seconds unless the name says so."""
@@ -150,9 +160,13 @@ class Config:
     """Listeners that use TLS. Empty: all."""
     insecure_public: bool = False
     """Allow listening on an address that other machines reach while no access rules exist."""
+    host_names: tuple[str, ...] = ()
+    """Names by which HTTP and WebSocket clients reach the node (`mill.lan`, `*.mill.lan`), besides
+    `localhost`, IP addresses, and names in `addresses`, `origins`, addresses of listeners and the
+    TLS certificate. A request to another name gets HTTP 421."""
     origins: tuple[str, ...] = ()
-    """Web origins that browsers may connect from, besides the node's own address. Others get HTTP
-    403."""
+    """Web origins (`https://app.example`) whose pages may use the node, besides the node's own
+    pages. Pages of other origins get HTTP 403."""
     drain_timeout_s: float = 5.0
     """Time that a stopping node waits for acknowledgements before it closes what is left."""
 
@@ -392,6 +406,7 @@ class Config:
         for rule in self.channels:
             _check_rule(rule)
         _check_tls(self)
+        _check_browsers(self)
 
     @property
     def tls_names(self) -> tuple[str, ...]:

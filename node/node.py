@@ -31,6 +31,7 @@ from millpond.node import admin
 from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
+from millpond.node.browser_policy import browser_policy
 from millpond.node.client.connect import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
@@ -160,7 +161,8 @@ class Node:
             config, self.scheduler, self._store, self.clock, self._rng, entropy
         )
         self.peer_services.serve(self.services, dialer)
-        self.web = WebServices(config, self.clock.now, entropy)
+        self.browser_policy = browser_policy(config, self.tls.certificate_names)
+        self.web = WebServices(config, self.browser_policy, self.clock.now, entropy)
 
         # Listeners; they open in `__aenter__`.
         self.listeners: dict[str, str] = {}
@@ -365,7 +367,14 @@ class Node:
             from millpond.node.http.app import HttpServices  # this import takes its time
 
             counters = self._streams.counters
-            self._http = HttpServices(self.config, self.services, self.tls, self._sources, counters)
+            self._http = HttpServices(
+                self.config,
+                self.services,
+                self.tls,
+                self._sources,
+                counters,
+                self.browser_policy,
+            )
             listener: Listener = await self._http.listen(self._tasks, host, port)
         else:
             session = partial(self.new_session, name)

@@ -21,19 +21,37 @@ from millpond.node.http.metrics import MetricsApi
 from millpond.node.http.state_page import PREFIX as PAGE_PREFIX
 from millpond.node.http.state_page import StatePage
 from millpond.node.tls.listeners import TlsListeners
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.app import Api, Application
+from millpond.transports.http.cors import CrossOrigin
 from millpond.transports.http.direct import DirectExchange
+from millpond.transports.http.durable import protocol as durable
 from millpond.transports.http.durable.app import DurableApi
 from millpond.transports.http.durable.context import PREFIX as DURABLE
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.request import LISTENER, HttpLimits
 from millpond.transports.http.s2.app import PREFIXES, S2Api
-from millpond.transports.http.state.app import PREFIX, StateApi
+from millpond.transports.http.state.app import PREFIX as STATE
+from millpond.transports.http.state.app import StateApi
 from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
 from millpond.transports.http.transactions.app import TransactionsApi, finish_all
 from millpond.transports.server.interface import Principal, ServerConnection
 from millpond.transports.server.pipelined import PipelinedConnection
+
+PAGES = (STATE, (*STATE, b""))
+"""The paths of pages for people."""
+ACCEPTED_HEADERS = (
+    *(b"accept", b"cache-control", b"content-encoding", b"last-event-id"),
+    *(b"s2-basin", b"s2-format"),
+    *durable.ALLOWED_HEADERS,
+)
+"""Request headers that pages of other origins may send."""
+EXPOSED_HEADERS = (
+    *(b"allow", b"content-encoding", b"retry-after", b"retry-after-ms", b"www-authenticate"),
+    *durable.EXPOSED_HEADERS,
+)
+"""Response headers that pages of other origins may read, besides those that every page may."""
 
 
 class HttpServices:
@@ -49,8 +67,10 @@ class HttpServices:
         tls: TlsListeners,
         sources: Callable[[], StatusSources],
         streams: StreamCounters,
+        policy: BrowserPolicy,
     ) -> None:
         self._config = config
+        self._cross_origin = CrossOrigin(policy, ACCEPTED_HEADERS, EXPOSED_HEADERS)
         self._services = services
         self._tls = tls
         self._is_started = False
@@ -74,14 +94,13 @@ class HttpServices:
             lambda: self._is_started,
             lambda: services.is_draining,
         )
-        origins = frozenset(config.origins)
-        page = StatePage(origins)
+        page = StatePage()
         self.apis: dict[tuple[bytes, ...], Api] = {
             (b"health",): HealthApi(),
             (b"ping",): HealthApi(),
             (b"ready",): ready,
             (b"metrics",): MetricsApi(metric_sources, self._rights_of),
-            PREFIX: StateApi(services, origins, page.front, config.http_heartbeat_s),
+            STATE: StateApi(services, page.front, config.http_heartbeat_s),
             PAGE_PREFIX: page,
             **dict.fromkeys(PREFIXES, S2Api(services)),
             DURABLE: DurableApi(services, self._durable()),
@@ -93,7 +112,6 @@ class HttpServices:
         return DurableSettings(
             long_poll_s=config.http_long_poll_s,
             heartbeat_s=config.http_heartbeat_s,
-            origins=frozenset(config.origins),
             is_secure=LISTENER in config.tls_names,
             messages_max=config.durable_messages_max,
         )
@@ -109,7 +127,15 @@ class HttpServices:
         )
         task_guard = partial(contain, "request/http")
         call_guard = partial(contain_call, "request/http")
-        return Application(self._services, self.apis, task_guard, limits, call_guard)
+        return Application(
+            self._services,
+            self.apis,
+            task_guard,
+            limits,
+            call_guard,
+            self._cross_origin,
+            PAGES,
+        )
 
     async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
         """Serve at one address. Raises OSError, ConfigError."""

@@ -1,8 +1,8 @@
 """`/health` and `/ping`: does the process answer; `/ready`: may it be sent work
 (docs/internals/architecture.md).
 
-Loopback may ask for everything here; others need the right `admin` in all streams or in all
-channels for `/ready` and `/metrics`, as for `info` on the wire.
+`/ready` answers this machine; others need the right `admin` in all streams or in all channels, as
+everybody does for `/metrics`, and for `info` on the wire.
 """
 
 from __future__ import annotations
@@ -31,13 +31,9 @@ RightsOf = Callable[[Principal], Rights]
 """The rights of a client in all streams, or in all channels."""
 
 
-def may_inspect(principal: Principal, rights_of: RightsOf) -> bool:
-    """True if the client may see the state of the node."""
-    return not is_remote(principal.address) or Rights.ADMIN in rights_of(principal)
-
-
 def rejection_of(request: Request, rights_of: RightsOf | None) -> Response | None:
-    """The rejection of a request; None: it is answered. `rights_of` None: no rights are needed."""
+    """The rejection of a request; None: it is answered. `rights_of` None: no rights are needed,
+    else the right admin."""
     if len(request.segments) != 1:
         return plain_rejection(Rejection.NOT_FOUND)
     if request.method not in READING:
@@ -45,7 +41,7 @@ def rejection_of(request: Request, rights_of: RightsOf | None) -> Response | Non
         return json_response(
             405, {"code": "method", "message": "only GET and HEAD are supported"}, allow
         )
-    if rights_of is not None and not may_inspect(request.principal, rights_of):
+    if rights_of is not None and Rights.ADMIN not in rights_of(request.principal):
         if request.principal.token is None:
             challenge = ((b"www-authenticate", b"Bearer"),)
             message = "a token is required (Authorization: Bearer)"
@@ -91,7 +87,8 @@ class ReadyApi:
         self._is_draining = is_draining
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
-        return rejection_of(request, self._rights_of) or self._state()
+        is_here = not is_remote(request.principal.address)  # probes have no tokens
+        return rejection_of(request, None if is_here else self._rights_of) or self._state()
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         return (

@@ -56,6 +56,7 @@ async def listen(
         guard,
         DateHeader(clock.now),
         application.handle_directly,
+        application.rejection_headers,
     )
     inner: TaskGroup = await tasks.start(server.run)
     try:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from importlib.resources import files
 
 from millpond.node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
-from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import (
-    Response,
-    ResponseWriter,
-    json_response,
-    plain_rejection,
-)
-from millpond.transports.websocket.origin import check_host
+from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 
 PREFIX = (b"millpond", b"page")
 FILES = {
@@ -34,14 +27,13 @@ _HEADERS = (
 
 
 class StatePage:
-    """Implements `millpond.transports.http.app.Api` for the page's files. The page itself is shown
-    at `/millpond/state/` (`front`), under an address or a name of `origins` only."""
+    """Implements `millpond.transports.http.app.Api` for the page's files. The page itself, `front`,
+    is shown at `/millpond/state/`."""
 
     name = "page"
 
-    def __init__(self, origins: frozenset[str]) -> None:
-        self._origins = origins
-        self._front = _file("millpond.node.http", "states.html", HTML)
+    def __init__(self) -> None:
+        self.front = _file("millpond.node.http", "states.html", HTML)
         self._files = {
             name: _file(home, name.decode(), kind) for name, (home, kind) in FILES.items()
         }
@@ -55,15 +47,6 @@ class StatePage:
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         return plain_rejection(reason)
-
-    def front(self, request: Request) -> Response:
-        """The page, or why it is not shown."""
-        authority = request.values(b"host") or request.values(b":authority")
-        try:
-            check_host([value.decode("latin-1") for value in authority], self._origins)
-        except UpgradeRefused as exc:
-            return json_response(exc.status, {"code": "host", "message": exc.reason})
-        return self._front
 
 
 def _file(home: str, name: str, kind: str) -> Response:

@@ -98,6 +98,7 @@ class Certificates:
             raise TlsError(f"{self._files.cert}: {exc}") from exc
         self.hash = sha256(shown.der).digest()
         self.not_after = shown.not_after
+        self.names = shown.names
         self._contexts = contexts
 
 

@@ -48,6 +48,11 @@ class TlsListeners:
         self._unlogged = 0
         self._publish()
 
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """The names and addresses for which the certificate is valid."""
+        return () if self.certificates is None else self.certificates.names
+
     def acceptor(self, listener: str) -> TlsAcceptor | None:
         """The TLS of a listener; None: it does not use TLS."""
         certificates = self.certificates

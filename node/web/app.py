@@ -13,6 +13,7 @@ from millpond.node.outbox.requests import PeerRequests
 from millpond.node.web.login import FILE_NAME, WebLogin
 from millpond.node.web.pages import chat_site
 from millpond.node.web.requests import WebRequests
+from millpond.transports.browser_policy import BrowserPolicy, origin_of
 from millpond.transports.websocket.http_pages import Site
 
 if TYPE_CHECKING:
@@ -25,12 +26,16 @@ class WebServices:
     """The chat page of one node. `now`: seconds since 1970; `entropy` gives random bytes."""
 
     def __init__(
-        self, config: Config, now: Callable[[], float], entropy: Callable[[int], bytes]
+        self,
+        config: Config,
+        policy: BrowserPolicy,
+        now: Callable[[], float],
+        entropy: Callable[[int], bytes],
     ) -> None:
         path = Path(config.data) / FILE_NAME if config.data else None
         self.login = WebLogin(path, now, entropy)
         self._config = config
-        self._origins = frozenset(config.origins)
+        self._policy = policy
         self._site: Site | None = None
 
     def open(
@@ -49,7 +54,8 @@ class WebServices:
         self.login.on_revoked.append(on_revoked)
         is_secure = "ws" in self._config.tls_names
         address = partial(listeners.get, "ws")
-        requests = WebRequests(self.login, address, self._config.origins, is_secure=is_secure)
+        origins = [origin_of(each) for each in self._config.origins]
+        requests = WebRequests(self.login, address, origins, is_secure=is_secure)
         requests.register(peer_requests)
         if self._config.ws != OFF:
             self._site = chat_site(self.login)
@@ -60,4 +66,4 @@ class WebServices:
             ServerFraming,  # not before: not every node needs it
         )
 
-        return ServerFraming(self._config.packet_bytes_max, self._origins, self._site)
+        return ServerFraming(self._config.packet_bytes_max, self._policy, self._site)

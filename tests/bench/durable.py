@@ -43,7 +43,7 @@ async def said(
 ) -> tuple[dict[str, str], bytes]:
     """One request and its answer, which has a length or is chunked."""
     reader, writer = client
-    head = f"{verb} /v1/stream/{path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    head = f"{verb} /v1/stream/{path} HTTP/1.1\r\nhost: [::1]\r\ncontent-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     status = first.split()[1]
@@ -97,7 +97,7 @@ class Listener(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
-        transport.write(b"GET /v1/stream/live?offset=-1&live=sse HTTP/1.1\r\nhost: bench\r\n\r\n")
+        transport.write(b"GET /v1/stream/live?offset=-1&live=sse HTTP/1.1\r\nhost: [::1]\r\n\r\n")
 
     def data_received(self, data: bytes) -> None:
         seen = self._rest + data

@@ -132,7 +132,7 @@ def _asked(spec: ServerSpec, port: int, out: Path) -> dict[str, int]:
         case "nats-info":
             return _answers(port, b"", b"INFO ")
         case "http":
-            return _answers(port, b"GET / HTTP/1.1\r\nhost: bench\r\n\r\n", b"HTTP/1.1 ")
+            return _answers(port, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", b"HTTP/1.1 ")
         case _:
             raise ValueError(f"server {spec.name}: unknown ready {spec.ready!r}")
 

@@ -207,8 +207,8 @@ async def test_a_close_frame_counts_as_goodbye(serve: Serve) -> None:
 async def test_a_request_that_is_no_websocket_gets_an_http_answer(serve: Serve) -> None:
     async with serve() as server:
         for request, status in (
-            (b"GET /v1/channels/a HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.1 426 "),
-            (b"POST /v1/channels/a HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.1 405 "),
+            (b"GET /v1/channels/a HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 426 "),
+            (b"POST /v1/channels/a HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 405 "),
             (b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
             (p.framed(p.hello(b"chat/1")) + b"\r\n\r\n", b"HTTP/1.1 400 "),
         ):

@@ -31,7 +31,8 @@ PACKET_MAX = 4096
 HEAVY_BYTES = 20_000
 UNREAD_BYTES = 50_000
 UNSENT_MAX = 250_000
-HEAD = b"GET /v1/channels/%s HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+HEAD = b"GET /v1/channels/%s HTTP/1.1\r\nHost: [::1]\r\n"
+HEAD += b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
 HEAD += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
 HEAD += b"Sec-WebSocket-Protocol: p2pbuf.v1%s\r\n\r\n"
 CHANNELS = [b"a", b"b", b"queue/1", b"all/1", b"a!dead"]

@@ -24,7 +24,12 @@ async def http_services(
     async with running_app({}, **settings) as running:
         node = running.node
         http = HttpServices(
-            node.config, node.services, node.tls, node._sources, node._streams.counters
+            node.config,
+            node.services,
+            node.tls,
+            node._sources,
+            node._streams.counters,
+            node.browser_policy,
         )
         yield running, http, http.application()
 

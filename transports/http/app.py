@@ -5,21 +5,25 @@ It can be served by any ASGI server, mounted into another application, and calle
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
 import anyio
+import msgspec
 
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.asgi import (
     ADMITTED,
+    Headers,
     Receive,
     Scope,
     Send,
     WholeRequest,
     server_extension,
 )
+from millpond.transports.http.cors import CrossOrigin
 from millpond.transports.http.direct import CallGuard, DirectApi, DirectExchange
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
@@ -37,7 +41,7 @@ from millpond.transports.http.request import (
     request_head,
     split_path,
 )
-from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
+from millpond.transports.http.response import Pairs, Response, ResponseWriter, plain_rejection
 from millpond.transports.server.refusals import Refusal
 
 TaskGuard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -87,12 +91,26 @@ class _NotFound:
 _NOT_FOUND = _NotFound()
 ROUTE = "route"
 """The key of a head's route in `asgi.ServerExtension.cache`."""
-Route = tuple[RequestHead, Api, Rejection | None, DirectApi | None]
-"""The head, its API, a reason to reject it, and the API again if it answers without a task."""
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """What a head alone decides: its API, a reason to reject it, the API again if it answers
+    without a task, the headers of CORS, and the response to a preflight."""
+
+    head: RequestHead
+    api: Api
+    reason: Rejection | None
+    direct: DirectApi | None
+    cors: Pairs
+    preflight: Response | None
 
 
 class Application:
-    """Serves `apis`, each below the segments that are its key; the longest prefix wins."""
+    """Serves `apis`, each below the segments that are its key; the longest prefix wins.
+
+    `cross_origin` checks every request before anything else. `pages` are the paths of pages for
+    people, to which pages of other sites may link.
+    """
 
     def __init__(
         self,
@@ -101,7 +119,11 @@ class Application:
         task_guard: TaskGuard,
         limits: HttpLimits | None = None,
         call_guard: CallGuard | None = None,
+        cross_origin: CrossOrigin | None = None,
+        pages: Collection[tuple[bytes, ...]] = (),
     ) -> None:
+        self._cross_origin = cross_origin or CrossOrigin(BrowserPolicy())
+        self._pages = frozenset(pages)
         self._services = services
         self._apis = dict(apis)
         self._task_guard = task_guard
@@ -124,12 +146,13 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
         services.http.requests += 1
-        head, api, reason, _ = self._route(scope)
-        request = Request(scope, receive, self._limits, head)
+        route = self._route(scope)
+        api = route.api
+        request = Request(scope, receive, self._limits, route.head, route.cors)
         writer = ResponseWriter(send, request)
         active = request.active = ActiveRequest(request.client)
         try:
-            response = self._admit(api, request, reason, is_admitted=ADMITTED in scope)
+            response = self._admit(route, request, is_admitted=ADMITTED in scope)
             if response is not None:
                 await writer.respond(response)
             else:
@@ -146,14 +169,14 @@ class Application:
 
     def handle_directly(self, whole: WholeRequest) -> bool:
         """Answer a request without a task, if its API can (`asgi.DirectHandler`)."""
-        head, _, reason, api = self._route(whole.scope)
-        guard, services = self._call_guard, self._services
-        if reason is not None or guard is None or api is None:
+        route = self._route(whole.scope)
+        api, guard, services = route.direct, self._call_guard, self._services
+        if guard is None or api is None:
             return False
         body = whole.body()
         if services.is_draining or len(body) > self._limits.body_bytes_max:
             return False
-        request = Request(whole.scope, receive_nothing, self._limits, head)
+        request = Request(whole.scope, receive_nothing, self._limits, route.head, route.cors)
         exchange = DirectExchange(services, api, whole, request, body, guard)
         if not services.register(exchange):
             services.unregister(exchange)  # a task rejects it
@@ -165,6 +188,10 @@ class Application:
         elif not guard(exchange.run):
             exchange.fail(Rejection.CRASHED)
         return True
+
+    def rejection_headers(self, headers: Headers) -> Pairs:
+        """The headers of a rejection by the server, for a request with these headers."""
+        return self._cross_origin.rejection_headers(headers)
 
     def _rate_limited(self, api: Api | DirectApi, request: Request) -> Response | None:
         """The rejection of a client that is above its rate limit."""
@@ -189,17 +216,22 @@ class Application:
         return found
 
     def _find_route(self, scope: Scope) -> Route:
-        reason = _oversize(scope, self._limits)
         api = self._find_api(raw_segments(scope))
+        reason = _oversize(scope, self._limits)
         try:
             segments = split_path(scope)
             api = self._find_api(segments)
             head = request_head(scope, segments)
         except BadPath:
-            return head_without_path(scope), api, reason or Rejection.BAD_PATH, None
-        if isinstance(api, DirectApi) and api.is_direct(head):
-            return head, api, reason, api
-        return head, api, reason, None
+            segments, head = (), head_without_path(scope)
+            reason = reason or Rejection.BAD_PATH
+        verdict = self._cross_origin.judge(
+            head.method, head.headers, is_page=segments in self._pages
+        )
+        reason = verdict.reason or reason
+        is_direct = reason is None and isinstance(api, DirectApi) and api.is_direct(head)
+        direct = api if is_direct and isinstance(api, DirectApi) else None
+        return Route(head, api, reason, direct, verdict.headers, verdict.preflight)
 
     def _find_api(self, segments: tuple[bytes, ...]) -> Api:
         for length in self._lengths:
@@ -208,18 +240,18 @@ class Application:
                 return api
         return _NOT_FOUND
 
-    def _admit(
-        self, api: Api, request: Request, reason: Rejection | None, *, is_admitted: bool
-    ) -> Response | None:
-        """Register the request with the node. The response if it is rejected, else None."""
-        services, active = self._services, request.active
+    def _admit(self, route: Route, request: Request, *, is_admitted: bool) -> Response | None:
+        """Register the request with the node. The response if no API is to answer it, else None."""
+        services, active, reason = self._services, request.active, route.reason
         if not services.register(active):
-            reason = Rejection.DRAINING if services.is_draining else Rejection.TOO_MANY
+            reason = reason or (Rejection.DRAINING if services.is_draining else Rejection.TOO_MANY)
             services.record_refusal(Refusal.TOO_MANY, request.client)
         services.handshake_done(active)
         if reason is not None:
-            return api.reject(reason, None)
-        return None if is_admitted else self._rate_limited(api, request)
+            return route.api.reject(reason, None)
+        if route.preflight is not None:
+            return route.preflight
+        return None if is_admitted else self._rate_limited(route.api, request)
 
     async def _run(self, api: Api, request: Request, writer: ResponseWriter) -> None:
         """The API's response; the client hears of a failure, if it still can."""

@@ -13,7 +13,6 @@ from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import ResponseWriter
-from millpond.transports.websocket.origin import check_origin
 
 H = TypeVar("H", bound=HttpNodeServices)
 
@@ -46,15 +45,3 @@ class RequestContext(Generic[H]):
     def is_known(self) -> bool:
         """True if the client may use some stream; otherwise its credentials are refused."""
         return self.services.may_use_streams(self.request.principal)
-
-    def check_origin(self, allowed: frozenset[str], *, is_host_required: bool = True) -> str | None:
-        """The origin of the page that sends the request; None: no browser sends it.
-
-        Raises UpgradeRefused unless the origin is the node's own or one of `allowed`.
-        """
-        if self.request.header(b"origin") is None:
-            return None
-        origins = [each.decode("latin-1") for each in self.request.values(b"origin")]
-        hosts = [each.decode("latin-1") for each in self.request.values(b"host")]
-        check_origin(hosts if hosts or is_host_required else [""], origins, allowed)
-        return origins[0]

@@ -126,7 +126,8 @@ class DirectExchange(Port):
         http.answers[key] = http.answers.get(key, 0) + 1
         http.bytes_in += len(self._body)
         http.bytes_out += len(response.body)
-        whole.respond(response.status, response.all_headers(), response.body)
+        headers = response.all_headers(self._request.cors)
+        whole.respond(response.status, headers, response.body)
 
     def fail(self, reason: Rejection) -> None:
         """Respond with a failure."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from millpond.transports.browser_policy import BrowserRefusal
+
 
 class Rejection(Enum):
     """A reason of the application: status, code and message. The API gives it its form."""
@@ -14,6 +16,9 @@ class Rejection(Enum):
     BAD_CODING = (501, "bad_coding", "chunked is the only supported transfer coding")
     NO_TUNNEL = (405, "not_allowed", "CONNECT is not supported")
     BAD_PATH = (400, "bad_path", "the path or the query cannot be decoded")
+    HOST_REFUSED = BrowserRefusal.HOST.value
+    ORIGIN_REFUSED = BrowserRefusal.ORIGIN.value
+    CROSS_SITE_REFUSED = BrowserRefusal.CROSS_SITE.value
     URL_TOO_LONG = (414, "url_too_long", "the URL is too long")
     HEADERS_TOO_LARGE = (431, "headers_too_large", "the headers are too large")
     BODY_TOO_LARGE = (413, "body_too_large", "the body is too large")

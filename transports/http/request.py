@@ -169,6 +169,7 @@ class Request:
         "bytes_read",
         "cache",
         "client",
+        "cors",
         "header",
         "headers",
         "is_disconnected",
@@ -181,9 +182,16 @@ class Request:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, limits: HttpLimits, head: RequestHead
+        self,
+        scope: Scope,
+        receive: Receive,
+        limits: HttpLimits,
+        head: RequestHead,
+        cors: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         self.method = head.method
+        self.cors = cors
+        """The headers of CORS, which every response has."""
         self.segments = head.segments
         self.headers = head.headers
         self.query = head.query

@@ -25,9 +25,9 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     headers: Pairs = ()
     body: bytes = b""
 
-    def all_headers(self) -> Headers:
-        """The headers, with those that every whole response has."""
-        headers = self.headers
+    def all_headers(self, more: Pairs = ()) -> Headers:
+        """The headers and `more`, with those that every whole response has."""
+        headers = [*self.headers, *more] if more else self.headers
         if self.status == 304:
             return [*headers, SERVER]
         for name, _ in headers:
@@ -77,7 +77,7 @@ class ResponseWriter:
         """Send a whole response. An unread body of the request is read for a little longer."""
         lingers = self._request.may_have_body
         status, body = response.status, response.body
-        headers = response.all_headers()
+        headers = response.all_headers(self._request.cors)
         self.is_started, self.status = True, status
         if self._is_head:
             body = b""
@@ -107,8 +107,8 @@ class ResponseWriter:
         """
         self._encode_error = encode_error
         self.is_started, self.status = True, status
-        head = {"type": "http.response.start", "status": status, "headers": [*headers, SERVER]}
-        await self._send(head)
+        all_headers = [*headers, *self._request.cors, SERVER]
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
         if not self._is_head:
             # Some servers keep the head back until there is a piece, however small.
             await self._send({"type": "http.response.body", "body": b"", "more_body": True})

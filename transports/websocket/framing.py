@@ -15,6 +15,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.p2p.framing import Upgrade
 from millpond.transports.websocket import upgrade as http
@@ -33,15 +34,15 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ?([^\r\n]*)\r\n")
 class ServerFraming(FrameCodec):
     """A node's end. `upgrade` is set with the 101; before that, `error` is an UpgradeRefused.
 
-    `origins` are those that browsers may come from besides the node's own. A request for a page of
-    `site` is answered, and the stream is `closed`.
+    `policy` checks every request before anything else. A request for a page of `site` is answered,
+    and the stream is `closed`.
     """
 
-    __slots__ = ("_origins", "_page", "_site")
+    __slots__ = ("_page", "_policy", "_site")
 
-    def __init__(self, packet_max: int, origins: frozenset[str], site: Site | None = None) -> None:
+    def __init__(self, packet_max: int, policy: BrowserPolicy, site: Site | None = None) -> None:
         super().__init__(packet_max, is_server=True)
-        self._origins = origins
+        self._policy = policy
         self._site = site
         self._page: PageRequest | None = None
 
@@ -74,7 +75,7 @@ class ServerFraming(FrameCodec):
             assert self._site is not None
             body = bytes(self._tail[: self._page.body_bytes])
             self._tail.clear()
-            self._out = answer_page(self._site, self._page, body, self._origins)
+            self._out = answer_page(self._site, self._page, body, self._policy)
             self.closed = True
 
     def _accept(self, head: bytes) -> None:
@@ -87,7 +88,7 @@ class ServerFraming(FrameCodec):
             raise UpgradeRefused(400, "not a WebSocket request")
         (request,) = events
         assert isinstance(request, Request)
-        upgrade = http.read_request(request, self._origins)
+        upgrade = http.read_request(request, self._policy)
         response = core.accept(request)
         if response.status_code != 101:
             raise _refusal_of(core, response)

@@ -12,8 +12,9 @@ from http import HTTPStatus
 
 import msgspec
 
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.errors import UpgradeRefused
-from millpond.transports.websocket.origin import check_host, check_origin
+from millpond.transports.websocket.upgrade import check_browser
 
 HEAD_BYTES_MAX = 8192
 FORM_BYTES_MAX = 1024
@@ -25,12 +26,15 @@ _LENGTH = re.compile(r"[0-9]{1,9}")
 _PLAIN = "text/plain; charset=utf-8"
 
 
+Headers = tuple[tuple[str, str], ...]
+
+
 class Page(msgspec.Struct, frozen=True):
     """The answer to a request; `headers` are added to those that every answer has."""
 
     body: bytes
     content_type: str
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Headers = ()
     status: HTTPStatus = HTTPStatus.OK
 
 
@@ -82,30 +86,52 @@ def read_page_request(head: bytes) -> PageRequest | None:
     return msgspec.structs.replace(request, body_bytes=_body_bytes(request))
 
 
-def answer_page(site: Site, request: PageRequest, body: bytes, origins: frozenset[str]) -> bytes:
+def answer_page(site: Site, request: PageRequest, body: bytes, policy: BrowserPolicy) -> bytes:
     """The whole answer to a request, a refusal included."""
+    cors: Headers = ()
     try:
-        page = _found(site, request, body, origins)
+        check_browser(policy, request.all_of, is_page_visit=_is_page_visit(request))
+        cors = _cors_headers(request)
+        page = _found(site, request, body)
     except UpgradeRefused as refused:
         status = HTTPStatus(refused.status)
         page = Page(f"{refused.reason}\n".encode(), _PLAIN, status=status)
-    return _write(page, is_head=request.method == "HEAD")
+    return _write(page, cors, is_head=request.method == "HEAD")
 
 
-def _found(site: Site, request: PageRequest, body: bytes, origins: frozenset[str]) -> Page:
-    hosts, given = request.all_of("host"), request.all_of("origin")
-    check_host(hosts, origins)
+def _found(site: Site, request: PageRequest, body: bytes) -> Page:
     page, form = site.pages.get(request.path), site.forms.get(request.path)
     if page is None and form is None:
         raise UpgradeRefused(404, "there is no such page")
+    allowed = "GET, HEAD" if form is None else "POST"
+    if request.method == "OPTIONS" and request.all_of("access-control-request-method"):
+        wanted = ", ".join(request.all_of("access-control-request-headers"))
+        headers = (
+            ("Access-Control-Allow-Methods", allowed),
+            *([("Access-Control-Allow-Headers", wanted)] if wanted else ()),
+        )
+        return Page(b"", _PLAIN, headers, HTTPStatus.NO_CONTENT)
     if page is not None and request.method in ("GET", "HEAD"):
         return page
     if form is not None and request.method == "POST":
-        check_origin(hosts, given, origins)
         return form(body)
-    allowed = "GET, HEAD" if form is None else "POST"
     status = HTTPStatus.METHOD_NOT_ALLOWED
     return Page(b"not here\n", _PLAIN, (("Allow", allowed),), status)
+
+
+def _is_page_visit(request: PageRequest) -> bool:
+    """True if a person follows a link to a page, perhaps from another site."""
+    is_navigation = request.all_of("sec-fetch-mode") == ["navigate"]
+    is_read = request.method in ("GET", "HEAD")
+    return is_read and is_navigation and request.all_of("sec-fetch-dest") == ["document"]
+
+
+def _cors_headers(request: PageRequest) -> Headers:
+    """The headers that let a page of an admitted origin read the answer."""
+    origins = request.all_of("origin")
+    if not origins:
+        return ()
+    return (("Access-Control-Allow-Origin", origins[0]), ("Vary", "Origin"))
 
 
 def _body_bytes(request: PageRequest) -> int:
@@ -121,14 +147,14 @@ def _body_bytes(request: PageRequest) -> int:
     return int(lengths[0])
 
 
-def _write(page: Page, *, is_head: bool) -> bytes:
+def _write(page: Page, cors: Headers, *, is_head: bool) -> bytes:
     lines = [
         f"HTTP/1.1 {page.status.value} {page.status.phrase}",
         f"Content-Type: {page.content_type}",
         f"Content-Length: {len(page.body)}",
         "X-Content-Type-Options: nosniff",
         "Connection: close",
-        *(f"{name}: {value}" for name, value in page.headers),
+        *(f"{name}: {value}" for name, value in (*page.headers, *cors)),
     ]
     head = "\r\n".join([*lines, "", ""]).encode("latin-1")
     return head if is_head else head + page.body

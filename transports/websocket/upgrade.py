@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable, Sequence
 from urllib.parse import quote, unquote_to_bytes
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.p2p.framing import Upgrade
-from millpond.transports.websocket.origin import check_origin
 
 BARE = "p2pbuf.v1"
 HELLO = "p2pbuf.v1.hello"
@@ -32,12 +33,28 @@ def path_of(channel: bytes) -> str:
     return _CHANNELS + quote(channel, safe="")
 
 
-def read_request(request: Request, origins: frozenset[str]) -> Upgrade:
+def read_request(request: Request, policy: BrowserPolicy) -> Upgrade:
     """The requested upgrade, without the subprotocol. Raises UpgradeRefused."""
-    channel = _channel_of(request.path)
     headers = request.headers
-    check_origin(headers.get_all("Host"), headers.get_all("Origin"), origins)
-    return Upgrade(channel=channel, token=_token_of(headers))
+    check_browser(policy, headers.get_all)
+    return Upgrade(channel=_channel_of(request.path), token=_token_of(headers))
+
+
+def check_browser(
+    policy: BrowserPolicy, all_of: Callable[[str], Sequence[str]], *, is_page_visit: bool = False
+) -> None:
+    """Check a request by the browser policy; `all_of` gives the values of a header. Raises
+    UpgradeRefused."""
+    hosts, origins, sites = (
+        [each.encode("latin-1") for each in all_of(name)]
+        for name in ("host", "origin", "sec-fetch-site")
+    )
+    if len(hosts) != 1:
+        raise UpgradeRefused(400, "the request needs one Host")
+    site = sites[-1] if sites else None
+    refusal = policy.check(hosts, origins, site, is_page_visit=is_page_visit)
+    if refusal is not None:
+        raise UpgradeRefused(refusal.status, refusal.text)
 
 
 def give_token(headers: Headers, token: bytes) -> None:

@@ -149,7 +149,7 @@ class S2Driver:
 
 def _head(verb: bytes, name: str, rest: bytes, media: bytes) -> bytes:
     return (
-        b"%b /v1/streams/%b%b HTTP/1.1\r\nhost: bench\r\ns2-basin: %b\r\ncontent-type: %b\r\n"
+        b"%b /v1/streams/%b%b HTTP/1.1\r\nhost: localhost\r\ns2-basin: %b\r\ncontent-type: %b\r\n"
     ) % (verb, name.encode(), rest, BASIN, media)
 
 

@@ -114,11 +114,18 @@ def add_parser(subparsers: Any) -> None:
         help="allow public addresses without access control",
     )
     parser.add_argument(
+        "--host-name",
+        dest="host_names",
+        action="append",
+        metavar="NAME",
+        help="name by which HTTP and WebSocket clients reach the node; repeatable",
+    )
+    parser.add_argument(
         "--origin",
         dest="origins",
         action="append",
         metavar="URL",
-        help="web origin that browsers may connect from; repeatable",
+        help="web origin whose pages may use the node; repeatable",
     )
     parser.add_argument(
         "--drain-timeout",
@@ -200,7 +207,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
 def _config(args: argparse.Namespace) -> Config:
     fields = (
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
-        *("access_file", "insecure_public", "origins", "drain_timeout_s", "data", "durability"),
+        *("access_file", "insecure_public", "host_names", "origins"),
+        *("drain_timeout_s", "data", "durability"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
         *OUTBOX_FIELDS,

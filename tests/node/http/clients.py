@@ -47,7 +47,14 @@ async def get(
 ) -> tuple[int, bytes]:
     """One request on a connection of its own: status and body."""
     async with await dial(address, tls) as stream:
-        lines = (f"{method} {path} HTTP/1.1", "host: test", "connection: close", *headers, "", "")
+        lines = (
+            f"{method} {path} HTTP/1.1",
+            "host: [::1]",
+            "connection: close",
+            *headers,
+            "",
+            "",
+        )
         await stream.send("\r\n".join(lines).encode())
         data = await rest(stream)
     head, _, body = data.partition(b"\r\n\r\n")
@@ -87,7 +94,12 @@ class Http2:
     ) -> int:
         """Begin a request; gives the number of its stream."""
         number = self.state.get_next_available_stream_id()
-        head = [(":method", method), (":scheme", "http"), (":authority", "test"), (":path", path)]
+        head = [
+            (":method", method),
+            (":scheme", "http"),
+            (":authority", "[::1]"),
+            (":path", path),
+        ]
         if length is not None:
             head.append(("content-length", str(length)))
         self.state.send_headers(number, head, end_stream=ends)

@@ -128,8 +128,8 @@ async def test_nothing_is_left_behind() -> None:
     async def once() -> None:
         async with _listening(hold) as (address, _):
             async with await dial(address) as idle, await dial(address) as session:
-                await idle.send(b"GET /none HTTP/1.1\r\nhost: a\r\n\r\n")
-                await session.send(b"GET /do HTTP/1.1\r\nhost: a\r\n\r\n")
+                await idle.send(b"GET /none HTTP/1.1\r\nhost: [::1]\r\n\r\n")
+                await session.send(b"GET /do HTTP/1.1\r\nhost: [::1]\r\n\r\n")
                 assert (await idle.receive()).startswith(b"HTTP/1.1 404 ")
                 assert (await session.receive()).startswith(b"HTTP/1.1 200 ")
 
@@ -161,7 +161,7 @@ async def test_whoever_does_not_read_holds_nobody_up() -> None:
 
     async with _listening(flood) as (address, _):
         stream = await dial(address)
-        await stream.send(b"GET /do HTTP/1.1\r\nhost: a\r\n\r\n")
+        await stream.send(b"GET /do HTTP/1.1\r\nhost: [::1]\r\n\r\n")
         before = -1
         while sent != before:
             before = sent
@@ -182,7 +182,7 @@ async def test_a_node_that_ends_tells_sessions_and_waits_for_them() -> None:
 
     async with _listening(polite, drain_timeout_s=5) as (address, application):
         async with await dial(address) as stream:
-            await stream.send(b"GET /do HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            await stream.send(b"GET /do HTTP/1.1\r\nhost: [::1]\r\nconnection: close\r\n\r\n")
             assert b" 200 " in await stream.receive()
             await application.node.drain()
             assert b"bye" in await rest(stream)
@@ -199,7 +199,7 @@ async def test_http_0_8_an_upload_that_is_cut_off_reaches_nobody() -> None:
         sized, chunked = b"content-length: 9\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n4\r\n"
         for gone, head in enumerate((sized, chunked)):
             async with await dial(address) as stream:
-                await stream.send(b"POST /do HTTP/1.1\r\nhost: a\r\n" + head + b"half")
+                await stream.send(b"POST /do HTTP/1.1\r\nhost: [::1]\r\n" + head + b"half")
                 await eventually(lambda: len(application.services.registry.connections) == 1)
             await eventually(lambda gone=gone: application.services.http.gone == gone + 1)
         async with Http2(await dial(address)) as client:
@@ -242,7 +242,7 @@ async def test_http_0_2_an_early_answer_reaches_who_still_sends() -> None:
 
     async with _listening(refuse) as (address, _), await dial(address) as stream:
         size = 2**21
-        await stream.send(b"POST /do HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
+        await stream.send(b"POST /do HTTP/1.1\r\nhost: [::1]\r\ncontent-length: %d\r\n\r\n" % size)
         for _ in range(8):
             await stream.send(bytes(size // 8))
         received = b""
@@ -261,7 +261,7 @@ async def test_a_head_is_answered_at_once() -> None:
 
     async with _listening(wait) as (address, application):
         async with await dial(address) as stream, Http2(await dial(address)) as client:
-            await stream.send(b"GET /do HTTP/1.1\r\nhost: a\r\n\r\n")
+            await stream.send(b"GET /do HTTP/1.1\r\nhost: [::1]\r\n\r\n")
             with anyio.fail_after(1):
                 assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
                 number = await client.ask("POST", "/do", ends=False)
@@ -279,7 +279,7 @@ async def test_a_stream_that_crashes_is_broken_off() -> None:
         number = await client.ask("GET", "/do")
         await client.until(number, h2.events.StreamReset)
         async with await dial(address) as stream:
-            await stream.send(b"GET /do HTTP/1.1\r\nhost: a\r\n\r\n")
+            await stream.send(b"GET /do HTTP/1.1\r\nhost: [::1]\r\n\r\n")
             assert not (await rest(stream)).endswith(b"0\r\n\r\n")
 
 
@@ -288,7 +288,7 @@ async def test_slow_and_idle_connections_are_closed() -> None:
         async with await dial(address) as slow, await dial(address) as idle:
             async with await dial(address) as silent:
                 await slow.send(b"GET /do HTTP/1.1\r\nhost:")
-                await idle.send(b"GET /do HTTP/1.1\r\nhost: a\r\n\r\n")
+                await idle.send(b"GET /do HTTP/1.1\r\nhost: [::1]\r\n\r\n")
                 assert b" 200 " in await idle.receive()
                 for each in (slow, idle, silent):
                     assert await rest(each) == b""

@@ -167,7 +167,7 @@ async def test_only_the_node_s_own_pages_write() -> None:
         body = put("a", 1)
         assert (await clients.post("users", body, (*JSON, *ALLOWED))).status == 200
         assert (await clients.post("users", body, (*JSON, *FOREIGN))).status == 403
-        assert (await clients.post("users", body, (*JSON, *REBOUND))).status == 403
+        assert (await clients.post("users", body, (*JSON, *REBOUND))).status == 421
         assert (
             await clients.post("users", body, ((b"content-type", b"text/plain"),))
         ).status == 415
@@ -281,9 +281,7 @@ async def guarded(folder: Path) -> AsyncIterator[Client]:
     tokens.write_text("writer put,get stream:*\nreader get stream:users\nputter put stream:users\n")
     tokens.chmod(0o600)
     async with running_app({}, token_file=str(tokens)) as inside:
-        inside.application._apis.update(
-            {PREFIX: StateApi(inside.services, frozenset(), lambda request: FRONT)}
-        )
+        inside.application._apis.update({PREFIX: StateApi(inside.services, FRONT)})
         inside.application._lengths = [2]
         yield Client(inside.application, host="192.0.2.7")
 

@@ -98,7 +98,7 @@ async def node_clients(window: float = inf, **settings: Any) -> AsyncIterator[No
         enter = stack.enter_async_context
         inside = await enter(running_app({}, p2p=ANY, s3p=ANY, rustlog=ANY, **settings))
         node = inside.node
-        api = StateApi(inside.services, frozenset(), lambda request: FRONT)
+        api = StateApi(inside.services, FRONT)
         s2 = dict.fromkeys(PREFIXES, S2Api(inside.services))
         inside.application._apis.update({PREFIX: api, **s2})
         inside.application._lengths = [2]

@@ -31,7 +31,7 @@ JSON = b"content-type: application/json"
 
 def said(method: bytes, path: bytes, body: bytes = b"", *headers: bytes) -> bytes:
     """A request of HTTP/1.1."""
-    lines = [b"%b %b HTTP/1.1" % (method, path), b"host: a", *headers]
+    lines = [b"%b %b HTTP/1.1" % (method, path), b"host: localhost", *headers]
     return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
 
 
@@ -104,7 +104,7 @@ async def direct_server(
 ) -> AsyncIterator[DirectServer]:
     """A node without listeners whose server a test says things to; a stream is there."""
     async with running_app({}, clock=clock, disk=disk, **settings) as running:
-        durable = DurableSettings(long_poll_s=1.0, origins=frozenset(), is_secure=False)
+        durable = DurableSettings(long_poll_s=1.0, is_secure=False)
         given = apis or {
             **dict.fromkeys(PREFIXES, S2Api(running.services)),
             PREFIX: DurableApi(running.services, durable),

@@ -53,6 +53,7 @@ class RunningApp:
         call_guard = partial(contain_call, "request/http")
         self.application = Application(self.services, apis, guard, limits, call_guard)
         self.handle_directly = self.application.handle_directly
+        self.rejection_headers = self.application.rejection_headers
 
     async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]
         await self.application(scope, receive, send)

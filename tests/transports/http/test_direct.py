@@ -70,7 +70,7 @@ async def test_answers_keep_their_order_among_those_that_need_a_task(tmp_path: P
 
 async def test_every_way_to_say_an_append() -> None:
     chunks = b"5\r\nhello\r\n0\r\n\r\n"
-    lines = (b"host: a", OCTETS, b"transfer-encoding: chunked")
+    lines = (b"host: localhost", OCTETS, b"transfer-encoding: chunked")
     chunked = b"\r\n".join([b"POST /v1/stream/a HTTP/1.1", *lines, b"", chunks])
     old = append(b"old").replace(b"HTTP/1.1", b"HTTP/1.0")
     async with direct_server() as server:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.wire
 EXTENSIONS = {p.EXTENSIONS: b"\x90\x91\x92\x93"}
 WAIT_MS = 5000
 UPGRADE = (
-    b"GET /v1/channels/%s HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /v1/channels/%s HTTP/1.1\r\nHost: [::1]\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Protocol: p2pbuf.v1.hello\r\n\r\n"
 )

@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
 from millpond.transports.io.interface import Wire
 from millpond.transports.io.tcp import dial, listen, parse_address
@@ -51,14 +52,14 @@ def request_of(path: str = "/v1/channels/chat%2F1", line: str = "", **changes: s
 
 
 def upgraded_server(packet_max: int = PACKET_MAX) -> ServerFraming:
-    framing = ServerFraming(packet_max, frozenset())
+    framing = ServerFraming(packet_max, BrowserPolicy())
     assert framing.feed(request_of()) == []
     assert framing.take_output().startswith(b"HTTP/1.1 101 ")
     return framing
 
 
 def pair(token: bytes | None = None, *, hello: bool = True) -> tuple[ServerFraming, ClientFraming]:
-    server = ServerFraming(PACKET_MAX, frozenset())
+    server = ServerFraming(PACKET_MAX, BrowserPolicy())
     client = ClientFraming(HOST, b"chat/1", hello, token, PACKET_MAX)
     server.feed(client.take_output())
     client.feed(server.take_output())
@@ -82,7 +83,7 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
     ("subprotocol", "hello"), [("p2pbuf.v1", False), ("p2pbuf.v1.hello", True)]
 )
 def test_an_upgrade_names_the_channel_and_the_subprotocol(subprotocol: str, hello: bool) -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     framing.feed(request_of(Sec_WebSocket_Protocol=f"other, {subprotocol}"))
     assert framing.upgrade == Upgrade(b"chat/1", hello, None)
     head, end = framing.take_output().split(b"\r\n\r\n")
@@ -104,7 +105,7 @@ def test_an_upgrade_names_the_channel_and_the_subprotocol(subprotocol: str, hell
     ],
 )
 def test_channel_names_are_percent_encoded_bytes(path: str, channel: bytes) -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     framing.feed(request_of(f"/v1/channels/{path}"))
     assert framing.upgrade is not None and framing.upgrade.channel == channel
 
@@ -114,7 +115,7 @@ def test_tokens_arrive_and_are_never_echoed_or_logged(
     token: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    server = ServerFraming(PACKET_MAX, frozenset())
+    server = ServerFraming(PACKET_MAX, BrowserPolicy())
     client = ClientFraming(HOST, b"chat/1", True, token, PACKET_MAX)
     server.feed(client.take_output())
     assert server.upgrade is not None and server.upgrade.token == token
@@ -166,7 +167,7 @@ def test_tokens_arrive_and_are_never_echoed_or_logged(
 def test_a_refused_upgrade_is_an_http_answer_without_secrets(
     status: int, changes: dict[str, str]
 ) -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     assert framing.feed(request_of(**changes)) == []
     assert isinstance(framing.error, UpgradeRefused) and framing.error.status == status
     answer = framing.take_output()
@@ -181,7 +182,7 @@ def test_a_refused_upgrade_is_an_http_answer_without_secrets(
 @pytest.mark.parametrize("changes", [{"Sec_WebSocket_Version": "8"}, {"Upgrade": None}])
 def test_an_answer_426_says_what_would_be_accepted(changes: dict[str, str | None]) -> None:
     """RFC 6455, 4.2.2; RFC 9110, 7.8 and 15.5.22."""
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     framing.feed(request_of(**changes))
     head = framing.take_output().partition(b"\r\n\r\n")[0].split(b"\r\n")
     assert head[0].startswith(b"HTTP/1.1 426 ")
@@ -194,13 +195,13 @@ def test_an_answer_426_says_what_would_be_accepted(changes: dict[str, str | None
     [None, "http://127.0.0.1:7401", "https://127.0.0.1:7401", "https://app.example"],
 )
 def test_origins_of_the_node_itself_and_listed_ones_may_come(origin: str | None) -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset({"https://app.example"}))
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy(origins=["https://app.example"]))
     framing.feed(request_of(Origin=origin))
     assert framing.upgrade is not None
 
 
 def test_a_header_without_end_is_refused() -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     fed = 0
     while framing.error is None:
         framing.feed(b"x" * 1000)
@@ -210,7 +211,7 @@ def test_a_header_without_end_is_refused() -> None:
 
 
 def test_frames_before_the_101_are_refused() -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     assert framing.feed(request_of() + from_client(Opcode.BINARY, b"early")) == []
     assert isinstance(framing.error, UpgradeRefused) and framing.error.status == 400
 
@@ -231,7 +232,7 @@ def test_a_client_refuses_what_is_no_upgrade(answer: bytes) -> None:
 
 
 def test_a_client_refuses_another_subprotocol() -> None:
-    server = ServerFraming(PACKET_MAX, frozenset())
+    server = ServerFraming(PACKET_MAX, BrowserPolicy())
     client = ClientFraming(HOST, b"a", True, None, PACKET_MAX)
     server.feed(client.take_output())
     client.feed(server.take_output().replace(b"p2pbuf.v1.hello", b"p2pbuf.v1"))
@@ -302,7 +303,7 @@ def wire_pings(packets: list[bytes]) -> bytes:
 
 
 def test_byte_by_byte_from_the_first_to_the_last() -> None:
-    server = ServerFraming(PACKET_MAX, frozenset())
+    server = ServerFraming(PACKET_MAX, BrowserPolicy())
     client = ClientFraming(HOST, b"chat/1", False, None, PACKET_MAX)
     for byte in client.take_output():
         server.feed(bytes((byte,)))
@@ -314,7 +315,7 @@ def test_byte_by_byte_from_the_first_to_the_last() -> None:
 
 
 def test_packets_right_behind_the_101_are_not_lost() -> None:
-    server = ServerFraming(PACKET_MAX, frozenset())
+    server = ServerFraming(PACKET_MAX, BrowserPolicy())
     client = ClientFraming(HOST, b"chat/1", True, None, PACKET_MAX)
     server.feed(client.take_output())
     assert client.feed(server.take_output() + server.frame([b"welcome"])) == [b"welcome"]
@@ -469,7 +470,7 @@ class EchoSession:
     """Sends every packet back."""
 
     def __init__(self) -> None:
-        self.framing = ServerFraming(PACKET_MAX, frozenset())
+        self.framing = ServerFraming(PACKET_MAX, BrowserPolicy())
         self.is_over = False
 
     def opened(self, wire: Wire) -> None:
@@ -592,7 +593,7 @@ async def test_both_ends_of_ours_over_loopback(anyio_backend: object) -> None:
 
 
 def test_the_subprotocol_form_of_a_token_is_base64url_without_padding() -> None:
-    framing = ServerFraming(PACKET_MAX, frozenset())
+    framing = ServerFraming(PACKET_MAX, BrowserPolicy())
     encoded = base64.urlsafe_b64encode(b"\xfb\xff\xfe~").decode().rstrip("=")
     framing.feed(request_of(Sec_WebSocket_Protocol=f"bearer.{encoded}, p2pbuf.v1"))
     assert framing.upgrade == Upgrade(b"chat/1", False, b"\xfb\xff\xfe~")

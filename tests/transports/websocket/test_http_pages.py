@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.errors import UpgradeRefused
 from millpond.transports.websocket.framing import ServerFraming
 from millpond.transports.websocket.http_pages import FORM_BYTES_MAX, HEAD_BYTES_MAX, Page, Site
 
 PACKET_MAX = 2**16
-ORIGINS = frozenset({"https://pond.example"})
+POLICY = BrowserPolicy(origins=["https://pond.example"])
 received: list[bytes] = []
 
 
@@ -42,7 +43,7 @@ def request(line: str, *fields: str, body: bytes = b"", host: str = "127.0.0.1:7
 
 def answer_to(wire: bytes, cuts: list[int] | None = None, site: Site | None = SITE) -> bytes:
     """The answer of a listener to these bytes, in pieces; it closes behind it."""
-    framing = ServerFraming(PACKET_MAX, ORIGINS, site)
+    framing = ServerFraming(PACKET_MAX, POLICY, site)
     edges = sorted({0, *(cut % len(wire) for cut in cuts or ()), len(wire)})
     for start, end in pairwise(edges):
         assert framing.feed(wire[start:end]) == []
@@ -114,7 +115,7 @@ def test_a_form_may_say_no() -> None:
         (request("POST /form HTTP/1.1", "Content-Length: 1", "Content-Length: 1"), 400),
         (request("POST /form HTTP/1.1", f"Content-Length: {FORM_BYTES_MAX + 1}"), 413),
         (request("POST /form HTTP/1.1", "Transfer-Encoding: chunked"), 411),
-        (b"GET / HTTP/1.0\r\n\r\n", 404),
+        (b"GET / HTTP/1.0\r\n\r\n", 400),
         (b"\x16\x03\x01 not HTTP at all\r\n\r\n", 400),
     ],
 )
@@ -137,7 +138,7 @@ def test_pages_are_shown_at_addresses_and_names_that_were_allowed(host: str) -> 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "pond.example.evil"])
 def test_a_foreign_host_name_shows_no_pages(host: str) -> None:
     """DNS rebinding: the browser believes that the page is theirs."""
-    assert status_of(answer_to(request("GET / HTTP/1.1", host=host))) == 403
+    assert status_of(answer_to(request("GET / HTTP/1.1", host=host))) == 421
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_only_our_own_pages_send_forms(origin: str, status: int) -> None:
 
 
 def test_nothing_is_answered_after_the_answer() -> None:
-    framing = ServerFraming(PACKET_MAX, ORIGINS, SITE)
+    framing = ServerFraming(PACKET_MAX, POLICY, SITE)
     framing.feed(request("GET / HTTP/1.1"))
     framing.take_output()
     assert framing.closed
@@ -168,14 +169,14 @@ def test_nothing_is_answered_after_the_answer() -> None:
 
 @pytest.mark.parametrize("site", [SITE, None])
 def test_websockets_are_taken_as_before(site: Site | None) -> None:
-    framing = ServerFraming(PACKET_MAX, ORIGINS, site)
+    framing = ServerFraming(PACKET_MAX, POLICY, site)
     framing.feed(UPGRADE)
     assert framing.take_output().startswith(b"HTTP/1.1 101 ")
     assert framing.upgrade is not None and not framing.closed
 
 
 def test_a_channel_is_no_page() -> None:
-    framing = ServerFraming(PACKET_MAX, ORIGINS, SITE)
+    framing = ServerFraming(PACKET_MAX, POLICY, SITE)
     framing.feed(request("GET /v1/channels/x HTTP/1.1"))
     assert isinstance(framing.error, UpgradeRefused)
 

@@ -50,7 +50,7 @@ class DurableApi:
         )
         try:
             if request.method == "OPTIONS":
-                return _options(context)
+                return head_and_delete.options(context)
             target = _target(context)
             return await _OPERATIONS[request.method](context, target)
         except DurableError as error:
@@ -80,16 +80,7 @@ class DurableApi:
         )
 
 
-def _options(context: DurableContext) -> Response:
-    try:
-        context.require_allowed_origin()
-    except DurableError:
-        pass  # the page is told the methods, but not that it may use them
-    return head_and_delete.options(context)
-
-
 def _target(context: DurableContext) -> Target:
-    context.require_allowed_origin()
     segments = context.request.segments[len(PREFIX) :]
     if not segments or segments[0] == RESERVED:
         raise DurableError(404, "not_found", "nothing exists at this path")

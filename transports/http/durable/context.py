@@ -10,7 +10,6 @@ from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.context import RequestContext
 from millpond.transports.http.durable import protocol
@@ -51,7 +50,9 @@ def target_of(name: bytes) -> Target:
 class DurableContext(RequestContext[HttpNodeServices]):
     """A request of Durable Streams, and the headers that every response to it has."""
 
-    __slots__ = ("common_headers", "live_waiters", "settings")
+    __slots__ = ("live_waiters", "settings")
+
+    common_headers: Pairs = SECURITY_HEADERS
 
     def __init__(
         self,
@@ -64,23 +65,6 @@ class DurableContext(RequestContext[HttpNodeServices]):
         super().__init__(services, request, writer)
         self.settings = settings
         self.live_waiters = live_waiters
-        self.common_headers: Pairs = SECURITY_HEADERS
-
-    def require_allowed_origin(self) -> None:
-        """Let a page of an allowed origin read the response. Raises DurableError (400, 403)."""
-        if self.request.header(b"origin") is None:
-            return
-        try:
-            origin = self.check_origin(self.settings.origins)
-        except UpgradeRefused as refused:
-            raise DurableError(refused.status, "origin_refused", refused.reason) from None
-        if origin is not None:
-            self.common_headers = (
-                *SECURITY_HEADERS,
-                (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"access-control-expose-headers", b", ".join(protocol.EXPOSED_HEADERS)),
-                (b"vary", b"origin"),
-            )
 
     def require(self, target: Target, rights: Rights) -> None:
         """Require one of these rights in the stream. Raises DurableError (401, 403)."""

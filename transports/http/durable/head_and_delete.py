@@ -1,4 +1,4 @@
-"""HEAD, DELETE, and what browsers ask before they ask (B.5)."""
+"""HEAD, DELETE and OPTIONS (B.5)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def delete(context: DurableContext, target: Target) -> Response:
 
 
 def options(context: DurableContext) -> Response:
-    """OPTIONS of any path: what a page of an allowed origin may ask."""
+    """OPTIONS of any path that is no preflight."""
     headers = (
         (b"allow", METHODS),
         (b"access-control-allow-methods", METHODS),

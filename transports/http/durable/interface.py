@@ -7,12 +7,11 @@ import msgspec
 
 class DurableSettings(msgspec.Struct, frozen=True):
     """A long-poll is held for `long_poll_s`, server-sent events end after `events_s`; where there
-    is nothing to say for `heartbeat_s`, they have a comment. `origins` are pages that may ask;
-    `is_secure`: the listener uses TLS. `messages_max`: JSON messages in one append."""
+    is nothing to say for `heartbeat_s`, they have a comment. `is_secure`: the listener uses TLS.
+    `messages_max`: JSON messages in one append."""
 
     long_poll_s: float = 20.0
     events_s: float = 60.0
     heartbeat_s: float = 15.0
-    origins: frozenset[str] = frozenset()
     is_secure: bool = False
     messages_max: int = 10_000

@@ -39,6 +39,9 @@ EXPOSED_HEADERS = (
 
 TRUE = b"true"
 NO_STORE = (b"cache-control", b"no-store")
+SANDBOX = (b"content-security-policy", b"sandbox")
+"""A stream of HTML that a browser shows is no page of the node: it runs no scripts, and has no
+origin."""
 NAME_BYTES_MAX = 512
 TOKEN_BYTES_MAX = 256
 """The longest producer id, and the longest `Stream-Seq`."""

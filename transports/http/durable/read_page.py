@@ -126,6 +126,7 @@ def page_headers(page: Page) -> list[tuple[bytes, bytes]]:
     headers = [
         (b"content-type", protocol.shown_type(page.described.settings.content_type)),
         (protocol.NEXT_OFFSET, offset_of(page.following)),
+        protocol.SANDBOX,
     ]
     if page.is_at_tail:
         headers.append((protocol.UP_TO_DATE, protocol.TRUE))

@@ -77,6 +77,9 @@ class S2Api:
 _CODES = {
     Rejection.NOT_FOUND: ErrorCode.BAD_PATH,
     Rejection.BAD_PATH: ErrorCode.BAD_PATH,
+    Rejection.HOST_REFUSED: ErrorCode.BAD_HEADER,
+    Rejection.ORIGIN_REFUSED: ErrorCode.PERMISSION_DENIED,
+    Rejection.CROSS_SITE_REFUSED: ErrorCode.PERMISSION_DENIED,
     Rejection.URL_TOO_LONG: ErrorCode.BAD_PATH,
     Rejection.HEADERS_TOO_LARGE: ErrorCode.BAD_HEADER,
     Rejection.BODY_TOO_LARGE: ErrorCode.INVALID,

@@ -19,7 +19,7 @@ from millpond.transports.http.s2.codecs import json as json_codec
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.compression import write_body
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, Target, is_json
 from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_json
 from millpond.transports.http.s2.model import AppendAck, AppendInput, check_append
 
@@ -85,14 +85,6 @@ def _decode(context: S2Context, target: Target, data: bytes) -> tuple[AppendInpu
     size = check_append(given)
     require_commands(context, target, given)
     return given, size
-
-
-def is_json(content_type: str | None) -> bool:
-    """True for a body of JSON, by its content type."""
-    kind = (content_type or "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (
-        kind.startswith("application/") and kind.endswith("+json")
-    )
 
 
 def require_commands(context: S2Context, target: Target, given: AppendInput) -> None:

@@ -78,7 +78,7 @@ def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_codec
 async def post_basin(context: S2Context) -> Response:
     """POST /v1/basins: create, once for each request token."""
     context.check(Operation.CREATE_BASIN)
-    wanted = read_post_basin(await context.body(BODY_BYTES_MAX))
+    wanted = read_post_basin(await context.json_body(BODY_BYTES_MAX))
     name = wanted.basin.encode()
     context.require(Operation.CREATE_BASIN, name)
     check_location(wanted.location)
@@ -113,7 +113,7 @@ def check_cipher(config: BasinConfig) -> None:
 async def put_basin(context: S2Context, name: bytes) -> Response:
     """PUT /v1/basins/{basin}: have it with exactly this configuration."""
     context.require(Operation.CREATE_BASIN, name)
-    config, location = read_put_basin(await context.body(BODY_BYTES_MAX))
+    config, location = read_put_basin(await context.json_body(BODY_BYTES_MAX))
     check_basin(name.decode("utf-8", "replace"))
     check_location(location)
     check_cipher(config)
@@ -146,7 +146,7 @@ async def show_basin(context: S2Context, name: bytes) -> Response:
 async def patch_basin(context: S2Context, name: bytes) -> Response:
     """PATCH /v1/basins/{basin}: change what is named; null: the default."""
     context.require(Operation.RECONFIGURE_BASIN, name)
-    change = read_basin_change(await context.body(BODY_BYTES_MAX))
+    change = read_basin_change(await context.json_body(BODY_BYTES_MAX))
     before = decode_basin_metadata(context.require_basin(name).metadata)
     config = change_basin(basin_config(before), change)
     check_cipher(config)
@@ -212,7 +212,7 @@ async def show_default(context: S2Context) -> Response:
 async def put_default(context: S2Context) -> Response:
     """PUT /v1/locations/default, whose body is a name as JSON; only one name is valid."""
     context.require(Operation.SET_DEFAULT_LOCATION)
-    name = decode_json(_decode_location, await context.body(LOCATION_BYTES_MAX))
+    name = decode_json(_decode_location, await context.json_body(LOCATION_BYTES_MAX))
     if name != LOCATION:
         raise invalid(f"location: {LOCATION!r} is the only location")
     return json_response(200, _LOCATION_INFO)

@@ -12,13 +12,26 @@ from millpond.transports.http.response import ResponseWriter
 from millpond.transports.http.s2.authorization import RIGHTS, Authorization, stored_authorization
 from millpond.transports.http.s2.codecs.compression import read_body
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_header
+from millpond.transports.http.s2.errors import (
+    CodedError,
+    ErrorCode,
+    NotDeclared,
+    bad_header,
+)
 from millpond.transports.http.s2.interface import BasinRow, S2NodeServices
 from millpond.transports.http.s2.model import check_basin, check_stream
 from millpond.transports.http.s2.usage import S2Usage
 
 BASIN_HEADER = b"s2-basin"
 KEY_HEADER = b"s2-encryption-key"
+
+
+def is_json(content_type: str | None) -> bool:
+    """True for a body of JSON, by its content type."""
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
@@ -69,6 +82,14 @@ class S2Context(RequestContext[S2NodeServices]):
         Raises CodedError (bad_header, invalid), and what `Request.body` raises.
         """
         return self.decompressed(await self.request.body(bytes_max), bytes_max)
+
+    async def json_body(self, bytes_max: int) -> bytes:
+        """The whole body of a request whose body is JSON; like `body`, and raises CodedError (415)
+        for a body that is not declared as JSON."""
+        body = await self.body(bytes_max)
+        if body and not is_json(self.header(b"content-type")):
+            raise NotDeclared("application/json")
+        return body
 
     # The target.
 

@@ -3,6 +3,7 @@
 S2Error                     a status and a JSON body
  +-- CodedError             one of the codes: `{"code", "message"}`
  |    +-- NoSuchMethod       405, with the methods of the path
+ |    +-- NotDeclared        415: the body has another content type
  |    +-- BadFrame          s2s: the bytes of a session cannot be parsed any further
  +-- FencingTokenMismatch   412, with the token of the stream
  +-- SeqNumMismatch         412, with the next sequence
@@ -116,6 +117,15 @@ class NoSuchMethod(CodedError):
         super().__init__(ErrorCode.BAD_PATH, f"this path does not support {method[:20]}")
         self.status = 405
         self.headers.append((b"allow", ", ".join(sorted(methods)).encode()))
+
+
+class NotDeclared(CodedError):
+    """415: the content type of the body is not what this path accepts. A web page may send some
+    types to any address without being asked; those are never accepted."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(ErrorCode.BAD_HEADER, f"content-type: expected {expected}")
+        self.status = 415
 
 
 class FencingTokenMismatch(S2Error):

@@ -102,7 +102,7 @@ def _info(target: Target, found: m.StreamDescription) -> info_codec.StreamInfo:
 async def post_stream(context: S2Context) -> Response:
     """POST /v1/streams: create, once for each request token."""
     basin = context.basin()
-    wanted = read_post_stream(await context.body(BODY_BYTES_MAX))
+    wanted = read_post_stream(await context.json_body(BODY_BYTES_MAX))
     target = context.target_named(basin, wanted.stream.encode())
     context.require(Operation.CREATE_STREAM, target)
     context.require_basin(basin)
@@ -137,7 +137,7 @@ async def put_stream(context: S2Context, target: Target) -> Response:
     """PUT /v1/streams/{stream}: have it with exactly this configuration."""
     context.require(Operation.CREATE_STREAM, target)
     context.require_basin(target.basin)
-    config = read_put_stream(await context.body(BODY_BYTES_MAX))
+    config = read_put_stream(await context.json_body(BODY_BYTES_MAX))
     basin = basin_of(context, target)
     wanted = creation(basin, config)
     with context.cell_client() as cells:
@@ -202,7 +202,7 @@ async def show_stream(context: S2Context, target: Target) -> Response:
 async def patch_stream(context: S2Context, target: Target) -> Response:
     """PATCH /v1/streams/{stream}: change what is named; null: the basin's default."""
     context.require(Operation.RECONFIGURE_STREAM, target)
-    change = read_stream_change(await context.body(BODY_BYTES_MAX))
+    change = read_stream_change(await context.json_body(BODY_BYTES_MAX))
     basin = basin_of(context, target)
     with context.cell_client() as cells:
         for _ in range(TRIES):

@@ -50,7 +50,7 @@ async def list_tokens(context: S2Context) -> Response:
 async def issue_token(context: S2Context) -> Response:
     """POST /v1/access-tokens: issue a token; it is shown once and not stored."""
     context.check(Operation.ISSUE_ACCESS_TOKEN)
-    info = read_token(await context.body(BODY_BYTES_MAX))
+    info = read_token(await context.json_body(BODY_BYTES_MAX))
     token_id = info.id.encode()
     context.require(Operation.ISSUE_ACCESS_TOKEN, token_id)
     authorization = authorization_of(info)

@@ -287,7 +287,7 @@ class Http1:
         response = plain_rejection(reason)
         head = response_head(
             response.status,
-            response.all_headers(),
+            response.all_headers(self._server.rejection_headers(self._headers)),
             self._server.date(),
             b"connection: close\r\n",
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.settings import ServerSettings
@@ -61,11 +63,16 @@ class TrackedConnection(Protocol):
         """Answer the requests in progress, then close: the node stops."""
 
 
+RejectionHeaders = Callable[[Headers], Sequence[tuple[bytes, bytes]]]
+"""The headers of CORS of a rejection by the server, for the headers of the request that it read."""
+
+
 class Server(Protocol):
     """The server of a connection: its settings, clock, and the application behind it."""
 
     settings: ServerSettings
     head_cache: HeadCache
+    rejection_headers: RejectionHeaders
 
     def now(self) -> float:
         """Seconds, of the node's clock."""

@@ -16,7 +16,7 @@ from millpond.transports.http.cancellation import running_loop
 from millpond.transports.http.server.connection import HttpConnection
 from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
-from millpond.transports.http.server.interface import TrackedConnection
+from millpond.transports.http.server.interface import RejectionHeaders, TrackedConnection
 from millpond.transports.http.server.settings import ServerSettings
 
 STOP_S = 1.0
@@ -48,8 +48,10 @@ class HttpServer:
         task_guard: TaskGuard,
         date: Callable[[], bytes],
         handle_directly: DirectHandler | None = None,
+        rejection_headers: RejectionHeaders = lambda headers: (),
     ) -> None:
         self.settings = settings
+        self.rejection_headers = rejection_headers
         self.head_cache = HeadCache()
         self.is_draining = False
         self.now = clock.now

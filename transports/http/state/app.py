@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from millpond.actors.messages import Rights
 from millpond.actors.state import messages as s
 from millpond.transports.http.interface import HttpNodeServices
@@ -24,8 +22,8 @@ EVENT_STREAM = "text/event-stream"
 class StateApi:
     """The API of states. Implements `millpond.transports.http.app.Api`.
 
-    `origins`: origins of pages that may write, besides the node's own. `front` gives the page for a
-    path without a stream. A live response has some output every `heartbeat_s`.
+    `front` is the page for a path without a stream. A live response has some output every
+    `heartbeat_s`.
     """
 
     name = "state"
@@ -33,12 +31,10 @@ class StateApi:
     def __init__(
         self,
         services: HttpNodeServices,
-        origins: frozenset[str],
-        front: Callable[[Request], Response],
+        front: Response,
         heartbeat_s: float = 15.0,
     ) -> None:
         self._services = services
-        self._origins = origins
         self._front = front
         self._heartbeat_s = heartbeat_s
 
@@ -56,7 +52,7 @@ class StateApi:
         segments = request.segments[len(PREFIX) :]
         is_read = request.method in ("GET", "HEAD")
         if segments in ((), (b"",)) and is_read:
-            return self._front(request)
+            return self._front
         stream, *rest = segments or (b"",)
         context = StateContext(self._services, request, writer, stream)
         match rest, request.method:
@@ -64,7 +60,6 @@ class StateApi:
                 await stream_state(context, self._heartbeat_s)
                 return None
             case [], "POST" | "PUT":
-                context.require_allowed_origin(self._origins)
                 return await (append if request.method == "POST" else create)(context)
             case [], _ if is_read:
                 return await _describe(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from millpond.actors.messages import Failed, Rights, StreamFailed, StreamRequest
 from millpond.actors.streams.names import state_cell, stream_cell
-from millpond.transports.errors import UpgradeRefused
 from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.context import RequestContext
 from millpond.transports.http.interface import HttpNodeServices
@@ -37,13 +36,6 @@ class StateContext(RequestContext[HttpNodeServices]):
         if self.is_known:
             raise StateError(403, "permission_denied", "the token does not permit this")
         raise StateError(401, "unauthorized", "unknown or missing access token")
-
-    def require_allowed_origin(self, origins: frozenset[str]) -> None:
-        """Refuse a write by a page of another origin. Raises StateError (403)."""
-        try:
-            self.check_origin(origins, is_host_required=False)
-        except UpgradeRefused as exc:
-            raise StateError(403, "origin", exc.reason) from exc
 
     def number(self, name: str, text: str, least: int, most: int) -> int:
         """A number in the query. Raises StateError (400)."""

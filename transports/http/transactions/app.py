@@ -85,7 +85,7 @@ async def _publish(
     batch: int,
 ) -> Response:
     _require_method(context, "POST")
-    plan = decode_json(_plan, await context.body(PLAN_BYTES_MAX))
+    plan = decode_json(_plan, await context.json_body(PLAN_BYTES_MAX))
     if len(plan.parts) > PARTS_MAX:
         raise invalid(f"a batch has at most {PARTS_MAX} parts")
     for each in plan.parts:

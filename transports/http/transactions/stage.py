@@ -15,7 +15,14 @@ from millpond.transports.http.s2.append import BODY_BYTES_MAX
 from millpond.transports.http.s2.auto_create import describe
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.context import S2Context, Target
-from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of, invalid
+from millpond.transports.http.s2.errors import (
+    CodedError,
+    ErrorCode,
+    NotDeclared,
+    S2Error,
+    error_of,
+    invalid,
+)
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_query import unique
 from millpond.transports.http.transactions.interface import TransactionCounters
@@ -32,6 +39,8 @@ async def stage(
 ) -> int:
     """Add the rows of the body to a part, once; how many it has then. Raises S2Error."""
     at = _at(context)
+    if not protobuf_codec.is_protobuf(context.header(b"content-type")):
+        raise NotDeclared("application/protobuf")
     given = protobuf_codec.decode_input(await context.body(BODY_BYTES_MAX))
     size = check_append(given)
     if any(not name for pairs in given.headers or () for name, _ in pairs):

@@ -28,7 +28,7 @@ from tests.node.processes import Serving, serving
 
 MIB = 2**20
 RECORDS = "/v1/streams/orders/records"
-SESSION = b"POST " + RECORDS.encode() + b" HTTP/1.1\r\nhost: a\r\ns2-basin: test-basin\r\n"
+SESSION = b"POST " + RECORDS.encode() + b" HTTP/1.1\r\nhost: [::1]\r\ns2-basin: test-basin\r\n"
 JSON = b"content-type: application/json\r\n"
 RECORD = b'{"records":[{"body":"x"}]}'
 S2S = b"content-type: s2s/proto\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -80,7 +80,7 @@ async def _tail(address: str) -> int:
     return int(found[1])
 
 
-SMUGGLED = b"POST /v1/streams/stolen HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
+SMUGGLED = b"POST /v1/streams/stolen HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 0\r\n\r\n"
 LENGTH = b"content-length: %d\r\n" % len(RECORD)
 
 
@@ -133,14 +133,17 @@ async def test_chunks_win_over_a_length_and_nothing_is_done_twice(where: str) ->
 @pytest.mark.parametrize(
     ("data", "statuses"),
     [
-        (b"GET /v1/streams?" + b"x" * 20_000 + b" HTTP/1.1\r\nhost: a\r\n\r\n", (414,)),
-        (b"GET /" + b"x" * 2 * MIB + b" HTTP/1.1\r\nhost: a\r\n\r\n", (0, 400, 414, 431)),
-        (b"GET /ping HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 40_000 + b"\r\n\r\n", (431,)),
-        (b"GET /ping HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 2 * MIB + b"\r\n\r\n", (0, 400, 431)),
+        (b"GET /v1/streams?" + b"x" * 20_000 + b" HTTP/1.1\r\nhost: [::1]\r\n\r\n", (414,)),
+        (b"GET /" + b"x" * 2 * MIB + b" HTTP/1.1\r\nhost: [::1]\r\n\r\n", (0, 400, 414, 431)),
+        (b"GET /ping HTTP/1.1\r\nhost: [::1]\r\nx: " + b"y" * 40_000 + b"\r\n\r\n", (431,)),
+        (
+            b"GET /ping HTTP/1.1\r\nhost: [::1]\r\nx: " + b"y" * 2 * MIB + b"\r\n\r\n",
+            (0, 400, 431),
+        ),
         (b"GET /ping HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n", (0, 400, 431)),
         (b"\0" * 100_000, (0, 400)),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), (0, 400)),
-        (b"GET /ping HTTP/9.9\r\nhost: a\r\n\r\n", (0, 400, 505)),
+        (b"GET /ping HTTP/9.9\r\nhost: [::1]\r\n\r\n", (0, 400, 505)),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 1000, (0, 400)),
     ],
     ids=["url", "long-url", "header", "long-header", "headers", "nul", "tls", "version", "h2"],
@@ -148,7 +151,7 @@ async def test_chunks_win_over_a_length_and_nothing_is_done_twice(where: str) ->
 async def test_sizes_and_bytes_beyond_all_limits(
     where: str, data: bytes, statuses: tuple[int, ...]
 ) -> None:
-    close = data.replace(b"\r\nhost: a\r\n", b"\r\nhost: a\r\nconnection: close\r\n", 1)
+    close = data.replace(b"\r\nhost: [::1]\r\n", b"\r\nhost: [::1]\r\nconnection: close\r\n", 1)
     answer = await _raw(where, close)
     if not answer.startswith(b"HTTP/1"):
         answer = b""
@@ -287,7 +290,7 @@ async def _follow_often(connection: Http2, count: int) -> None:
         head = [
             (":method", "GET"),
             (":scheme", "http"),
-            (":authority", "test"),
+            (":authority", "[::1]"),
             (":path", RECORDS),
             ("s2-basin", "test-basin"),
             ("content-type", "s2s/proto"),
@@ -307,7 +310,9 @@ async def test_readers_that_never_read_hold_little_and_nobody(measured: Measured
         assert await _append(measured.address, body) == 200
     before = measured.rss_bytes
     head = (
-        b"GET " + RECORDS.encode() + b"?seq_num=0 HTTP/1.1\r\nhost: a\r\ns2-basin: test-basin\r\n"
+        b"GET "
+        + RECORDS.encode()
+        + b"?seq_num=0 HTTP/1.1\r\nhost: [::1]\r\ns2-basin: test-basin\r\n"
     )
     plain = [await dial(measured.address) for _ in range(5)]
     for stream in plain:
@@ -334,7 +339,7 @@ def _greedy() -> bytes:
     head = [
         (":method", "GET"),
         (":scheme", "http"),
-        (":authority", "test"),
+        (":authority", "[::1]"),
         (":path", f"{RECORDS}?seq_num=0"),
         ("s2-basin", "test-basin"),
         ("content-type", "s2s/proto"),

@@ -14,6 +14,7 @@ from millpond.actors.messages import Batch, Reply, StreamRequest
 from millpond.actors.runtime.supervisor import contain
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.app import Application
+from millpond.transports.http.cors import CrossOrigin
 from millpond.transports.http.durable.app import DurableApi
 from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
@@ -38,7 +39,10 @@ class ApiClient:
         self.node = node.node
         guard = partial(contain, "request/http")
         api = DurableApi(node.services, settings)
-        self.application = Application(node.services, {PREFIX: api}, guard, QUICK)
+        cross_origin = CrossOrigin(node.node.browser_policy)
+        self.application = Application(
+            node.services, {PREFIX: api}, guard, QUICK, cross_origin=cross_origin
+        )
         self.client = Client(self.application, **options)
 
     async def ask(self, method: str, name: str, body: bytes = b"", **headers: str | None) -> Got:

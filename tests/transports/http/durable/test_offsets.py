@@ -188,7 +188,7 @@ class AllReaders(ApiClient):
             services = ds.served.services
             apis: dict[tuple[bytes, ...], Api] = {
                 PREFIX: DurableApi(services, streams),
-                STATE: StateApi(services, frozenset(), lambda _: Response(404), 1.0),
+                STATE: StateApi(services, Response(404), 1.0),
                 **dict.fromkeys(PREFIXES, S2Api(services)),
             }
             guard = partial(contain, "request/http")

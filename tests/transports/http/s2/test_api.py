@@ -72,7 +72,7 @@ async def test_a_1_the_basin_is_the_headers_or_the_hosts() -> None:
         assert code_of(absent) == (404, "basin_not_found")
         for host, status in (
             ("test-basin.localhost:80", 200),
-            ("test-basin", 400),
+            ("test-basin", 421),
             ("localhost:80", 400),
             ("127.0.0.1:80", 400),
             ("nothing-here.localhost", 400),

@@ -47,7 +47,12 @@ class Client:
         flushes: bool = True,
     ) -> int:
         number = self.h2.get_next_available_stream_id()
-        head = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)]
+        head = [
+            (":method", method),
+            (":scheme", "http"),
+            (":authority", "[::1]"),
+            (":path", path),
+        ]
         self.h2.send_headers(number, [*head, *headers], end_stream=ends and not body)
         if body:
             self.h2.send_data(number, body, end_stream=ends)

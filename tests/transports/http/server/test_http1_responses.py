@@ -17,7 +17,7 @@ from tests.transports.http.server.rig import (
     serving,
 )
 
-HOST = b"host: a\r\n"
+HOST = b"host: [::1]\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 
 
