@@ -46,7 +46,8 @@ MAY_BE_ZERO = frozenset(
     {
         *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
         "requests_per_s_per_peer_max",
-        *("state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max", "window"),
+        *("s2_trim_grace_s", "state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max"),
+        "window",
     }
 )
 
@@ -65,6 +66,7 @@ MOST = {
     **dict.fromkeys(("http_head_s", "http_idle_s", "http_ping_s", "http_long_poll_s"), 86_400),
     "http_heartbeat_s": 86_400,
     "durable_messages_max": 100_000,
+    "s2_trim_grace_s": 60,
 }
 """The largest values that fields of packets and of the journal, and HTTP, can carry."""
 
@@ -384,6 +386,10 @@ class Config:
     http_heartbeat_s: float = 15.0
     """Server-sent events of Durable Streams and states: silence after which a comment is sent, so
     that proxies keep the connection. S2 has pings of its own."""
+    s2_trim_grace_s: float = 10.0
+    """Time from the commit of a trim by a command record (S2) to its effect, for readers that are a
+    little behind. A restart ends it. 0: at once. At most 60. Trims by requests (S3P, `millpond
+    stream trim`) take effect at once."""
 
     def __post_init__(self) -> None:
         if not 1024 <= self.packet_bytes_max <= PACKET_BYTES_CEILING:

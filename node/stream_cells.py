@@ -236,6 +236,7 @@ def _limits(config: Config, rule: StreamRule) -> StreamLimits:
         node_bytes_max=config.node_stream_bytes_max,
         groups_max=config.stream_groups_max,
         node_groups_max=config.node_groups_max,
+        trim_grace_s=config.s2_trim_grace_s,
     )
 
 

@@ -27,6 +27,7 @@ class StreamAppender:
     the store lacks yet."""
 
     __slots__ = (
+        "_arrived_ms",
         "_bounds",
         "_builder",
         "_builders",
@@ -56,6 +57,8 @@ class StreamAppender:
         self._limits = limits
         self._context = context
         self._now_ms = 0
+        self._arrived_ms = 0
+        """The arrival of the batch's records: its time, but never before that of earlier ones."""
         self._builder: ChunkBuilder | None = None
         self._builders: list[ChunkBuilder] = []
         self._columns: dict[int, tuple[Chunk, RecordColumns]] = {}
@@ -74,6 +77,8 @@ class StreamAppender:
     def begin(self, now_ms: int) -> None:
         """A batch begins at this time."""
         self._now_ms = now_ms
+        if now_ms > self._arrived_ms:
+            self._arrived_ms = now_ms
         self._is_measured = False
 
     def configure(self, options: StreamOptions, *, has_quota: bool, is_closed: bool) -> None:
@@ -161,7 +166,9 @@ class StreamAppender:
         ):
             if builder is not None:
                 self._build(builder)
-            self._builder = ChunkBuilder(first, position, bodies, size, timestamps, request.headers)
+            self._builder = ChunkBuilder(
+                first, position, bodies, size, timestamps, request.headers, self._arrived_ms
+            )
         return Appended(number, first, count, last, first_timestamp, last_timestamp)
 
     def _check(self, request: Append, size: int) -> Code | None:

@@ -1,9 +1,11 @@
 """Records as bytes of a chunk, and back, by columns (`RecordColumns`).
 
-A chunk's data is MessagePack: `[bodies, timestamps | nil, ids | nil, headers | nil, appends]`.
-Without timestamps all have the chunk's first one; without ids they go up by one from its first;
-without headers none has any. `appends` says how many records each append had; 1: each had one;
-missing: they were one append, or nobody knows.
+A chunk's data is MessagePack: `[bodies, timestamps | nil, ids | nil, headers | nil, appends |
+nil, arrived_ms]`. Without timestamps all have the chunk's first one; without ids they go up by one
+from its first; without headers none has any. `appends` says how many records each append had; 1:
+each had one; nil or missing: they were one append, or nobody knows. `arrived_ms` is the node's time
+at which all of them arrived, in milliseconds; missing: it is that of the id and of the timestamp,
+or the chunk is of a version that did not keep it.
 """
 
 from __future__ import annotations
@@ -29,10 +31,23 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     ids: list[tuple[int, int]] | None = None
     headers: list[Headers] | None = None
     appends: list[Annotated[int, msgspec.Meta(ge=0)]] | int | None = None
+    arrived_ms: int | None = None
+
+
+class _Arrival(msgspec.Struct, array_like=True, gc=False):
+    """The same columns, of which only the arrival is made an object."""
+
+    bodies: msgspec.Raw
+    timestamps: msgspec.Raw = msgspec.Raw()
+    ids: msgspec.Raw = msgspec.Raw()
+    headers: msgspec.Raw = msgspec.Raw()
+    appends: msgspec.Raw = msgspec.Raw()
+    arrived_ms: int | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Columns).decode
+_decode_arrival = msgspec.msgpack.Decoder(_Arrival).decode
 
 
 class BadChunk(Exception):
@@ -44,6 +59,7 @@ class ChunkBuilder:
 
     __slots__ = (
         "_appends",
+        "_arrived_ms",
         "_is_own",
         "_sizes",
         "bodies",
@@ -64,8 +80,10 @@ class ChunkBuilder:
         size: int,
         timestamps: list[int] | int,
         headers: list[Headers] | None,
+        arrived_ms: int,
     ) -> None:
         self.first = first
+        self._arrived_ms = arrived_ms
         self.id = position
         self.bodies = bodies
         self._is_own = False
@@ -126,7 +144,12 @@ class ChunkBuilder:
     def chunk(self) -> Chunk:
         """The records as the store keeps them."""
         timestamps, first, count, appends = self.timestamps, self.id, self.count, self._column()
-        columns = self.bodies, timestamps, None, self.headers
+        columns: tuple[object, ...] = self.bodies, timestamps, None, self.headers
+        arrived_ms = self._arrived_ms
+        if timestamps is not None or not arrived_ms == self.timestamp == first.ms:
+            columns = (*columns, appends, arrived_ms)
+        elif appends is not None:
+            columns = (*columns, appends)
         return Chunk(
             self.first,
             count,
@@ -134,7 +157,7 @@ class ChunkBuilder:
             self.timestamp if timestamps is None else timestamps[-1],
             first,
             first if count == 1 else Position(first.ms, first.seq + count - 1),
-            _encode(columns if appends is None else (*columns, appends)),
+            _encode(columns),
         )
 
 
@@ -164,6 +187,23 @@ def columns_of(chunk: Chunk) -> RecordColumns:
     )
 
 
+def arrival_of(chunk: Chunk, now_ms: int) -> int:
+    """The time in milliseconds at which the records of a chunk arrived.
+
+    Chunks of versions that did not keep it have it as the time of their ids or as their timestamps,
+    one of which a client may have chosen: the later one, as long as that is not in the future.
+    """
+    try:
+        arrived_ms = _decode_arrival(chunk.data).arrived_ms
+    except msgspec.MsgspecError:
+        arrived_ms = None  # what cannot be read grows old like the rest
+    if arrived_ms is not None:
+        return arrived_ms
+    id_ms, timestamp = chunk.last_id.ms, chunk.last_timestamp
+    latest_ms = max(id_ms, timestamp)
+    return latest_ms if latest_ms <= now_ms else min(id_ms, timestamp)
+
+
 def append_end(chunk: Chunk, sequence: int) -> int:
     """Behind the append that a record of a readable chunk belongs to."""
     appends = _decode(chunk.data).appends
@@ -180,9 +220,10 @@ def truncate_chunk(chunk: Chunk, end: int) -> Chunk:
     count = end - chunk.first
     try:
         span = slice_columns(columns_of(chunk), 0, count)
-        appends = _decode(chunk.data).appends
     except BadChunk:
         return msgspec.structs.replace(chunk, count=count)
+    columns = _decode(chunk.data)
+    appends, arrived_ms = columns.appends, columns.arrived_ms
     timestamps, ids = span.timestamps, span.ids
     first = chunk.first_id
     if isinstance(appends, list):
@@ -193,7 +234,7 @@ def truncate_chunk(chunk: Chunk, end: int) -> Chunk:
         count=count,
         last_timestamp=chunk.first_timestamp if timestamps is None else timestamps[-1],
         last_id=Position(first.ms, first.seq + count - 1) if ids is None else ids[-1],
-        data=_encode((span.bodies, timestamps, ids, span.headers, appends)),
+        data=_encode((span.bodies, timestamps, ids, span.headers, appends, arrived_ms)),
     )
 
 
@@ -239,13 +280,6 @@ def index_at_timestamp(span: RecordColumns, timestamp: int) -> int:
     if span.timestamps is not None:
         return bisect_left(span.timestamps, timestamp)
     return 0 if span.timestamp >= timestamp else len(span.bodies)
-
-
-def index_after_timestamp(span: RecordColumns, timestamp: int) -> int:
-    """Within a span, the first record above a timestamp."""
-    if span.timestamps is not None:
-        return bisect_right(span.timestamps, timestamp)
-    return 0 if span.timestamp > timestamp else len(span.bodies)
 
 
 def index_at_id(span: RecordColumns, position: Position) -> int:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from math import inf
 
 from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Change, Chunk
 from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.streams.bounds import StreamBounds
-from millpond.actors.streams.chunks import BadChunk
 from millpond.actors.streams.durable.messages import NO_EXPIRY
 from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.read import StreamReader
 from millpond.actors.streams.retention import SLICE_BYTES, Retention, TrimPlan
 from millpond.actors.streams.settings import StreamContext, StreamLimits
-
-log = logging.getLogger(__name__)
 
 GRAIN_MS_MIN = 1000
 GRAIN_FRACTION = 16
@@ -177,11 +173,6 @@ class Expiry:
             return None
         return self._plan_trim(chunks, now)
 
-    def _plan_trim(self, chunks: list[Chunk], now: float) -> TrimPlan | None:
-        bounds, retention = self._bounds, self._retention
-        try:
-            return retention.plan(chunks, bounds.trim_point, bounds.tail, bounds.size, now)
-        except BadChunk as exc:
-            log.error("records not read: name=%r error=%s", self._name, exc)
-            retention.pause(now)
-            return None
+    def _plan_trim(self, chunks: list[Chunk], now: float) -> TrimPlan:
+        bounds = self._bounds
+        return self._retention.plan(chunks, bounds.trim_point, bounds.tail, bounds.size, now)

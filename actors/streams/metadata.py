@@ -18,6 +18,7 @@ from millpond.actors.streams.messages import Settings, StreamOptions
 CREATED = b"created"
 FENCE = b"fence"
 EMPTIED = b"emptied"
+TRIM = b"trim"
 _GROUP = b"group\0"
 _WRITER = b"writer\0"
 _TEE = b"tee\0"
@@ -139,6 +140,7 @@ class StreamMetadata:
         "groups",
         "progress",
         "tee_progress",
+        "trim_point",
         "writers",
     )
 
@@ -149,6 +151,8 @@ class StreamMetadata:
         self.fence = values.get(FENCE, b"")
         self.emptied_ms = int.from_bytes(values.get(EMPTIED, b""))
         """The time at which the last record was removed; 0: unknown, or there was none."""
+        self.trim_point = int.from_bytes(values.get(TRIM, b""))
+        """The point of trims that have not taken effect; 0: there are none."""
         self.groups = {
             name[len(_GROUP) :]: int.from_bytes(value)
             for name, value in values.items()
@@ -184,7 +188,7 @@ class StreamMetadata:
         """Forget everything: the stream is deleted."""
         self.created = None
         self.fence = b""
-        self.emptied_ms = 0
+        self.emptied_ms = self.trim_point = 0
         self.groups.clear()
         self.writers = {}
         self.durable = DurableMetadata({})
@@ -208,6 +212,11 @@ class StreamMetadata:
         """Remember when the last record was removed."""
         self.emptied_ms = now_ms
         return MetadataSet(EMPTIED, now_ms.to_bytes(8))
+
+    def set_trim_point(self, point: int) -> MetadataSet:
+        """Remember the point of the trims that have not taken effect; 0: all have."""
+        self.trim_point = point
+        return MetadataSet(TRIM, point.to_bytes(8) if point else None)
 
     def set_fence(self, token: bytes) -> MetadataSet:
         """Set the fencing token; that of a new stream is empty."""

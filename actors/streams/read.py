@@ -30,7 +30,7 @@ from millpond.actors.streams.messages import (
 )
 from millpond.actors.streams.read_scan import ChunksLoaded, ReadScan, scan_chunks
 from millpond.actors.streams.record_cache import StreamCache
-from millpond.actors.streams.retention import Retention
+from millpond.actors.streams.retention import SLICE_BYTES, Retention
 from millpond.actors.streams.settings import StreamContext
 from millpond.actors.streams.waiters import Waiter, Waiters
 
@@ -124,7 +124,7 @@ class StreamReader:
 
     def _scan(self, scan: ReadScan, read: Read, now: float) -> ReadReply | None:
         for _ in range(SCANS_MAX):
-            chunks = self._chunks(self._seek(scan, read, now))
+            chunks = self._chunks(self._seek(scan, read))
             if isinstance(chunks, Deferred):
                 self._await(scan, chunks)
                 return None
@@ -141,12 +141,25 @@ class StreamReader:
         self, scan: ReadScan, read: Read, chunks: list[Chunk], now: float
     ) -> ReadReply | None:
         """The reply with records of these chunks; None: go on at `scan.sequence`."""
+        sequence = max(scan.sequence, self._bounds.trim_point)
+        if not chunks:
+            sequence = self._bounds.tail
+        old = self._retention.expired(chunks, int(now * 1000))
+        scan.is_behind = 0 < old == len(chunks)
+        if old:
+            sequence = max(sequence, chunks[old - 1].end)
+            chunks = chunks[old:]
+        return self._show_from(scan, read, chunks, sequence)
+
+    def _show_from(
+        self, scan: ReadScan, read: Read, chunks: list[Chunk], sequence: int
+    ) -> ReadReply | None:
+        """The reply with records of these chunks from a sequence on; None: go on at
+        `scan.sequence`."""
         bounds, appender = self._bounds, self._appender
-        sequence = max(scan.sequence, bounds.trim_point)
-        floor_ms = self._retention.floor_ms(int(now * 1000))
         columns = appender.columns if appender.fresh else NO_COLUMNS
         try:
-            result = scan_chunks(read, sequence, chunks, floor_ms, columns, self._cache)
+            result = scan_chunks(read, sequence, chunks, columns, self._cache)
         except BadChunk as exc:
             log.error("records not read: name=%r error=%s", self._cell, exc)
             return bounds.failure(read.number, Code.STORAGE_FAILED)
@@ -154,18 +167,17 @@ class StreamReader:
         if result.spans:
             return self._records(read, result.spans, result.next, result.slices)
         scan.is_found = True
-        scan.sequence = result.next if chunks else bounds.tail
+        scan.sequence = result.next
         return None
 
-    def _seek(self, scan: ReadScan, read: Read, now: float) -> Seek:
+    def _seek(self, scan: ReadScan, read: Read) -> Seek:
         start = read.start
-        floor_ms = self._retention.floor_ms(int(now * 1000))
         sequence = max(scan.sequence, start.sequence, self._bounds.trim_point)
         by, timestamp = start.by, start.timestamp
         if scan.is_found or by is SeekBy.SEQUENCE:
             by, timestamp = SeekBy.SEQUENCE, 0
-        if floor_ms >= 0 and by is not SeekBy.ID:
-            by, timestamp = SeekBy.TIMESTAMP, max(timestamp, floor_ms + 1)
+        if scan.is_behind:
+            return Seek(by, sequence, timestamp, start.id, max(read.bytes_max, SLICE_BYTES))
         return Seek(by, sequence, timestamp, start.id, read.bytes_max, read.count)
 
     def _chunks(self, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
@@ -286,7 +298,7 @@ class StreamReader:
 
     # Reads that wait for records.
 
-    def wake(self, now: float, effects: Effects) -> None:
+    def wake(self, effects: Effects) -> None:
         """Reply to the reads that waited for what this batch appended. Equal reads share their
         records."""
         bounds, waiters = self._bounds, self._waiters
@@ -300,7 +312,7 @@ class StreamReader:
             key = (start, read.count, read.bytes_max, id(read.record_filter))
             result = shared.get(key)
             if result is None:
-                result = shared[key] = self._show_fresh(waiter, now)
+                result = shared[key] = self._show_fresh(waiter)
             if isinstance(result, int):
                 waiters.again(waiter, result)
                 continue
@@ -310,10 +322,11 @@ class StreamReader:
             reply = self._records(read, result.spans, result.next, result.slices)
             effects.port_replies.append((waiter.port, reply))
 
-    def _show_fresh(self, waiter: Waiter, now: float) -> Records | int:
-        """The new records that a read shows, or the sequence from which it goes on waiting."""
+    def _show_fresh(self, waiter: Waiter) -> Records | int:
+        """The new records that a read shows, or the sequence from which it goes on waiting. A trim
+        of the same batch does not count: who waits at the tail gets an append whole (S2X-71)."""
         scan = ReadScan(waiter.port, waiter.read, waiter.sequence)
-        reply = self._show(scan, waiter.read, self._appender.fresh, now)
+        reply = self._show_from(scan, waiter.read, self._appender.fresh, waiter.sequence)
         return reply if isinstance(reply, Records) else scan.sequence
 
     def expire(self, now: float, effects: Effects) -> None:

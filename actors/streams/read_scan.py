@@ -11,12 +11,7 @@ from millpond.actors.messages import Port, StreamRequest
 from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk
 from millpond.actors.store.interface import Fault, Seek
-from millpond.actors.streams.chunks import (
-    append_end,
-    index_after_timestamp,
-    index_at_id,
-    index_at_timestamp,
-)
+from millpond.actors.streams.chunks import append_end, index_at_id, index_at_timestamp
 from millpond.actors.streams.messages import (
     Headers,
     Read,
@@ -31,17 +26,18 @@ from millpond.actors.streams.record_cache import CachedChunk, CachedSlice, Strea
 class ReadScan:
     """A request of `port` that needs records of the store; it continues at `sequence`.
 
-    `is_found`: that is at or behind where the request begins. `tail` is the stream's when the store
-    was asked last.
+    `is_found`: that is at or behind where the request begins. `is_behind`: all chunks of the last
+    look were too old, so the next one takes more at once. `tail` is the stream's when the store was
+    asked last.
     """
 
-    __slots__ = ("is_found", "port", "request", "sequence", "tail")
+    __slots__ = ("is_behind", "is_found", "port", "request", "sequence", "tail")
 
     def __init__(self, port: Port, request: Read | Trim, sequence: int) -> None:
         self.port = port
         self.request = request
         self.sequence = sequence
-        self.is_found = False
+        self.is_found = self.is_behind = False
         self.tail = 0
 
 
@@ -79,14 +75,13 @@ def scan_chunks(
     read: Read,
     sequence: int,
     chunks: Sequence[Chunk],
-    floor_ms: int,
     columns: Mapping[int, tuple[Chunk, RecordColumns]],
     cache: StreamCache,
 ) -> ScanResult:
-    """Of ascending chunks, what a read shows from `sequence` on and above the timestamp
-    `floor_ms`. `columns` has spans of chunks by their first sequence. Raises BadChunk."""
+    """Of ascending chunks, what a read shows from `sequence` on. `columns` has spans of chunks by
+    their first sequence. Raises BadChunk."""
     if read.one_append:
-        return _show_append(read, sequence, chunks, floor_ms, columns, cache)
+        return _show_append(read, sequence, chunks, columns, cache)
     found = ScanResult([], [], sequence)
     count, bytes_left, record_filter = read.count, read.bytes_max, read.record_filter
     ahead = 0
@@ -94,7 +89,7 @@ def scan_chunks(
         # A reader by chunks reads much data once: it would push everything else out of the cache.
         cached, ahead = cache.cached(chunks, ahead, columns, is_kept=not read.by_chunk)
         # Behind one that is shown, all are asked for.
-        begin = at = 0 if found.spans else _begin(read.start, cached.span, sequence, floor_ms)
+        begin = at = 0 if found.spans else _begin(read.start, cached.span, sequence)
         end = cached.count
         fits = end <= count and (cached.size <= bytes_left or read.by_chunk)
         if begin == 0 and fits and cached.is_plain(record_filter):
@@ -124,7 +119,6 @@ def _show_append(
     read: Read,
     sequence: int,
     chunks: Sequence[Chunk],
-    floor_ms: int,
     columns: Mapping[int, tuple[Chunk, RecordColumns]],
     cache: StreamCache,
 ) -> ScanResult:
@@ -133,7 +127,7 @@ def _show_append(
     ahead = 0
     while ahead < len(chunks) and not found.spans:
         cached, ahead = cache.cached(chunks, ahead, columns)
-        begin = max(_begin(read.start, cached.span, sequence, floor_ms), 0)
+        begin = max(_begin(read.start, cached.span, sequence), 0)
         runs = list(_runs(cached, begin, cached.count, read.record_filter))
         found.next = cached.first + cached.count
         if runs:
@@ -145,7 +139,7 @@ def _show_append(
     return found
 
 
-def _begin(start: Seek, span: RecordColumns, sequence: int, floor_ms: int) -> int:
+def _begin(start: Seek, span: RecordColumns, sequence: int) -> int:
     """Within a span, the first record that a read may show."""
     begin = max(sequence - span.first, 0)
     match start.by:
@@ -155,8 +149,6 @@ def _begin(start: Seek, span: RecordColumns, sequence: int, floor_ms: int) -> in
             begin = max(begin, index_at_timestamp(span, start.timestamp))
         case SeekBy.ID:
             begin = max(begin, index_at_id(span, start.id))
-    if floor_ms >= 0:
-        begin = max(begin, index_after_timestamp(span, floor_ms))
     return begin
 
 

@@ -1,7 +1,8 @@
 """Retention: the oldest records of a stream are trimmed when they are too old or too many.
 
 The oldest chunks are read, a slice at a time, for their sizes and ages. Reads do not wait for that:
-they never show records that are too old.
+they never show records that are too old. Age counts from the arrival of a record at the node,
+whatever its timestamp says (S2X-60, S2X-62).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from math import inf
 import msgspec
 
 from millpond.actors.store.changes import Chunk
-from millpond.actors.streams.chunks import columns_of, index_after_timestamp
+from millpond.actors.streams.chunks import arrival_of
 
 SLICE_BYTES = 2**20
 PAUSE_S = 1.0
@@ -43,7 +44,7 @@ class Retention:
         self.age_ms = age_ms
         self.keep_bytes = keep_bytes
         self._oldest_ms: int | None = None
-        """The timestamp of the oldest record, or below it; None: unknown."""
+        """The arrival of the oldest record, or before it; None: unknown."""
         self._paused_until = self._stuck_until = -inf
 
     def pause(self, now: float) -> None:
@@ -51,8 +52,16 @@ class Retention:
         self._paused_until = self._stuck_until = now + RETRY_S
 
     def floor_ms(self, now_ms: int) -> int:
-        """The timestamp at or below which records are too old; -1: none is."""
+        """The arrival at or before which records are too old; -1: none is."""
         return now_ms - self.age_ms if self.age_ms else -1
+
+    def expired(self, chunks: list[Chunk], now_ms: int) -> int:
+        """The number of chunks before the first one that is not too old."""
+        floor_ms, oldest_ms = self.floor_ms(now_ms), self._oldest_ms
+        if floor_ms < 0 or (oldest_ms is not None and oldest_ms > floor_ms):
+            return 0
+        young = (at for at, each in enumerate(chunks) if arrival_of(each, now_ms) > floor_ms)
+        return next(young, len(chunks))
 
     def next_at(self, count: int, size: int) -> float:
         """The time at which a stream of so many records and bytes may have something to trim."""
@@ -69,22 +78,22 @@ class Retention:
     def plan(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> TrimPlan:
         """The trim of the oldest `chunks` of a stream from `point` to `tail` with `size` bytes.
 
-        The last chunk of all does not go for its size alone. Raises BadChunk.
+        The last chunk of all does not go for its size alone.
         """
-        floor_ms = self.floor_ms(int(now * 1000))
+        now_ms = int(now * 1000)
+        floor_ms = self.floor_ms(now_ms)
         is_large = bool(self.keep_bytes) and size > self.keep_bytes
         bytes_max = self.keep_bytes - self.keep_bytes // SLACK_FRACTION if is_large else size
         freed = 0
         self._oldest_ms = None
         for chunk in chunks:
             is_excess = size - freed > bytes_max and chunk.end < tail
-            if not is_excess and chunk.last_timestamp > floor_ms:
-                self._oldest_ms = chunk.first_timestamp
-                break
+            if not is_excess:
+                arrived_ms = arrival_of(chunk, now_ms)
+                if arrived_ms > floor_ms:
+                    self._oldest_ms = arrived_ms
+                    break
             point, freed = chunk.end, freed + len(chunk.data)
-        if self._oldest_ms is not None and self._oldest_ms <= floor_ms:
-            point = max(point, chunk.first + index_after_timestamp(columns_of(chunk), floor_ms))
-            self._oldest_ms = floor_ms
         if self._oldest_ms is not None or not chunks:
             self._paused_until = now + PAUSE_S
         if not freed:

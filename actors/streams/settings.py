@@ -19,8 +19,9 @@ class StreamLimits(msgspec.Struct, frozen=True):
     """Limits of a stream, where it was created with nothing else; docs/reference/limits.md.
 
     Records go when they are older than `age_s`, and the oldest ones when there are more than
-    `keep_bytes` (0: never). Above `bytes_max`, or above `node_bytes_max` of all streams together,
-    appends are refused. `is_durable`: the store of this stream is a disk, which may fail.
+    `keep_bytes` (0: never). A trim by a command record takes effect after `trim_grace_s` (0: at
+    once). Above `bytes_max`, or above `node_bytes_max` of all streams together, appends are
+    refused. `is_durable`: the store of this stream is a disk, which may fail.
     """
 
     age_s: int = 0
@@ -29,6 +30,7 @@ class StreamLimits(msgspec.Struct, frozen=True):
     node_bytes_max: int = 2**32
     groups_max: int = 1000
     node_groups_max: int = 100_000
+    trim_grace_s: float = 10.0
     is_durable: bool = False
 
     def take_group(self, groups: int, node_groups: int) -> bool:

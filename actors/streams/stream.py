@@ -42,6 +42,7 @@ from millpond.actors.streams.read_scan import ChunksLoaded
 from millpond.actors.streams.registration import Registration
 from millpond.actors.streams.retention import TrimPlan
 from millpond.actors.streams.settings import StreamContext, StreamLimits
+from millpond.actors.streams.trim_grace import TrimGrace
 
 SEGMENT_BYTES = 16 * 2**20
 """The unit in which the `segments` of a description are counted."""
@@ -66,6 +67,7 @@ class Stream:
         "_reader",
         "_registration",
         "_sessions",
+        "_trim_grace",
         "_writers",
         "deadline",
     )
@@ -86,6 +88,7 @@ class Stream:
         self._writers = IdempotentWriters(appender, metadata, bounds)
         self._reader = StreamReader(cell, bounds, appender, context)
         self._expiry = Expiry(name, bounds, metadata, self._reader, limits, context)
+        self._trim_grace = TrimGrace(limits.trim_grace_s, metadata.trim_point)
         self._durable_appends = DurableAppends(bounds, metadata, appender)
         self._forks = Forks(
             self._registration, cell, bounds, metadata, appender, self._durable_appends
@@ -103,7 +106,8 @@ class Stream:
 
     @property
     def can_passivate(self) -> bool:
-        return self._reader.is_idle and not self._expiry.is_scanning
+        is_idle = self._reader.is_idle and not self._trim_grace
+        return is_idle and not self._expiry.is_scanning
 
     @property
     def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
@@ -171,7 +175,7 @@ class Stream:
                 effects.changes.append(self._metadata.create(self._now_ms, m.Settings()))
                 self._registration.sync()
             appender.flush(effects.changes)
-            self._reader.wake(self._now, effects)
+            self._reader.wake(effects)
             appender.end()
             self._metadata.progress.tail = self._bounds.tail
             self._expiry.use(self._now_ms, effects.changes)
@@ -181,7 +185,8 @@ class Stream:
         self._reader.end()
 
     def _next_deadline(self) -> float:
-        self._expiry_at = expiry_at = self._expiry.next_at
+        expiry_at = min(self._expiry.next_at, self._trim_grace.next_at)
+        self._expiry_at = expiry_at
         waits_until = self._reader.next_at
         return waits_until if waits_until < expiry_at else expiry_at
 
@@ -348,6 +353,7 @@ class Stream:
             effects.changes.append(self._bounds.delete())
             self._reader.deleted()
             self._metadata.clear()
+            self._trim_grace.clear()
             self._expiry.restart(self._now_ms)
             self._configure()
             self._registration.sync()
@@ -365,7 +371,7 @@ class Stream:
             if isinstance(command, SetFence):
                 effects.changes.append(self._metadata.set_fence(command.token))
             else:
-                self._trim_to(min(command.point, reply.first + command.at + 1), effects)
+                self._trim_later(min(command.point, reply.first + command.at + 1), effects)
         return reply
 
     def _append_in_session(self, port: Port, request: m.SessionAppend, effects: Effects) -> Reply:
@@ -483,9 +489,28 @@ class Stream:
             effects.changes.append(change)
             self._expiry.check_empty(self._now_ms, effects.changes)
 
+    def _trim_later(self, point: int, effects: Effects) -> None:
+        """Trim once the grace is over."""
+        if not self._limits.trim_grace_s:
+            self._trim_to(point, effects)
+        elif point > max(self._bounds.trim_point, self._metadata.trim_point):
+            effects.changes.append(self._metadata.set_trim_point(point))
+            self._trim_grace.add(point, self._now)
+
+    def _end_grace(self, effects: Effects) -> None:
+        """Trim what command records told, some time ago."""
+        point = self._trim_grace.take_due(self._now)
+        if point:
+            self._trim_to(point, effects)
+            if not self._trim_grace:
+                effects.changes.append(self._metadata.set_trim_point(0))
+
     def _expire(self, effects: Effects) -> None:
         """Remove what is due."""
         expiry = self._expiry
+        self._end_grace(effects)
+        if self._now < expiry.next_at:
+            return
         if expiry.take_fork_check():
             self._forks.check_all(effects)
         elif self._now >= expiry.deleted_at:

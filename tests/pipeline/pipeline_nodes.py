@@ -22,6 +22,7 @@ OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
 
 class NodeProcess:
     """A node in a process of its own, for a block. It keeps its port when it is started again.
+    Trims by command records take effect at once.
 
     `client_options`: what clients need besides the address, as a token or TLS files."""
 
@@ -51,7 +52,7 @@ class NodeProcess:
         command = [sys.executable, "-m", "millpond", "serve", "--json", "--data", str(self._folder)]
         listen = ["--http", self._http, "--p2p", "127.0.0.1:0", *OFF, *self._words]
         plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
-        environment = plain | {"PYTHONPATH": str(ROOT)}
+        environment = plain | {"PYTHONPATH": str(ROOT), "MILLPOND_S2_TRIM_GRACE_S": "0"}
         self._process = process = subprocess.Popen(
             [*command, *listen], stdout=subprocess.PIPE, env=environment
         )

@@ -1,4 +1,9 @@
-"""A stream against a plain list: any history, in memory and on a disk, over restarts."""
+"""A stream against a plain list: any history, in memory and on a disk, over restarts.
+
+Clients stamp as they like, far in the past and the future; records go by their arrival. Followers
+wait at the tail while appends with command records, requests and the clock trim what is before and
+within them.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.settings import StreamLimits
+from tests.actors.recording_port import RecordingPort
 from tests.actors.streams.harness import StreamHarness, at_timestamp, read_of, rows_of
 
 bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 places = st.floats(0, 1)
+GRACE_S = 10.0
+DAY_MS = 86_400_000
+stamps = st.one_of(st.integers(-5000, 5000), st.sampled_from([-9 * DAY_MS, 9 * DAY_MS]))
+"""From now, in milliseconds."""
+TRIM, FENCE = (b"", b"trim"), (b"", b"fence")
 
 
 @dataclass
@@ -25,6 +37,9 @@ class Plain:
     """What a stream is, said simply."""
 
     rows: list[tuple[int, int, Position, bytes]] = field(default_factory=list)
+    arrivals_ms: list[int] = field(default_factory=list)
+    later: list[tuple[float, int]] = field(default_factory=list)
+    """Trims by command records: the ends of their graces, and their points."""
     trim_point: int = 0
     last_id: Position | None = None
     last_timestamp: int = 0
@@ -37,9 +52,18 @@ class Plain:
     def kept(self) -> list[tuple[int, int, Position, bytes]]:
         return self.rows[self.trim_point :]
 
+    def trim(self, point: int) -> None:
+        self.trim_point = max(self.trim_point, min(point, self.tail))
+
     def expire(self, floor_ms: int) -> None:
-        while self.kept and self.kept[0][1] <= floor_ms:
+        while self.kept and self.arrivals_ms[self.trim_point] <= floor_ms:
             self.trim_point += 1
+
+    def end_grace(self, now: float) -> None:
+        for due_at, point in self.later:
+            if due_at <= now:
+                self.trim(point)
+        self.later = [each for each in self.later if each[0] > now]
 
 
 class Streams(RuleBasedStateMachine):
@@ -50,20 +74,24 @@ class Streams(RuleBasedStateMachine):
 
     @initialize(
         is_durable=st.booleans(),
-        age_s=st.one_of(st.none(), st.integers(5, 60).map(lambda n: n * 2)),
+        age_s=st.one_of(st.none(), st.integers(5, 60)),
+        first=st.none() | stamps,
     )
-    def begin(self, is_durable: bool, age_s: int | None) -> None:
+    def begin(self, is_durable: bool, age_s: int | None, first: int | None) -> None:
         self.folder = Path(tempfile.mkdtemp()) if is_durable else None
         self.age_s = age_s
-        self.streams = StreamHarness(self.folder)
+        self.streams = StreamHarness(self.folder, StreamLimits(trim_grace_s=GRACE_S))
         self.make()
+        if first is not None:
+            self.append_with_ids([b"first"], None, first, all_stamped=True)
 
     def make(self) -> None:
         self.streams.create(age_s=self.age_s)
         self.plain = Plain()
+        self.followers: list[tuple[RecordingPort, int]] = []
 
     def teardown(self) -> None:
-        if hasattr(self, "lake"):
+        if hasattr(self, "streams"):
             self.streams.close()
         if self.folder is not None:
             shutil.rmtree(self.folder)
@@ -74,14 +102,17 @@ class Streams(RuleBasedStateMachine):
         for batch, reply in zip(batches, replies, strict=True):
             self._record(batch, reply, None)
 
-    @rule(batch=bodies, ahead_ms=st.integers(-3000, 5000), late_ms=st.integers(-5000, 3000))
-    def append_with_ids(self, batch: list[bytes], ahead_ms: int, late_ms: int) -> None:
+    @rule(batch=bodies, ahead_ms=st.none() | stamps, late_ms=stamps, all_stamped=st.booleans())
+    def append_with_ids(
+        self, batch: list[bytes], ahead_ms: int | None, late_ms: int, *, all_stamped: bool
+    ) -> None:
         """IDs and timestamps of the client's."""
-        ms = self.streams.now_ms + ahead_ms
-        given: list[int | None] = [self.streams.now_ms + late_ms, *[None] * (len(batch) - 1)]
+        ms = None if ahead_ms is None else self.streams.now_ms + ahead_ms
+        stamp = self.streams.now_ms + late_ms
+        given: list[int | None] = [stamp, *[stamp if all_stamped else None] * (len(batch) - 1)]
         (reply,) = self.streams.ask(m.Append(0, batch, ms=ms, timestamps=given))
         last = self.plain.last_id
-        if last is not None and ms < last.ms:
+        if last is not None and ms is not None and ms < last.ms:
             assert isinstance(reply, m.StreamFailed) and reply.code is Code.NON_MONOTONIC_ID
         else:
             self._record(batch, reply, ms, given)
@@ -107,20 +138,58 @@ class Streams(RuleBasedStateMachine):
             plain.last_timestamp = max(plain.last_timestamp, now_ms if arrival is None else arrival)
             plain.last_id = Position(at.ms, at.seq + index)
             plain.rows.append((plain.tail, plain.last_timestamp, plain.last_id, body))
+            plain.arrivals_ms.append(now_ms)
         assert reply.id == plain.last_id
+
+    @rule()
+    def follow(self) -> None:
+        """A read waits at the tail."""
+        port = self.streams.port()
+        wait = read_of(self.plain.tail, wait_until=self.streams.now + 1e6)
+        self.streams.say(port, wait)
+        self.streams.settle()
+        assert port.take() == []
+        self.followers.append((port, self.plain.tail))
+
+    @rule(
+        batches=st.lists(st.tuples(bodies, places, st.booleans()), min_size=1, max_size=3),
+        then_trims=st.booleans(),
+    )
+    def append_with_commands(
+        self, batches: list[tuple[list[bytes], float, bool]], *, then_trims: bool
+    ) -> None:
+        """Records, a trim, a fence in one append; then maybe a trim by request, in one batch."""
+        requests: list[m.StreamRequest] = []
+        appends: list[list[bytes]] = []
+        tail = self.plain.tail
+        for bodies, place, is_far in batches:
+            point = 2**53 - 1 if is_far else int((tail + len(bodies)) * place)
+            appends.append([*bodies, point.to_bytes(8), b"end"])
+            headers: list[m.Headers] = [*([] for _ in bodies), [TRIM], [FENCE]]
+            requests.append(m.Append(len(requests), appends[-1], headers=headers))
+            tail += len(bodies) + 2
+        if then_trims:
+            requests.append(m.Trim(len(requests), tail - 1))
+        replies = self.streams.ask(*requests)
+        for batch, reply in zip(appends, replies, strict=False):
+            self._record(batch, reply, None)
+            point = min(int.from_bytes(batch[-2]), self.plain.tail - 1)
+            self.plain.later.append((self.streams.now + GRACE_S, point))
+        if then_trims:
+            self.plain.trim(tail - 1)
 
     @rule(place=places)
     def trim_by_sequence(self, place: float) -> None:
         point = int(self.plain.tail * place)
         self.streams.one(m.Trim(0, point), m.Done)
-        self.plain.trim_point = max(self.plain.trim_point, point)
+        self.plain.trim(point)
 
     @rule(place=places)
     def trim_by_id(self, place: float) -> None:
         if self.plain.rows:
             row = self.plain.rows[int((self.plain.tail - 1) * place)]
             self.streams.one(m.Trim(0, row[2]), m.Done)
-            self.plain.trim_point = max(self.plain.trim_point, row[0])
+            self.plain.trim(row[0])
 
     @rule()
     def trim_all(self) -> None:
@@ -134,12 +203,20 @@ class Streams(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        """The end of each grace, and of what waits."""
         if self.folder is not None:
             self.streams.restart()
+            self.plain.end_grace(float("inf"))
+            self.followers.clear()
 
     @rule(seconds=st.integers(1, 70))
     def pass_time(self, seconds: int) -> None:
         self.streams.advance(seconds)
+
+    @rule(seconds=st.integers(1, 70))
+    def pass_time_alone(self, seconds: int) -> None:
+        """Nothing that is due happens before the next request."""
+        self.streams.clock.now += seconds
 
     @rule(place=places, count=st.integers(1, 20), bytes_max=st.integers(0, 200))
     def read(self, place: float, count: int, bytes_max: int) -> None:
@@ -160,8 +237,23 @@ class Streams(RuleBasedStateMachine):
                 assert sum(len(row[3]) for row in found) <= bytes_max
 
     def _expire(self) -> None:
+        self.plain.end_grace(self.streams.now)
         if self.age_s is not None:
             self.plain.expire(self.streams.now_ms - self.age_s * 1000)
+
+    @invariant()
+    def followers_get_all(self) -> None:
+        """Whoever waited has every record of the batch, whatever it trimmed; nobody else has a
+        reply."""
+        for port, tail in getattr(self, "followers", ()):
+            replies = port.take()
+            assert bool(replies) is (self.plain.tail > tail)
+            for reply in replies:
+                assert isinstance(reply, m.Records)
+                assert list(rows_of(reply)) == self.plain.rows[tail:]
+        if hasattr(self, "plain"):
+            waits = self.plain.tail
+            self.followers = [each for each in self.followers if each[1] == waits]
 
     @invariant()
     def all_of_it(self) -> None:
@@ -174,5 +266,5 @@ class Streams(RuleBasedStateMachine):
             assert info.bytes_kept >= 0 and (info.bytes_kept == 0 or self.plain.rows)
 
 
-Streams.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Streams.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 TestStreams = Streams.TestCase

@@ -143,7 +143,7 @@ def test_the_cache_holds_no_more_than_its_limit() -> None:
     cache = RecordCache(50_000)
     rows = [StreamCache(cache) for _ in range(20)]
     span = m.RecordColumns(0, [b"x" * 1000] * 10, 1, Position(1, 0))
-    data = ChunkBuilder(0, Position(1, 0), span.bodies, 10_000, 1, None).chunk()
+    data = ChunkBuilder(0, Position(1, 0), span.bodies, 10_000, 1, None, 1).chunk()
     cached_chunks = []
     for row in rows:
         cached, after = row.cached([data], 0, {})

@@ -24,7 +24,7 @@ def chunk_of(
 ) -> Chunk:
     size = sum(map(len, bodies))
     return ChunkBuilder(
-        first, Position(START_MS + first, 0), bodies, size, timestamp, headers
+        first, Position(START_MS + first, 0), bodies, size, timestamp, headers, START_MS
     ).chunk()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.store.changes import Position
+from millpond.actors.store.changes import Chunk, Position
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.durable import messages as d
 from millpond.actors.streams.names import stream_cell
 from millpond.actors.streams.settings import StreamLimits
 from tests.actors.streams.harness import (
@@ -61,12 +63,15 @@ class TestAge:
         assert shown == [b"%d" % at * 20 for at in range(201, 300)]
 
     def test_within_one_append(self, streams: StreamHarness) -> None:
+        """All records of an append arrive at once, whatever their timestamps are."""
         streams.create(age_s=AGE_S)
         streams.append(
             *(b"%d" % at for at in range(5)), timestamps=[START_MS + n for n in range(5)]
         )
-        streams.advance(AGE_S + 0.0025)
-        assert streams.bodies() == [b"3", b"4"]
+        streams.advance(AGE_S - 0.001)
+        assert len(streams.bodies()) == 5
+        streams.advance(0.002)
+        assert streams.bodies() == []
         streams.advance(1)
         assert streams.describe().info.trim_point == 5
 
@@ -118,6 +123,90 @@ class TestAge:
             streams.advance(1)
         streams.advance(AGE_S)
         assert streams.describe().info.bytes_kept == 0
+
+
+STAMPS = [1234, START_MS - 8 * 86_400_000, START_MS, START_MS + 10**9, 2**63]
+
+
+class TestArrival:
+    """S2X-60 to S2X-62: age counts from the arrival, whatever clients say of their records."""
+
+    @pytest.mark.parametrize("stamp", STAMPS)
+    @pytest.mark.parametrize("given", ["timestamp", "id", "both"])
+    def test_a_record_is_there_for_the_age_and_no_longer(
+        self, streams: StreamHarness, stamp: int, given: str
+    ) -> None:
+        streams.create(age_s=AGE_S)
+        fields: dict[str, object] = {}
+        if given != "id":
+            fields["timestamps"] = [stamp, None]
+        if given != "timestamp":
+            fields["ms"] = stamp
+        streams.append(b"a", b"b", **fields)
+        streams.advance(AGE_S / 2)
+        streams.append(b"c")
+        if streams.folder is not None:
+            streams.restart()
+        streams.advance(AGE_S / 2 - 1)
+        assert streams.bodies() == [b"a", b"b", b"c"]
+        streams.advance(2)
+        assert streams.bodies() == [b"c"]
+        assert streams.bodies(at_timestamp(0)) == [b"c"]
+        assert streams.bodies(Position(0, 0)) == [b"c"]
+        streams.advance(AGE_S)
+        info = streams.describe().info
+        assert (info.trim_point, info.tail, info.bytes_kept) == (3, 3, 0)
+
+    def test_behind_records_of_the_future(self, streams: StreamHarness) -> None:
+        """Their timestamp and the time of their id are those of the latest one; they age by their
+        own arrival, whoever appends them."""
+        streams.create(age_s=AGE_S, content_type=b"text/plain")
+        far = START_MS * 2
+        streams.append(b"a", timestamps=[far], ms=far)
+        append = m.WriterAppend(0, [b"b"], writer=b"w", batch=1)
+        streams.one(append, m.WriterStatus)
+        streams.one(d.DurableAppend(0, [b"c"], b"text/plain"), d.DurableAppended)
+        streams.advance(AGE_S - 1)
+        assert streams.bodies() == [b"a", b"b", b"c"]
+        streams.advance(3)
+        assert streams.describe().info.trim_point == 3
+
+    def test_a_clock_set_back_hides_nothing(self, streams: StreamHarness) -> None:
+        streams.create(age_s=AGE_S)
+        streams.append(b"a")
+        streams.clock.now -= AGE_S / 2
+        streams.append(b"b")
+        streams.advance(AGE_S)
+        assert streams.bodies() == [b"a", b"b"]
+        streams.advance(AGE_S / 2 + 1)
+        assert streams.bodies() == []
+
+    def test_of_an_older_folder(self, tmp_path: Path) -> None:
+        """Chunks that do not say when they arrived."""
+        data = msgspec.msgpack.encode([[b"old"], None, None, None])
+        with streams_in(tmp_path / "data") as streams:
+            streams.create(age_s=AGE_S)
+            for first, stamp in enumerate((1234, 2**62)):
+                position = Position(START_MS, first)
+                chunk = Chunk(first, 1, stamp, stamp, position, position, data)
+                streams.store.write(stream_cell(NAME), [chunk])
+                streams.settle()
+            streams.restart()
+            streams.advance(AGE_S - 1)
+            assert streams.bodies() == [b"old", b"old"]
+            streams.advance(3)
+            assert streams.bodies() == []
+            assert streams.describe().info.trim_point == 2
+
+    def test_a_long_absence_is_read_over(self, streams: StreamHarness) -> None:
+        """Much that is too old, and a read of one record before any of it is swept."""
+        streams.create(age_s=AGE_S)
+        for at in range(2000):
+            streams.append(b"%d" % at, timestamps=[at])
+        streams.advance(AGE_S - 1)
+        streams.append(b"young", timestamps=[7])
+        streams.clock.now += 2
+        assert streams.bodies(count=1) == [b"young"]
 
 
 class TestSize:

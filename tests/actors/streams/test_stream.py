@@ -26,6 +26,7 @@ from tests.actors.streams.harness import (
 )
 
 U64_MAX = 2**64 - 1
+GRACE_S = StreamLimits().trim_grace_s
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -180,9 +181,11 @@ class TestAppending:
         streams.append(b"a", b"b", b"c")
         point = (2).to_bytes(8)
         streams.append(b"d", point, b"e", headers=[[], [(b"", b"trim")], []])
+        streams.advance(GRACE_S)
         assert streams.describe().info.trim_point == 2
         assert streams.bodies() == [b"c", b"d", point, b"e"]
         streams.append((99).to_bytes(8), headers=[[(b"", b"trim")]])
+        streams.advance(GRACE_S)
         info = streams.describe().info
         assert (info.trim_point, info.tail) == (7, 7)
 

@@ -90,7 +90,12 @@ class Http2:
             await self._stream.send(data)
 
     async def ask(
-        self, method: str, path: str, *, ends: bool = True, length: int | None = None
+        self,
+        method: str,
+        path: str,
+        *headers: tuple[str, str],
+        ends: bool = True,
+        length: int | None = None,
     ) -> int:
         """Begin a request; gives the number of its stream."""
         number = self.state.get_next_available_stream_id()
@@ -100,6 +105,7 @@ class Http2:
             (":authority", "[::1]"),
             (":path", path),
         ]
+        head += headers
         if length is not None:
             head.append(("content-length", str(length)))
         self.state.send_headers(number, head, end_stream=ends)

@@ -55,7 +55,13 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def session_may_follow(self) -> bool:
-        """True if a session may wait at the tail for new records."""
+        """True if a session waits at the tail for new records."""
+        return not self.is_bounded if self.wait_s is None else self.wait_s > 0
+
+    @property
+    def session_may_begin_at_tail(self) -> bool:
+        """False if a session at the tail is refused with 416; one with `wait=0` and no limit ends
+        there without records (S2X-76)."""
         return not self.is_bounded or bool(self.wait_s)
 
     @property

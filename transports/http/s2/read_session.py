@@ -144,7 +144,7 @@ async def _serve(
     context.request.active.keep_requiring(lambda: context.may(Operation.READ, target))
     with context.cell_client() as cells:
         found = await describe_or_make(context, cells, target)
-        start = begin(query, tail_of(found), may_follow=query.session_may_follow)
+        start = begin(query, tail_of(found), may_follow=query.session_may_begin_at_tail)
         budget = budget or query.session_budget()
         session = _Session(context, cells, target, query, encoder, budget, found.incarnation)
         await context.writer.start(
@@ -210,7 +210,7 @@ class _Session:
 
     async def _follow(self, seek: Seek) -> None:
         budget, query, now = self._budget, self._query, self._context.services.now
-        gives_up_at = now() + (query.wait_s or 0) if query.wait_s or query.is_bounded else inf
+        gives_up_at = inf if query.wait_s is None else now() + query.wait_s
         wait_until = 0.0
         while not budget.is_over:
             records = await records_from(

@@ -40,9 +40,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[Node]:
-    """A node in memory with an HTTP listener, unless the settings say otherwise."""
+    """A node in memory with an HTTP listener, unless the settings say otherwise. Trims take effect
+    at once."""
     kept = Durability.DISK if "data" in settings else Durability.MEMORY
-    told = {"durability": kept, "drain_timeout_s": 1.0, **FREE, **settings}
+    told = {
+        "durability": kept,
+        "drain_timeout_s": 1.0,
+        "s2_trim_grace_s": 0.0,
+        **FREE,
+        **settings,
+    }
     async with Node(Config(**told)) as node:
         yield node
 

@@ -101,11 +101,26 @@ def test_beyond_the_tail_nothing_begins(query: ReadQuery) -> None:
         (ReadQuery(count=1), False, False),
         (ReadQuery(until=1, wait_s=1), True, True),
         (ReadQuery(bytes=1, wait_s=0), False, False),
-        (ReadQuery(wait_s=0), True, False),
+        (ReadQuery(wait_s=0), False, False),
     ],
 )
 def test_who_may_follow(query: ReadQuery, session: bool, unary: bool) -> None:
     assert (query.session_may_follow, query.unary_may_follow) == (session, unary)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (ReadQuery(), True),
+        (ReadQuery(wait_s=0), True),
+        (ReadQuery(count=5, wait_s=1), True),
+        (ReadQuery(count=5), False),
+        (ReadQuery(count=5, wait_s=0), False),
+        (ReadQuery(until=1), False),
+    ],
+)
+def test_s2x_76_which_sessions_begin_at_the_tail(query: ReadQuery, expected: bool) -> None:
+    assert query.session_may_begin_at_tail is expected
 
 
 def test_a_unary_read_has_limits_of_its_own() -> None:
