@@ -49,29 +49,68 @@ class FolderInUse(Exception):
 
 
 class FolderLock:
-    """Held while a node, or a command that reads a stopped node's folder, is at work."""
+    """The lock of a data folder, held while a node, or a command that reads it, is at work.
+
+    Two things are locked: the folder itself, which nobody can delete and create again below a node,
+    and its file `lock`, which names the holder. File systems that lock no folders (NFS) have the
+    file alone.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Make the folder if there is none, and lock it. Raises FolderInUse, OSError."""
         _require_utf8(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fds: list[int] = []
         try:
-            self._take(folder)
+            self._lock_folder(folder)
+            self._lock_file(folder)
         except BaseException:
             self.release()
             raise
 
-    def _take(self, folder: Path) -> None:
+    def _lock_folder(self, folder: Path) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fds.append(fd)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FolderInUse(folder, _holder(self._fd)) from None
+            raise FolderInUse(folder, _holder_of_folder(fd)) from None
+        except OSError as exc:
+            if exc.errno not in _NO_FOLDER_LOCKS:
+                raise
+
+    def _lock_file(self, folder: Path) -> None:
+        path = folder / "lock"
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fds.append(fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderInUse(folder, _holder(fd)) from None
+            if _is_file(fd, path):
+                break
+            os.close(self._fds.pop())  # deleted since it was opened: its lock keeps nobody out
         # As long as the one before, so that it needs no space: a node starts on a full disk too.
-        os.pwrite(self._fd, f"{os.getpid():<15}\n".encode(), 0)
+        os.pwrite(fd, f"{os.getpid():<15}\n".encode(), 0)
 
     def release(self) -> None:
-        os.close(self._fd)
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+_NO_FOLDER_LOCKS = {
+    *(errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+}
+"""Errors of a file system on which a folder cannot be locked."""
+
+
+def _is_file(fd: int, path: Path) -> bool:
+    """True if the open file is the one at this path now."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _require_utf8(folder: Path) -> None:
@@ -95,6 +134,12 @@ def _holder(fd: int) -> str:
     return "another process"
 
 
+def _holder_of_folder(fd: int) -> str:
+    """The holder of the folder's own lock, as text; the file that names it may be deleted."""
+    pids = _lockers(os.fstat(fd).st_ino)
+    return f"process {pids.pop()}" if len(pids) == 1 else "another process"
+
+
 def _lockers(inode: int) -> set[int]:
     """The processes that hold a flock on a file of this number; none if the system hides them."""
     try:
@@ -103,7 +148,8 @@ def _lockers(inode: int) -> set[int]:
         return set()
     fields = (line.split() for line in lines)
     locks = (each for each in fields if len(each) == 8 and each[1] == b"FLOCK")
-    return {int(each[4]) for each in locks if each[5].rpartition(b":")[2] == b"%d" % inode}
+    here = (each for each in locks if each[5].rpartition(b":")[2] == b"%d" % inode)
+    return {int(each[4]) for each in here if each[4].isdigit() and each[4] != b"0"}
 
 
 class LoopRuntime:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import signal
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 
 from millpond.actors.store.filesystem import OsDisk
 from millpond.node.data_folder import FolderInUse, FolderLock
-from tests.node.processes import command, serving
+from tests.node.processes import ANY_PORT, command, command_here, environment, serving
 
 NOT_UTF8 = os.fsdecode(b"pond-\xff")
 
@@ -61,6 +64,82 @@ def test_a_lock_file_of_any_content_is_no_obstacle(tmp_path: Path, written: byte
     lock = FolderLock(tmp_path)
     assert refusal(tmp_path).holder == f"process {os.getpid()}"
     lock.release()
+
+
+def _delete(lock: Path) -> None:
+    lock.unlink()
+
+
+def _create_again(lock: Path) -> None:
+    lock.unlink()
+    lock.write_bytes(b"%-15d\n" % os.getppid())
+
+
+def _replace_by_a_copy(lock: Path) -> None:
+    lock.with_name("copy").write_bytes(lock.read_bytes())
+    lock.with_name("copy").replace(lock)
+
+
+TAMPERINGS = pytest.mark.parametrize("tamper", [_delete, _create_again, _replace_by_a_copy])
+
+
+@TAMPERINGS
+def test_a_folder_whose_lock_file_was_deleted_stays_locked(
+    tmp_path: Path, tamper: Callable[[Path], None]
+) -> None:
+    """Two nodes on one folder destroy it, so no file decides that can be deleted."""
+    with serving("--data", str(tmp_path)) as node:
+        tamper(tmp_path / "lock")
+        before = sorted(tmp_path.iterdir())
+        assert refusal(tmp_path).holder == f"process {node.process.pid}"
+        env = environment()
+        for words in (
+            ("serve", "--data", str(tmp_path), "--p2p", "127.0.0.1:0", "--ws", "off"),
+            ("doctor", "--data", str(tmp_path), "--repair", "lobby"),
+            ("export", "--data", str(tmp_path), "lobby"),
+        ):
+            done = command_here(*words, env=env)
+            assert done.returncode not in (0, 2), done
+            assert b"is in use by process %d" % node.process.pid in done.stderr, done
+        assert sorted(tmp_path.iterdir()) == before
+        node.process.send_signal(signal.SIGTERM)
+        assert node.process.wait(60) == 0
+    FolderLock(tmp_path).release()
+
+
+@TAMPERINGS
+def test_a_node_is_refused_while_a_command_has_the_folder(
+    tmp_path: Path, tamper: Callable[[Path], None]
+) -> None:
+    """The other order: `doctor --repair` and `import` hold the same lock."""
+    lock = FolderLock(tmp_path)
+    tamper(tmp_path / "lock")
+    done = command("serve", "--data", str(tmp_path), *ANY_PORT)
+    assert done.returncode == 1
+    assert f"is in use by process {os.getpid()}" in done.stderr.decode()
+    lock.release()
+    FolderLock(tmp_path).release()
+
+
+def test_a_lock_file_that_was_deleted_meanwhile_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that locks no folders; the file is deleted between open and lock."""
+    flock, deletions = fcntl.flock, [tmp_path / "lock"] * 2
+
+    def without_folders(fd: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EBADF, "a file system like NFS")
+        if deletions:
+            deletions.pop().unlink()
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", without_folders)
+    lock = FolderLock(tmp_path)
+    assert not deletions
+    assert refusal(tmp_path).holder == f"process {os.getpid()}"
+    lock.release()
+    FolderLock(tmp_path).release()
 
 
 def test_a_folder_whose_name_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
