@@ -171,6 +171,9 @@ class Config:
     pages. Pages of other origins get HTTP 403."""
     drain_timeout_s: float = 5.0
     """Time that a stopping node waits for acknowledgements before it closes what is left."""
+    stop_timeout_s: float = 20.0
+    """Time for the rest of a stop, behind `drain_timeout_s`. A process that has not ended by then,
+    such as with a disk that does not answer, exits at once with 1."""
 
     relay: bool = False
     """Store encrypted messages for trusted peers until they fetch them."""

@@ -14,6 +14,7 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import Any, NoReturn
 
 import anyio
@@ -49,7 +50,8 @@ token new` writes one). A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNE
 rights are put, get, push, ack, list, admin, all. Only the owner may be able to read the files.
 
 SIGTERM, SIGINT and the end of the terminal stop the node after open requests, with exit code 0. A
-second signal stops it at once, with exit code 1. SIGHUP reloads the access, token and TLS files.
+second signal stops it at once, with exit code 1, and so does a stop that takes longer than
+drain_timeout_s and stop_timeout_s (25 s together). SIGHUP reloads the access, token and TLS files.
 Messages are stored in the data folder and survive restarts and crashes. With --memory a restart
 loses them.
 """
@@ -194,7 +196,13 @@ def run(args: argparse.Namespace) -> int:
     if loop != "asyncio" and find_spec(loop) is None:
         raise usage_error(f"--loop {loop}: {loop} is not installed; remove --loop")
     backend = "trio" if loop == "trio" else "asyncio"
-    return anyio.run(_serve, config, args.json, backend=backend, backend_options=options)
+    deadline = _StopDeadline(config.drain_timeout_s + config.stop_timeout_s)
+    try:
+        return anyio.run(
+            _serve, config, args.json, deadline, backend=backend, backend_options=options
+        )
+    finally:
+        deadline.cancel()
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
@@ -243,7 +251,33 @@ def raise_descriptor_limit() -> None:
         logging.getLogger(__name__).warning("descriptor limit stays as it is: hard=%d", hard)
 
 
-async def _serve(config: Config, as_json: bool) -> int:
+class _StopDeadline:
+    """The deadline of the whole stop: then the process exits, whatever it waits for.
+
+    A thread keeps it, since the event loop's own may wait for a disk that does not answer. What was
+    acknowledged is as safe as in a crash.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer = Timer(seconds, self._exit)
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        """The stop begins now."""
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """The node has stopped."""
+        self._timer.cancel()
+
+    def _exit(self) -> None:
+        text = f"the stop takes longer than {self._seconds:g} s: ended without it"
+        print(f"millpond serve: {text} (does the disk answer?)", file=sys.stderr, flush=True)
+        os._exit(ExitCode.FAILURE)
+
+
+async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
     # `nohup` ignores SIGHUP for its commands: that stays.
     numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     had_terminal = _has_terminal()
@@ -262,6 +296,7 @@ async def _serve(config: Config, as_json: bool) -> int:
             raise
     for number in numbers:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _exit_at_once)
+    deadline.start()
     _notify_systemd("STOPPING=1")
     await node.__aexit__(None, None, None)
     return ExitCode.OK
