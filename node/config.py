@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.actors.channels.settings import (
+    TTL_UNLIMITED,
     ChannelSettings,
     DeliverySettings,
     EmptyPolicy,
@@ -235,7 +236,8 @@ class Config:
     `wire.challenges_refused`."""
 
     ttl_default_s: int = 86_400
-    """Time to live of a PUT with ttl 0. The receipt has the ttl that applies."""
+    """Time to live of a PUT with ttl 0, except in queue mode: jobs without a ttl do not expire,
+    unless a rule for their channel has one (`ttl=`). The receipt has the ttl that applies."""
     ttl_max_s: int = 604_800
     """Longest time to live. A longer one is cut to this; the receipt has the ttl that applies."""
     ttl_strict: bool = False
@@ -486,6 +488,7 @@ class Config:
         return ChannelSettings(
             mode=rule.mode,
             ttl_default=rule.ttl or self.ttl_default_s,
+            ttl_queue=min(rule.ttl, self.ttl_max_s) if rule.ttl else TTL_UNLIMITED,
             ttl_max=self.ttl_max_s,
             ttl_strict=self.ttl_strict,
             dead_ttl=self.dead_letter_ttl_s,

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.channels.channel import Channel
@@ -38,6 +39,7 @@ from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_ru
 from millpond.node.connections import ConnectionRegistry, Services
 from millpond.node.data_folder import FolderLock, LoopRuntime
 from millpond.node.environment import current_environment, installed_version, loop_time, rss_bytes
+from millpond.node.jobs.payload import is_result_mailbox
 from millpond.node.outbox.mailbox import rule_name_of
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
@@ -202,7 +204,10 @@ class Node:
         return self._channel_rules.durability(rule_name_of(cell.removesuffix(DEAD_SUFFIX)))
 
     def _channel_settings(self, name: bytes) -> ChannelSettings:
-        return self._channel_rules.settings(rule_name_of(name))
+        settings = self._channel_rules.settings(rule_name_of(name))
+        if is_result_mailbox(name):  # a rule for `jobs/*` is for it too, but it has no jobs
+            settings = msgspec.structs.replace(settings, dead_letter_expired=False)
+        return settings
 
     def _open_store(self) -> None:
         """Lock the data folder, recover the store, and resume from the last run."""

@@ -117,12 +117,13 @@ class Channel:
         self.buffer = Buffer(snapshot.rows)
         self.keys = IdempotencyKeys(snapshot.keys)
         self.dead_letters = PendingDeadLetters(name)
-        self.publisher = Publisher(self.buffer, self.keys, settings, context)
         table = snapshot.subscribers
         self.subscribers = NO_SUBSCRIBERS if table is None else self._new_subscribers(table)
         self._stored_mode = snapshot.mode
         mode = settings.mode if snapshot.mode is None else snapshot.mode
         self.delivery = self._new_delivery(mode, snapshot.attempts)
+        mode = self.delivery.mode
+        self.publisher = Publisher(self.buffer, self.keys, settings, context, mode)
         self.jobs = JobSchedule.of(snapshot, self.delivery, name)
         self.tee = Tee.of(name, settings, snapshot.rows, context)
         self._heartbeat_at = inf
@@ -242,7 +243,10 @@ class Channel:
         reply = publisher.put(own, port.number, now, effects, self)
         if len(publisher.added) > before:
             row = publisher.added[-1]
-            entry = subscribers.use(identity, max(row.expires_at, row.until), now)
+            # While a message is here that does not expire, `sweep` renews its identity.
+            ttl_max = self.settings.ttl_max
+            expires_at = row.expires_at if row.ttl <= ttl_max else now + ttl_max
+            entry = subscribers.use(identity, max(expires_at, row.until), now)
         if entry is not None and not self.delivery.consumers[port].identity_number:
             self.delivery.identify(entry)
         match reply:
@@ -403,6 +407,7 @@ class Channel:
         mode = self.subscribers.mode_for(self.settings.mode, attach.mode)
         is_stopped = self.delivery.is_stopped
         self.delivery = self._new_delivery(mode, {})
+        self.publisher.use_mode(self.delivery.mode)
         if is_stopped:
             self.delivery.stop_pushing()
 
@@ -512,9 +517,10 @@ class Channel:
     def sweep(self, now: float, effects: Effects) -> None:
         """Remove the expired messages that a slice of the buffer shows, or make dead letters of
         them."""
-        makes_dead_letters = self.settings.dead_letter_expired and not is_dead_letter_channel(
-            self.name
-        )
+        makes_dead_letters = self.settings.dead_letter_expired
+        if makes_dead_letters is None:
+            makes_dead_letters = self.delivery.mode is Mode.QUEUE
+        makes_dead_letters = makes_dead_letters and not is_dead_letter_channel(self.name)
         for row in self.buffer.sweep(now):
             if not makes_dead_letters:
                 self.context.counters.expired += 1

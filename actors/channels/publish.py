@@ -10,7 +10,7 @@ from millpond.actors.channels.idempotency import IdempotencyKeys, is_same
 from millpond.actors.channels.quota import Quota
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
 from millpond.actors.errors import Code, IdsExhausted
-from millpond.actors.messages import Failed, Put, PutAck, Reply
+from millpond.actors.messages import Failed, Mode, Put, PutAck, Reply
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import WINDOW_S_MIN, Origin, StoredMessage, window_s
 
@@ -28,7 +28,7 @@ class Sweeper(Protocol):
 class Publisher:
     """The way of a new message into a channel. `added` are the messages that a batch added."""
 
-    __slots__ = ("_buffer", "_context", "_keys", "_settings", "added", "quota")
+    __slots__ = ("_buffer", "_context", "_keys", "_settings", "_ttl_default", "added", "quota")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Publisher:
         keys: IdempotencyKeys,
         settings: ChannelSettings,
         context: ChannelContext,
+        mode: Mode,
     ) -> None:
         self._buffer = buffer
         self._keys = keys
@@ -43,6 +44,20 @@ class Publisher:
         self._context = context
         self.quota = Quota(buffer, settings, context)
         self.added: list[StoredMessage] = []
+        self._ttl_default = 0
+        self.use_mode(mode)
+
+    def use_mode(self, mode: Mode) -> None:
+        """The channel has this mode from now on, which decides the ttl of a PUT without one."""
+        settings = self._settings
+        if mode is Mode.QUEUE:
+            self._ttl_default = settings.ttl_queue
+        else:
+            self._ttl_default = min(settings.ttl_default, settings.ttl_max)
+
+    def ttl_of(self, requested: int) -> int:
+        """The ttl that applies where a client requests this one, in seconds; 0: the default."""
+        return min(requested, self._settings.ttl_max) if requested else self._ttl_default
 
     def put(
         self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
@@ -68,8 +83,10 @@ class Publisher:
             refusal = self.refusal(put, now, effects, sweeper)
             if refusal is not None:
                 return Failed(put, refusal)
-        ttl = put.ttl or settings.ttl_default
-        if ttl > settings.ttl_max:
+        ttl = put.ttl
+        if not ttl:
+            ttl = self._ttl_default
+        elif ttl > settings.ttl_max:
             ttl = settings.ttl_max
         message_id = self.add(put.key, ttl, put.data, now, effects, source)
         return PutAck(put.key, ttl, message_id) if message_id else Failed(put, Code.IDS_EXHAUSTED)

@@ -12,6 +12,8 @@ UNSTARTED_MAX = 20
 """A consumer that reports the start of its work may lose a message so often in a row before it
 starts; then the loss counts as an attempt, so that a message that crashes every consumer does not
 go round for ever."""
+TTL_UNLIMITED = 2**32 - 1
+"""The ttl of a message that does not expire: the longest that a packet can carry, 136 years."""
 BACKOFF_SHARE = 0.1
 """A message whose lease timed out is delayed for this share of its ack timeout."""
 
@@ -41,13 +43,16 @@ class EmptyPolicy(Enum):
 class ChannelSettings(msgspec.Struct, frozen=True):
     """One channel's rules and limits. Times in seconds.
 
-    `subscribers_max`: identities with a number. `dead_letter_expired`: expired messages go to the
-    dead-letter channel. `tee` is the stream that its messages are appended to
+    `ttl_default` is the ttl of a PUT that has none, `ttl_queue` the same in queue mode: nobody said
+    that a job is worthless after a time. `subscribers_max`: identities with a number.
+    `dead_letter_expired`: expired messages go to the dead-letter channel; None: in queue mode.
+    `tee` is the stream that its messages are appended to
     (b"": none); `is_kept`: they outlive the node.
     """
 
     mode: Mode | None = None
     ttl_default: int = 86_400
+    ttl_queue: int = TTL_UNLIMITED
     ttl_max: int = 604_800
     ttl_strict: bool = False
     dead_ttl: int = 604_800
@@ -57,7 +62,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
     bytes_max: int = 64 * 2**20
     keys_max: int = 65_536
     subscribers_max: int = 10_000
-    dead_letter_expired: bool = False
+    dead_letter_expired: bool | None = None
     tee: bytes = b""
     is_kept: bool = True
     list_page: int = 1000

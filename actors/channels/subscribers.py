@@ -265,14 +265,20 @@ class Subscribers:
         return entry.until - self._idle_s if entry.connections else entry.until
 
     def sweep(self, now: float) -> set[bytes]:
-        """Forget identities that are not needed any more, and give them."""
+        """Forget identities that are not needed any more, and give them.
+
+        Those of messages that do not expire are needed as long as these are here.
+        """
         forgotten: set[bytes] = set()
         if now < self.expiry_at:
             return forgotten
+        senders: set[int] | None = None
         for identity, entry in list(self._by_identity.items()):
             if self._due_at(entry) > now:
                 continue
-            if entry.connections:
+            if senders is None:
+                senders = {row.sender for row in self._buffer.rows.values()}
+            if entry.connections or entry.number in senders:
                 self._renew(entry, now + self._idle_s, now)
                 continue
             del self._by_identity[identity]

@@ -9,6 +9,7 @@ from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.dead_letters import PendingDeadLetters
 from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.jobs.messages import JobRow, JobState, ListJobs
 from millpond.actors.store.changes import StoredMessage
 
@@ -64,7 +65,7 @@ class JobView:
             attempt,
             self._delivery.delayed_until(row.id) if lease is None else 0.0,
             0.0 if lease is None else lease.until,
-            row.expires_at,
+            0.0 if row.ttl == TTL_UNLIMITED else row.expires_at,
             len(row.data),
             row.data[:data_max],
             *origin_of(row),

@@ -27,8 +27,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     """A job as lists show it. `data` is its beginning, or None where it does not fit the answer.
 
     `attempt` counts those that were started. `due` is the end of its delay, `leased_until` of its
-    lease; 0: it has none. `origin` is the id that it had before it first became a dead letter, and
-    `reason` tells why; 0 and empty: it never did.
+    lease; 0: it has none. `expires_at` 0: it does not expire. `origin` is the id that it had before
+    it first became a dead letter, and `reason` tells why; 0 and empty: it never did.
     """
 
     id: int
@@ -47,7 +47,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutJob(JobRequest, frozen=True, gc=False):
-    """Store a job that is due at `due` (0: at once); `ttl` counts from then.
+    """Store a job that is due at `due` (0: at once); `ttl` counts from then (0: the queue's).
 
     `unique` is a unique key (empty: none): no other job is stored while one has it. Answered by
     `JobStored`.

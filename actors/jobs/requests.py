@@ -165,7 +165,7 @@ class _JobHandler:
         plain = Put(put.key, put.ttl, put.data)
         if (refusal := channel.publisher.refusal(plain, now, effects, channel)) is not None:
             return Failed(put, refusal)
-        ttl = min(put.ttl or channel.settings.ttl_default, channel.settings.ttl_max)
+        ttl = channel.publisher.ttl_of(put.ttl)
         due = put.due if put.due > now else 0.0
         message_id = channel.publisher.add(put.key, ttl, put.data, now, effects, since=due)
         if not message_id:
@@ -274,5 +274,5 @@ class _JobHandler:
             channel.sweep(now, effects)
             if not publisher.quota.fits(size):
                 return False
-        ttl, origin = channel.settings.ttl_default, row.origin or Origin(row.id, 0, "")
+        ttl, origin = publisher.ttl_of(0), row.origin or Origin(row.id, 0, "")
         return bool(publisher.add(row.id, ttl, row.data, now, effects, 0, origin))

@@ -16,6 +16,7 @@ from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.streams.stream import Stream
 from millpond.node.client.streams.streams import Streams
 from millpond.node.jobs.payload import UNREADABLE
+from millpond.node.jobs.requests import JobInfo
 from millpond.node.jobs.worker.outcome import utf8_text
 
 AGE_S = 7 * 86_400
@@ -24,6 +25,8 @@ WAITING_MAX = 10_000
 BATCH_MAX = 200
 ERROR_CHARS_MAX = 2000
 SNOWFLAKE_EPOCH_MS = 1_288_834_974_657
+EXPIRED = "expired"
+"""The reason of a dead letter whose time to live was over."""
 ID_AHEAD_S = 10.0
 """Ids may run ahead of the clock that gives records their time."""
 
@@ -31,7 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One record: `at` in ms since 1970, `what` as in `AttemptResult`, `worker` wrote it."""
+    """One record: `at` in ms since 1970, `what` as in `AttemptResult`, `worker` wrote it.
+
+    The last entry of a job that expired is of the node: `what` is `expired`, and `worker` empty.
+    """
 
     job: str
     attempt: int
@@ -122,6 +128,13 @@ async def entries_of(streams: Streams, queue: str, job: int) -> AsyncIterator[Hi
                 yield entry
     except UnknownStream:
         return
+
+
+def expiry_entry(job: JobInfo) -> HistoryEntry | None:
+    """The last entry of a job that expired, from its dead letter; None: it did not."""
+    if job.state != "dead" or job.reason != EXPIRED:
+        return None
+    return HistoryEntry(str(job.origin), job.attempt, id_ms(job.id), EXPIRED)
 
 
 def _entry(data: Any) -> HistoryEntry | None:

@@ -6,6 +6,7 @@ Any other message is a job as well, without a name: `millpond put jobs/mail '{..
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ NAME_BYTES_MAX = 250 - len("jobs/") - len("/r/") - 32
 """A queue's name is within a channel's, and so is that of the mailbox of results beside it."""
 ATTEMPTS_MAX = 2**16 - 1
 MAILBOX_BYTES = 16
+_RESULT_MAILBOX = re.compile(rb"jobs/.+/r/[0-9a-f]{%d}" % (2 * MAILBOX_BYTES), re.DOTALL)
 UNREADABLE = (
     msgspec.MsgspecError,
     UnicodeDecodeError,
@@ -68,6 +70,11 @@ def channel_of(queue: str) -> bytes:
         text = f"a queue's name has 1 to {NAME_BYTES_MAX} bytes and no `!`, and is not {queue!r}"
         raise ValueError(text)
     return b"jobs/" + name
+
+
+def is_result_mailbox(channel: bytes) -> bool:
+    """Is this the channel of a producer that waits for results?"""
+    return _RESULT_MAILBOX.fullmatch(channel) is not None
 
 
 def encode_job(body: JobMessage) -> bytes:

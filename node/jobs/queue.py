@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -15,7 +15,14 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.actors.errors import KeyReused, OutcomeUnknown
+from millpond.actors.errors import (
+    KeyReused,
+    NotAllowed,
+    NotAQueue,
+    NotFound,
+    NotNegotiated,
+    OutcomeUnknown,
+)
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed
 from millpond.node.client.idempotency import KEYS
@@ -24,7 +31,7 @@ from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions, Connector
 from millpond.node.jobs.handle import Handle, PendingResult
-from millpond.node.jobs.history import HistoryEntry, entries_of
+from millpond.node.jobs.history import HistoryEntry, entries_of, expiry_entry
 from millpond.node.jobs.payload import (
     MAILBOX_BYTES,
     Headers,
@@ -138,9 +145,9 @@ class Queue:
 
         `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while
         the queue has a job of this unique key, no other one is put, and the handle is that of the
-        first. `ttl`: the job expires so many seconds after it is due (0: the channel's default).
-        `attempts`: instead of the task's. `wait`: the handle gets a result. `retry_for` as in
-        `Channel.put`.
+        first. `ttl`: the job becomes a dead letter with the reason `expired` so many seconds after
+        it is due (0: as the channel's rule says, else never). `attempts`: instead of the task's.
+        `wait`: the handle gets a result. `retry_for` as in `Channel.put`.
         """
         unique_key = unique.encode() if isinstance(unique, str) else unique
         if unique_key is not None and not 0 < len(unique_key) <= UNIQUE_BYTES_MAX:
@@ -189,9 +196,13 @@ class Queue:
         """One job with all its data. Raises NotFound."""
         return job_info(await ask(self.channel, Operation.SHOW, id=job))
 
-    def history(self, job: int) -> AsyncIterator[HistoryEntry]:
+    async def history(self, job: int) -> AsyncIterator[HistoryEntry]:
         """The history of a job, oldest entry first. Needs the right to administer the node."""
-        return entries_of(self.channel.streams, self.name, job)
+        async for entry in entries_of(self.channel.streams, self.name, job):
+            yield entry
+        with suppress(NotFound, NotAllowed, NotNegotiated, NotAQueue):
+            if (last := expiry_entry(await self.show(job))) is not None:
+                yield last
 
     async def retry(self, job: int) -> None:
         """Make a job that is delayed due now. Raises NotFound."""

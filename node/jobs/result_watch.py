@@ -79,7 +79,7 @@ async def _ended(channel: Channel, job: int) -> JobFailed | None:
     try:
         info = job_info(await ask(channel, Operation.SHOW, id=job))
     except NotFound:
-        return JobFailed("gone", "it expired, or its result was lost")
+        return JobFailed("gone", "it is not in the queue, and there is no result")
     except (NotAllowed, NotNegotiated, NotAQueue):
         raise
     except RequestError:

@@ -98,9 +98,9 @@ class Queue(BlockingContext[AsyncQueue]):
 
         `name` of the task. `due`: not before this moment, or in so many seconds. `unique`: while
         the queue has a job of this unique key, no other one is put, and the handle is that of the
-        first. `ttl`: the job expires so many seconds after it is due (0: the channel's default).
-        `attempts`: instead of the task's. `wait`: the handle gets a result. `retry_for` as in
-        `Channel.put`.
+        first. `ttl`: the job becomes a dead letter with the reason `expired` so many seconds after
+        it is due (0: as the channel's rule says, else never). `attempts`: instead of the task's.
+        `wait`: the handle gets a result. `retry_for` as in `Channel.put`.
         """
         return Handle(
             self._await(

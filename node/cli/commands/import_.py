@@ -19,6 +19,7 @@ from zlib import crc32
 import anyio
 import msgspec
 
+from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.ids import EPOCH_MS
 from millpond.actors.messages import Mode
@@ -231,8 +232,8 @@ class _Puts:
         if line.unique or line.due > time.time():
             await self._put_job(number, line)
             return
-        ttl = min(ceil(line.row.expires_at - time.time()), U32_MAX)
-        if ttl <= 0:
+        ttl = self._ttl(line, time.time())
+        if ttl is None:
             self._summary.expired += 1
             return
         while len(self._waiting) >= AHEAD_MAX:
@@ -257,8 +258,8 @@ class _Puts:
     async def _put_job(self, number: int, line: MessageLine) -> None:
         """Put a job; its time to live counts from its due time."""
         due = line.due if line.due > time.time() else 0.0
-        ttl = min(ceil(line.row.expires_at - (due or time.time())), U32_MAX)
-        if ttl <= 0:
+        ttl = self._ttl(line, due or time.time())
+        if ttl is None:
             self._summary.expired += 1
             return
         fields = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
@@ -297,9 +298,18 @@ class _Puts:
 
     async def _again(self, line: MessageLine) -> None:
         """Put a message again after a retryable error, within a time limit."""
-        ttl = max(ceil(line.row.expires_at - time.time()), 1)
+        ttl = self._ttl(line, time.time())
         data, key = line.row.data, packet_key(line.row.key)
-        await self._channel.put(data, ttl=min(ttl, U32_MAX), key=key, retry_for=PATIENCE_S)
+        ttl = 1 if ttl is None else ttl
+        await self._channel.put(data, ttl=ttl, key=key, retry_for=PATIENCE_S)
+
+    def _ttl(self, line: MessageLine, since: float) -> int | None:
+        """The rest of the time to live, from `since` on; None: it is over. 0, which is the
+        queue's own, for a job that does not expire."""
+        if line.row.ttl == TTL_UNLIMITED and self._channel.mode is Mode.QUEUE:
+            return 0
+        ttl = min(ceil(line.row.expires_at - since), U32_MAX)
+        return ttl if ttl > 0 else None
 
 
 def packet_key(key: int) -> int:

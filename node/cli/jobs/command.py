@@ -22,7 +22,7 @@ from millpond.node.cli.jobs.options import (
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action
-from millpond.node.jobs.history import HistoryEntry
+from millpond.node.jobs.history import HistoryEntry, expiry_entry
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo, JobState
 
@@ -191,6 +191,8 @@ async def _show(args: argparse.Namespace, queue: Queue) -> None:
     row = await queue.show(args.ids)
     fields = row_fields(row) | body_fields(row)
     history = [each async for each in _history(queue, row.origin or row.id)]
+    if (last := expiry_entry(row)) is not None and last not in history:
+        history.append(last)
     if args.json:
         print_json(fields | {"history": [_entry_fields(each) for each in history]})
         return

@@ -56,7 +56,8 @@ def add_put(actions: Any) -> None:
         type=u32,
         metavar="S",
         default=0,
-        help="time to live in seconds after the job is due",
+        help="seconds after the job is due, then it becomes a dead letter (default: as the "
+        "channel's rule says, else never)",
     )
     parser.add_argument(
         "--attempts", type=positive, metavar="N", help="most attempts (default: those of the task)"

@@ -119,11 +119,17 @@ def test_an_ack_on_the_way_removes_it() -> None:
     assert harness.kept() == [] and dead_letters(harness) == []
 
 
-def test_its_deadline_removes_it_on_the_way() -> None:
-    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
-    reject(harness)
+def test_its_deadline_changes_nothing_on_the_way() -> None:
+    harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=1))
+    first, second = reject(harness, b"one"), reject(harness, b"two")
     harness.advance(36_000)
-    assert harness.kept() == [] and dead_letters(harness) == []
+    assert harness.kept() == [b"two"] and dead_letters(harness) == [(b"one", first)]
+    reader = harness.join(DEAD)
+    reader.ack(reader.pushed_ids()[0])
+    harness.advance(6)
+    assert harness.kept() == [] and dead_letters(harness) == [(b"two", second)]
+    (row,) = harness.store.load(DEAD).rows
+    assert row.origin is not None and row.origin.reason == "reject"
 
 
 def test_a_rejected_dead_letter_is_removed() -> None:

@@ -130,11 +130,31 @@ def test_dead_letters_do_not_become_dead_letters_again() -> None:
     assert harness.kept(DEAD) == [] == harness.kept(DEAD + b"!dead")
 
 
-def test_by_default_an_expired_message_is_removed() -> None:
-    harness = ChannelHarness()
+@pytest.mark.parametrize("mode", Mode, ids=lambda each: each.name.lower())
+def test_by_default_an_expired_message_is_a_dead_letter_in_queue_mode_alone(mode: Mode) -> None:
+    harness = ChannelHarness(ChannelSettings(mode=mode))
     harness.producer().put(ttl=5)
     harness.advance(60)
-    assert harness.kept() == [] == harness.kept(DEAD)
+    assert harness.kept() == []
+    assert harness.kept(DEAD) == ([b"hi"] if mode is Mode.QUEUE else [])
+
+
+def test_a_producer_is_known_as_long_as_its_message_that_does_not_expire() -> None:
+    """PS-10: its own message is not pushed to it, however old that is; then it is forgotten."""
+    harness = ChannelHarness(ChannelSettings(mode=Mode.QUEUE))
+    ann, bob = b"a" * 32, b"b" * 32
+    harness.producer(identity=ann).put(ttl=0)
+    for _ in range(3):
+        harness = harness.restarted()
+        harness.advance(8 * 86_400)
+        own = harness.join(identity=ann)
+        assert own.pushed() == []
+        own.leave()
+    other = harness.join(identity=bob)
+    other.ack(*other.pushed_ids())
+    other.leave()
+    harness.advance(16 * 86_400)
+    assert harness.kept() == [] and harness.store.load(NAME).subscribers is None
 
 
 def test_a_full_channel_has_room_once_its_dead_have_left() -> None:

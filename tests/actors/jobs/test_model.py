@@ -1,8 +1,9 @@
-"""Random lives of a channel of jobs against a model: none is lost, doubled, early or shared."""
+"""Random lives of a channel of jobs against a model: none is lost, doubled, shared or mistimed."""
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Collection
+from math import ceil, inf
 from random import Random
 
 import pytest
@@ -15,12 +16,13 @@ from tests.actors.jobs.harness import asked, counts, put, rows, worker
 
 STEPS = 120
 NAMES = (b"", b"", b"", b"alice", b"bob")
-DAY_S = 86_400
+TTLS = (0, 0, 60, 400, 86_400)
+EXPIRED, REJECTED = "expired", "no"
 
 
 class Life:
     """Each job is told by its data. `live` are ids, `due` when each may be pushed at the earliest,
-    `dead` is data; `held` is who works on what."""
+    `ends_at` when it expires, `dead` are reasons; `held` is who works on what."""
 
     def __init__(self, seed: int, settings: ChannelSettings) -> None:
         self.rng = Random(seed)
@@ -28,10 +30,12 @@ class Life:
         self.ends: list[Peer] = []
         self.live: dict[bytes, int] = {}
         self.due: dict[bytes, float] = {}
+        self.ends_at: dict[bytes, float] = {}
         self.names: dict[bytes, bytes] = {}
-        self.dead: set[bytes] = set()
+        self.dead: dict[bytes, str] = {}
         self.held: dict[bytes, Peer] = {}
         self.serial = 0
+        self.pushed_from = self.harness.now
         self.connect()
 
     def connect(self) -> None:
@@ -52,16 +56,21 @@ class Life:
         for end in self.ends:
             for message in end.pushed():
                 assert self.due[message.data] <= self.harness.now + 1e-6, "too early"
+                assert self.ends_at[message.data] > self.pushed_from, "too late"
                 assert self.live[message.data] == message.id
                 holder = self.held.get(message.data)
                 assert holder in (None, end), "two have it"
                 self.held[message.data] = end
+        for data in [each for each in self.live if self.ends_at[each] <= self.harness.now]:
+            self.end(data)
+            self.dead[data] = EXPIRED
+        self.pushed_from = self.harness.now
         page = rows(self.producer)
         assert not page.more
         living = [row for row in page.rows if row.state is not m.JobState.DEAD]
         assert {row.data: row.id for row in living} == self.live and len(living) == len(self.live)
-        dead_letter = [row.data for row in page.rows if row.state is m.JobState.DEAD]
-        assert set(dead_letter) == self.dead and len(dead_letter) == len(self.dead)
+        dead = [row for row in page.rows if row.state is m.JobState.DEAD]
+        assert {row.data: row.reason for row in dead} == self.dead and len(dead) == len(self.dead)
         assert {row.data for row in living if row.state is m.JobState.LEASED} == set(self.held)
         found = counts(self.producer)
         assert found.ready + found.delayed + found.leased == len(living)
@@ -69,20 +78,21 @@ class Life:
         for row in living:
             assert row.state is not m.JobState.DELAYED or row.due > self.harness.now
 
-    def some(self, data: dict[bytes, object] | set[bytes]) -> bytes | None:
+    def some(self, data: Collection[bytes]) -> bytes | None:
         return self.rng.choice(sorted(data)) if data else None
 
     def put(self) -> None:
         self.serial += 1
         data, name = b"%d" % self.serial, self.rng.choice(NAMES)
-        due_in = self.rng.choice((0, 0, 0, 20, 300))
-        kept = put(self.producer, data, ttl=DAY_S, due_in=due_in, unique=name)
+        due_in, ttl = self.rng.choice((0, 0, 0, 20, 300)), self.rng.choice(TTLS)
+        kept = put(self.producer, data, ttl=ttl, due_in=due_in, unique=name)
         holder = next((each for each, of in self.names.items() if of == name), None)
         assert kept.existing == (holder is not None and name != b"")
         if kept.existing:
             assert holder is not None and kept.id == self.live[holder]
             return
         self.live[data], self.due[data] = kept.id, self.harness.now + due_in
+        self.ends_at[data] = self.harness.now + due_in + ttl if ttl else inf
         if name:
             self.names[data] = name
 
@@ -107,9 +117,9 @@ class Life:
     def reject(self) -> None:
         data = self.some(self.held)
         if data is not None:
-            asked(self.held[data], m.RejectJob, self.live[data], "no")
+            asked(self.held[data], m.RejectJob, self.live[data], REJECTED)
             self.end(data)
-            self.dead.add(data)
+            self.dead[data] = REJECTED
 
     def give_back(self) -> None:
         data = self.some(self.held)
@@ -143,7 +153,9 @@ class Life:
             if row.state is not m.JobState.DEAD and row.data not in before:
                 assert row.data in wanted
                 self.live[row.data], self.due[row.data] = row.id, 0.0
-        self.dead -= wanted
+                self.ends_at[row.data] = inf
+        for data in wanted:
+            del self.dead[data]
         assert wanted <= set(self.live)
 
     def purge(self) -> None:
@@ -178,7 +190,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_job_is_lost_doubled_early_or_shared(seed: int) -> None:
+def test_no_job_is_lost_doubled_early_late_or_shared(seed: int) -> None:
     life = Life(seed, queue(ack_timeout_s=3600.0, attempts_max=1000))
     for _ in range(STEPS):
         life.step()

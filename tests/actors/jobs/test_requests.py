@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.channels.settings import TTL_UNLIMITED, ChannelSettings
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.listing import first_page, merge_pages
@@ -67,7 +67,57 @@ def test_the_ttl_counts_from_the_due() -> None:
     harness.advance(1059)
     assert states(producer) == {kept.id: "ready"}
     harness.advance(2)
-    assert states(producer) == {} and harness.kept() == []
+    (dead_id,) = dead_ids(producer)
+    dead = show(producer, dead_id)
+    assert (dead.origin, dead.reason, dead.attempt) == (kept.id, "expired", 0)
+    assert harness.kept() == []
+
+
+def test_a_job_without_a_ttl_does_not_expire() -> None:
+    harness = job_harness()
+    producer = harness.producer()
+    job, plain = put(producer, b"job", ttl=0), producer.put(b"plain", ttl=0)
+    assert job.ttl == plain.ttl == TTL_UNLIMITED
+    assert show(producer, job.id).expires_at == show(producer, plain.id).expires_at == 0
+    harness.advance(30 * DAY_S)
+    harness = harness.restarted()
+    producer = harness.producer()
+    assert states(producer) == {job.id: "ready", plain.id: "ready"}
+    assert counts(producer).oldest == START_S
+
+
+def test_a_ttl_of_the_queue_holds_for_jobs_without_one() -> None:
+    harness = ChannelHarness(ChannelSettings(mode=Mode.QUEUE, ttl_queue=60))
+    producer = harness.producer()
+    job, longer = put(producer, ttl=0), put(producer, ttl=90)
+    assert (job.ttl, longer.ttl) == (60, 90)
+    harness.advance(61)
+    assert states(producer) == {longer.id: "ready", dead_ids(producer)[0]: "dead"}
+    assert asked(producer, m.RetryDeadLetters, None).count == 1
+    again = next(row for row in rows(producer).rows if row.id != longer.id)
+    assert (again.reason, again.expires_at) == ("expired", harness.now + 60)
+
+
+def test_a_unique_key_is_free_once_its_job_expired() -> None:
+    harness = job_harness()
+    producer = harness.producer()
+    first = put(producer, b"a", ttl=60, unique=b"alice")
+    harness.advance(60)
+    second = put(producer, b"b", ttl=60, unique=b"alice")
+    assert not second.existing and second.id != first.id
+    assert show(producer, second.id).state is m.JobState.READY
+
+
+def test_a_leased_job_that_expires_is_a_dead_letter_and_its_ack_is_late() -> None:
+    harness = job_harness(ack_timeout_s=3600.0)
+    producer, hand = harness.producer(), worker(harness)
+    kept = put(producer, ttl=60)
+    assert taken(hand).id == kept.id
+    harness.advance(60)
+    hand.ack(kept.id)
+    assert asked(hand, m.RejectJob, kept.id, "no") is Code.LEASE_LOST
+    (dead_id,) = dead_ids(producer)
+    assert show(producer, dead_id).reason == "expired"
 
 
 def test_a_year_ahead_is_taken_and_more_is_refused() -> None:

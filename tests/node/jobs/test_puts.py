@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.errors import BufferFull, DataTooLarge
 from millpond.jobs import Job, JobFailed, Queue, Worker, task
 from tests.node.client.test_identity import serving, url_of
@@ -64,10 +65,30 @@ async def test_the_producer_learns_that_a_job_expired(setup: JobSetup) -> None:
         before = anyio.current_time()
         with pytest.raises(JobFailed) as caught:
             await put.result()
-        assert caught.value.reason == "gone" and anyio.current_time() - before < 130
-        with pytest.raises(JobFailed, match="gone"):
+        assert caught.value.reason == "expired" and anyio.current_time() - before < 130
+        with pytest.raises(JobFailed, match="expired"):
             await later.result()
         assert 560 < anyio.current_time() - before < 640
+
+
+async def test_an_expired_job_is_a_dead_letter_that_a_producer_finds_and_retries(
+    setup: JobSetup,
+) -> None:
+    async with setup.queue() as queue:
+        put = await queue.put("x", ttl=60)
+        kept = await queue.put("y")
+        assert (put.ttl, kept.ttl) == (60, TTL_UNLIMITED)
+        assert (await queue.show(kept.id)).expires == 0
+        await anyio.sleep(61)
+        (dead,) = [each async for each in queue.jobs("dead")]
+        assert (dead.origin, dead.reason, dead.attempt) == (put.id, "expired", 0)
+        (entry,) = [each async for each in queue.history(put.id)]
+        assert (entry.job, entry.what, entry.worker) == (str(put.id), "expired", "")
+        assert abs(entry.at / 1000 - setup.wall()) < 5
+        assert [each async for each in queue.history(kept.id)] == []
+        assert await queue.retry_dead([dead.id]) == 1
+        again = [each async for each in queue.jobs("ready")]
+        assert [each.expires for each in again] == [0, 0]
 
 
 async def test_the_producer_learns_that_the_attempts_of_the_queue_were_used_up() -> None:
