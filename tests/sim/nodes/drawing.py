@@ -14,6 +14,7 @@ from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule
 from tests.sim.nodes.fault_plans import draw_rush, draw_trouble
 from tests.sim.nodes.plan import (
+    TTL_DEFAULT_S,
     ChannelPlan,
     ClientNames,
     ConsumerPlan,
@@ -40,6 +41,14 @@ KINDS: tuple[Kind, ...] = (
 )
 OVERSLEEP_SHARE = 0.2
 """The share of worlds that oversleep."""
+TTL_SHARE = 0.3
+"""The share of worlds in which jobs have a ttl, and of those with a short default."""
+TTL_SHORT_S = 4
+RUSH_SETTINGS = {
+    "segment_bytes": 2**14,
+    "journal_bytes_max": 2**15,
+    "ttl_default_s": TTL_DEFAULT_S,
+}
 RUSH = 0.2
 """The share of worlds of channels in which much is put without a pause."""
 
@@ -88,9 +97,20 @@ def draw(seed: int) -> Plan:
         forgets=rng.random() < 0.05,
         oversleeps=oversleeps,
     )
+    plan = with_ttls(seed, plan)
     if kind == "channels" and not oversleeps:
         plan = with_rush(seed, plan)
     return with_tees(seed, plan) if has_tees(seed) else plan
+
+
+def with_ttls(seed: int, plan: Plan) -> Plan:
+    """Perhaps: some jobs have a ttl, and what has none expires soon unless it is in a queue."""
+    rng = Random(f"ttl {seed}")
+    if rng.random() < TTL_SHARE:
+        plan = replace(plan, jobs=tuple(replace(each, ttls=(0, 2, 8)) for each in plan.jobs))
+    if rng.random() < TTL_SHARE:
+        plan = replace(plan, settings={**plan.settings, "ttl_default_s": TTL_SHORT_S})
+    return plan
 
 
 def with_rush(seed: int, plan: Plan) -> Plan:
@@ -113,7 +133,7 @@ def with_rush(seed: int, plan: Plan) -> Plan:
     return replace(
         plan,
         channels=tuple(channels),
-        settings={**plan.settings, "segment_bytes": 2**14, "journal_bytes_max": 2**15},
+        settings={**plan.settings, **RUSH_SETTINGS},
         faults=tuple(sorted((*plan.faults, *rush), key=lambda each: each.at)),
         lasts_s=max(plan.lasts_s, 10.0),
     )

@@ -9,15 +9,15 @@ from functools import cached_property
 from math import inf
 from typing import TypeVar
 
+from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.messages import Durability, Mode
 from millpond.node.testing.time.world_clock import START_S
 from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
-from tests.sim.nodes.plan import OVERSLEEP_S, ChannelPlan, Plan
+from tests.sim.nodes.plan import OVERSLEEP_S, TTL_DEFAULT_S, ChannelPlan, Plan
 
 Kind = TypeVar("Kind", bound=e.Event)
 
-TTL_DEFAULT_S = 86_400
 SYNCED_S = 1.6
 """What nobody waits for is on the disk after this time (docs/internals/storage.md), with some
 margin."""
@@ -27,6 +27,8 @@ FOLLOWS_S = 45.0
 """A node follows a clock that was set ahead within this time."""
 LATE_S = 2.5
 """Bytes may be under way so long, and one end knows so much later than the other."""
+ROUNDING_S = 1e-3
+"""Times are numbers of seconds since 1970 in the nodes, and since the start in a history."""
 PRODUCER, REJECT = 1, 0x31
 
 
@@ -53,6 +55,11 @@ class NodeClock:
     def high(self, at: float) -> float:
         """And at most this."""
         return at + self._bounds[bisect_right(self._at, at) - 1][1]
+
+    def highest(self, until: float) -> float:
+        """The latest time that it showed: a clock that was ahead may have been set back since."""
+        changes = zip(self._at, [*self._at[1:], inf], self._bounds, strict=True)
+        return max(min(end, until) + high for at, end, (_, high) in changes if at <= until)
 
     @property
     def is_steady(self) -> bool:
@@ -204,6 +211,13 @@ class ChannelHistory:
                     pass
         return found
 
+    def may_have_expired(self, data: bytes) -> bool:
+        """May the dead letter with this data be one because its deadline had passed?"""
+        assert self.dead is not None
+        seen = [self.dead.first_seen[id] for id in self.dead.messages[data].ids]
+        at = self.clock.highest(max(seen, default=0.0)) + ROUNDING_S
+        return at >= self.messages[data].expires_low
+
     def has_trouble(self, since: float, until: float) -> bool:
         """Did the disk fail, or hang, in this time?"""
         return any(began <= until and since <= over for began, over in self.troubles)
@@ -250,12 +264,15 @@ class History:
         channel_history.plan = channel
         channel_history.lease_s = channel.rule.lease or 30.0
         channel_history.attempts_max = channel.rule.attempts or 10
-        channel_history.ttl_s = channel.rule.ttl or TTL_DEFAULT_S
+        channel_history.ttl_s = channel.rule.ttl or channel_history.ttl_s
         return channel_history
 
     def _channel(self, node: str, name: str, mode: Mode, durability: Durability) -> ChannelHistory:
         clock = self.clocks[node]
-        channel = ChannelHistory(node, name, mode, durability, 30.0, 10, TTL_DEFAULT_S, clock, None)
+        ttl_s = self.plan.settings.get("ttl_default_s", TTL_DEFAULT_S)
+        if mode is Mode.QUEUE:
+            ttl_s = TTL_UNLIMITED
+        channel = ChannelHistory(node, name, mode, durability, 30.0, 10, ttl_s, clock, None)
         channel.oversleep_s = self.oversleep_s
         self.channels[node, name] = channel
         return channel

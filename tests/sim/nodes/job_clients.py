@@ -61,9 +61,12 @@ class JobProducer:
         unique = f"uniq{rng.randrange(UNIQUE_KEYS)}" if rng.random() < plan.unique else None
         due = rng.uniform(0.5, 15.0) if rng.random() < plan.due else None
         waits = unique is None and rng.random() < plan.waits
+        ttl = rng.choice(plan.ttls) if len(plan.ttls) > 1 else plan.ttls[0]
         while True:
             try:
-                handle = await queue.put(payload, name="work", due=due, unique=unique, wait=waits)
+                handle = await queue.put(
+                    payload, name="work", ttl=ttl, due=due, unique=unique, wait=waits
+                )
             except RETRYABLE:
                 await anyio.sleep(AGAIN_S)
             else:

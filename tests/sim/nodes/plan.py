@@ -16,6 +16,7 @@ Fault = Literal[
 ]  # fmt: skip
 Protocol = Literal["stream", "s3p", "rustlog"]
 
+TTL_DEFAULT_S = 86_400
 OVERSLEEP_S = 3.0
 """The longest pause of an overloaded process, in seconds."""
 KEPT = "kept"
@@ -115,6 +116,7 @@ class JobsPlan:
     due: float
     unique: float
     cancels: float
+    ttls: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)

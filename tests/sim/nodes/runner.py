@@ -69,6 +69,8 @@ PROGRESS_S = 900.0
 LOOK_S = 1.0
 READERS_S = 75.0
 LEFT_S = 20.0
+DEAD_LETTERS_S = 6.0
+"""A dead letter that was refused is sent again within this time."""
 SHOWN_MAX = 5
 
 
@@ -224,6 +226,9 @@ async def _finish(sim: Simulation) -> None:
         await _until_empty(sim, channel.node, channel.name, give_up_at)
     for node, name in plan.queues:
         await _until_empty(sim, node, name, give_up_at)
+    if plan.queues:  # expired messages are in no list, and may be on their way
+        await anyio.sleep(DEAD_LETTERS_S)
+    for node, name in plan.queues:
         await _until_empty(sim, node, f"{name}!dead", give_up_at)
     await _until(sim, lambda: not _missing_mail(sim), give_up_at, lambda: _missing_mail(sim))
     await _until_all_is_read(sim)

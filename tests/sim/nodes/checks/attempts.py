@@ -88,11 +88,11 @@ def _forget(channel: ChannelHistory, tries: Tries, halt: e.Halt) -> None:
 
 
 def _check_dead(channel: ChannelHistory, all_tries: dict[int, Tries]) -> Iterator[str]:
-    """A dead letter was rejected, or tried as often as may be."""
+    """A dead letter was rejected, has expired, or was tried as often as may be."""
     assert channel.dead is not None
     for data in channel.dead.messages:
         message = channel.messages.get(data)
-        if message is None:
+        if message is None or channel.may_have_expired(data):
             continue
         tries = [all_tries[id] for id in message.ids if id in all_tries]
         if not any(each.is_rejected or each.attempt >= channel.attempts_max for each in tries):

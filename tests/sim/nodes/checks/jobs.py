@@ -131,7 +131,7 @@ def _check_dead(plan: JobsPlan, channel: ChannelHistory, lives: dict[int, Life])
     assert channel.dead is not None
     for data in channel.dead.messages:
         message = channel.messages.get(data)
-        if message is None:
+        if message is None or channel.may_have_expired(data):
             continue
         found = [lives[id] for id in message.ids if id in lives]
         tried = {event.attempt for event in channel.of(e.Push) if event.id in message.ids}

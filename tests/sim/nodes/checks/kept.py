@@ -1,4 +1,7 @@
-"""Accepted messages are delivered, expire, or become dead letters: none is lost."""
+"""Accepted messages are delivered, expire, or become dead letters: none is lost.
+
+Those of a queue that expire are dead letters, too.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def _settled(channel: ChannelHistory, identity: bytes | None = None) -> set[int]
 
 
 def _may_be_gone(history: History, channel: ChannelHistory, message: Message) -> bool:
-    if channel.clock.high(history.end) >= message.expires_low:
+    if channel.mode is not Mode.QUEUE and channel.clock.high(history.end) >= message.expires_low:
         return True
     return channel.may_be_lost(message.kept[0].at)
 
