@@ -55,6 +55,11 @@ _BODY_REJECTIONS = {
     BodyTooSlow: Rejection.BODY_TOO_SLOW,
     BadPath: Rejection.BAD_PATH,
 }
+_OF_BROWSERS = {
+    Rejection.HOST_REFUSED: Refusal.FOREIGN_HOST,
+    Rejection.ORIGIN_REFUSED: Refusal.FOREIGN_PAGE,
+    Rejection.CROSS_SITE_REFUSED: Refusal.FOREIGN_PAGE,
+}
 
 
 class ResponseAborted(Exception):
@@ -248,6 +253,8 @@ class Application:
             services.record_refusal(Refusal.TOO_MANY, request.client)
         services.handshake_done(active)
         if reason is not None:
+            if reason in _OF_BROWSERS:
+                services.record_refusal(_OF_BROWSERS[reason], request.client)
             return route.api.reject(reason, None)
         if route.preflight is not None:
             return route.preflight

@@ -21,6 +21,8 @@ class Refusal(Enum):
     TOO_FAST = "too fast"
     TIMEOUT = "handshake timeout"
     MALFORMED = "malformed"
+    FOREIGN_HOST = "foreign host"
+    FOREIGN_PAGE = "foreign page"
 
 
 class RefusalLog:

@@ -6,6 +6,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import NamedTuple
 
 import anyio
 import h2.config
@@ -15,6 +16,7 @@ import h2.events
 from anyio.abc import ByteStream
 
 LIMIT_S = 5.0
+Headers = Sequence[tuple[str, str]]
 
 
 async def dial(address: str, tls: ssl.SSLContext | None = None) -> ByteStream:
@@ -61,6 +63,39 @@ async def get(
     return int(head.split(b" ", 2)[1]), body
 
 
+class Reply(NamedTuple):
+    """A whole response; the headers by name, in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Http1:
+    """HTTP/1.1; a connection for each request."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def send(self, method: str, path: str, host: str, headers: Headers, body: bytes) -> Reply:
+        pairs = [("host", host), ("connection", "close"), *headers]
+        if body:
+            pairs.append(("content-length", str(len(body))))
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in pairs),
+            "",
+            "",
+        ]
+        async with await dial(self._address) as stream:
+            await stream.send("\r\n".join(lines).encode() + body)
+            data = await rest(stream)
+        head, _, found = data.partition(b"\r\n\r\n")
+        first, *others = head.decode().split("\r\n")
+        named = dict(each.lower().split(": ", 1) for each in others)
+        return Reply(int(first.split(" ")[1]), named, found)
+
+
 class Http2:
     """One connection. Frames are read when somebody waits for something."""
 
@@ -96,16 +131,17 @@ class Http2:
         *headers: tuple[str, str],
         ends: bool = True,
         length: int | None = None,
+        host: str = "[::1]",
     ) -> int:
         """Begin a request; gives the number of its stream."""
         number = self.state.get_next_available_stream_id()
         head = [
             (":method", method),
             (":scheme", "http"),
-            (":authority", "[::1]"),
+            (":authority", host),
             (":path", path),
+            *headers,
         ]
-        head += headers
         if length is not None:
             head.append(("content-length", str(length)))
         self.state.send_headers(number, head, end_stream=ends)
