@@ -20,8 +20,28 @@ _HOST = re.compile(rb"(?:\[[\w.~!$&'()*+,;=:%-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9
 """RFC 3986, 3.2.2: the name may come back in a URL of a response."""
 
 
+_LATER_VERSION = re.compile(rb"[^ ]+ [^ ]+ HTTP/1\.[2-9]\r?")
+
+
 class BadHead(Exception):
     """the head says what cannot be served"""
+
+
+def line_rejection(line: bytes) -> Rejection | None:
+    """The rejection of a request line that cannot be parsed, or whose head cannot; None: it is not
+    of HTTP."""
+    if b"HTTP/" not in line and len(line.split()) > 2:
+        return None
+    later = _LATER_VERSION.fullmatch(line)
+    return Rejection.BAD_REQUEST if later is None else Rejection.BAD_VERSION
+
+
+def body_length(headers: Headers) -> int | None:
+    """The length of the body that an accepted head has; None: it is in chunks, if there is one."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return None
 
 
 def head_rejection(

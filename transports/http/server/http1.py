@@ -6,6 +6,7 @@ request was not read to its end is closed with the response, as the next request
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -19,7 +20,9 @@ from millpond.transports.http.server.exchange import Exchange, ResponseHead
 from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, length_of
 from millpond.transports.http.server.heads import (
     BadHead,
+    body_length,
     head_rejection,
+    line_rejection,
     port_of,
     request_scope,
     response_head,
@@ -40,6 +43,8 @@ CACHED_BYTES_MAX = 2**16
 FRAMING_BYTES_PER_BYTE = 16
 """Framing that is accepted per byte of body: tiny chunks, or chunks with extensions."""
 _FRAMING = (b"content-length", b"transfer-encoding")
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n")
+"""The usual form of it; a body whose length has another form is read by itself."""
 
 
 class InputBuffer:
@@ -65,6 +70,24 @@ class InputBuffer:
         self.pieces.popleft()
         self._at = 0
         return piece[at:] if at else piece
+
+    def size_to_end(self, before: bytes, size: int, *, with_body: bool) -> int:
+        """The size of what comes next up to the end of a head, or of chunks, with it; else `size`.
+
+        `before`: the last bytes that were taken, fewer than an end has. `with_body`: it is a head;
+        a body that is not in chunks counts as well, where that is easily seen.
+        """
+        piece, at = self.pieces[0], self._at
+        if before:
+            straddling = (before + piece[at : at + len(END) - 1]).find(END)
+            if straddling >= 0:
+                return straddling + len(END) - len(before)
+        end = piece.find(END, at, at + size)
+        if end < 0:
+            return size
+        length = _LENGTH.search(piece, at, end + 2) if with_body else None
+        body_bytes = min(int(length[1]), BODY_PIECE_BYTES) if length is not None else 0
+        return end + len(END) - at + body_bytes
 
     def put_back(self, data: bytes) -> None:
         """Prepend bytes that were taken last, or the end of them."""
@@ -107,6 +130,12 @@ class Http1:
         self._headers: Headers = []
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
         self._last_head = 0
+        self._request_line = b""
+        self._has_request_line = self._had_request = False
+        self._last_bytes = b""
+        """The last three bytes of a head or of chunks, where an end may have begun."""
+        self._body_length: int | None = None
+        """The length of the body that is read; None: it is in chunks."""
 
     @property
     def is_idle(self) -> bool:
@@ -221,8 +250,20 @@ class Http1:
             self._wire.resume()
 
     def _read_piece(self) -> None:
-        piece = self._input.take(BODY_PIECE_BYTES if self._is_in_body else HEAD_PIECE_BYTES)
-        before = self._body_bytes
+        """Parse bytes of at most one request, so that each request line is seen."""
+        is_in_body, before = self._is_in_body, self._body_bytes
+        if is_in_body and self._body_length is not None:
+            piece = self._input.take(min(BODY_PIECE_BYTES, max(1, self._body_length - before)))
+        else:
+            size = BODY_PIECE_BYTES if is_in_body else HEAD_PIECE_BYTES
+            if not (is_in_body or self._in_head):
+                self._request_line, self._has_request_line, self._last_bytes = b"", False, b""
+            size = self._input.size_to_end(self._last_bytes, size, with_body=not is_in_body)
+            piece = self._input.take(size)
+            self._last_bytes = (self._last_bytes + piece[-3:])[-3:]
+            if not (is_in_body or self._has_request_line or self._check_request_line(piece)):
+                self._stop_reading()
+                return
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
@@ -236,6 +277,13 @@ class Http1:
             self._stop_reading()
             return
         self._count(len(piece) - max(0, self._body_bytes - before))
+
+    def _check_request_line(self, piece: bytes) -> bool:
+        """Look at the request line as it comes. False: it has more blanks than one between its
+        parts (RFC 9112, 3), which the parser passes over."""
+        line, end, _ = (self._request_line + piece).lstrip(b"\r\n").partition(b"\n")
+        self._request_line, self._has_request_line = line, bool(end)
+        return b"  " not in line and line.count(b" ") <= 2
 
     @property
     def _is_in_body(self) -> bool:
@@ -275,8 +323,15 @@ class Http1:
             self._is_read_closed = True
             self._queue[-1].exchange.end_input()
             self._queue[-1].is_keep_alive = False
-        else:
-            self._reject(Rejection.BAD_REQUEST)
+            return
+        why = line_rejection(self._request_line)
+        if why is None and self._has_request_line and not self._had_request:
+            # Something else than HTTP: h2spec takes an answer in HTTP/1.1 for a broken frame.
+            self._is_read_closed = True
+            self._in_head, self.head_started_at = False, inf
+            self._wire.close()
+            return
+        self._reject(why or Rejection.BAD_REQUEST)
 
     def _reject(self, reason: Rejection) -> None:
         """Respond in place of the application, after the responses that are due, and close."""
@@ -319,6 +374,7 @@ class Http1:
         self.head_started_at = inf
         if self._is_read_closed or self._is_replaying_head:
             return
+        self._had_request = True
         wire, parser = self._wire, self._parser
         version, method = parser.get_http_version(), parser.get_method()
         reason = head_rejection(version, method, self._url, self._headers, self._server.settings)
@@ -331,6 +387,7 @@ class Http1:
             self._reject(Rejection.BAD_PATH)
             return
         self._is_upgrade = parser.should_upgrade()
+        self._body_length = body_length(self._headers)
         self._queue.append(Http1Response(Exchange(self, scope), version == "1.1", self._headers))
 
     def on_body(self, body: bytes) -> None:

@@ -149,6 +149,15 @@ async def test_who_leaves_the_end_of_a_request_in_doubt_is_not_served(
         (b"GET /a\r\n\r\n", 505),
         (b"get /a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
         (b"GET /a b HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET  /a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET /a  HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET  /a\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1 \r\nhost: a\r\n\r\n", 400),
+        (b" GET /a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET\t/a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"GET /a HTTP/1.2\r\nhost: a\r\n\r\n", 505),
+        (b"GET /a HTTP/1.9\r\nhost: a\r\n\r\n", 505),
+        (b"GET /a HTTP/1.12\r\nhost: a\r\n\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", 400),
         (b"POST /a HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
@@ -162,6 +171,63 @@ async def test_what_is_no_request_is_answered_once_and_closed(
         line = rig.connect()
         (answer,) = answers(await line.ask(request_line + NEXT))
         assert answer.status == status and line.wire.is_closed and echo.asked == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"INVALID CONNECTION PREFACE\r\n\r\n",
+        b"USER a b c\r\n",
+        b"GET /a SPDY/3\r\n\r\n",
+        b"GET /a HTTPS/1.1\r\n",
+    ],
+)
+async def test_who_does_not_begin_with_http_is_closed_without_a_byte(first: bytes) -> None:
+    """HX-01: an answer in HTTP/1.1 would be a broken frame to a client of HTTP/2."""
+    echo = Echo()
+    async with serving(echo) as rig:
+        line = rig.connect()
+        assert await line.ask(first) == b"" and line.wire.is_closed
+        # Behind a request of HTTP it is a bad request.
+        line = rig.connect()
+        got = answers(await line.ask(NEXT + first))
+        assert [each.status for each in got] == [200, 400] and line.wire.is_closed
+
+
+BEFORE = {
+    "nothing": b"",
+    "no body": b"GET /a HTTP/1.1\r\nhost: a\r\n\r\n",
+    "empty lines": b"GET /a HTTP/1.1\r\nhost: a\r\n\r\n\r\n\r\n\r\n",
+    "a body": b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n\r\n\r\nGET  /x H\n",
+    "chunks": b"POST /a HTTP/1.1\r\nhost: a\r\n"
+    + CHUNKED
+    + b"\r\n8\r\n\r\n\r\n0\r\n \r\nc\r\nA  B  C  D \n\r\n0\r\nx: y  z\r\n\r\n",
+    "an upgrade": SOCKET,
+    "an upgrade with chunks": CUT,
+}
+LINES = {
+    b"GET /b HTTP/1.1\r\n": 200,
+    b"GET  /b HTTP/1.1\r\n": 400,
+    b"GET /b  HTTP/1.1\r\n": 400,
+}
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("request_line", LINES, ids=["one blank", "two before", "two behind"])
+async def test_one_blank_is_between_the_parts_of_a_request_line(
+    before: bytes, request_line: bytes
+) -> None:
+    """HX-04: of any request, behind any other, in any split; other lines may have more blanks."""
+    status, data = LINES[request_line], before + request_line + b"host: a\r\nx:  y  z\r\n\r\n"
+    expected = ([200] if before else []) + [status]
+    async with serving(Echo()) as rig:
+        for step in range(1, len(data) + 1):
+            line = rig.connect()
+            for at in range(0, len(data), step):
+                line.say(data[at : at + step])
+            got = answers(await line.read())
+            assert [each.status for each in got] == expected, step
+            assert line.wire.is_closed == (status == 400)
 
 
 async def test_a_refusal_waits_for_the_answers_before_it() -> None:
