@@ -7,6 +7,7 @@ import json
 from functools import partial
 from typing import Any
 
+from millpond.node.cli.byte_output import ByteOutput, add_byte_output
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.cli.options.node import (
@@ -31,6 +32,8 @@ GET_EPILOG = """\
 examples:
   millpond get chat/1 1994170339541856256          exit code 4 if the message does not exist
   millpond get chat/1 1994170339541856256 --ack    print and remove the message
+  millpond get files/1 ID --raw > photo.jpg        the bytes as they were put, without a newline
+  millpond get files/1 ID -o photo.jpg             the same
 """
 ACK_EPILOG = """\
 example:
@@ -50,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
     listing.set_defaults(work=_list)
     get = _parser(subparsers, "get", "Print one message without removing it.", GET_EPILOG)
     get.add_argument("id", type=message_id, metavar="ID")
+    add_byte_output(get)
     get.add_argument("--ack", action="store_true", help="acknowledge the message after printing it")
     get.set_defaults(work=_get)
     ack = _parser(subparsers, "ack", "Acknowledge messages by id, which removes them.", ACK_EPILOG)
@@ -101,11 +105,12 @@ def _write_lines(lines: list[str]) -> None:
 
 
 async def _get(args: argparse.Namespace, channel: Channel) -> None:
-    data = await channel.get(args.id)
-    if args.json:
-        print_json({"id": str(args.id)} | data_field(data))
-    else:
-        write(data + b"\n")
+    with ByteOutput(args) as output:
+        data = await channel.get(args.id)
+        if args.json:
+            fields = {"id": str(args.id)} | data_field(data)
+            data = json.dumps(fields, ensure_ascii=False).encode()
+        await output.write(data if output.is_raw else data + b"\n")
     if args.ack:
         await channel.ack(args.id)
         await channel.ping()

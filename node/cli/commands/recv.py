@@ -1,4 +1,4 @@
-"""`millpond recv`: messages to stdout, each acknowledged after it is written."""
+"""`millpond recv`: messages to stdout or a file, each acknowledged after it is written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import anyio
 
 from millpond.actors.errors import NotNegotiated
 from millpond.actors.messages import Mode
+from millpond.node.cli.byte_output import ByteOutput, add_byte_output
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
 from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
-from millpond.node.cli.output import data_field, write_async
+from millpond.node.cli.output import data_field
 from millpond.node.cli.sealed_messages import is_envelope, open_message
 from millpond.node.client.channel import Channel, Message
 
@@ -25,12 +26,15 @@ examples:
   millpond recv chat/1 -n 10 --timeout 5   receive ten, or fewer within five seconds (exit code 3)
   millpond recv logs --follow              receive until Ctrl-C, reconnecting
   millpond recv chat/1 --no-ack            print without acknowledging: it is pushed again
+  millpond recv files/1 --raw > photo.jpg  the bytes as they were put, without a newline
+  millpond recv files/1 -o photo.jpg       the same into a file
   millpond recv jobs/mail --mode queue     share the messages with other consumers
   millpond recv notes --json               print decrypted messages with their senders
 
-A message is acknowledged, which removes it from the node, after it is written and flushed. If the
-connection is lost for good the exit code is 1, and unprinted messages stay at the node. Messages
-that are encrypted for another node, or by an unknown sender, are not printed and stay there, too.
+A message is acknowledged, which removes it from the node, after it is written and flushed, to the
+disk with -o. If the connection is lost for good the exit code is 1, and unprinted messages stay at
+the node. Messages that are encrypted for another node, or by an unknown sender, are not printed and
+stay there, too.
 """
 RECONNECT_S = 30.0
 WINDOW = 32
@@ -41,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `recv` to the command line."""
     parser = subparsers.add_parser(
         "recv",
-        description="Receive messages, print one per line, and acknowledge them.",
+        description="Receive messages, print each with a newline, and acknowledge them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--sealed", action="store_true", help="print encrypted messages as they are"
     )
+    add_byte_output(parser)
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="end after S seconds, with exit code 3"
     )
@@ -76,10 +81,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Receive until there is enough."""
     timeout_s, args.timeout = args.timeout, None
-    return run_in_loop(args, partial(_receive, args, timeout_s))
+    with ByteOutput(args) as output:
+        return run_in_loop(args, partial(_receive, args, timeout_s, output))
 
 
-async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
+async def _receive(args: argparse.Namespace, timeout_s: float | None, output: ByteOutput) -> int:
     code = ExitCode.OK
     async with anyio.create_task_group() as tasks:
         interrupted = partial(until_signal, tasks.cancel_scope)
@@ -94,7 +100,7 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None) -> int:
         ) as channel:
             with anyio.move_on_after(timeout_s) as scope:
                 await _widen(channel, args)
-                await _print_messages(channel, args)
+                await _write_messages(channel, args, output)
         if scope.cancelled_caught:
             code = ExitCode.TIMEOUT
         tasks.cancel_scope.cancel()
@@ -110,15 +116,15 @@ async def _widen(channel: Channel, args: argparse.Namespace) -> None:
             await channel.credit(wanted - channel.window)
 
 
-async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
+async def _write_messages(channel: Channel, args: argparse.Namespace, output: ByteOutput) -> None:
     left = None if args.follow else args.count
     while left is None or left > 0:
         message = await channel.receive()
-        line = await _line(channel, message, args)
-        if line is None:
+        data = await _output_of(channel, message, args, is_raw=output.is_raw)
+        if data is None:
             await message.decline()
             continue
-        await write_async(line)
+        await output.write(data)
         if left is not None:
             left -= 1
         if not args.no_ack:
@@ -128,8 +134,10 @@ async def _print_messages(channel: Channel, args: argparse.Namespace) -> None:
             await channel.credit(1)
 
 
-async def _line(channel: Channel, message: Message, args: argparse.Namespace) -> bytes | None:
-    """The output line; None for an envelope that cannot be decrypted."""
+async def _output_of(
+    channel: Channel, message: Message, args: argparse.Namespace, *, is_raw: bool
+) -> bytes | None:
+    """The output for a message; None for an envelope that cannot be decrypted."""
     names = {"id": str(message.id), "attempt": message.attempt}
     if args.sealed or not is_envelope(message.data):
         data, fields = message.data, data_field(message.data)
@@ -139,5 +147,5 @@ async def _line(channel: Channel, message: Message, args: argparse.Namespace) ->
             return None
         data, fields = envelope.data, envelope.fields()
     if not args.json:
-        return data + b"\n"
+        return data if is_raw else data + b"\n"
     return json.dumps(names | fields, ensure_ascii=False).encode() + b"\n"

@@ -140,6 +140,62 @@ def test_a_message_larger_than_a_pipe_comes_out_whole(node: Serving, channel: st
     assert command("recv", channel, env=env).stdout == large + b"\n"
 
 
+EXAMPLES = [
+    "recv files/1 --raw > photo.jpg",
+    "recv files/1 -o photo.jpg",
+    "get files/1 ID --raw > photo.jpg",
+    "get files/1 ID -o photo.jpg",
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_bytes_come_back_as_they_went_in(
+    node: Serving, tmp_path: Path, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the examples of the help, in a shell, with what no text is."""
+    assert main([example.split()[0], "--help"]) == 0
+    assert f"millpond {example} " in capsys.readouterr().out
+    data = os.urandom(100_000) + b"\r\n\0"
+    (tmp_path / "source").write_bytes(data)
+    (tmp_path / "photo.jpg").write_bytes(b"older, and longer" * 10_000)
+    millpond = f"{sys.executable} -m millpond"
+    channel = f"files/{uuid4().hex}"
+    taking = example.replace("files/1", channel).replace("ID", "$ID")
+    script = f"ID=$({millpond} put {channel} < source) && {millpond} {taking}"
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"], PYTHONPATH=str(ROOT))
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "photo.jpg").read_bytes() == data
+
+
+def test_raw_messages_follow_each_other(run: Run, channel: str, tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    for text in ("one", "two", "three"):
+        run("put", channel, text)
+    assert run("recv", channel, "-n", "2", "--raw", "--no-ack") == (0, b"onetwo", "")
+    assert run("recv", channel, "-n", "3", "-o", str(file)) == (0, b"", "")
+    assert file.read_bytes() == b"onetwothree" and file.stat().st_mode & 0o777 == 0o600
+    assert run("recv", channel, "-o", str(file), "--timeout", "0.3").code == 3
+    assert file.read_bytes() == b"onetwothree"
+    message_id = run("put", channel, "{}").out.decode().strip()
+    assert run("get", channel, message_id, "--json", "-o", str(file)) == (0, b"", "")
+    assert json.loads(file.read_text()) == {"id": message_id, "data": "{}"}
+    assert run("get", channel, "1", "-o", str(file)).code == 4
+    assert json.loads(file.read_text())["id"] == message_id
+
+
+def test_a_message_that_cannot_be_written_is_not_acknowledged(
+    run: Run, channel: str, tmp_path: Path
+) -> None:
+    message_id = run("put", channel, "kept").out
+    told = run("recv", channel, "-o", str(tmp_path / "missing" / "out"))
+    assert told.code == 1 and "cannot write" in told.err
+    assert run("recv", channel, "-o", "/dev/full").code == 1
+    assert run("recv", channel, "-o", str(tmp_path)).code == 2
+    assert run("recv", channel, "--raw", "--json").code == 2
+    assert run("list", channel).out == message_id
+
+
 def test_recv_refuses_a_mode_that_the_channel_does_not_have(run: Run):
     """PS-05."""
     told = run("recv", "jobs/mail", "--mode", "fanout", "--timeout", "5")
