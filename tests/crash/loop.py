@@ -1,4 +1,7 @@
-"""Kill the node again and again, and see what is left: `python -m tests.crash.loop --kills N`."""
+"""Kill the node again and again, and see what is left: `python -m tests.crash.loop --kills N`.
+
+With `--power` its disk loses the power each time instead, on a volume of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ from tests.crash.checker import CheckResult, check
 from tests.crash.connection import UnexpectedPacket
 from tests.crash.events import Event, Settled, Started
 from tests.crash.history import History
-from tests.crash.plan import Death, End, ends
+from tests.crash.plan import Death, End, ends, power_cuts
 from tests.crash.process import OUTSIDE, Addresses, Crashed, Victim, start
 from tests.crash.report import ledger
 from tests.crash.stream_checker import StreamCheckResult, check_streams
 from tests.crash.stream_events import StreamEvent
 from tests.crash.stream_work import StreamWork
+from tests.crash.volume import Volume
 from tests.crash.workload import BRIEF_TTL_S, Reader, ReaderPlan, Writer, WriterPlan
 
 UNREAD = "pair/rest"
@@ -112,15 +116,19 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """A folder, a workload, and the lives that go over them."""
+    """A folder, a workload, and the lives that go over them.
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    With a `volume` the data folder is on it, and a life from outside ends with a loss of power.
+    """
+
+    def __init__(self, folder: Path, seed: int, volume: Volume | None = None) -> None:
         rng = Random(seed)
         self.seed = seed
         self.history = History(seed)
-        self.data = folder / "data"
+        self.data = (folder if volume is None else volume.at) / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._volume = volume
         self._writers = [Writer(plan, self.history) for plan in WRITERS]
         self._readers = [Reader(plan, self.history, Random(rng.random())) for plan in READERS]
         self._passing: list[Writer] = []
@@ -139,6 +147,8 @@ class Run:
                 await self._work(victim, victim.to, end.live_s)
         finally:
             await victim.kill()
+        if self._volume is not None:
+            self._volume.power_up()
         self.causes[_where(victim.cause())] += 1
         self._listen_to(victim)
 
@@ -200,6 +210,9 @@ class Run:
             self._pass_through(tasks, to.p2p)
             with anyio.move_on_after(live_s):
                 await victim.process.wait()
+            if self._volume is not None:
+                await victim.freeze()  # it must not see, and tell, that its disk has gone
+                self._volume.cut_power()
             await victim.kill()
             tasks.cancel_scope.deadline = anyio.current_time() + END_S
         if tasks.cancel_scope.cancelled_caught:
@@ -250,11 +263,12 @@ def _where(cause: str) -> str:
     return f"{death.kind} {death.place} {death.phase.value}"
 
 
-async def run(folder: Path, seed: int, kills: int) -> Report:
-    """Kill the node so many times. Raises Crashed if it ends by itself, UnexpectedPacket."""
-    lives = Run(folder, seed)
+async def run(folder: Path, seed: int, kills: int, volume: Volume | None = None) -> Report:
+    """Kill the node so many times, or cut the power of its volume. Raises Crashed if it ends by
+    itself, UnexpectedPacket."""
+    lives = Run(folder, seed, volume)
     try:
-        for end in ends(seed, kills):
+        for end in ends(seed, kills) if volume is None else power_cuts(seed, kills):
             await lives.live(end)
         await lives.finish()
     finally:
@@ -269,12 +283,20 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, metavar="DIR", help="empty; default: a new folder")
+    parser.add_argument("--power", action="store_true", help="cut the power of its disk (as root)")
     parser.add_argument("--json", action="store_true", help="the report as one line")
     args = parser.parse_args()
     if args.data and args.data.is_dir() and any(args.data.iterdir()):
         parser.error(f"--data: {args.data} is not empty")
     folder = args.data or Path(tempfile.mkdtemp(prefix="millpond-crash-"))
-    report = anyio.run(run, folder, args.seed, args.kills, backend_options={"use_uvloop": True})
+    volume = Volume(folder) if args.power else None
+    try:
+        report = anyio.run(
+            run, folder, args.seed, args.kills, volume, backend_options={"use_uvloop": True}
+        )
+    finally:
+        if volume is not None:
+            volume.close()
     print(msgspec.json.encode(report).decode() if args.json else report.table())
     if not report.is_good:
         found = {"channels": report.result.faults, "streams": report.streams.faults}

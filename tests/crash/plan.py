@@ -79,3 +79,10 @@ def ends(seed: int, kills: int) -> Iterator[End]:
             rng.shuffle(kinds)
         kind, place, number_max, phases = kinds.pop()
         yield End(DEATH_WAIT_S, Death(kind, place, rng.randint(1, number_max), rng.choice(phases)))
+
+
+def power_cuts(seed: int, count: int) -> Iterator[End]:
+    """So many ends from outside, at random times."""
+    rng = Random(seed)
+    for _ in range(count):
+        yield End(rng.uniform(*LIVE_S), None)

@@ -57,6 +57,13 @@ class Victim:
             self.process.kill()
         await self.process.wait()
 
+    async def freeze(self) -> None:
+        """Let it do nothing from now on; only `kill` may follow."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGSTOP)
+            while _is_running(self.process.pid):  # noqa: ASYNC110  # the kernel wakes nobody for it
+                await anyio.sleep(0.001)
+
     async def stop(self) -> None:
         """SIGTERM, and the end that must come of it. Raises Crashed."""
         self.process.send_signal(signal.SIGTERM)
@@ -110,6 +117,14 @@ async def start(folder: Path, log: Path, death: Death | None, loop: str) -> Vict
     if to is None:
         await process.wait()
     return Victim(process, log, to, time.perf_counter() - began)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a thread of it may still act: one in a call of the disk stops when that returns."""
+    states = (
+        each.read_text().rpartition(")")[2] for each in Path(f"/proc/{pid}/task").glob("*/stat")
+    )
+    return any(each.split()[0] in "RS" for each in states)
 
 
 async def _line(process: Process) -> bytes:
