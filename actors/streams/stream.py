@@ -40,7 +40,7 @@ from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.read import StreamReader
 from millpond.actors.streams.read_scan import ChunksLoaded
 from millpond.actors.streams.registration import Registration
-from millpond.actors.streams.retention import TrimPlan
+from millpond.actors.streams.retention import RETRY_S, TrimPlan
 from millpond.actors.streams.settings import StreamContext, StreamLimits
 from millpond.actors.streams.trim_grace import TrimGrace
 
@@ -64,6 +64,7 @@ class Stream:
         "_metadata",
         "_now",
         "_now_ms",
+        "_paused_until",
         "_reader",
         "_registration",
         "_sessions",
@@ -98,6 +99,8 @@ class Stream:
         self._configure()
         self._registration.sync()
         self._expiry_at = inf
+        self._paused_until = -inf
+        """Before this time nothing is removed by itself: the store takes no changes."""
         self.deadline = self._next_deadline()
 
     @property
@@ -186,7 +189,7 @@ class Stream:
 
     def _next_deadline(self) -> float:
         expiry_at = min(self._expiry.next_at, self._trim_grace.next_at)
-        self._expiry_at = expiry_at
+        self._expiry_at = expiry_at = max(expiry_at, self._paused_until)
         waits_until = self._reader.next_at
         return waits_until if waits_until < expiry_at else expiry_at
 
@@ -508,6 +511,10 @@ class Stream:
     def _expire(self, effects: Effects) -> None:
         """Remove what is due."""
         expiry = self._expiry
+        if self._limits.is_durable and not self._context.health.is_writable:
+            # What is refused now would be due again at once.
+            self._paused_until = self._now + RETRY_S
+            return
         self._end_grace(effects)
         if self._now < expiry.next_at:
             return

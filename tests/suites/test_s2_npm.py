@@ -14,7 +14,8 @@ from tests.node.processes import serving
 from tests.suites.npm import installed
 
 CHECKS_S = 90.0
-CHECKS = 16
+CHECKS = 21
+GRACE_S = 1
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +24,11 @@ def folder() -> Path:
     return installed("s2-npm", ("checks.mjs",))
 
 
-def test_the_typescript_client(folder: Path) -> None:
+def test_the_typescript_client(folder: Path, tmp_path: Path) -> None:
     """A.1 to A.9: every check of checks.mjs, with retries off."""
-    quiet = ("--p2p", "off", "--ws", "off", "--http", "127.0.0.1:0")
+    config = tmp_path / "millpond.toml"
+    config.write_text(f"s2_trim_grace_s = {GRACE_S}\n")
+    quiet = ("--p2p", "off", "--ws", "off", "--http", "127.0.0.1:0", "--config", str(config))
     with serving(*quiet, limit_s=CHECKS_S) as node:
         url = f"http://{node.ready['listeners']['http']}"
         done = subprocess.run(

@@ -3,13 +3,15 @@ S2X-74)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.store.interface import Fault
+from millpond.actors.store.changes import Change
+from millpond.actors.store.interface import Commit, Fault
+from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.actors.streams.settings import StreamLimits
@@ -216,3 +218,43 @@ class TestManyTrims:
             assert len(grace) <= 2 * STEPS + 2
         assert len(waits) < 1.1 * GRACE_S / 0.01
         assert grace.take_due(now + 2 * GRACE_S) == point and not grace
+
+
+class FullMemory(MemoryStore):
+    """Refuses everything while it is not writable, as a store does whose disk is full."""
+
+    refused = 0
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:  # type: ignore[override]
+        if self.health.is_writable:
+            super().write(name, changes)
+            return None
+        self.refused += 1
+        commit = Commit()
+        commit.finish(Fault.NOT_STORED)
+        return commit
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize("why", ["grace", "age", "empty"])
+    def test_what_is_due_waits_until_the_store_is_writable(self, why: str) -> None:
+        """Not in a loop without a pause."""
+        memory = FullMemory()
+        limits = StreamLimits(is_durable=True)
+        with streams_in(None, store=memory, limits=limits) as streams:
+            options = m.StreamOptions(empty_s=5) if why == "empty" else None
+            streams.create(age_s=5 if why == "age" else None, options=options)
+            if why != "empty":
+                streams.append(bytes(900))
+                streams.append(bytes(900))
+            if why == "grace":
+                streams.one(trim(2), m.Appended)
+            memory.health.is_writable = False
+            streams.advance(60)
+            assert memory.refused < 100
+            memory.health.is_writable = True
+            streams.advance(20)
+            if why == "empty":
+                assert streams.refused(m.Describe(0)).code is Code.UNKNOWN_STREAM
+            else:
+                assert streams.describe().info.trim_point == 2

@@ -14,6 +14,7 @@ from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule
 from tests.sim.nodes.fault_plans import draw_rush, draw_trouble
 from tests.sim.nodes.plan import (
+    GRACE_S_MAX,
     TTL_DEFAULT_S,
     ChannelPlan,
     ClientNames,
@@ -29,6 +30,8 @@ from tests.sim.nodes.plan import (
 from tests.sim.nodes.tee_plans import has_tees, with_tees
 
 NAMES = ("oak", "elm", "ash")
+AGE_S = 10 * 365 * 86_400
+"""Of streams whose records must all be there: more than any clock jumps."""
 KINDS: tuple[Kind, ...] = (
     "channels",
     "channels",
@@ -74,7 +77,8 @@ def draw(seed: int) -> Plan:
     )
     jobs = tuple(draw_jobs(names, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[1]))
     streams = tuple(
-        draw_stream(names, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[2])
+        with_history(seed, draw_stream(names, n, rng.choice(nodes), mostly, lasts_s))
+        for n in range(counts[2])
     )
     mail = tuple(draw_mail(rng, nodes, lasts_s) for _ in range(counts[3]))
     oversleeps = Random(f"naps {seed}").random() < OVERSLEEP_SHARE
@@ -82,7 +86,7 @@ def draw(seed: int) -> Plan:
         kind=kind,
         nodes=nodes,
         linked=len(nodes) > 1,
-        settings=draw_settings(rng),
+        settings=draw_settings(rng) | {"s2_trim_grace_s": draw_grace(seed)},
         channels=tuple(
             with_putting_consumers(seed, with_deadlines(each) if oversleeps else each)
             for each in channels
@@ -295,6 +299,25 @@ def draw_stream(
         batch=rng.choice((1, 1, 5)),
         gap_s=rng.choice((0.0, 0.3, lasts_s / 10)),
         readers=readers,
+    )
+
+
+def draw_grace(seed: int) -> float:
+    """The grace of trims: none to speak of, as ever, or longer than any connection is cut."""
+    return Random(f"grace {seed}").choice((0.5, 10.0, GRACE_S_MAX))
+
+
+def with_history(seed: int, plan: StreamPlan) -> StreamPlan:
+    """Records that say they are older than the stream keeps any, or of a far future; generations
+    that end with a trim while readers follow. Both take a protocol that can say so."""
+    rng = Random(f"history {seed} {plan.name}")
+    if plan.protocol != "stream":
+        return plan
+    return replace(
+        plan,
+        age_s=rng.choice((None, AGE_S)),
+        is_stamped=rng.random() < 0.6,
+        ends=rng.choice((0.0, 0.0, 0.2, 0.6)),
     )
 
 

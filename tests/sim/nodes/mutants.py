@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Area = Literal["acks", "leases", "ttl", "journal", "reconnect", "tees"]
+Area = Literal["acks", "leases", "ttl", "journal", "reconnect", "tees", "streams"]
 
 
 class Mutant(NamedTuple):
@@ -411,5 +411,19 @@ MUTANTS: tuple[Mutant, ...] = (
             "        self._node.unregister(self)"
         ),
         ("        self._node.disarm(self)\n        self._node.unregister(self)"),
+    ),
+    Mutant(
+        "age counts from the timestamp",
+        "streams",
+        "actors/streams/chunks.py",
+        "    if arrived_ms is not None:\n        return arrived_ms\n",
+        "    return chunk.last_timestamp\n",
+    ),
+    Mutant(
+        "trim without grace",
+        "streams",
+        "actors/streams/stream.py",
+        "        if not self._limits.trim_grace_s:\n",
+        "        if True:\n",
     ),
 )

@@ -17,6 +17,8 @@ Fault = Literal[
 Protocol = Literal["stream", "s3p", "rustlog"]
 
 TTL_DEFAULT_S = 86_400
+GRACE_S_MAX = 60.0
+"""The longest grace of trims: no connection is cut for so long."""
 OVERSLEEP_S = 3.0
 """The longest pause of an overloaded process, in seconds."""
 KEPT = "kept"
@@ -121,7 +123,11 @@ class JobsPlan:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """A stream, with its writers and followers."""
+    """A stream, with its writers and followers.
+
+    `age_s` 0: records do not expire. `is_stamped`: writers give timestamps, long ago or far ahead.
+    `ends`: the share of appends that end with a trim of all before it and with a fence.
+    """
 
     node: str
     name: str
@@ -132,6 +138,9 @@ class StreamPlan:
     batch: int
     gap_s: float
     readers: int
+    age_s: int | None = None
+    is_stamped: bool = False
+    ends: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import anyio
 
@@ -15,9 +16,10 @@ from millpond.actors.errors import (
     UnknownStream,
 )
 from millpond.actors.messages import Durability
+from millpond.actors.streams.messages import Headers
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.streams.connect import connect_streams
-from millpond.node.client.streams.records import Record
+from millpond.node.client.streams.records import NewRecord, Record
 from millpond.node.client.streams.streams import Streams
 from tests.sim.nodes.client_events import Appended, Appending, Read
 from tests.sim.nodes.events import Trouble
@@ -28,6 +30,10 @@ AGAIN_S = 0.5
 FOREVER_S = 1e6
 LOST = (OutcomeUnknown, ConnectionLost, ChannelClosed, TimeoutError, OSError)
 Append = Callable[[list[bytes]], Awaitable[tuple[int, ...]]]
+STAMPS = (None, 1, 1234, 2**53)
+"""Milliseconds since 1970: a client that counts from its own start, and one whose clock is off."""
+TRIMS = b"\x7f\xff"
+"""How trims begin: they are beyond every tail."""
 
 
 @asynccontextmanager
@@ -71,7 +77,8 @@ class Writer:
     async def _create(self, streams: Streams) -> None:
         while True:
             try:
-                await streams.stream(self._plan.name).create(exist_ok=True)
+                stream = streams.stream(self._plan.name)
+                await stream.create(age_s=self._plan.age_s, exist_ok=True)
             except (RequestError, *LOST):
                 await anyio.sleep(AGAIN_S)
             else:
@@ -84,6 +91,9 @@ class Writer:
             f"{plan.name}/{self._who}/{each}/".encode() + b"y" * size
             for each in range(number, number + count)
         ]
+        if plan.ends and self._rng.random() < plan.ends:
+            # Both are unlike those of all other appends.
+            bodies += [_trim_of(self._who, number), f"{self._who}/{number}".encode()]
         sim.record(Appending(sim.now, self._who, plan.name, tuple(bodies)))
         while True:
             try:
@@ -104,13 +114,32 @@ class Writer:
         plan, node = self._plan, self._sim.node(self._plan.node)
         match plan.protocol:
             case "stream":
-                return ((await streams.stream(plan.name).append(bodies)).first,)
+                records = self._new_records(bodies)
+                return ((await streams.stream(plan.name).append(records)).first,)
             case "s3p":
                 async with node.s3p(who=self._who) as s3p:
                     return tuple(await s3p.append(plan.name, bodies))
             case "rustlog":
                 async with node.rustlog(who=self._who) as rustlog:
                     return (await rustlog.produce(plan.name, bodies),)
+
+    def _new_records(self, bodies: list[bytes]) -> list[NewRecord]:
+        """The records of an append, with timestamps and as commands where the plan says so."""
+        headers: list[Headers] = [[] for _ in bodies]
+        if len(bodies) > 2 and is_trim(bodies[-2]):
+            headers[-2:] = [[(b"", b"trim")], [(b"", b"fence")]]
+        stamp = self._rng.choice(STAMPS) if self._plan.is_stamped else None
+        return [NewRecord(body, pairs, stamp) for body, pairs in zip(bodies, headers, strict=True)]
+
+
+def _trim_of(who: str, number: int) -> bytes:
+    """A trim beyond every tail, that no other append has."""
+    return TRIMS + sha256(f"{who}/{number}".encode()).digest()[:6]
+
+
+def is_trim(body: bytes) -> bool:
+    """True: this is the body of a trim."""
+    return len(body) == 8 and body.startswith(TRIMS)
 
 
 async def follow(sim: Simulation, plan: StreamPlan, number: int) -> None:
@@ -121,7 +150,10 @@ async def follow(sim: Simulation, plan: StreamPlan, number: int) -> None:
     async with streams_of(sim, plan.node, who) as streams:
         while True:
             try:
-                async for page in streams.stream(plan.name).follow_pages(position):
+                stream = streams.stream(plan.name)
+                # The check of generations judges gaps.
+                on_gap = _pass_gap if plan.ends else None
+                async for page in stream.follow_pages(position, on_gap=on_gap):
                     _tell(sim, who, plan, page, is_all=False)
                     position = page[-1].sequence + 1 if page else position
             except UnknownStream:
@@ -134,6 +166,10 @@ async def follow(sim: Simulation, plan: StreamPlan, number: int) -> None:
                 if plan.durability is Durability.DISK:
                     raise
                 await anyio.sleep(AGAIN_S)
+
+
+def _pass_gap(first: int, end: int) -> None:
+    pass
 
 
 async def read_all(sim: Simulation, plan: StreamPlan) -> None:

@@ -102,8 +102,12 @@ await check("conditions and commands", async () => {
     (error) => error instanceof FencingTokenMismatchError && error.expectedFencingToken === "mine",
   );
   await stream.append(AppendInput.create([text("x"), AppendRecord.trim(1)]));
-  const batch = await stream.read({ start: { from: { seqNum: 0 } } });
-  assert.equal(batch.records[0].seqNum, 1);
+  // A trim takes effect when its grace is over.
+  const fromStart = { start: { from: { seqNum: 0 } } };
+  let batch = await stream.read(fromStart);
+  assert.deepEqual(batch.records.map((each) => each.seqNum), [0, 1, 2]);
+  while (batch.records.length === 3) batch = await stream.read(fromStart);
+  assert.deepEqual(batch.records.map((each) => each.seqNum), [1, 2]);
   await assert.rejects(
     stream.read({ start: { from: { seqNum: 99 } } }),
     (error) => error instanceof RangeNotSatisfiableError,
@@ -145,6 +149,40 @@ for (const forceTransport of ["s2s", "fetch"]) {
     await session.cancel?.();
   });
 
+  await check(`a snapshot over ${forceTransport}`, async () => {
+    const stop = { waitSecs: 0 };
+    const found = await all(stream, { start: { from: { seqNum: 0 }, clamp: true }, stop });
+    assert.deepEqual(found.map((each) => each.seqNum), [...Array(201).keys()]);
+    for (const from of [{ seqNum: 201 }, { seqNum: 9999 }, { tailOffset: 0 }]) {
+      assert.deepEqual(await all(stream, { start: { from, clamp: true }, stop }), []);
+    }
+  });
+
+  await check(`a generation that ends under its readers over ${forceTransport}`, async () => {
+    const shared = basin.stream(`shared-${forceTransport}`, { forceTransport });
+    const bodies = ["d0", "d1", "d2"];
+    async function read(start) {
+      const found = [];
+      for await (const record of await shared.readSession({ start })) {
+        found.push(record);
+        if (record.body === "end") return found;
+      }
+      throw new Error("the session ended before the generation");
+    }
+    await shared.append(AppendInput.create([AppendRecord.fence("begun"), text("before")]));
+    const waiting = [read({ from: { seqNum: 0 } }), read({ from: { tailOffset: 0 } })];
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    const last = [AppendRecord.trim(2 ** 53 - 1), AppendRecord.fence("end")];
+    const records = [...bodies.map((body) => text(body)), ...last];
+    await shared.append(AppendInput.create(records, { fencingToken: "begun", matchSeqNum: 2 }));
+    const late = read({ from: { seqNum: 0 } });
+    const seen = await Promise.all([...waiting, late]);
+    const sequences = seen.map((found) => found.map((each) => each.seqNum));
+    assert.deepEqual(sequences, [[0, 1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6]]);
+    assert.deepEqual(seen[1].slice(0, 3).map((each) => each.body), bodies);
+    await shared.close();
+  });
+
   await check(`a refused session over ${forceTransport}`, async () => {
     const start = { from: { seqNum: 5 } };
     const missing = s2.basin("npm-nothing").stream("x", { forceTransport });
@@ -162,6 +200,15 @@ for (const forceTransport of ["s2s", "fetch"]) {
   });
   await stream.close();
 }
+
+await check("a record with the time since a start", async () => {
+  const stream = basin.stream("stamped");
+  for (const timestamp of [1, 2, 3]) {
+    await stream.append(AppendInput.create([text("x", { timestamp: new Date(timestamp) })]));
+  }
+  const found = await all(stream, { start: { from: { seqNum: 0 } }, stop: { waitSecs: 0 } });
+  assert.deepEqual(found.map((each) => each.timestamp.getTime()), [1, 2, 3]);
+});
 
 await check("compressed sessions", async () => {
   const stream = client({ compression: "gzip" }).basin(BASIN).stream("gzip");

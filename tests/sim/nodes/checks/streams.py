@@ -1,4 +1,7 @@
-"""A stream has every record that was told to be kept, once, in its place; readers see just that."""
+"""A stream has every record that was told to be kept, once, in its place; readers see just that.
+
+Where appends trim, the stream has the end of that, and its followers got all of it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from millpond.actors.messages import Durability
 from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
 from tests.sim.nodes.history import RECOVERS_S, History, troubles_of
-from tests.sim.nodes.plan import StreamPlan
+from tests.sim.nodes.plan import GRACE_S_MAX, StreamPlan
+from tests.sim.nodes.stream_clients import is_trim
 
 
 def check(history: History) -> Iterator[str]:
@@ -22,8 +26,62 @@ def check(history: History) -> Iterator[str]:
         if not last:
             continue
         twice = _maybe_twice(history, plan, client_events)
-        for text in _check(plan, last[-1], client_events, _is_lossy(history, plan), twice):
+        is_lossy = _is_lossy(history, plan)
+        if plan.ends:
+            texts = _check_generations(history, plan, last[-1], client_events, is_lossy)
+        else:
+            texts = _check(plan, last[-1], client_events, is_lossy, twice)
+        for text in texts:
             yield f"{plan.node}/{plan.name}: {text}"
+
+
+def _check_generations(
+    history: History,
+    plan: StreamPlan,
+    whole: ce.Read,
+    client_events: list[ce.ClientEvent],
+    is_lossy: bool,
+) -> Iterator[str]:
+    """S2X-70 to S2X-73: records go by trims alone, and followers get them before."""
+    if is_lossy:
+        return
+    sequences = [sequence for sequence, _, _ in whole.records]
+    start = sequences[0] if sequences else 0
+    if sequences != list(range(start, start + len(sequences))):
+        yield f"its sequences are {sequences}"
+    known = {record[0]: record for record in whole.records}
+    for event in client_events:
+        match event:
+            case ce.Read(is_all=False, records=seen):
+                for record in seen:
+                    if known.setdefault(record[0], record) != record:
+                        yield f"{event.who} was shown {record[0]} {record[2][:30]!r}"
+            case _:
+                pass
+    if start - 1 in known and not is_trim(known[start - 1][2]):
+        yield f"it begins behind {known[start - 1][2][:30]!r}, which is no trim"
+    for event in client_events:
+        if isinstance(event, ce.Appended):
+            for at, body in enumerate(event.bodies, event.position[0]):
+                if at >= start and at not in known:
+                    yield f"{at} {body[:30]!r} was kept, and is not there"
+                elif at in known and known[at][2] != body:
+                    yield f"{body[:30]!r} was kept at {at}, where {known[at][2][:30]!r} is"
+    if _keeps_grace(history, plan):
+        yield from _check_readers(plan, start + len(sequences), client_events)
+
+
+def _keeps_grace(history: History, plan: StreamPlan) -> bool:
+    """True: nothing ended a grace early, and it was long enough for every follower."""
+    seen = [each for each in history.seen if getattr(each, "node", "") == plan.node]
+    boots = sum(isinstance(each, e.Boot) for each in seen)
+    if boots != 1 or history.plan.oversleeps:
+        return False
+    if any(isinstance(each, e.Trouble | e.Skewed) for each in seen):
+        return False
+    faults = history.plan.faults
+    is_long = history.plan.settings["s2_trim_grace_s"] == GRACE_S_MAX
+    return is_long or not any(plan.node in (fault.a, fault.b) for fault in faults)
 
 
 def _is_lossy(history: History, plan: StreamPlan) -> bool:
