@@ -160,11 +160,17 @@ class Compactor:
         return self._is_above(self._settings.stall_factor)
 
     def _is_above(self, factor: int) -> bool:
-        # The segment that is written to cannot be reclaimed, however large it is.
+        # The segment that is written to cannot be reclaimed, however large it is, nor the newest.
         oldest = next(iter(self._segments), self._current)
-        return oldest < self._current and (
+        return oldest < self._first_kept and (
             self.journal_bytes > factor * self._settings.journal_bytes_max
         )
+
+    @property
+    def _first_kept(self) -> int:
+        """Segments from this one on stay: the one that is written to, or the newest, which the next
+        one is chained to, and which proves how far the journal went."""
+        return min(self._current, next(reversed(self._segments), self._current))
 
     @property
     def needs_retry(self) -> bool:
@@ -187,6 +193,10 @@ class Compactor:
         segment = entry.oldest_segment
         if not any(each.entry is entry and each.segment == segment for each in self._slice or ()):
             self._unpin(entry, segment)
+
+    def evacuate(self, number: int) -> None:
+        """A segment cannot be read any more: what needs it goes elsewhere while it is in memory."""
+        self._eager.update(self._pins.get(number, {}))
 
     def prefer(self, entry: IndexEntry) -> None:
         """The partition's file holds much that is gone: flush it before the journal is full."""
@@ -216,6 +226,11 @@ class Compactor:
                 is_rewriting = True
             else:
                 each.frozen_at = self._groups.skip_lsn()
+        if not is_rewriting and max(each.as_of for each in entries) > self._synced_lsn:
+            # What a file has must be in the journal too, also after a power failure: a file that
+            # knows more than the journal proves that the journal lost something.
+            self._groups.sync()
+            is_rewriting = True
         if is_rewriting:
             self._groups.when_stored(self._rewrite_done)
         else:
@@ -223,8 +238,9 @@ class Compactor:
 
     def _drop_segments(self) -> None:
         """Drop the oldest segment, if no partition needs it and its successors are on the disk."""
+        first_kept = self._first_kept
         for number in self._segments:
-            if number >= self._current or number in self._pins:
+            if number >= first_kept or number in self._pins:
                 break
             self._free_since.setdefault(number, self._stored_lsn)
         oldest = next(iter(self._free_since), None)

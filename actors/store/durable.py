@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.changes import (
@@ -96,6 +97,7 @@ class DurableStore:
         self._stored_queues = found.stored_queues
         self._stored_lsn = found.tail.lsn
         self.damages.extend(found.damages)
+        self._is_all_lost = any(damage.is_all for damage in found.damages)
         self.last_id = found.last_id
         self.facts = found.facts
         for entry in found.entries.values():
@@ -110,6 +112,7 @@ class DurableStore:
             self.disk,
             salt,
             found.tail,
+            segments=self._files,
             segment_bytes=settings.segment_bytes,
             retry_s=settings.retry_s,
             now=environment.now,
@@ -184,6 +187,10 @@ class DurableStore:
 
     # The interface.
 
+    def _refuses(self, name: bytes) -> bool:
+        """True: nothing is known of this name, and it may have lost everything."""
+        return self._is_all_lost and self._durability(name) is not Durability.MEMORY
+
     def durability(self, name: bytes) -> Durability:
         entry = self._entries.get(name)
         return entry.durability if entry is not None else self._durability(name)
@@ -202,15 +209,15 @@ class DurableStore:
             if durability is Durability.MEMORY:
                 self._memory.write(name, changes)
                 return None
+            if self._is_all_lost:
+                return _refused()
             entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
         is_hard = count_usage(entry, changes, self.usage, 1)
         if is_hard and not self.health.is_writable:
             count_usage(entry, changes, self.usage, -1)
             self._forget_if_idle(entry)
-            refused: Commit = Deferred()
-            refused.finish(Fault.NOT_STORED)
-            return refused
+            return _refused()
         if self._groups.is_overfull and all(
             type(change) in (AttemptsSet, DueAt) for change in changes
         ):
@@ -228,18 +235,24 @@ class DurableStore:
 
     def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         entry = self._entries.get(name)
-        return self._memory.load(name) if entry is None else self._queues.load(entry)
+        if entry is not None:
+            return self._queues.load(entry)
+        return _damaged() if self._refuses(name) else self._memory.load(name)
 
     def logs(self) -> Iterator[bytes]:
         return (entry.name for entry in self._entries.values() if holds_log(entry))
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         entry = self._entries.get(name)
-        return self._memory.log_snapshot(name) if entry is None else self._logs.log_snapshot(entry)
+        if entry is not None:
+            return self._logs.log_snapshot(entry)
+        return _damaged() if self._refuses(name) else self._memory.log_snapshot(name)
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         entry = self._entries.get(name)
-        return self._memory.read(name, seek) if entry is None else self._logs.read(entry, seek)
+        if entry is not None:
+            return self._logs.read(entry, seek)
+        return _damaged() if self._refuses(name) else self._memory.read(name, seek)
 
     # Groups that were written.
 
@@ -308,6 +321,7 @@ class DurableStore:
     def _fail(self, outcome: CommitOutcome) -> None:
         """The groups on their way are lost, except changes that no caller waits for: those are
         written again."""
+        self._file_worker.submit(FileJob(self._files.mend_catalog))
         self.health.failures += 1
         self.health.is_writable = False
         self.health.reason = outcome.error or "the journal failed"
@@ -404,6 +418,18 @@ class DurableStore:
             entry.fault = Fault.DAMAGED
         report = partial(write_report, self.folder / "damaged", self.disk, damage)
         self._file_worker.submit(FileJob(report))
+
+
+def _refused() -> Commit:
+    commit: Commit = Deferred()
+    commit.finish(Fault.NOT_STORED)
+    return commit
+
+
+def _damaged() -> Deferred[Any]:
+    answer: Deferred[Any] = Deferred()
+    answer.finish(Fault.DAMAGED)
+    return answer
 
 
 def _run_jobs(jobs: list[FileJob]) -> None:

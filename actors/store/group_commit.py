@@ -107,7 +107,7 @@ class GroupCommit:
             group.first_lsn = lsn
         record = encode_record(self._salt, lsn, entry.kind, entry.name, body, rewrite, as_of)
         group.records.append(record)
-        group.last_lsn = lsn
+        group.last_lsn = group.names[entry.name] = lsn
         return group
 
     def sync(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
@@ -22,11 +22,20 @@ from millpond.actors.store.index import IndexEntry, fold, new_memtable
 from millpond.actors.store.interface import Fault, StoredQueue
 from millpond.actors.store.journal.change_codec import BadChange, decode
 from millpond.actors.store.journal.format import Record, Rewrite
-from millpond.actors.store.journal.reader import JournalContents, read_journal
+from millpond.actors.store.journal.reader import (
+    JournalContents,
+    Loss,
+    SegmentsKnown,
+    read_journal,
+    segment_numbers,
+)
 from millpond.actors.store.journal.writer import JournalTail, segment_path
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.catalog import (
     CATALOG,
+    ID_MARK,
+    LAST_ID,
+    LAST_LSN,
     MISSING,
     UNLISTED,
     Catalog,
@@ -75,10 +84,20 @@ def recover(
         disk.make_folder(folder / part)
     pool = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
     catalog, damages = _open_catalog(folder, pool, disk)
-    partitions = _partitions(catalog, pool, damages)
-    found = read_journal(folder / "journal", disk)
+    file_damages: list[Damage] = []
+    partitions = _partitions(catalog, pool, file_damages)
+    found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
+    if found.generation > catalog.generation and catalog.generation:
+        # An older copy: what it lists is not what there is.
+        damages.append(Damage(CATALOG, "an older copy is back; it is made anew"))
+        catalog.close()
+        catalog, partitions = _rebuilt_catalog(folder, pool, disk, damages)
+        found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
+    else:
+        damages += file_damages
+    catalog.resume(found.generation)
     _make_durable(folder / "journal", disk, found)
-    damages += relevant_damages(found, partitions)
+    damages += journal_damages(found, partitions)
     entries: dict[bytes, IndexEntry] = {}
     kept: list[StoredQueue] = []
     rebuilder = _Rebuilder(durability, partitions, damages)
@@ -91,22 +110,32 @@ def recover(
             entries[name] = entry
             if entry.kind is PartitionKind.QUEUE and (entry.messages or entry.keys):
                 kept.append(StoredQueue(name, deadline))
+    reported = {damage.name for damage in read_reports(folder / "damaged", disk)}
+    is_journal_harmed = bool(found.losses) or any(
+        damage.name not in reported for damage in found.damages
+    )
     damages = _note_damages(folder / "damaged", disk, damages)
     kinds = _damaged_kinds(damages, found, by_name)
     for damage in damages:
         if damage.name is not None:
             kind = kinds.get(damage.name, PartitionKind.QUEUE)
             _entry_of(entries, damage.name, kind, durability).fault = Fault.DAMAGED
-    facts = catalog.facts()
+    if any(damage.is_all for damage in damages):
+        for entry in entries.values():
+            entry.fault = Fault.DAMAGED
+    facts, marks = catalog.facts(), catalog.marks()
     used = (max(metadata.applied, metadata.frozen_at) for metadata in partitions.values())
-    last_id = max(found.last_id, rebuilder.last_id)
+    lsn = max(found.tail.lsn, *used, marks.get(LAST_LSN, 0))
+    last_id = max(found.last_id, rebuilder.last_id, marks.get(LAST_ID, 0))
+    if is_journal_harmed:
+        # Ids that were in what is lost are not given out again.
+        last_id = max(last_id, marks.get(ID_MARK, 0), found.id_mark)
+    _list_segments(catalog, found, lsn, last_id, is_harmed=is_journal_harmed)
     return Recovered(
         files=PartitionFiles(folder, disk, pool, catalog, facts, partitions),
         entries=entries,
         stored_queues=[each for each in kept if entries[each.name].fault is None],
-        tail=JournalTail(
-            found.tail.number, max(found.tail.lsn, *used, 0), found.tail.cuts, last_id
-        ),
+        tail=JournalTail(found.tail.number, lsn, found.tail.cuts, last_id, found.tail.previous),
         segments=found.segments,
         facts=facts,
         last_id=last_id,
@@ -120,7 +149,9 @@ def recover(
 def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[Damage]]:
     """The catalog, made anew from the partitions if it is lost or damaged."""
     path = folder / CATALOG
-    is_lost = not disk.has(path) and next(pool.paths(), None) is not None
+    has_data = next(pool.paths(), None) is not None or segment_numbers(folder / "journal", disk)
+    is_lost = not disk.has(path) and bool(has_data)
+    text = "it is lost"
     if not is_lost:
         try:
             return Catalog(path, disk), []
@@ -128,8 +159,47 @@ def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, li
             raise  # of a later version, which knows what is in it
         except Damaged as exc:
             log.error("catalog damaged, making it anew: %s", exc)
-    catalog, unreadable = rebuild(path, pool, disk)
-    return catalog, [Damage(file.name, text) for file, text in unreadable]
+            text = str(exc)
+    damages = [Damage(CATALOG, f"{text}; it is made anew from the files and the journal")]
+    return _rebuilt_catalog(folder, pool, disk, damages)[0], damages
+
+
+def _rebuilt_catalog(
+    folder: Path, pool: FilePool, disk: Disk, damages: list[Damage]
+) -> tuple[Catalog, dict[bytes, PartitionMetadata]]:
+    """The catalog that the files make, and what it says."""
+    pool.close()
+    catalog, unreadable = rebuild(folder / CATALOG, pool, disk)
+    damages += (Damage(file.name, text) for file, text in unreadable)
+    return catalog, catalog.partitions()
+
+
+def segments_known(
+    catalog: Catalog, partitions: Mapping[bytes, PartitionMetadata]
+) -> SegmentsKnown:
+    """The knowledge of the catalog about the journal."""
+    marks = catalog.marks()
+    if LAST_LSN not in marks:
+        return SegmentsKnown()
+    proven = max((each.applied for each in partitions.values()), default=0)
+    rows = catalog.segments()
+    return SegmentsKnown(rows, proven, marks[LAST_LSN], catalog.generation)
+
+
+def _list_segments(
+    catalog: Catalog, found: JournalContents, lsn: int, last_id: int, *, is_harmed: bool
+) -> None:
+    """Write the list of segments as they are now. Damage is reported before."""
+    marks = catalog.marks()
+    changed = {}
+    if LAST_LSN not in marks or is_harmed:
+        changed = {LAST_LSN: lsn, LAST_ID: last_id, ID_MARK: max(last_id, marks.get(ID_MARK, 0))}
+    listed = catalog.segments()
+    written = [row for row in found.completed if listed.get(row.number) != row]
+    present = {row.number for row in found.completed}
+    gone = [number for number in listed if number not in present]
+    if written or gone or changed:
+        catalog.change_segments(written, gone, changed)
 
 
 def _partitions(
@@ -156,11 +226,11 @@ def _partitions(
             del partitions[name]
         else:
             partitions[name] = partition.metadata
-    damages += file_damages(partitions.keys() - dirty, partitions.keys() | dirty, pool)
+    damages += unlisted_damages(partitions.keys() - dirty, partitions.keys() | dirty, pool)
     return partitions
 
 
-def file_damages(clean: Set[bytes], listed: Set[bytes], pool: FilePool) -> Iterator[Damage]:
+def unlisted_damages(clean: Set[bytes], listed: Set[bytes], pool: FilePool) -> Iterator[Damage]:
     """Files of the partitions `clean` that are missing, and files of none that is `listed`.
 
     Names are compared; no listed file is opened.
@@ -182,17 +252,44 @@ def file_damages(clean: Set[bytes], listed: Set[bytes], pool: FilePool) -> Itera
             yield Damage(path.name, f"{UNLISTED}; {exc}")
 
 
-def relevant_damages(
-    found: JournalContents, partitions: dict[bytes, PartitionMetadata]
+def journal_damages(
+    found: JournalContents, partitions: Mapping[bytes, PartitionMetadata]
 ) -> list[Damage]:
-    """The damages of the journal, except where the file has all the changes (or is repaired)."""
+    """The damages of the journal, except where the file or a later rewrite has all the changes (or
+    is repaired)."""
     have = {name: metadata.applied for name, metadata in partitions.items()}
     lsns = found.damaged_lsns
-    return [
+    damages = [
         damage
         for damage in found.damages
         if damage.name is None or have.get(damage.name, 0) < lsns[damage.name]
     ]
+    if not found.losses:
+        return damages
+    by_name: dict[bytes, list[tuple[int, Record]]] = {}
+    for number, record in found.records:
+        by_name.setdefault(record.name, []).append((number, record))
+    for name, records in by_name.items():
+        metadata = partitions.get(name)
+        rewritten = _effective_rewrite(records, 0 if metadata is None else metadata.frozen_at)
+        if rewritten is not None:
+            have[name] = max(have.get(name, 0), rewritten[1].as_of)
+    for loss in found.losses:
+        damages += _damages_of(loss, have)
+    return damages
+
+
+def _damages_of(loss: Loss, have: Mapping[bytes, int]) -> list[Damage]:
+    """The damages of those names that lost something; `have` tells up to which lsn they did
+    not."""
+    if loss.names is None:
+        return [Damage(loss.where, loss.text, None, is_all=True, records_max=loss.size)]
+    damages = [
+        Damage(loss.where, loss.text, name, records_max=loss.size)
+        for name, last in loss.names.items()
+        if last > loss.after_lsn and have.get(name, 0) < min(last, loss.last_lsn)
+    ]
+    return damages or [Damage(loss.where, f"{loss.text}; nothing in it is needed")]
 
 
 def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:

@@ -6,7 +6,10 @@ it. What is in it stands here, so that tests can compare.
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,6 +38,10 @@ from millpond.actors.store.journal.format import Rewrite, encode_record
 from millpond.actors.store.journal.reader import read_journal
 from millpond.actors.store.journal.writer import CommitGroup, Journal
 from millpond.actors.store.message_attributes import DueAt, MessageAttributes, UniqueKey
+from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.partitions.file_pool import FilePool
+from millpond.actors.store.partitions.files import PartitionFiles
+from millpond.actors.store.recovery import segments_known
 from millpond.actors.store.repair.quarantine import Damage, write_report
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.store.subscribers import (
@@ -45,7 +52,7 @@ from millpond.actors.store.subscribers import (
     SubscriberTable,
     SubscriberTouched,
 )
-from tests.actors.store.harness import NOW, Run, young_id
+from tests.actors.store.harness import NOW, Run, copied, young_id
 
 SETTINGS = StoreSettings(
     segment_bytes=8192,
@@ -191,13 +198,19 @@ def make(folder: Path) -> None:
     run.close()
     run = Run(folder, ROOMY, seed=2)
     second_run(run)
+    crashed = copied(folder, f"{folder.name} of a crash")
     run.close()
+    shutil.rmtree(folder)
+    crashed.rename(folder)
     tear(folder)
     write_report(folder / "damaged", OsDisk(), Damage("somewhere", "made for the tests", DAMAGED))
     run = Run(folder, ROOMY, Durability.OS, seed=3)
     third_run(run)
     run.close()
     mended(folder)
+    for path in folder.rglob("*.sqlite3"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def first_run(run: Run) -> None:
@@ -262,9 +275,14 @@ def third_run(run: Run) -> None:
 
 def mended(folder: Path) -> None:
     """The disk failed while a file was written, and went on: what a fourth run said again then."""
-    tail = read_journal(folder / "journal", OsDisk()).tail
-    place = folder / "journal"
-    journal = Journal(place, OsDisk(), 4, tail, segment_bytes=8192, retry_s=1, now=lambda: 0.0)
+    place, disk = folder / "journal", OsDisk()
+    catalog = Catalog(folder / CATALOG, disk)
+    pool = FilePool(folder / "partitions", disk)
+    segments = PartitionFiles(folder, disk, pool, catalog, catalog.facts())
+    tail = read_journal(place, disk, segments_known(catalog, catalog.partitions())).tail
+    journal = Journal(
+        place, disk, 4, tail, segments=segments, segment_bytes=8192, retry_s=1, now=lambda: 0.0
+    )
     group = CommitGroup(0, tail.lsn + 1)
     group.needs_sync = True
     body = encode([ModeSet(Mode.PAIR), D1])
@@ -274,6 +292,7 @@ def mended(folder: Path) -> None:
     group.records.append(record)
     journal.commit([group])
     journal.close()
+    segments.close()
 
 
 def tear(folder: Path) -> None:

@@ -45,6 +45,9 @@ class Segment:
     cuts: dict[int, tuple[int, int]]
     groups: list[Group] = field(default_factory=list)
     size: int = HEADER_BYTES
+    previous: tuple[int, int, int] = (0, 0, 0)
+    generation: int = 0
+    id_mark: int = 0
 
 
 @dataclass
@@ -88,11 +91,16 @@ def check(is_so: bool, what: str) -> None:
 def read_segment(data: bytes) -> Segment:
     """A sound segment, up to where nothing was written."""
     magic, version, count, salt, number, first_lsn, last_id = unpack_from("<16sHHIQQQ", data)
-    check(magic == b"MILLPOND JOURNAL" and version in (1, 2), "not a journal of version 1 or 2")
+    check(magic == b"MILLPOND JOURNAL" and version in (1, 2, 3), "not a journal")
     check(unpack_from("<I", data, 1584)[0] == crc32(data[:1584]), "header")
     each_cut = (unpack_from("<QQQ", data, 48 + 24 * index) for index in range(count))
     cuts = {earlier: (end, synced) for earlier, end, synced in each_cut}
     segment = Segment(number, first_lsn, last_id, salt, cuts)
+    if version >= 3:
+        number, end, crc, _, segment.generation, segment.id_mark = unpack_from(
+            "<QQIIQQ", data, 1536
+        )
+        segment.previous = (number, end, crc)
     while any(data[segment.size : segment.size + GROUP_BYTES]):
         at = segment.size
         magic, length, first_lsn, synced_lsn, count = unpack_from("<4sIQQI", data, at)
@@ -319,7 +327,8 @@ def unsigned(number: int) -> int:
 def connect(path: Path, application: bytes) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
     connection.text_factory = bytes
-    check(connection.execute("PRAGMA user_version").fetchone()[0] in (1, 2), "version")
+    versions = (1, 2, 3) if application == b"MlpC" else (1, 2)
+    check(connection.execute("PRAGMA user_version").fetchone()[0] in versions, "version")
     (found,) = connection.execute("PRAGMA application_id").fetchone()
     check(found == int.from_bytes(application, "big"), "application")
     return connection
@@ -412,6 +421,18 @@ def read_catalog(folder: Path) -> tuple[dict[bytes, tuple[Any, ...]], set[bytes]
     facts = connection.execute("SELECT name, value, crc FROM facts").fetchall()
     connection.close()
     return outlines, dirty, {name.decode(): value for name, value in map(checked, facts)}
+
+
+def read_list(folder: Path) -> tuple[dict[int, dict[str, Any]], dict[str, int]]:
+    """The list of segments and the marks, in a catalog of version 3."""
+    connection = connect(folder / "catalogue.sqlite3", b"MlpC")
+    columns = "number, salt, first_lsn, size_max, end, checksum, last_lsn, last_id, is_noted, names"
+    rows = connection.execute(f"SELECT {columns}, crc FROM segments").fetchall()
+    marks = connection.execute("SELECT name, value, crc FROM marks").fetchall()
+    connection.close()
+    named = [dict(zip(columns.split(", "), checked(row), strict=True)) for row in rows]
+    segments = {row["number"]: row for row in named}
+    return segments, {name.decode(): value for name, value in map(checked, marks)}
 
 
 # All together.

@@ -32,7 +32,15 @@ PAGE = (
     Path(__file__).resolve().parents[2] / "docs" / "reference" / "on-disk-format.md"
 ).read_text()
 LINE = re.compile(r"^    ([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+|00 x \d+)(?:   .*)?$", re.MULTILINE)
-TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "4 bytes": 4, "16 bytes": 16, "64 x 24 bytes": 1536}
+TYPES = {
+    "u8": 1,
+    "u16": 2,
+    "u32": 4,
+    "u64": 8,
+    "4 bytes": 4,
+    "16 bytes": 16,
+    "62 x 24 bytes": 1488,
+}
 
 SALT = 0x01020304
 ROW = StoredMessage(7, 8, 60, 1763683260.0, b"hello")
@@ -127,12 +135,12 @@ def test_nothing_is_shown_that_partitions_do_not_have() -> None:
 
 
 def test_the_tables_of_the_catalog_are_those_shown() -> None:
-    assert statements(section("Catalog")) == statements(catalog.SCHEMA)
+    assert statements(section("Catalog")) == statements(catalog.SCHEMA + catalog.SEGMENTS_SCHEMA)
 
 
 def test_versions_and_application_ids_are_those_shown() -> None:
-    assert "This is version 2 of the formats" in PAGE
-    assert (frames.FORMAT_VERSION, sqlite_file.FORMAT) == (2, 2)
+    assert "This is version 3 of the formats" in PAGE
+    assert (frames.FORMAT_VERSION, sqlite_file.FORMAT, catalog.FORMAT) == (3, 2, 3)
     assert f"{partition.APPLICATION:x}" in section("Partition")
     assert f"{catalog.APPLICATION:x}" in section("Catalog")
     assert f"at most {frames.CUTS_MAX}" in section("Segment")

@@ -26,6 +26,7 @@ from millpond.actors.store.journal.format import (
     encode_record,
 )
 from millpond.actors.store.journal.reader import read_journal
+from millpond.actors.store.journal.segments import Link
 from millpond.actors.store.message_attributes import MessageAttributes
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.subscribers import Acked, Subscriber, SubscriberTable
@@ -34,7 +35,7 @@ from tests.formats import make, reader
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(each for each in HERE.iterdir() if each.name.startswith("v"))
-NOW = HERE / "v2"
+NOW = HERE / "v3"
 """Of the version that is written now."""
 
 
@@ -158,20 +159,38 @@ def test_the_catalog_says_what_the_files_say(golden: Path) -> None:
         assert meta[: len(outline)] == outline
 
 
+@pytest.mark.parametrize("folder", [NOW])
+def test_the_list_of_segments_is_what_there_is(folder: Path, tmp_path: Path) -> None:
+    """As the description has it, by the reader that knows nothing else."""
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    segments, marks = reader.read_list(copy)
+    assert len(segments) == len(list((copy / "journal").glob("*.journal"))) > 1
+    assert marks.keys() == {"generation", "id_mark", "last_id", "last_lsn"}
+    for number, row in segments.items():
+        data = (copy / "journal" / f"{number:020}.journal").read_bytes()
+        segment = reader.read_segment(data)
+        assert crc32(data[: row["end"]]) == row["checksum"]
+        assert (segment.salt, segment.first_lsn) == (row["salt"], row["first_lsn"])
+        earlier, end, crc = segment.previous
+        if earlier in segments:
+            assert (end, crc) == (segments[earlier]["end"], segments[earlier]["checksum"])
+        assert marks["generation"] > segment.generation
+
+
 class TestLaterVersions:
     """An older node that goes on with a newer folder would harm it."""
 
     def refused(self, folder: Path, error: type[Exception]) -> None:
         files = [path for path in folder.rglob("*") if path.is_file()]
         before = {path: path.read_bytes() for path in files}
-        with pytest.raises(error, match=r"format 3"):
+        with pytest.raises(error, match=r"format 4"):
             Run(folder)
         assert {path: path.read_bytes() for path in files} == before
 
     def test_a_journal_is_refused(self, golden: Path) -> None:
         path = min((golden / "journal").iterdir())
         data = bytearray(path.read_bytes())
-        data[16] = 3
+        data[16] = 4
         data[1584:1588] = crc32(data[:1584]).to_bytes(4, "little")
         path.write_bytes(data)
         self.refused(golden, UnknownVersion)
@@ -196,7 +215,7 @@ def version_of(path: Path) -> int:
 
 def set_version(path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA user_version = 4")
     connection.close()
 
 
@@ -209,7 +228,16 @@ class TestThisVersion:
         """Else this is another version, and has a number of its own."""
         for data, segment in self.segments():
             cuts = {number: Cut(*cut) for number, cut in segment.cuts.items()}
-            header = Header(segment.number, segment.first_lsn, segment.salt, segment.last_id, cuts)
+            header = Header(
+                segment.number,
+                segment.first_lsn,
+                segment.salt,
+                segment.last_id,
+                cuts,
+                Link(*segment.previous),
+                segment.generation,
+                segment.id_mark,
+            )
             written = encode_header(header)
             for group in segment.groups:
                 records = [

@@ -20,22 +20,25 @@ import msgspec
 
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.checksum import crc32
+from millpond.actors.store.journal.segments import Link
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The version that is written; earlier ones are read. Version 2 has changes of subscribers and of
-terms."""
+terms, version 3 chains segments."""
 MAGIC = b"MILLPOND JOURNAL"
 GROUP_MAGIC = 0x50554F52  # "ROUP"
-CUTS_MAX = 64
+CUTS_MAX = 62
 NAME_BYTES_MAX = 2**12 - 1
 
 _HEADER = Struct("<16sHHIQQQ")  # magic, version, cuts, salt, number, first lsn, last id
 _CUT = Struct("<QQQ")  # number of an earlier segment, where it ends, where it was synced to
+_CHAIN = Struct("<QQIIQQ")  # number, end and crc of the one before, zero, generation, id mark
+_CHAIN_AT = _HEADER.size + CUTS_MAX * _CUT.size
 _GROUP = Struct("<IIQQI")  # magic, length of the records, first lsn, synced lsn, records
 _RECORD = Struct("<IHBBQQI")  # length of the body, of the name, kind, rewrite, lsn, as of, crc
 _CRC = Struct("<I")
 
-HEADER_SIZE = _HEADER.size + CUTS_MAX * _CUT.size + _CRC.size
+HEADER_SIZE = 1588
 GROUP_SIZE = _GROUP.size + _CRC.size
 RECORD_SIZE = _RECORD.size + _CRC.size
 _BEFORE_FIRST_LSN = re.escape(_CRC.pack(GROUP_MAGIC)) + b"...."
@@ -65,7 +68,8 @@ class Cut(NamedTuple):
 class Header(msgspec.Struct, frozen=True):
     """The start of a segment. `cuts`: where earlier segments end, whatever follows there.
 
-    `last_id` is the highest message id given out before.
+    `last_id` is the highest message id given out before. From version 3 on `previous` is the
+    segment before, and `generation` and `id_mark` are those of the catalog.
     """
 
     number: int
@@ -73,6 +77,10 @@ class Header(msgspec.Struct, frozen=True):
     salt: int
     last_id: int = 0
     cuts: dict[int, Cut] = {}
+    previous: Link = Link()
+    generation: int = 0
+    id_mark: int = 0
+    version: int = FORMAT_VERSION
 
 
 class Rewrite(IntEnum):
@@ -119,6 +127,8 @@ def encode_header(header: Header) -> bytes:
     count, numbers = len(cuts), (header.number, header.first_lsn, header.last_id)
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, count, header.salt, *numbers)
     head += b"".join(_CUT.pack(number, *cut) for number, cut in cuts)
+    head = head.ljust(_CHAIN_AT, b"\0")
+    head += _CHAIN.pack(*header.previous, 0, header.generation, header.id_mark)
     head = head.ljust(HEADER_SIZE - _CRC.size, b"\0")
     return head + _CRC.pack(crc32(head))
 
@@ -135,7 +145,10 @@ def decode_header(data: bytes) -> Header:
         raise UnknownVersion(f"journal format {version}; this version reads 1 to {FORMAT_VERSION}")
     found = (_CUT.unpack_from(data, _HEADER.size + each * _CUT.size) for each in range(count))
     cuts = {cut: Cut(end, synced) for cut, end, synced in found}
-    return Header(number, first_lsn, salt, last_id, cuts)
+    if version < 3:
+        return Header(number, first_lsn, salt, last_id, cuts, version=version)
+    *previous, _, generation, id_mark = _CHAIN.unpack_from(data, _CHAIN_AT)
+    return Header(number, first_lsn, salt, last_id, cuts, Link(*previous), generation, id_mark)
 
 
 def encode_record(
@@ -166,8 +179,8 @@ class Scan:
     follows `cut` does not count, and a group that is cut through has no gap.
     """
 
-    def __init__(self, data: bytes, cut: int | None = None) -> None:
-        self.header = decode_header(data)
+    def __init__(self, data: bytes, cut: int | None = None, header: Header | None = None) -> None:
+        self.header = decode_header(data) if header is None else header
         self._data = data if cut is None else data[:cut]
         self._is_cut = cut is not None
         self._salt = self.header.salt
@@ -213,6 +226,8 @@ class Scan:
         (crc,) = _CRC.unpack_from(data, at + _GROUP.size)
         if magic != GROUP_MAGIC or crc != crc32(data[at : at + _GROUP.size], self._salt):
             return None
+        if first_lsn <= self.last_lsn:
+            return None  # an earlier one, in another place
         return first_lsn, length, synced_lsn
 
     def _next_group(self, at: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.actors.store.changes import Change
+from millpond.actors.store.checksum import crc32
 from millpond.actors.store.filesystem import Disk, File
 from millpond.actors.store.index import IndexEntry
 from millpond.actors.store.interface import Commit
@@ -23,6 +24,14 @@ from millpond.actors.store.journal.format import (
     Header,
     encode_group,
     encode_header,
+)
+from millpond.actors.store.journal.segments import (
+    ID_MAX,
+    ID_STEP,
+    Link,
+    Segment,
+    SegmentList,
+    listable,
 )
 from millpond.actors.store.stats import JournalStats
 
@@ -42,7 +51,7 @@ class CommitGroup:
     Made in the loop's thread; once submitted, the writer reads all but `writes` and `callbacks`,
     which are the store's: the changes that the records hold, and the calls for when they are stored
     in a segment, or not (None). `epoch` counts failures of the journal: records written after
-    others that failed must fail as well.
+    others that failed must fail as well. `names` has the last lsn of each name.
     """
 
     __slots__ = (
@@ -54,6 +63,7 @@ class CommitGroup:
         "first_lsn",
         "last_id",
         "last_lsn",
+        "names",
         "needs_sync",
         "records",
         "writes",
@@ -66,6 +76,7 @@ class CommitGroup:
         self.last_id = 0
         self.needs_sync = False
         self.records: list[bytes] = []
+        self.names: dict[bytes, int] = {}
         self.commit: Commit = Commit()
         self.writes: list[tuple[IndexEntry, int, Sequence[Change]]] = []
         self.callbacks: list[Callable[[int | None], None]] = []
@@ -100,12 +111,13 @@ class CommitOutcome(msgspec.Struct, frozen=True):
 
 class JournalTail(msgspec.Struct, frozen=True):
     """The point at which a journal goes on: after segment `number`, `lsn` and the message id
-    `last_id`."""
+    `last_id`. The next segment is chained to `previous`."""
 
     number: int = 0
     lsn: int = 0
     cuts: dict[int, Cut] = {}
     last_id: int = 0
+    previous: Link = Link()
 
 
 class Journal:
@@ -122,6 +134,7 @@ class Journal:
         salt: int,
         tail: JournalTail,
         *,
+        segments: SegmentList,
         segment_bytes: int,
         retry_s: float,
         now: Callable[[], float],
@@ -129,12 +142,23 @@ class Journal:
         self._folder = folder
         self._disk = disk
         self._salt = salt
+        self._segments = segments
         self._segment_bytes = segment_bytes
         self._retry_s = retry_s
         self._now = now
         self._unsynced_at = 0.0
         """Since when there is something that was not synced."""
         self._file: File | None = None
+        self._row: Segment | None = None
+        """The row of the segment that is open."""
+        self._is_listed = False
+        """True: the open segment is in the list, and may be written to."""
+        self._completed: Segment | None = None
+        """The row of the segment before, until the list has it."""
+        self._previous = tail.previous
+        self._crc = self._synced_crc = 0
+        """Of everything in the open segment, and of what was synced."""
+        self._names: dict[bytes, int] = {}
         self._number = tail.number
         self._offset = 0
         self._cuts = dict(tail.cuts)
@@ -188,18 +212,25 @@ class Journal:
             self._sync(self._offset)
             return
         data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
+        last_id = max(group.last_id for group in groups)
+        if last_id > self._segments.id_mark:
+            self._segments.reserve_ids(min(last_id + ID_STEP, ID_MAX))
         is_full = self._offset > HEADER_SIZE and self._offset + len(data) > self._segment_bytes
-        if self._file is None or is_full:
-            self._rotate()
+        is_larger = self._row is not None and self._offset + len(data) > self._row.size_max
+        if self._file is None or not self._is_listed or is_full or is_larger:
+            self._rotate(len(data))
             data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
         assert self._file is not None, "rotation opens a segment or raises"
+        for group in groups:
+            self._names.update(group.names)
         self._file.write(data, self._offset)
+        self._crc = crc32(data, self._crc)
         self.groups += 1
         needs_sync = any(group.needs_sync for group in groups) or self._is_overdue()
         if self._lsn == self._synced_lsn:
             self._unsynced_at = self._now()
         self._lsn = groups[-1].last_lsn
-        self._last_id = max(self._last_id, *(group.last_id for group in groups))
+        self._last_id = max(self._last_id, last_id)
         end = self._offset + len(data)
         if needs_sync:
             self._sync(end)
@@ -219,25 +250,65 @@ class Journal:
                 self.journal_stats.sync_s.add(self._now() - began_at)
                 self.syncs += 1
             self._synced_lsn = self._lsn
-            self._synced_offset = end
+            self._synced_offset, self._synced_crc = end, self._crc
 
-    def _rotate(self) -> None:
-        """Close the segment for the next one, which is on the disk before anything is in it."""
+    def _rotate(self, size: int = 0) -> None:
+        """Close the segment for the next one, which is on the disk and in the list before anything
+        is in it. `size`: the bytes that it has to take at least."""
         self._sync(self._offset)
-        if self._file is not None:
+        if self._is_listed and self._file is not None:
+            self._complete(self._offset, self._crc)
             file, self._file = self._file, None
             file.close()
-        self._number += 1
-        self._offset = self._synced_offset = 0
-        path = segment_path(self._folder, self._number)
-        file = self._disk.create(path, self._segment_bytes)
-        self._file = file
-        header = Header(self._number, self._lsn + 1, self._salt, self._last_id, self._cuts)
-        file.write(encode_header(header), 0)
-        file.sync()
-        self._disk.sync_folder(self._folder)
+        if self._file is None:
+            self._create(max(self._segment_bytes, HEADER_SIZE + size))
+        assert self._row is not None, "it was made"
+        self._segments.begin(self._row, self._completed)
+        self._completed, self._is_listed = None, True
         self._offset = self._synced_offset = HEADER_SIZE
         log.debug("segment opened: number=%d", self._number)
+        if self._row.size_max < HEADER_SIZE + size:  # made before, for a smaller group
+            self._rotate(size)
+
+    def _create(self, size_max: int) -> None:
+        """Make the next segment. Nothing may be in it before it is listed."""
+        segments = self._segments
+        self._number += 1
+        self._offset = self._synced_offset = 0
+        self._names = {}
+        file = self._disk.create(segment_path(self._folder, self._number), size_max)
+        self._file = file
+        header = encode_header(
+            Header(
+                self._number,
+                self._lsn + 1,
+                self._salt,
+                self._last_id,
+                self._cuts,
+                self._previous,
+                segments.generation,
+                segments.id_mark,
+            )
+        )
+        file.write(header, 0)
+        file.sync()
+        self._disk.sync_folder(self._folder)
+        self._crc = self._synced_crc = crc32(header)
+        self._row = Segment(self._number, self._salt, self._lsn + 1, size_max)
+
+    def _complete(self, end: int, crc: int) -> None:
+        """Nothing more is written to the segment: what was synced ends here."""
+        assert self._row is not None, "it was listed"
+        self._completed = msgspec.structs.replace(
+            self._row,
+            end=end,
+            crc=crc,
+            last_lsn=self._synced_lsn,
+            last_id=self._last_id,
+            names=listable(self._names),
+        )
+        self._previous = self._completed.link
+        self._row, self._is_listed = None, False
 
     def _break(self, exc: OSError) -> None:
         """The journal failed: nothing after the last stored group counts, and no waiting group is
@@ -248,36 +319,47 @@ class Journal:
         self._epoch += 1
         # Records that were written and not synced may be lost: the store writes them again.
         self._lsn = self._synced_lsn
-        if self._synced_offset >= HEADER_SIZE:
+        if self._file is None or (self._row is not None and not self._is_listed):
+            return  # a new segment is sound, and waits for the list
+        if self._is_listed:
             self._cuts[self._number] = Cut(self._offset, self._synced_offset)
-        if self._file is not None:
-            file, self._file = self._file, None
-            try:
-                file.close()
-                if self._offset <= HEADER_SIZE:
-                    self._take_back()
-            except OSError as again:
-                log.warning("segment is left behind: number=%d error=%s", self._number, again)
+        file, self._file = self._file, None
+        try:
+            file.close()
+            if self._offset <= HEADER_SIZE:
+                self._take_back()
+        except OSError as again:
+            log.warning("segment is left behind: number=%d error=%s", self._number, again)
+        if self._is_listed:
+            self._complete(self._synced_offset, self._synced_crc)
 
     def _take_back(self) -> None:
         """Remove a segment in which nothing is stored: a long failure would leave one a second.
 
-        Should the power fail now it may be back, with what failed in it, and nothing was stored
-        since then. The next one has its number, so that its name is durable before anything is
-        stored.
+        Should the power fail now it may be back, with what failed in it: it is not in the list, and
+        counts for nothing. The next one has its number.
         """
+        if self._is_listed:
+            self._segments.forget(self._number)
+        self._row, self._is_listed = None, False
         self._disk.unlink(segment_path(self._folder, self._number))
         self._cuts.pop(self._number, None)
         self._number -= 1
         self._offset = self._synced_offset = 0
 
     def close(self) -> None:
-        """Sync and close; raises OSError. A last group without records says that all was synced, so
-        that what is damaged later is not taken for a torn tail."""
+        """Sync, close and complete the row of the segment; raises OSError. A last group without
+        records says that all was synced, so that what is damaged later is not taken for a torn
+        tail."""
         self._sync(self._offset)
-        if self._file is not None:
+        if self._file is not None and self._is_listed:
             mark = encode_group(self._salt, [], self._lsn + 1, self._synced_lsn)
             self._file.write(mark, self._offset)
             self._file.sync()
-            self._file.close()
-            self._file = None
+            self._complete(self._offset + len(mark), crc32(mark, self._crc))
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+        if self._completed is not None:
+            self._segments.complete(self._completed)
+            self._completed = None

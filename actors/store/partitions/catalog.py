@@ -7,7 +7,8 @@ the authority.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import msgspec
 
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.journal.segments import Segment
 from millpond.actors.store.partitions.file_pool import FilePool, remove_beside
 from millpond.actors.store.partitions.metadata import (
     METADATA_COLUMNS,
@@ -47,14 +49,48 @@ CREATE TABLE partitions ({METADATA_SCHEMA.format(unique=" PRIMARY KEY")},
 CREATE INDEX partitions_dirty ON partitions (name) WHERE is_dirty;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL);
 """
+SEGMENTS_SCHEMA = """
+CREATE TABLE segments (
+    number INTEGER PRIMARY KEY,
+    salt INTEGER NOT NULL,
+    first_lsn INTEGER NOT NULL,
+    size_max INTEGER NOT NULL,
+    end INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    last_lsn INTEGER NOT NULL,
+    last_id INTEGER NOT NULL,
+    is_noted INTEGER NOT NULL,
+    names BLOB,
+    crc INTEGER NOT NULL
+);
+CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL);
+"""
+FORMAT = 3
+"""The version of the catalog: the third has the tables `segments` and `marks`. Older catalogs are
+given them when they are opened."""
+
+GENERATION, ID_MARK, LAST_ID, LAST_LSN = "generation", "id_mark", "last_id", "last_lsn"
+"""The marks: changes of the catalog so far; no message id above it was acknowledged; ids and lsns
+go on after these, whatever else is known."""
 
 _MARKS = ", ".join("?" * 12)
 _INSERT = f"INTO partitions ({METADATA_COLUMNS}, crc) VALUES ({_MARKS})"
 _INSERT_FACT = "INSERT OR REPLACE INTO facts (name, value, crc) VALUES (?, ?, ?)"
+_INSERT_MARK = "INSERT OR REPLACE INTO marks (name, value, crc) VALUES (?, ?, ?)"
+_SEGMENT_COLUMNS = (
+    "number, salt, first_lsn, size_max, end, checksum, last_lsn, last_id, is_noted, names"
+)
+_INSERT_SEGMENT = (
+    f"INSERT OR REPLACE INTO segments ({_SEGMENT_COLUMNS}, crc) VALUES ({', '.join('?' * 11)})"
+)
 
 
 MISSING = "the file is missing: the catalog lists it"
 UNLISTED = "the catalog does not list this file: an old copy is back, or the catalog is old"
+
+
+_encode_names = msgspec.msgpack.Encoder().encode
+_decode_names = msgspec.msgpack.Decoder(dict[bytes, int]).decode
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -93,7 +129,7 @@ def _other(listed: PartitionMetadata, found: PartitionMetadata) -> str:
 class Catalog:
     """Methods raise Damaged, and sqlite3.Error for what may pass."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_generation", "_version")
 
     def __init__(self, path: Path, disk: Disk) -> None:
         """Open the file, or make an empty one. Raises Damaged, sqlite3.Error and OSError."""
@@ -103,13 +139,94 @@ class Catalog:
         self._connection = disk.connect(path)
         try:
             with damage_named():
-                prepare(self._connection, APPLICATION, CACHE_KIB)
+                self._version = prepare(self._connection, APPLICATION, CACHE_KIB, FORMAT)
             # Better to know now: it can be rebuilt.
             self.partitions()
             self.facts()
+            self.segments()
+            self._generation = self.marks().get(GENERATION, 0)
         except BaseException:
             self._connection.close()
             raise
+
+    def _upgrade(self) -> None:
+        """Make a catalog of an older version one of this version, with its first change."""
+        with transaction(self._connection):
+            for statement in filter(str.strip, SEGMENTS_SCHEMA.split(";")):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+        self._version = FORMAT
+
+    @property
+    def generation(self) -> int:
+        """The number of changes so far; 0: the list of segments was never written."""
+        return self._generation
+
+    def resume(self, generation: int) -> None:
+        """Go on with the generation of the catalog that this one replaces."""
+        self._generation = max(self._generation, generation)
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """A transaction, which raises the generation."""
+        generation = self._generation + 1
+        with damage_named():
+            if self._version < FORMAT:
+                self._upgrade()
+        with damage_named(), transaction(self._connection):
+            yield
+            self._set_marks({GENERATION: generation})
+        self._generation = generation
+
+    def _set_marks(self, marks: Mapping[str, int]) -> None:
+        self._connection.executemany(
+            _INSERT_MARK,
+            ((name, value, crc_of((name.encode(), value))) for name, value in marks.items()),
+        )
+
+    def segments(self) -> dict[int, Segment]:
+        """The listed segments by number, ascending."""
+        found: dict[int, Segment] = {}
+        if self._version < FORMAT:
+            return found
+        with damage_named():
+            query = f"SELECT {_SEGMENT_COLUMNS}, crc FROM segments ORDER BY number"
+            for *values, crc in self._connection.execute(query):
+                if crc_of(tuple(values)) != crc:
+                    raise Damaged(f"the row of segment {values[0]} is not what was written (crc)")
+                number, salt, first_lsn, size_max, end, checksum, last_lsn, last_id = values[:8]
+                is_noted, names = values[8:]
+                found[number] = Segment(
+                    number,
+                    salt,
+                    first_lsn,
+                    size_max,
+                    end,
+                    checksum,
+                    last_lsn,
+                    last_id,
+                    None if names is None else _decode_names(names),
+                    bool(is_noted),
+                )
+        return found
+
+    def marks(self) -> dict[str, int]:
+        """The marks by name."""
+        return self._numbers("marks") if self._version >= FORMAT else {}
+
+    def change_segments(
+        self,
+        written: Iterable[Segment] = (),
+        forgotten: Iterable[int] = (),
+        marks: Mapping[str, int] | None = None,
+    ) -> None:
+        """All at once: rows of segments that begin or are complete, rows that go, marks."""
+        with self._change():
+            self._connection.executemany(_INSERT_SEGMENT, map(_encode_segment, written))
+            self._connection.executemany(
+                "DELETE FROM segments WHERE number = ?", ((number,) for number in forgotten)
+            )
+            self._set_marks(marks or {})
 
     def partitions(self) -> dict[bytes, PartitionMetadata]:
         """All partitions; what is said of dirty ones may be old."""
@@ -145,7 +262,7 @@ class Catalog:
         """These are about to change: durable once this returns."""
         rows = [_encode(PartitionMetadata(name, kind, applied=0)) for name, kind in names]
         if rows:
-            with damage_named(), transaction(self._connection):
+            with self._change():
                 self._connection.executemany(f"INSERT OR IGNORE {_INSERT}", rows)
                 self._connection.executemany(
                     "UPDATE partitions SET is_dirty = 1 WHERE name = ?",
@@ -162,7 +279,7 @@ class Catalog:
             if listed is not None
         ]
         if empty:
-            with damage_named(), transaction(self._connection):
+            with self._change():
                 self._connection.executemany(f"INSERT OR REPLACE {_INSERT}", map(_encode, empty))
                 self._connection.executemany(
                     "UPDATE partitions SET is_dirty = 1 WHERE name = ?",
@@ -176,7 +293,7 @@ class Catalog:
         facts: Mapping[str, int],
     ) -> None:
         """All at once: rows as their files are now, not dirty any more; some gone; facts."""
-        with damage_named(), transaction(self._connection):
+        with self._change():
             self._connection.executemany(f"INSERT OR REPLACE {_INSERT}", map(_encode, partitions))
             self._connection.executemany(
                 "DELETE FROM partitions WHERE name = ?", ((name,) for name in removed)
@@ -188,11 +305,14 @@ class Catalog:
 
     def facts(self) -> dict[str, int]:
         """The node's own numbers, by name."""
+        return self._numbers("facts")
+
+    def _numbers(self, table: str) -> dict[str, int]:
         found: dict[str, int] = {}
         with damage_named():
-            for name, value, crc in self._connection.execute("SELECT name, value, crc FROM facts"):
+            for name, value, crc in self._connection.execute(f"SELECT * FROM {table}"):
                 if crc_of((name, value)) != crc:
-                    raise Damaged(f"the fact {name!r} is not what was written (crc)")
+                    raise Damaged(f"{name!r} in {table} is not what was written (crc)")
                 found[name.decode()] = value
         return found
 
@@ -203,6 +323,8 @@ class Catalog:
                 wrong = quick_check(self._connection)
             self.partitions()
             self.facts()
+            self.segments()
+            self.marks()
         except Damaged as exc:
             return [str(exc)]
         return wrong
@@ -231,7 +353,9 @@ def rebuild(path: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[tuple
         if partition.is_named:
             rows.append(_encode(partition.metadata))
         partition.close()
-    data = make_file(SCHEMA, APPLICATION, lambda new: new.executemany(f"INSERT {_INSERT}", rows))
+    schema = SCHEMA + SEGMENTS_SCHEMA
+    insert = f"INSERT {_INSERT}"
+    data = make_file(schema, APPLICATION, lambda new: new.executemany(insert, rows), FORMAT)
     if disk.has(path):
         disk.unlink(path)
         disk.sync_folder(path.parent)
@@ -242,7 +366,24 @@ def rebuild(path: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[tuple
 
 @cache
 def _template() -> bytes:
-    return make_file(SCHEMA, APPLICATION, lambda new: None)
+    return make_file(SCHEMA + SEGMENTS_SCHEMA, APPLICATION, lambda new: None, FORMAT)
+
+
+def _encode_segment(segment: Segment) -> tuple[object, ...]:
+    names = None if segment.names is None else _encode_names(segment.names)
+    values = (
+        segment.number,
+        segment.salt,
+        segment.first_lsn,
+        segment.size_max,
+        segment.end,
+        segment.crc,
+        segment.last_lsn,
+        segment.last_id,
+        int(segment.is_noted),
+        names,
+    )
+    return (*values, crc_of(values))
 
 
 def _encode(metadata: PartitionMetadata) -> tuple[object, ...]:

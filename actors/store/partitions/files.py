@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,10 +18,13 @@ from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Sna
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import Memtable
 from millpond.actors.store.interface import Fault, Seek
+from millpond.actors.store.journal.segments import Segment
 from millpond.actors.store.journal.writer import segment_path
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.catalog import (
     CATALOG,
+    GENERATION,
+    ID_MARK,
     MISSING,
     Catalog,
     check_listed,
@@ -98,7 +102,8 @@ class FileJob:
 class PartitionFiles:
     """The files of all partitions, with their catalog. `facts` are those that the catalog has.
 
-    The methods raise Damaged, sqlite3.Error and OSError.
+    The methods raise Damaged, sqlite3.Error and OSError; the journal's writer changes the list of
+    segments from its own thread, under the catalog's lock.
     """
 
     def __init__(
@@ -115,6 +120,9 @@ class PartitionFiles:
         self._pool = pool
         self._catalog = catalog
         self._facts = dict(facts)
+        self._lock = RLock()
+        self._segments = catalog.segments()
+        self._marks = {name: n for name, n in catalog.marks().items() if name != GENERATION}
         self._names = set(names)
         """The partitions that have a file, for a catalog that has to be made anew."""
         self._found: list[Damage] = []
@@ -176,18 +184,67 @@ class PartitionFiles:
 
     def _with_catalog(self, step: Callable[[Catalog], T]) -> T:
         """A catalog that turns out to be damaged is made anew at once, as a restart would do."""
-        try:
-            if not self._is_catalog_lost:
-                return step(self._catalog)
-        except UnknownFormat:
-            raise
-        except Damaged as exc:
-            # It reads every file: not again before one that was made has proved itself.
-            if not self._may_rebuild:
+        with self._lock:
+            try:
+                if not self._is_catalog_lost:
+                    return step(self._catalog)
+            except UnknownFormat:
                 raise
-            log.error("catalog damaged, making it anew: %s", exc)
-        self._rebuild_catalog()
-        return step(self._catalog)
+            except Damaged as exc:
+                # It reads every file: not again before one that was made has proved itself.
+                if not self._may_rebuild:
+                    raise
+                log.error("catalog damaged, making it anew: %s", exc)
+            self._rebuild_catalog()
+            return step(self._catalog)
+
+    def mend_catalog(self) -> None:
+        """Make the catalog anew if the journal's writer found it damaged."""
+        self._with_catalog(lambda catalog: None)
+
+    # The list of segments, for the journal's writer.
+
+    @property
+    def generation(self) -> int:
+        return self._catalog.generation
+
+    @property
+    def id_mark(self) -> int:
+        return self._marks.get(ID_MARK, 0)
+
+    def begin(self, opened: Segment, completed: Segment | None) -> None:
+        self._change_segments([opened] if completed is None else [completed, opened], [], {})
+
+    def complete(self, segment: Segment) -> None:
+        self._change_segments([segment], [], {})
+
+    def forget(self, number: int) -> None:
+        self._change_segments([], [number], {})
+
+    def reserve_ids(self, mark: int) -> None:
+        self._change_segments([], [], {ID_MARK: mark})
+
+    def _change_segments(
+        self, written: list[Segment], forgotten: list[int], marks: dict[str, int]
+    ) -> None:
+        """Change the list, in the catalog and in memory. Raises OSError: only the thread that reads
+        files may make a damaged catalog anew."""
+        with self._lock:
+            if self._is_catalog_lost:
+                raise OSError("the catalog is damaged, and is made anew")
+            try:
+                self._catalog.change_segments(written, forgotten, marks)
+            except Damaged as exc:
+                log.error("catalog damaged: %s", exc)
+                self._is_catalog_lost = True
+                self._catalog.close()
+                raise OSError(f"the catalog is damaged: {exc}") from exc
+            except sqlite3.Error as exc:
+                raise OSError(f"the catalog cannot be written: {exc}") from exc
+            self._segments.update((each.number, each) for each in written)
+            for number in forgotten:
+                self._segments.pop(number, None)
+            self._marks.update(marks)
 
     def _rebuild_catalog(self) -> None:
         """Make the catalog from the files and the facts; after a crash a restart makes it."""
@@ -206,7 +263,9 @@ class PartitionFiles:
             )
             for damage in damages:
                 self._report(damage)
+            catalog.resume(self._catalog.generation)
             catalog.record([], [], self._facts)
+            catalog.change_segments(self._segments.values(), (), self._marks)
         except BaseException:
             catalog.close()
             raise
@@ -225,6 +284,7 @@ class PartitionFiles:
     def drop_segment(self, number: int) -> None:
         """Remove a segment that is not needed. Segments are removed in their order, because a later
         one may end a rewrite that an older one begins."""
+        self.forget(number)
         journal = self._folder / "journal"
         self._disk.unlink(segment_path(journal, number))
         self._disk.sync_folder(journal)
@@ -265,8 +325,9 @@ class PartitionFiles:
 
     def save_facts(self, facts: dict[str, int]) -> None:
         """Keep facts of the node."""
-        self._catalog.record([], [], facts)
-        self._facts.update(facts)
+        with self._lock:
+            self._catalog.record([], [], facts)
+            self._facts.update(facts)
 
     def close(self) -> None:
         self._pool.close()

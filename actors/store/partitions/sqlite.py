@@ -14,8 +14,8 @@ import msgspec
 from millpond.actors.store.checksum import crc32
 
 FORMAT = 2
-"""The latest version (`PRAGMA user_version`): that of queues with subscribers or terms. Others
-have the first, which differs in nothing else."""
+"""The latest version of a partition (`PRAGMA user_version`): that of queues with subscribers or
+terms. Others have the first, which differs in nothing else."""
 FIRST_FORMAT = 1
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
@@ -35,7 +35,12 @@ class UnknownFormat(Damaged):
     """The file is of a format that this version does not know; nothing in it was touched."""
 
 
-def make_file(schema: str, application: int, fill: Callable[[sqlite3.Connection], object]) -> bytes:
+def make_file(
+    schema: str,
+    application: int,
+    fill: Callable[[sqlite3.Connection], object],
+    version: int = FIRST_FORMAT,
+) -> bytes:
     """The content of a new file with `schema`, and with what `fill` puts into it."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
@@ -43,7 +48,7 @@ def make_file(schema: str, application: int, fill: Callable[[sqlite3.Connection]
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.executescript(schema)
         connection.execute(f"PRAGMA application_id = {application}")
-        connection.execute(f"PRAGMA user_version = {FIRST_FORMAT}")
+        connection.execute(f"PRAGMA user_version = {version}")
         fill(connection)
         return with_wal(connection.serialize())
     finally:
@@ -60,8 +65,11 @@ def without_wal(data: bytes) -> bytes:
     return data[:18] + b"\x01\x01" + data[20:]
 
 
-def prepare(connection: sqlite3.Connection, application: int, cache_kib: int) -> None:
-    """Set up a connection to a file of ours. Raises Damaged if it is none, UnknownFormat."""
+def prepare(
+    connection: sqlite3.Connection, application: int, cache_kib: int, latest: int = FORMAT
+) -> int:
+    """Set up a connection to a file of ours, and give its version, at most `latest`. Raises Damaged
+    if it is none, UnknownFormat."""
     # A byte that changed may make a text of anything: bytes can always be looked at.
     connection.text_factory = bytes
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
@@ -69,12 +77,13 @@ def prepare(connection: sqlite3.Connection, application: int, cache_kib: int) ->
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if found != application:
         raise Damaged(f"not a file of the store: its application id is {found:#x}")
-    if not FIRST_FORMAT <= version <= FORMAT:
-        raise UnknownFormat(f"format {version}, and this version knows {FORMAT}")
+    if not FIRST_FORMAT <= version <= latest:
+        raise UnknownFormat(f"format {version}, and this version knows {latest}")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA mmap_size = 0")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_MAX}")
+    return int(version)
 
 
 @contextmanager

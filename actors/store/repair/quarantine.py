@@ -16,14 +16,23 @@ from millpond.actors.store.filesystem import Disk
 log = logging.getLogger(__name__)
 
 SUFFIX = ".json"
+WHERE_MAX = 1000
+"""The places that one report names, in characters."""
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A damage and its place. `name` is the partition's, None if that cannot be told."""
+    """A damage and its place. `name` is the partition's, None if that cannot be told.
+
+    `is_all`: every partition may have lost something, also those that nothing is known of. No log
+    lost more than `records_max` records behind what is known of it: a record takes a byte of the
+    journal at least.
+    """
 
     where: str
     text: str
     name: bytes | None = None
+    is_all: bool = False
+    records_max: int = 0
 
 
 def log_damage(damage: Damage) -> None:
@@ -38,10 +47,23 @@ def report_path(folder: Path, damage: Damage) -> Path:
 
 
 def write_report(folder: Path, disk: Disk, damage: Damage) -> None:
-    """Write a report, durably. Raises OSError."""
+    """Write a report, durably, or add to the one that there is. Raises OSError."""
     path = report_path(folder, damage)
-    if not disk.has(path):
-        disk.install(path, msgspec.json.encode(damage))
+    if disk.has(path):
+        try:
+            known = msgspec.json.decode(disk.read(path), type=Damage)
+        except msgspec.DecodeError:
+            return
+        if damage.where in known.where or not (damage.is_all or damage.records_max):
+            return
+        where = f"{known.where}; {damage.where}"[:WHERE_MAX]
+        damage = msgspec.structs.replace(
+            known,
+            where=where,
+            is_all=known.is_all or damage.is_all,
+            records_max=known.records_max + damage.records_max,
+        )
+    disk.install(path, msgspec.json.encode(damage))
 
 
 def read_reports(folder: Path, disk: Disk) -> list[Damage]:

@@ -23,7 +23,7 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import IndexEntry, Memtable
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.partitions.catalog import CATALOG, LAST_LSN, Catalog
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.recovery import Recovered, recover
@@ -155,6 +155,8 @@ class _Repair:
         """A file that has everything up to `lsn`, so that the journal's records count no more."""
         self._catalog.mark([(self._name, kind)])
         metadata = self._pool.make(self._name, kind, memtable, lsn, lsn + 1)
+        # The file knows a higher lsn than the journal has, and nothing is lost.
+        self._catalog.change_segments(marks={LAST_LSN: lsn + 1})
         self._catalog.record([metadata], [], {})
 
 

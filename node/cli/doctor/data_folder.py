@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory, gettempdir
 
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.format import UnknownVersion
-from millpond.actors.store.journal.reader import JournalContents, read_journal
+from millpond.actors.store.journal.reader import NOTHING_KNOWN, JournalContents, read_journal
 from millpond.actors.store.partitions.catalog import CATALOG, Catalog, Listed, check_listed
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
-from millpond.actors.store.recovery import file_damages, relevant_damages
+from millpond.actors.store.recovery import journal_damages, segments_known, unlisted_damages
 from millpond.actors.store.repair.quarantine import Damage, read_reports
 from millpond.actors.streams.names import (
     BASINS,
@@ -140,9 +140,8 @@ def _syncs(folder: Path) -> Finding:
 
 
 def _stopped(folder: Path) -> Iterator[Finding]:
-    disk = OsDisk()
     try:
-        found = read_journal(folder / "journal", disk)
+        found = _read_journal(folder)
     except (UnknownVersion, OSError) as exc:
         yield Finding("journal", "fail", f"{exc}; a later version may have written it")
         return
@@ -161,8 +160,21 @@ def known_damages(folder: Path, name: bytes) -> list[str]:
     The caller holds the folder's lock. Raises UnknownVersion, OSError.
     """
     with TemporaryDirectory() as scratch:
-        found = read_journal(folder / "journal", OsDisk())
+        found = _read_journal(folder)
         return _Inspection(folder, CopyOnOpenDisk(Path(scratch)), found).damages_of(name)
+
+
+def _read_journal(folder: Path) -> JournalContents:
+    """The journal, compared with the list of the catalog if that can be read."""
+    known = NOTHING_KNOWN
+    if (folder / CATALOG).exists():
+        with TemporaryDirectory() as scratch:
+            try:
+                with closing(Catalog(folder / CATALOG, CopyOnOpenDisk(Path(scratch)))) as catalog:
+                    known = segments_known(catalog, catalog.partitions())
+            except (Damaged, sqlite3.Error):
+                pass  # the check of the catalog tells of it
+    return read_journal(folder / "journal", OsDisk(), known)
 
 
 def _journal(found: JournalContents) -> Finding:
@@ -198,7 +210,7 @@ class _Inspection:
                     outlines, dirty = catalog.partitions(), catalog.dirty()
                 listed = outlines.keys()
                 self._listed = {name: Listed(outlines[name], name in dirty) for name in listed}
-                self._damages += file_damages(listed - dirty, listed, self._shelf)
+                self._damages += unlisted_damages(listed - dirty, listed, self._shelf)
             except UnknownFormat as exc:
                 yield Finding("catalogue", "fail", f"{exc}; a later version has written it")
                 return
@@ -210,7 +222,7 @@ class _Inspection:
             else:
                 yield Finding("catalogue", "ok", f"{len(outlines)} partitions")
         self._names |= outlines.keys()
-        self._damages += relevant_damages(self._found, outlines)
+        self._damages += journal_damages(self._found, outlines)
 
     def partitions(self) -> Iterator[Finding]:
         """Every partition file, all of it."""

@@ -127,7 +127,7 @@ def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
 def test_a_later_version_s_catalog_is_left_alone(path: Path) -> None:
     opened(path).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA user_version = 4")
     connection.close()
     content = path.read_bytes()
     with pytest.raises(UnknownFormat):

@@ -1,0 +1,222 @@
+"""Segments of the journal that are missing, zeroed, cut off, foreign, and catalogs that are lost or
+old: the names that lost something refuse, and nothing is given out twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millpond.actors.store.changes import Chunk, LogSnapshot, Position, Snapshot, StoredMessage
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.interface import Fault
+from millpond.actors.store.journal.format import HEADER_SIZE
+from millpond.actors.store.journal.segments import ID_STEP
+from millpond.actors.store.repair.quarantine import read_reports
+from millpond.actors.store.settings import StoreSettings
+from tests.actors.store.harness import LAZY, NOW, Run, copied, run, young_id
+
+LOG, EARLY, LATE, UNKNOWN = b"streams/orders", b"early", b"late", b"never heard of"
+ID = young_id()
+SEGMENTS = StoreSettings(segment_bytes=12_000)
+"""Each segment takes about seven messages, and stays."""
+
+
+def row(number: int) -> StoredMessage:
+    return StoredMessage(ID + number, number, 3600, NOW + 3600, b"%d" % number + bytes(1000))
+
+
+def chunk(first: int) -> Chunk:
+    ids = Position(first, 0), Position(first + 9, 0)
+    return Chunk(first, 10, first, first + 9, *ids, bytes(100))
+
+
+def written(opened: Run) -> None:
+    """Ten messages in one channel, then ten in another, a log all the time: three segments."""
+    for number in range(10):
+        opened.write(EARLY, row(number))
+        opened.write(LOG, chunk(10 * number))
+    for number in range(10, 20):
+        opened.write(LATE, row(number))
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A node that was stopped."""
+    with run(tmp_path / "data", SEGMENTS) as opened:
+        written(opened)
+    assert len(segments(tmp_path / "data")) == 3
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A node that was killed."""
+    with run(tmp_path / "data", SEGMENTS) as opened:
+        written(opened)
+        return copied(opened.folder, "killed")
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / "journal").glob("*.journal"))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def tail_zeroed(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: HEADER_SIZE + 1200].ljust(len(data), b"\0"))
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: HEADER_SIZE + 1200])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def exchanged(path: Path) -> None:
+    """That of another node, with the same number."""
+    other = path.parent.parent.with_name("other")
+    opened = Run(other, SEGMENTS, seed=9)
+    for _ in range(4):
+        written(opened)
+    opened.close()
+    shutil.copy(other / "journal" / path.name, path)
+    shutil.rmtree(other)
+
+
+FAULTS = [removed, zeroed, tail_zeroed, cut_off, emptied, exchanged]
+
+
+def load(opened: Run, name: bytes) -> Snapshot | LogSnapshot | Fault:
+    if name == LOG:
+        return opened.finish(opened.store.log_snapshot(name))
+    return opened.finish(opened.store.load(name))
+
+
+def refused(opened: Run) -> set[bytes]:
+    return {name for name in (LOG, EARLY, LATE, UNKNOWN) if load(opened, name) is Fault.DAMAGED}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("index", "names"), [(0, {LOG, EARLY}), (1, {LOG, EARLY, LATE}), (2, {LATE})]
+)
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_names_of_a_complete_segment_are_refused(
+    stopped: Path, index: int, names: set[bytes], fault: Callable[[Path], None], is_restarted: bool
+) -> None:
+    """After a clean stop, or a restart after a crash, all segments are complete."""
+    if is_restarted:
+        with run(stopped, LAZY):
+            pass
+    fault(segments(stopped)[index])
+    for _ in range(2):
+        with run(stopped, LAZY) as opened:
+            assert refused(opened) == names
+            assert {each.name for each in opened.store.damages} >= names
+            assert not any(each.is_all for each in opened.store.damages)
+            assert opened.store.last_id >= ID + 19, "no id comes again"
+            if LATE not in names:
+                assert load(opened, LATE).rows[-1] == row(19)  # type: ignore[union-attr]
+    reports = {each.name: each for each in read_reports(stopped / "damaged", OsDisk())}
+    if LOG in names:
+        assert reports[LOG].records_max >= 100
+
+
+@pytest.mark.parametrize("fault", [removed, zeroed, cut_off, emptied, exchanged])
+def test_without_the_last_segment_after_a_crash_every_name_is_refused(
+    killed: Path, fault: Callable[[Path], None]
+) -> None:
+    """Any name may have had records in it, also one that nothing is known of."""
+    fault(segments(killed)[-1])
+    for _ in range(2):
+        with run(killed, LAZY) as opened:
+            assert refused(opened) == {LOG, EARLY, LATE, UNKNOWN}
+            (damage,) = opened.store.damages
+            assert damage.is_all and damage.name is None
+            assert opened.store.last_id >= ID + 19
+            refusal = opened.store.write(UNKNOWN, [row(99)])
+            assert refusal is not None and opened.finish(refusal) is Fault.NOT_STORED
+
+
+def test_a_sound_folder_has_no_damage(stopped: Path, killed: Path) -> None:
+    for folder in (stopped, killed):
+        for _ in range(3):
+            with run(folder, SEGMENTS) as opened:
+                assert refused(opened) == set() and opened.store.damages == []
+                opened.write(EARLY, row(1000 + opened.found.tail.lsn))
+
+
+def test_no_segment_at_all_is_no_new_folder(stopped: Path) -> None:
+    for each in segments(stopped):
+        each.unlink()
+    with run(stopped, LAZY) as opened:
+        assert refused(opened) == {LOG, EARLY, LATE}
+        opened.write(UNKNOWN, row(2000))
+    assert [int(each.stem) for each in segments(stopped)] == [4], "no number comes again"
+
+
+def test_what_is_repaired_is_not_found_again(stopped: Path) -> None:
+    """An operator who removes the reports accepts the loss."""
+    segments(stopped)[0].unlink()
+    with run(stopped, LAZY) as opened:
+        assert refused(opened) == {LOG, EARLY}
+    for report in (stopped / "damaged").iterdir():
+        report.unlink()
+    with run(stopped, LAZY) as opened:
+        assert opened.store.damages == [] or {each.name for each in opened.store.damages} == {LOG}
+        assert EARLY not in refused(opened)
+
+
+def test_ids_go_on_above_all_that_were_acknowledged(stopped: Path) -> None:
+    """Whatever the clock says after the restart."""
+    with run(stopped, LAZY) as opened:
+        before = opened.store.last_id
+        opened.write(LATE, row(5000))
+        highest = ID + 5000
+    segments(stopped)[-1].unlink()
+    with run(stopped, LAZY) as opened:
+        assert before < highest <= opened.store.last_id <= highest + ID_STEP
+
+
+class TestCatalogs:
+    def test_a_lost_one_is_made_anew_and_reported(self, stopped: Path) -> None:
+        (stopped / "catalogue.sqlite3").unlink()
+        for _ in range(2):
+            with run(stopped, LAZY) as opened:
+                assert [each.where for each in opened.store.damages] == ["catalogue.sqlite3"]
+                assert refused(opened) == set()
+
+    def test_headers_tell_of_a_hole_without_it(self, stopped: Path) -> None:
+        (stopped / "catalogue.sqlite3").unlink()
+        segments(stopped)[1].unlink()
+        with run(stopped, LAZY) as opened:
+            assert refused(opened) == {LOG, EARLY, LATE, UNKNOWN}
+
+    def test_headers_tell_of_a_foreign_segment_without_it(self, stopped: Path) -> None:
+        (stopped / "catalogue.sqlite3").unlink()
+        exchanged(segments(stopped)[0])
+        with run(stopped, LAZY) as opened:
+            assert refused(opened) == {LOG, EARLY, LATE, UNKNOWN}
+
+    def test_an_older_one_is_found(self, tmp_path: Path) -> None:
+        with run(tmp_path / "data", SEGMENTS) as opened:
+            opened.write(EARLY, row(1))
+        shutil.copy(tmp_path / "data" / "catalogue.sqlite3", tmp_path / "old")
+        with run(tmp_path / "data", SEGMENTS) as opened:
+            written(opened)
+        shutil.copy(tmp_path / "old", tmp_path / "data" / "catalogue.sqlite3")
+        with run(tmp_path / "data", LAZY) as opened:
+            assert [each.where for each in opened.store.damages] == ["catalogue.sqlite3"]
+            assert len(load(opened, LATE).rows) == 10  # type: ignore[union-attr]
