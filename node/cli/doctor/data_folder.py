@@ -267,8 +267,11 @@ class _Inspection:
 
     def _text(self, damage: Damage) -> str:
         what = f"{damage.where}: {damage.text}"
+        guide = "see docs/guides/troubleshooting.md"
+        if damage.is_all:
+            return f"{what}; any channel or stream may have lost data, and none is served: {guide}"
         if damage.name is None:
-            return f"{what}; its owner is unknown: see docs/guides/troubleshooting.md"
+            return f"{what}; its owner is unknown: {guide}"
         if staged_part_of(damage.name) is not None:
             advice = "restart the query that wrote it: it writes the batch again"
             return f"{describe_partition(damage.name)} is not served; {what}; {advice}"
