@@ -180,7 +180,7 @@ class Clients:
         writer.close()
 
     async def _durable(self) -> None:
-        head = b" /v1/stream/trip-durable HTTP/1.1\r\nhost: trip\r\ncontent-type: text/plain\r\n"
+        head = b" /v1/stream/trip-durable HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/plain\r\n"
         await self._http(
             "Durable append over HTTP/1.1",
             b"PUT" + head + b"content-length: 0\r\n\r\n",
@@ -189,7 +189,7 @@ class Clients:
 
     async def _s2(self) -> None:
         head = (
-            b" HTTP/1.1\r\nhost: trip\r\ns2-basin: millpond\r\ncontent-type: application/json\r\n"
+            b" HTTP/1.1\r\nhost: [::1]\r\ns2-basin: millpond\r\ncontent-type: application/json\r\n"
         )
         body = b'{"records":[{"body":"%b"}]}' % BODY
         await self._http(
