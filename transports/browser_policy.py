@@ -26,7 +26,8 @@ _PORTS = {"http": ":80", "https": ":443"}
 _OWN_SITES = (b"same-origin", b"none")
 """`none`: a person typed the address, or opened a bookmark."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s*]+")
-_NAME = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?")
+_WITHOUT_PORT = re.compile(r":[0-9]{0,5}\Z")
+_NAME = re.compile(r"([a-z0-9_]([a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?")
 HOST_BYTES_MAX = 300
 """The longest Host that can be one of ours: a name, a colon and a port."""
 _HOSTS_CACHED = 256
@@ -101,11 +102,10 @@ class BrowserPolicy:
         text = host.decode("latin-1").lower()
         if text in self._authorities:
             return True
-        name = text if text.endswith("]") else text.rpartition(":")[0] or text
-        name = name.removesuffix(".")
-        if name == "localhost" or name in self._names or name.endswith(self._suffixes):
+        name = _WITHOUT_PORT.sub("", text).removesuffix(".")
+        if name == "localhost" or name in self._names or is_address(name):
             return True
-        return is_address(name)
+        return name.endswith(self._suffixes) and _NAME.fullmatch(name) is not None
 
 
 def _authorities(origins: Iterable[str]) -> Iterator[str]:
@@ -138,7 +138,7 @@ def origin_of(text: str) -> str:
 def host_name_of(text: str) -> str:
     """A name of hosts, without a port, in lower case. Raises ValueError for what is none."""
     name = text.strip().lower().removesuffix(".")
-    if len(name) > 253 or _NAME.fullmatch(name) is None:
+    if len(name) > 253 or _NAME.fullmatch(name.removeprefix("*.")) is None:
         raise ValueError(f"{text!r} is not NAME or *.NAME")
     return name
 

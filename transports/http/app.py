@@ -231,7 +231,7 @@ class Application:
             segments, head = (), head_without_path(scope)
             reason = reason or Rejection.BAD_PATH
         verdict = self._cross_origin.judge(
-            head.method, head.headers, is_page=segments in self._pages
+            head.method, head.headers, head.last, is_page=segments in self._pages
         )
         reason = verdict.reason or reason
         is_direct = reason is None and isinstance(api, DirectApi) and api.is_direct(head)

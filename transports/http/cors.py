@@ -7,7 +7,7 @@ The verdict on a request depends on its head alone, so a head that comes again i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -62,9 +62,11 @@ class CrossOrigin:
         self._always: Pairs = (_VARY,) if policy.origins else ()
         self._unread = Verdict(headers=self._always) if policy.origins else NOTHING_TO_ADD
 
-    def judge(self, method: str, headers: Headers, *, is_page: bool) -> Verdict:
-        """The verdict on a request. `is_page`: its path is that of a page for people."""
-        last = dict(headers)
+    def judge(
+        self, method: str, headers: Headers, last: Mapping[bytes, bytes], *, is_page: bool
+    ) -> Verdict:
+        """The verdict on a request. `last` has the last value of each header; `is_page`: the path
+        is that of a page for people."""
         origin, site = last.get(b"origin"), last.get(b"sec-fetch-site")
         is_page_visit = (
             is_page
@@ -90,10 +92,10 @@ class CrossOrigin:
 
     def rejection_headers(self, headers: Headers) -> Pairs:
         """The headers of a rejection by the server, which has read these headers of the request."""
-        found = self.judge("", headers, is_page=False)
+        found = self.judge("", headers, dict(headers), is_page=False)
         return self._always if found.reason is not None else found.headers
 
-    def _preflight(self, last: dict[bytes, bytes]) -> Response:
+    def _preflight(self, last: Mapping[bytes, bytes]) -> Response:
         """The response that permits the request which a page of an admitted origin is to send."""
         wanted = last.get(b"access-control-request-headers", b"")
         accepted = b", ".join(
