@@ -302,6 +302,16 @@ async def test_heads_are_limited() -> None:
         assert (await get(address, "/do"))[0] == 200
 
 
+async def test_a_head_above_the_limit_harms_no_other_stream() -> None:
+    """HX-03: in HTTP/2, up to twice the limit, which is 32 KiB."""
+    async with _listening(_ok) as (address, _):
+        async with Http2(await dial(address)) as client:
+            for size in (33_000, 60_000):
+                number = await client.ask("GET", "/do", ("x", "y" * size))
+                assert await client.status(number) == 431
+            assert await client.status(await client.ask("GET", "/do")) == 200
+
+
 async def test_everybody_elses_logging_stays_as_it_is(tmp_path: Path) -> None:
     handler = logging.FileHandler(tmp_path / "log", mode="w")
     logger = logging.getLogger("of.somebody.else")

@@ -39,7 +39,9 @@ _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"
 
 
 WINDOW_AT_FIRST = 2**16 - 1
-FRAME_BYTES_MAX = 2**16
+FRAME_BYTES_MAX = 2**14
+"""The default of HTTP/2. Larger frames save a quarter of the time of an upload (16 MiB: 32 instead
+of 44 ms), but few clients send them, and some rely on the default."""
 HEADER_TABLE_BYTES = 2**12
 
 
@@ -63,8 +65,16 @@ def _new_h2_connection(settings: ServerSettings) -> H2Connection:
     connection.state_machine = _H2StateMachine()
     connection.local_settings = _h2_settings(settings, settings.streams_max)
     connection.max_inbound_frame_size = FRAME_BYTES_MAX
-    connection.decoder.max_header_list_size = 2 * settings.header_bytes_max
+    # Above all that a head of this size expands to, except by references to its table: a head that
+    # is decoded is answered, while an end in its middle ends the connection.
+    connection.decoder.max_header_list_size = 2 * _head_bytes_max(settings)
     return connection
+
+
+def _head_bytes_max(settings: ServerSettings) -> int:
+    """The longest head in frames. One that fits into a frame is read whatever the limit of headers
+    is, and answered with 431."""
+    return max(2 * settings.header_bytes_max, 2 * FRAME_BYTES_MAX)
 
 
 def _h2_settings(settings: ServerSettings, streams_max: int) -> Settings:
@@ -91,7 +101,7 @@ class Http2:
         self._server = server
         self._connection = connection
         self._preface_bytes = PREFACE_BYTES
-        self._frame_limiter = FrameLimiter(FRAME_BYTES_MAX, 2 * server.settings.header_bytes_max)
+        self._frame_limiter = FrameLimiter(FRAME_BYTES_MAX, _head_bytes_max(server.settings))
         self._exchanges: dict[int, Exchange] = {}
         self._waiting: dict[Exchange, None] = {}
         """The exchanges that wait to write."""

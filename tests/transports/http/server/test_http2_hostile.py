@@ -153,7 +153,7 @@ async def test_a_head_in_endless_pieces_is_given_up(size: int) -> None:
 async def test_a_frame_that_is_too_long_is_refused_before_it_comes(kind: int) -> None:
     async with serving(Echo()) as rig:
         client = await _begun(rig)
-        client.line.say(frame(kind, 0, 1, bytes(2**16 + 1))[:9])
+        client.line.say(frame(kind, 0, 1, bytes(2**14 + 1))[:9])
         await client.read()
         assert client.ended_by == ErrorCodes.FRAME_SIZE_ERROR and client.line.wire.is_closed
 
@@ -238,3 +238,56 @@ async def test_what_is_no_http_2_ends_the_connection_and_logs_nothing(
         assert other.status(number) == 200
         assert client.line.wire.is_closed
     assert not caplog.records
+
+
+def _head_of(size: int) -> bytes:
+    """A head whose block has so many bytes: the last header is not in a table, nor compressed."""
+    value_bytes = size - len(HEAD) - 8
+    rest = value_bytes - 127
+    length = bytes((0x7F, *(rest >> shift & 127 | 0x80 for shift in (0, 7, 14)), 0))
+    return HEAD + b"\0\x01x" + length + b"y" * value_bytes
+
+
+def _frames(data: bytes) -> list[tuple[int, bytes]]:
+    """Type and payload of each frame."""
+    found = []
+    while data:
+        end = 9 + int.from_bytes(data[:3], "big")
+        found.append((data[3], data[9:end]))
+        data = data[end:]
+    return found
+
+
+def _status(data: bytes) -> bytes:
+    """The status of the only answer; GOAWAY and resets are none."""
+    frames = _frames(data)
+    assert {kind for kind, _ in frames} <= {0, 1, 8}, frames
+    (head,) = [payload for kind, payload in frames if kind == 1]
+    return head[:1]
+
+
+OK = b"\x88"
+
+
+@pytest.mark.parametrize("header_bytes_max", [100, 32 * 2**10])
+@pytest.mark.parametrize("size", [2**14 - 1, 2**14])
+async def test_a_head_that_fills_its_frame_is_read(size: int, header_bytes_max: int) -> None:
+    """HX-03: the application answers a head above its limit, and the connection goes on."""
+    async with serving(Echo(), header_bytes_max=header_bytes_max) as rig:
+        client = await _begun(rig)
+        head = _head_of(size)
+        assert len(head) == size
+        for number in (1, 3):
+            assert _status(await client.line.ask(frame(1, END, number, head))) == OK
+
+
+@pytest.mark.parametrize("size", [2**14 + 1, 40_000, 65_000])
+async def test_a_head_in_several_frames_is_read_up_to_twice_the_limit(size: int) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        head = _head_of(size)
+        parts = [head[at : at + 2**14] for at in range(0, size, 2**14)]
+        data = frame(1, NO_END | 1, 1, parts[0])
+        for part in parts[1:]:
+            data += frame(9, END_HEADERS * (part is parts[-1]), 1, part)
+        assert _status(await client.line.ask(data)) == OK
