@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import anyio
 import pytest
 from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
 
@@ -82,3 +83,52 @@ async def test_a_trim_and_a_deletion_hold_for_all(views: Views) -> None:
     await views.s3p.delete(NAME)
     with pytest.raises(Exception, match="does not exist"):
         await views.s2.check_tail()
+
+
+async def test_s2x_60_old_and_future_timestamps_are_there_for_all(views: Views) -> None:
+    """Of a stream with the default age of S2, seven days."""
+    await views.s2.append(AppendInput([Record(b"old", [], 1234), Record(b"newer", [], 1235)]))
+    await views.own.append(NewRecord(b"far", timestamp=2**53))
+    bodies = [b"old", b"newer", b"far"]
+    seen = (await views.s2.read(start=SeqNum(0))).records
+    assert [(each.body, each.timestamp) for each in seen[:2]] == [(b"old", 1234), (b"newer", 1235)]
+    assert [each.body for each in seen] == bodies
+    assert [each.data for each in await views.own.read()] == bodies
+    assert [each.data for each in await views.s3p.read(NAME)] == bodies
+    assert [each.data for each in (await views.rustlog.fetch(NAME, 0)).records] == bodies
+
+
+async def test_s2x_70_followers_of_every_view_get_what_an_append_trims(views: Views) -> None:
+    """They wait at the tail; the trim takes effect at once, and later reads begin behind it."""
+    await views.own.append(b"before")
+    found: dict[str, list[bytes]] = {}
+
+    async def wait_by_s3p() -> None:
+        last = (await views.s3p.read(NAME))[-1].id
+        after = last._replace(seq=last.seq + 1)
+        found["s3p"] = [each.data for each in await views.s3p.read(NAME, after, block_ms=20_000)]
+
+    async def wait_by_us() -> None:
+        found["own"] = [each.data for each in await views.own.read(1, wait_s=20)]
+
+    async def wait_by_s2() -> None:
+        bodies = found["s2"] = []
+        async for batch in views.s2.read_session(
+            start=SeqNum(1), limit=ReadLimit(count=5), wait=20
+        ):
+            bodies += [each.body for each in batch.records]
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for wait in (wait_by_s3p, wait_by_us, wait_by_s2):
+                tasks.start_soon(wait)
+            while (await views.own.info()).waiting < 3:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            records = [Record(b"d%d" % number) for number in range(3)]
+            commands = [CommandRecord.trim(2**53 - 1), CommandRecord.fence("end")]
+            await views.s2.append(AppendInput([*records, *commands]))
+    data = [b"d0", b"d1", b"d2"]
+    whole = [*data, (2**53 - 1).to_bytes(8), b"end"]
+    assert found == {"s3p": data, "own": whole, "s2": whole}
+    assert [each.data for each in await views.own.read()] == [b"end"]
+    assert await views.s3p.read(NAME) == []
