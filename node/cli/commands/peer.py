@@ -23,6 +23,7 @@ from millpond.node.cli.commands.address_book import (
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
+from millpond.node.cli.removal import add_yes, confirm, is_asked, say_removed
 from millpond.node.peers.address_book import (
     AddressBook,
     DuplicatePeer,
@@ -91,6 +92,7 @@ def add_parser(subparsers: Any) -> None:
     add_command(actions, "ls", "List peers.", LS_EPILOG, _ls)
     removed = add_command(actions, "rm", "Remove a peer.", RM_EPILOG, _rm)
     removed.add_argument("name", metavar="NAME", help="name or id of a peer")
+    add_yes(removed)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,6 +168,9 @@ def _ls(folder: Path, args: argparse.Namespace) -> None:
 def _rm(folder: Path, args: argparse.Namespace) -> None:
     book = open_address_book(folder, to_change=True)
     peer = get_peer(book, args.name)
+    if is_asked(args):
+        confirm(f"Remove the peer {peer.name!r} ({peer.trust.value}, {peer.id})?")
     book.remove(peer.id)
     if args.json:
         print_json(peer_fields(peer))
+    say_removed(args, f"peer {peer.name!r} removed ({peer.id})")

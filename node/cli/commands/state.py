@@ -18,7 +18,8 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, until_signal
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive, seconds
 from millpond.node.cli.output import data_field, print_json, printable, write_async
 from millpond.node.cli.parser import Parser, action
-from millpond.node.cli.stream.command import open_streams, run_short
+from millpond.node.cli.stream.command import run_short
+from millpond.node.cli.stream.connection import open_streams
 from millpond.node.cli.stream.options import stream_name
 from millpond.node.client.state.remote import Row, StateInfo
 from millpond.node.client.streams.records import Record

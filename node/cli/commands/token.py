@@ -46,6 +46,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
+from millpond.node.cli.removal import add_yes, confirm, is_asked
 
 _LIFETIME = re.compile(r"(\d{1,6})([dhms])")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -113,6 +114,7 @@ def add_parser(subparsers: Any) -> None:
         "id", metavar="ID", nargs="?", help="id of the token, at least 12 hexadecimal digits"
     )
     revoked.add_argument("--token-file", metavar="FILE", help="its first word is the token")
+    add_yes(revoked)
     for each in (made, listed, revoked):
         each.add_argument(
             "--access-file",
@@ -218,6 +220,8 @@ def _revoke(folder: Path, args: argparse.Namespace) -> None:
     token_id = _id_to_revoke(args)
     check_owner(folder)
     path = _path(folder, args)
+    if is_asked(args):
+        confirm(f"Revoke the token {token_id[:ID_DIGITS]} in {path}?")
     if without_token(path, token_id):
         _report_change(path, is_new=False)
     elif len(token_id) == 2 * ID_BYTES:

@@ -13,10 +13,20 @@ from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.removal import (
+    add_yes,
+    plural,
+    run_removal,
+    say_removed,
+    size_fields,
+    size_text,
+)
 from millpond.node.cli.stream.append import add_records, run_records
 from millpond.node.cli.stream.command import run_short
+from millpond.node.cli.stream.connection import open_streams
 from millpond.node.cli.stream.options import add_start, partitions, sequence, topic_name
 from millpond.node.cli.stream.read import add_output, run_reading
+from millpond.node.cli.stream.removal import kept_records
 from millpond.node.client.streams.records import StreamInfo
 from millpond.node.client.streams.stream import Stream
 from millpond.node.client.streams.streams import Streams
@@ -68,6 +78,7 @@ example:
 DELETE_EPILOG = """\
 example:
   millpond topic delete orders              with its records and commits
+  millpond topic delete orders --yes        do not ask, on a terminal
 """
 
 
@@ -119,7 +130,9 @@ def add_parser(subparsers: Any) -> None:
     )
     offset.add_argument("group", metavar="GROUP", type=os.fsencode)
     _add_partition(offset, 0)
-    _add(actions, "delete", "Delete a topic and its records.", DELETE_EPILOG, _delete)
+    delete = _add(actions, "delete", "Delete a topic and its records.", DELETE_EPILOG, None)
+    add_yes(delete)
+    delete.set_defaults(work=_run_delete)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -238,10 +251,34 @@ def _partition_fields(args: argparse.Namespace) -> dict[str, Any]:
     return {"topic": args.name.decode(), "partition": args.partition, "group": group}
 
 
-async def _delete(args: argparse.Namespace, streams: Streams) -> None:
-    await streams.delete_topic(args.name)
+def _run_delete(args: argparse.Namespace) -> int:
+    return run_removal(args, partial(_delete_question, args), partial(_delete, args))
+
+
+async def _delete_question(args: argparse.Namespace) -> str:
+    async with open_streams(args) as streams:
+        partitions, records, bytes_ = await _extent(args, streams)
+    size = size_text(records, bytes_)
+    return f"Delete topic {args.name.decode()!r} with {plural(partitions, 'partition')}, {size}?"
+
+
+async def _delete(args: argparse.Namespace) -> int:
+    async with open_streams(args) as streams:
+        partitions, records, bytes_ = await _extent(args, streams)
+        await streams.delete_topic(args.name)
     if args.json:
-        print_json({"topic": args.name.decode(), "deleted": True})
+        fields = {"deleted": True} | size_fields(records, bytes_)
+        print_json({"topic": args.name.decode()} | fields)
+    size = f"{plural(partitions, 'partition')}, {size_text(records, bytes_)}"
+    say_removed(args, f"topic {args.name.decode()!r} deleted with {size}")
+    return ExitCode.OK
+
+
+async def _extent(args: argparse.Namespace, streams: Streams) -> tuple[int, int, int]:
+    """The numbers of partitions, records and bytes of a topic."""
+    count = await _partitions(args, streams)
+    infos = [await _info(args, streams, number) for number in range(count)]
+    return count, sum(map(kept_records, infos)), sum(info.bytes_kept for info in infos)
 
 
 async def _partitions(args: argparse.Namespace, streams: Streams) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from millpond.actors.errors import NotAllowed, NotNegotiated
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, usage_error
 from millpond.node.cli.jobs import put as jobs_put
@@ -22,6 +23,7 @@ from millpond.node.cli.jobs.options import (
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.jobs.history import HistoryEntry, expiry_entry
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo, JobState
@@ -59,6 +61,7 @@ example:
 CANCEL_EPILOG = """\
 example:
   millpond jobs cancel mail ID               remove a job, even a leased one
+  millpond jobs cancel mail ID --yes         do not ask, on a terminal
 
 A running async handler is cancelled at the next renewal of its lease, within a third of the lease.
 """
@@ -67,11 +70,12 @@ examples:
   millpond jobs dead ls mail                 dead letters with their reasons
   millpond jobs dead retry mail ID           back into the queue, with a new id and new attempts
   millpond jobs dead retry mail --all
-  millpond jobs dead purge mail --all        delete them
+  millpond jobs dead purge mail --all        delete them, and print their number; asks on a terminal
 """
 STATES: tuple[JobState, ...] = ("ready", "delayed", "leased", "dead")
 
 Work = Callable[[argparse.Namespace, Queue], Awaitable[None]]
+Question = Callable[[argparse.Namespace, Queue], Awaitable[str]]
 
 
 class _JobsParser(Parser):
@@ -99,7 +103,9 @@ def add_parser(subparsers: Any) -> None:
     _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
     _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
     _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
-    _add_ids(_add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel))
+    cancel = _add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel)
+    _add_ids(cancel)
+    _make_removal(cancel, _cancel_question, _cancel)
     dead = action(actions, "dead", "Inspect, retry and purge dead letters.", DEAD_EPILOG)
     dead_actions = dead.add_subparsers(
         dest="deed", metavar="COMMAND", required=True, parser_class=_JobsParser
@@ -111,7 +117,9 @@ def add_parser(subparsers: Any) -> None:
     _add_dead(
         _add(dead_actions, "retry", "Put dead letters back into the queue.", DEAD_EPILOG, _dead)
     )
-    _add_dead(_add(dead_actions, "purge", "Delete dead letters.", DEAD_EPILOG, _dead))
+    purge = _add(dead_actions, "purge", "Delete dead letters.", DEAD_EPILOG, _dead)
+    _add_dead(purge)
+    _make_removal(purge, _purge_question, _dead)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -129,6 +137,12 @@ def _add(actions: Any, name: str, text: str, epilog: str, work: Work) -> argpars
     return parser
 
 
+def _make_removal(parser: argparse.ArgumentParser, question: Question, work: Work) -> None:
+    """Let a command ask before it removes something."""
+    add_yes(parser)
+    parser.set_defaults(work=partial(_run_removal, question, work))
+
+
 def _add_ids(parser: argparse.ArgumentParser, nargs: str | None = "+") -> None:
     parser.add_argument("ids", metavar="ID", type=message_id, nargs=nargs)
 
@@ -140,6 +154,15 @@ def _add_dead(parser: argparse.ArgumentParser) -> None:
 
 def _run(work: Work, args: argparse.Namespace) -> int:
     return run_in_loop(args, partial(_with_queue, work, args))
+
+
+def _run_removal(question: Question, work: Work, args: argparse.Namespace) -> int:
+    return run_removal(args, partial(_ask, question, args), partial(_with_queue, work, args))
+
+
+async def _ask(question: Question, args: argparse.Namespace) -> str:
+    async with open_queue(args) as queue:
+        return await question(args, queue)
 
 
 async def _with_queue(work: Work, args: argparse.Namespace) -> int:
@@ -205,8 +228,6 @@ async def _show(args: argparse.Namespace, queue: Queue) -> None:
 
 
 async def _history(queue: Queue, job: int) -> Any:
-    from millpond.actors.errors import NotAllowed, NotNegotiated
-
     try:
         async for entry in queue.history(job):
             yield entry
@@ -235,6 +256,11 @@ async def _cancel(args: argparse.Namespace, queue: Queue) -> None:
     for job in args.ids:
         await queue.cancel(job)
         _done(args, job, "cancelled")
+    say_removed(args, f"{plural(len(args.ids), 'job')} of queue {queue.name!r} cancelled")
+
+
+async def _cancel_question(args: argparse.Namespace, queue: Queue) -> str:
+    return f"Cancel {plural(len(args.ids), 'job')} of queue {queue.name!r}?"
 
 
 def _done(args: argparse.Namespace, job: int, what: str) -> None:
@@ -242,9 +268,24 @@ def _done(args: argparse.Namespace, job: int, what: str) -> None:
         print_json({"id": str(job), what: True})
 
 
-async def _dead(args: argparse.Namespace, queue: Queue) -> None:
+async def _purge_question(args: argparse.Namespace, queue: Queue) -> str:
+    _check_selection(args)
+    what = plural(len(args.ids), "dead letter")
+    if args.all:
+        try:
+            what = plural((await queue.counts()).dead, "dead letter")
+        except NotAllowed:  # it needs the right `list`, and a purge does not
+            what = "all dead letters"
+    return f"Delete {what} of queue {queue.name!r}?"
+
+
+def _check_selection(args: argparse.Namespace) -> None:
     if args.all == bool(args.ids):
         raise usage_error("give the ids of dead letters, or --all")
+
+
+async def _dead(args: argparse.Namespace, queue: Queue) -> None:
+    _check_selection(args)
     change = queue.retry_dead if args.deed == "retry" else queue.purge_dead
     count = await change(None if args.all else args.ids)
     if args.json:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from millpond.actors.errors import StreamExists, UnknownStream
-from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
 from millpond.node.cli.output import data_field, print_json, print_line, printable, write_async
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream import append as stream_append
 from millpond.node.cli.stream import read as stream_read
-from millpond.node.cli.stream.options import content_type, position, size, stream_name
-from millpond.node.client.connect import PROBE
+from millpond.node.cli.stream import removal
+from millpond.node.cli.stream.connection import open_streams
+from millpond.node.cli.stream.options import content_type, size, stream_name
 from millpond.node.client.streams.records import StreamInfo
 from millpond.node.client.streams.streams import Streams
 
@@ -40,17 +39,6 @@ examples:
   millpond stream create logs --age 604800 --bytes 10G    keep a week, and at most 10 GiB
   millpond stream create users --content-type application/json
   millpond stream create orders --if-missing              succeed if it exists
-"""
-TRIM_EPILOG = """\
-examples:
-  millpond stream trim orders 1000                  remove the sequences 0 to 999
-  millpond stream trim orders 1763683200000-0       remove the records before this id
-
-Trimmed records are gone for every protocol. Sequences and ids of new records do not change.
-"""
-DELETE_EPILOG = """\
-example:
-  millpond stream delete orders logs      exit code 4 if one does not exist
 """
 LS_EPILOG = """\
 examples:
@@ -78,11 +66,8 @@ def add_parser(subparsers: Any) -> None:
     stream_append.add_append(actions)
     stream_read.add_read(actions)
     stream_read.add_tail(actions)
-    trim = _add(actions, "trim", "Remove the records before a position.", TRIM_EPILOG, _trim)
-    trim.add_argument("name", metavar="STREAM", type=stream_name)
-    trim.add_argument("below", metavar="SEQ|MS-SEQ", type=position, help="first position to keep")
-    delete = _add(actions, "delete", "Delete streams and their records.", DELETE_EPILOG, _delete)
-    delete.add_argument("names", metavar="STREAM", type=stream_name, nargs="+")
+    removal.add_trim(actions)
+    removal.add_delete(actions)
     ls = _add(actions, "ls", "List streams.", LS_EPILOG, _ls)
     ls.add_argument("prefix", metavar="PREFIX", type=os.fsencode, nargs="?", default=b"")
     ls.add_argument(
@@ -105,15 +90,6 @@ def run(args: argparse.Namespace) -> int:
 def run_short(work: Any, args: argparse.Namespace) -> int:
     """Run a command that ends by itself."""
     return run_in_loop(args, partial(_with_streams, work, args))
-
-
-@asynccontextmanager
-async def open_streams(
-    args: argparse.Namespace, reconnect_s: float = 0.0
-) -> AsyncIterator[Streams]:
-    """The node's streams, for the block."""
-    async with open_channel(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
-        yield channel.streams
 
 
 async def _with_streams(work: Any, args: argparse.Namespace) -> int:
@@ -162,28 +138,6 @@ async def _create(args: argparse.Namespace, streams: Streams) -> None:
         is_new = False
     if args.json:
         print_json(data_field(args.name, "stream") | {"created": is_new})
-
-
-async def _trim(args: argparse.Namespace, streams: Streams) -> None:
-    stream = streams.stream(args.name)
-    await stream.trim(args.below)
-    if args.json:
-        trim_point = (await stream.info()).trim_point
-        print_json(data_field(args.name, "stream") | {"trim_point": str(trim_point)})
-
-
-async def _delete(args: argparse.Namespace, streams: Streams) -> None:
-    missing: list[str] = []
-    for name in args.names:
-        try:
-            await streams.stream(name).delete()
-        except UnknownStream:
-            missing.append(repr(os.fsdecode(name)))
-        else:
-            if args.json:
-                print_json(data_field(name, "stream") | {"deleted": True})
-    if missing:
-        raise Failure(f"there is no stream {', '.join(missing)}", ExitCode.NOT_FOUND)
 
 
 async def _ls(args: argparse.Namespace, streams: Streams) -> None:

@@ -40,9 +40,9 @@ def test_json_has_numbers_as_strings_and_bytes_as_text_or_base64(run: Run, name:
     shared = {"timestamp": kept["timestamp"], "headers": []}
     assert text == {"sequence": "0", "id": "7-0", "data": "hé", **shared}
     assert binary == {"sequence": "1", "id": "7-1", "data_base64": "/w==", **shared}
-    assert objects(run("stream", "trim", name, "1", "--json")) == [
-        {"stream": name, "trim_point": "1"}
-    ]
+    [trimmed] = objects(run("stream", "trim", name, "1", "--json"))
+    assert int(trimmed.pop("removed_bytes")) > 0
+    assert trimmed == {"stream": name, "trim_point": "1", "removed": "1"}
     [info] = objects(run("stream", "info", name, "--json"))
     assert (info["stream"], info["tail"], info["trim_point"], info["records"]) == (
         name,
@@ -51,7 +51,9 @@ def test_json_has_numbers_as_strings_and_bytes_as_text_or_base64(run: Run, name:
         "1",
     )
     assert info["last_id"] == "7-1" and info["age_s"] is None and info["groups"] == {}
-    assert objects(run("stream", "delete", name, "--json")) == [{"stream": name, "deleted": True}]
+    [deleted] = objects(run("stream", "delete", name, "--json"))
+    assert deleted.pop("removed_bytes") == info["bytes"]
+    assert deleted == {"stream": name, "deleted": True, "removed": "1"}
 
 
 def test_a_stream_has_a_content_type(run: Run, name: str) -> None:
@@ -96,14 +98,43 @@ def test_trim_delete_ls_info(run: Run, name: str) -> None:
     assert objects(run("stream", "ls", name, "--json")) == [{"stream": first}, {"stream": second}]
     [long, _] = run("stream", "ls", name, "-l").out.decode().splitlines()
     assert (long.split()[0], long.split()[-1]) == ("3", first)
-    assert run("stream", "trim", first, "1") == (0, b"", "")
+    told = run("stream", "trim", first, "1")
+    assert (told.code, told.out) == (0, b"") and "1 record (" in told.err
+    assert told.err.endswith(f" bytes) of stream {first!r} removed, 2 left\n")
     [record] = objects(run("stream", "read", first, "--from", "2", "--json"))
     assert run("stream", "trim", first, record["id"]).code == 0
     assert bodies(run, first) == [b"three"]
     page = run("stream", "info", first).out.decode()
     assert "2 to before 3" in page and "3600 s, 1048576 bytes at most" in page
-    assert run("stream", "delete", first, second) == (0, b"", "")
+    told = run("stream", "delete", first, second)
+    assert (told.code, told.out) == (0, b"")
+    one, three = told.err.splitlines()
+    assert one.startswith(f"stream {first!r} deleted with 1 record (")
+    assert three.startswith(f"stream {second!r} deleted with 3 records (")
     assert run("stream", "ls", name) == (0, b"", "")
+
+
+def test_a_trim_beyond_the_tail_is_refused_without_force(run: Run, name: str) -> None:
+    run("stream", "create", name)
+    run("stream", "append", name, "one", "two", "three")
+    [last] = objects(run("stream", "read", name, "--from", "2", "--json"))
+    ms, seq = map(int, last["id"].split("-"))
+    for place in ("4", "99999", f"{ms}-{seq + 2}", f"{ms + 1}-0"):
+        told = run("stream", "trim", name, place)
+        assert (told.code, told.out) == (1, b"") and "beyond" in told.err and "--force" in told.err
+        assert run("stream", "trim", name, place, "--json").code == 1
+    assert bodies(run, name) == [b"one", b"two", b"three"]
+    [done] = objects(run("stream", "trim", name, "2", "--json"))
+    assert (done["trim_point"], done["removed"]) == ("2", "2")
+    [done] = objects(run("stream", "trim", name, f"{ms}-{seq + 1}", "--json"))
+    assert (done["trim_point"], done["removed"]) == ("3", "1")
+    [done] = objects(run("stream", "trim", name, "3", "--json"))
+    assert (done["trim_point"], done["removed"], done["removed_bytes"]) == ("3", "0", "0")
+    run("stream", "append", name, "four")
+    assert "1 record" in run("stream", "trim", name, "99999", "--force").err
+    assert bodies(run, name) == []
+    [done] = objects(run("stream", "delete", name, "--json"))
+    assert done == {"stream": name, "deleted": True, "removed": "0", "removed_bytes": "0"}
 
 
 def test_what_is_not_there_exits_4(run: Run, name: str) -> None:
