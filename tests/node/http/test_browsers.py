@@ -375,6 +375,20 @@ async def test_errors_are_readable_for_listed_origins(version: str, tmp_path: Pa
             assert "retry-after" in got.headers["access-control-expose-headers"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/stream/orders?offset=-1&live=sse", "/v1/streams/orders/records", "/millpond/state/users"],
+)
+async def test_streams_of_events_are_readable_for_listed_origins(path: str) -> None:
+    lines = (f"GET {path} HTTP/1.1", "host: localhost", "s2-basin: millpond", f"origin: {LISTED}")
+    async with site("1.1") as found, await dial(found.node.listeners["http"]) as stream:
+        request = "\r\n".join((*lines, "accept: text/event-stream", "", ""))
+        await stream.send(request.encode())
+        head = await stream.receive()
+        assert head.startswith(b"HTTP/1.1 200") and b"text/event-stream" in head
+        assert f"access-control-allow-origin: {LISTED}\r\n".encode() in head
+
+
 async def test_a_rate_limit_and_a_drain_are_readable_for_listed_origins(version: str) -> None:
     async with site(version, connections_max=1) as found:
         async with await dial(found.node.listeners["p2p"]):
