@@ -106,6 +106,10 @@ REFUSED, OPEN, DRAINING, CLOSED = Phase.REFUSED, Phase.OPEN, Phase.DRAINING, Pha
 LOGGED_IN = (OPEN, DRAINING)
 
 
+_BROWSER_REFUSALS = {421: Refusal.FOREIGN_HOST, 403: Refusal.FOREIGN_PAGE}
+"""Refused upgrades by their statuses (docs/guides/access.md, "Browsers")."""
+
+
 class P2PConnection(Port):
     """One client, from its first byte to its last.
 
@@ -852,7 +856,9 @@ class P2PConnection(Port):
 
     def _framing_failed(self, error: WireError) -> None:
         """The bytes cannot be read any further (PA-24, PA-34)."""
-        self._node.record_refusal(Refusal.MALFORMED, self.address)
+        status = error.status if isinstance(error, UpgradeRefused) else 0
+        refusal = _BROWSER_REFUSALS.get(status, Refusal.MALFORMED)
+        self._node.record_refusal(refusal, self.address)
         match error:
             case UpgradeRefused():
                 self._close()

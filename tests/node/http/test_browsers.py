@@ -489,6 +489,18 @@ async def test_the_websocket_listener_checks_every_path_alike() -> None:
                     assert (allows in data) == is_listed, (row, case, data)
 
 
+async def test_an_operator_sees_that_pages_were_refused() -> None:
+    async with site("1.1") as found:
+        await found.send(Row("GET", "/v1/streams"), "evil.example")
+        await found.send(Row("GET", "/v1/streams"), headers=(("origin", "null"),))
+        await found.send(Row("GET", "/v1/streams"), headers=(("sec-fetch-site", "same-site"),))
+        line = "GET /v1/channels/orders HTTP/1.1"
+        await ws_reply(found.node, line, "evil.example", UPGRADE)
+        await ws_reply(found.node, line, "127.0.0.1", (("Origin", "null"), *UPGRADE))
+        reasons = found.node.registry.counters.reasons
+        assert {"foreign host": 2, "foreign page": 3} == dict(reasons)
+
+
 # Listeners that speak no HTTP.
 
 NOT_HTTP = {
