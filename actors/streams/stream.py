@@ -188,7 +188,7 @@ class Stream:
         self._reader.end()
 
     def _next_deadline(self) -> float:
-        expiry_at = min(self._expiry.next_at, self._trim_grace.next_at)
+        expiry_at = min(self._expiry.next_at, self._trim_grace.next_at(self._now))
         self._expiry_at = expiry_at = max(expiry_at, self._paused_until)
         waits_until = self._reader.next_at
         return waits_until if waits_until < expiry_at else expiry_at

@@ -40,10 +40,17 @@ class TrimGrace:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def next_at(self) -> float:
-        """The time at which the next trim takes effect; infinity: none waits."""
-        return self._waiting[0][0] if self._waiting else inf
+    def next_at(self, now: float) -> float:
+        """The time at which the next trim takes effect; infinity: none waits. A clock that was set
+        back makes no grace longer."""
+        waiting = self._waiting
+        if not waiting:
+            return inf
+        due_at, point = waiting[0]
+        if due_at - now > self._grace_s:
+            due_at = now + self._grace_s
+            waiting[0] = due_at, point
+        return due_at
 
     def take_due(self, now: float) -> int:
         """The point of the trims whose grace is over; 0: there is none."""

@@ -141,6 +141,13 @@ class TestGrace:
             streams.advance(2 * GRACE_S)
             assert streams.bodies() == [b"new"]
 
+    def test_s2x_73_a_clock_set_back_makes_it_no_longer(self, streams: StreamHarness) -> None:
+        streams.one(end_generation(), m.Appended)
+        streams.clock.now -= 86_400
+        assert streams.bodies() == GENERATION
+        streams.advance(GRACE_S)
+        assert streams.bodies() == [b"end-1"]
+
     def test_a_trim_by_request_is_immediate(self, streams: StreamHarness) -> None:
         streams.one(end_generation(), m.Appended)
         streams.one(m.Trim(0, 2), m.Done)
