@@ -108,7 +108,12 @@ class World:
         return any(
             each.row.origin is not None
             and each.row.origin.id == fact.row.id
-            and (each.write.level >= level or each.write.boot < self.ledger.boot)
+            # What a restart found is durable, and came with no write of this boot.
+            and (
+                each.write.level >= level
+                or each.write.boot < self.ledger.boot
+                or not each.write.changes
+            )
             for each in dead
         )
 

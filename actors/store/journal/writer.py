@@ -159,6 +159,8 @@ class Journal:
         self._crc = self._synced_crc = 0
         """Of everything in the open segment, and of what was synced."""
         self._names: dict[bytes, int] = {}
+        self._left: list[Path] = []
+        """Segments in which nothing is stored, and which could not be removed."""
         self._number = tail.number
         self._offset = 0
         self._cuts = dict(tail.cuts)
@@ -267,6 +269,12 @@ class Journal:
         self._completed, self._is_listed = None, True
         self._offset = self._synced_offset = HEADER_SIZE
         log.debug("segment opened: number=%d", self._number)
+        left, self._left = self._left, []
+        for path in left:
+            try:
+                self._disk.unlink(path)
+            except OSError:
+                self._left.append(path)
         if self._row.size_max < HEADER_SIZE + size:  # made before, for a smaller group
             self._rotate(size)
 
@@ -330,6 +338,8 @@ class Journal:
                 self._take_back()
         except OSError as again:
             log.warning("segment is left behind: number=%d error=%s", self._number, again)
+            if not self._is_listed and self._offset <= HEADER_SIZE:
+                self._left.append(segment_path(self._folder, self._number))
         if self._is_listed:
             self._complete(self._synced_offset, self._synced_crc)
 
