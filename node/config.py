@@ -47,6 +47,7 @@ MAY_BE_ZERO = frozenset(
     {
         *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
         "requests_per_s_per_peer_max",
+        "scrub_bytes_s",
         *("s2_trim_grace_s", "state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max"),
         "window",
     }
@@ -295,6 +296,9 @@ class Config:
     reported as room is made; above four times this, PUT gets NACK e1. At least twice
     `segment_bytes`. It bounds memory as well: about four times this for messages of 100 bytes that
     are not in a file yet. Counter: `store.counters.journal_bytes`."""
+    scrub_bytes_s: int = 2**20
+    """Bytes a second that the scrub reads: once a day it reads all files and complete segments, and
+    checks what nobody requests. 0: off. Counters: `store.counters.scrub_bytes`, `scrub_passes`."""
     partition_handles_max: int = 256
     """Partition files kept open, about 130 KiB of memory and 3 descriptors each. The least recently
     used one is closed. Half of them are closed when the process runs out of descriptors."""
@@ -462,6 +466,7 @@ class Config:
             segment_bytes=self.segment_bytes,
             journal_bytes_max=self.journal_bytes_max,
             handles_max=self.partition_handles_max,
+            scrub_bytes_s=self.scrub_bytes_s,
         )
 
     @property

@@ -51,11 +51,15 @@ from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.reads import LogReader, QueueLoader, holds_log
 from millpond.actors.store.recovery import Recovered, recover
 from millpond.actors.store.repair.quarantine import Damage, log_damage, write_report
+from millpond.actors.store.scrub import Scrub, ScrubSlice
 from millpond.actors.store.settings import StoreEnvironment, StoreSettings
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.store.workers import StoreWorker, WorkerTask
 
 log = logging.getLogger(__name__)
+
+SCRUB_BYTES = 2**20
+"""A slice of the scrub, where no rate is set."""
 
 
 class DurableStore:
@@ -131,6 +135,11 @@ class DurableStore:
             mark_damaged=self._mark_damaged,
             forget_if_idle=self._forget_if_idle,
         )
+        self._scrub = Scrub(self.folder, self.disk, self._files)
+        self._scrub_at = environment.now() + self._settings.scrub_delay_s
+        self._is_scrubbing = False
+        self._scrub_bytes = self._scrub_passes = 0
+        self._scrubbed_at = 0.0
         self._file_worker: StoreWorker[FileJob] = environment.worker(
             "files",
             WorkerTask(
@@ -178,6 +187,10 @@ class DurableStore:
             files=sum(entry.has_file for entry in entries),
             damaged=sum(entry.fault is not None for entry in entries),
             damages=len(self.damages),
+            scrub_bytes=self._scrub_bytes,
+            scrub_passes=self._scrub_passes,
+            scrub_progress=self._scrub.progress,
+            scrubbed_at=self._scrubbed_at,
         )
 
     def save_facts(self, facts: dict[str, int]) -> None:
@@ -396,9 +409,40 @@ class DurableStore:
         for damage in self._files.take_damages():
             self._add_damage(damage)
         self._compact()
+        if self._settings.scrub_bytes_s and self.environment.now() >= self._scrub_at:
+            self.scrub_step()
 
     def _files_idle_s(self) -> float | None:
-        return self._settings.retry_s if self._compactor.needs_retry else None
+        if self._compactor.needs_retry:
+            return self._settings.retry_s
+        if not self._settings.scrub_bytes_s or self._is_scrubbing:
+            return None
+        return max(0.0, self._scrub_at - self.environment.now())
+
+    # The scrub.
+
+    def scrub_step(self) -> None:
+        """Have the next slice of the scrub read: a second's worth."""
+        if not self._is_scrubbing:
+            self._is_scrubbing = True
+            step = partial(self._scrub.step, self._settings.scrub_bytes_s or SCRUB_BYTES)
+            self._file_worker.submit(FileJob(step, self._scrubbed))
+
+    def _scrubbed(self, result: ScrubSlice | Fault) -> None:
+        settings, now = self._settings, self.environment.now()
+        self._is_scrubbing = False
+        self._scrub_at = now + settings.scrub_delay_s
+        if not isinstance(result, Fault):
+            self._scrub_bytes += result.size
+            for damage in result.damages:
+                self._add_damage(damage)
+            for number in result.bad_segments:
+                self._compactor.evacuate(number)
+            self._scrub_at = now + max(1.0, result.size / (settings.scrub_bytes_s or SCRUB_BYTES))
+            if result.is_last:
+                self._scrub_passes += 1
+                self._scrubbed_at, self._scrub_at = now, now + settings.scrub_every_s
+        self._file_worker.submit(FileJob(lambda: None))  # it computes anew how long it may sleep
 
     def _mark_damaged(self, entry: IndexEntry) -> None:
         if entry.fault is None:

@@ -20,6 +20,9 @@ class StoreSettings(msgspec.Struct, frozen=True):
     `rewrite_bytes_max`, and go to its file when they are more; messages younger than `settle_s`
     never go there. Above `slow_factor` times its budget, the journal's commits are reported only
     when compaction has made room, so clients wait; above `stall_factor` times it takes nothing new.
+
+    The scrub reads `scrub_bytes_s` (0: there is none), the first time `scrub_delay_s` after the
+    start, and again `scrub_every_s` after the end of a pass.
     """
 
     segment_bytes: int = 16 * 2**20
@@ -32,6 +35,9 @@ class StoreSettings(msgspec.Struct, frozen=True):
     settle_s: float = 5.0
     handles_max: int = 256
     retry_s: float = 1.0
+    scrub_bytes_s: int = 0
+    scrub_delay_s: float = 60.0
+    scrub_every_s: float = 86_400.0
 
 
 class StoreEnvironment(Protocol):

@@ -15,6 +15,9 @@ class StoreStats:
     `carries` (partitions rewritten in the journal). Now: `segments` of the journal with
     `journal_bytes`, partition `files`, `damaged` partitions, and all known
     `damages`, also those that no partition is known of.
+
+    The scrub has read `scrub_bytes` and made `scrub_passes` since the start, the last one ended at
+    `scrubbed_at` (seconds since 1970, 0: none); `scrub_progress` is the part of this pass, 0 to 1.
     """
 
     groups: int = 0
@@ -26,6 +29,10 @@ class StoreStats:
     files: int = 0
     damaged: int = 0
     damages: int = 0
+    scrub_bytes: int = 0
+    scrub_passes: int = 0
+    scrub_progress: float = 0.0
+    scrubbed_at: float = 0.0
 
 
 class JournalStats:

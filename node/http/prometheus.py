@@ -133,6 +133,16 @@ class _Snapshot(Collector):
                 "Known damages of the data folder (0 = none); `millpond doctor` lists them.",
                 kept.damages,
             )
+            yield (
+                "scrub_last_pass_timestamp_seconds",
+                "Time of the end of the last full pass of the scrub (0 = none since the start).",
+                kept.scrubbed_at,
+            )
+            yield (
+                "scrub_progress_ratio",
+                "Part of the scrub's pass in progress that is done, 0 to 1.",
+                kept.scrub_progress,
+            )
 
     def _counters(self) -> Iterator[tuple[str, str, Amount]]:
         status, sources = self._status, self._sources
@@ -188,6 +198,8 @@ class _Snapshot(Collector):
                 "Partitions rewritten to the journal by compaction.",
                 kept.carries,
             )
+            yield "scrub_read_bytes", "Bytes read by the scrub.", kept.scrub_bytes
+            yield "scrub_passes", "Full passes of the scrub.", kept.scrub_passes
         used = resource.getrusage(resource.RUSAGE_SELF)
         yield (
             "process_cpu_seconds",

@@ -32,7 +32,7 @@ from millpond.actors.store.partitions.catalog import (
 )
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged, Partition
+from millpond.actors.store.partitions.partition import Damaged, Partition, ScrubPoint
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.repair.quarantine import Damage, write_report
@@ -303,6 +303,36 @@ class PartitionFiles:
         """Chunks that the file of a log has."""
         partition = self._existing(name, PartitionKind.LOG)
         return partition.read(seek) if partition is not None else []
+
+    # The scrub.
+
+    def names(self) -> list[bytes]:
+        """The partitions that have a file."""
+        return sorted(self._names)
+
+    def complete_segments(self) -> list[int]:
+        """The numbers of the segments that nothing is written to."""
+        with self._lock:
+            return [number for number, row in self._segments.items() if row.is_complete]
+
+    def segment(self, number: int) -> Segment | None:
+        """The row of a segment; None if it is not listed."""
+        return self._segments.get(number)
+
+    def scrub(
+        self, name: bytes, point: ScrubPoint | None, bytes_max: int
+    ) -> tuple[int, ScrubPoint | None]:
+        """Read a slice of a file from `point` on. Gives the bytes read, and where to go on."""
+        listed = self._with_catalog(lambda catalog: catalog.row(name))
+        partition = None if listed is None else self._existing(name, listed.metadata.kind)
+        if partition is None:
+            return 0, None
+        size = self._disk.weight(self._pool.path(name))
+        if point is None and size <= bytes_max:
+            if wrong := partition.verify():
+                raise Damaged("; ".join(wrong[:10]))
+            return size, None
+        return partition.scrub(point, bytes_max)
 
     def _existing(self, name: bytes, kind: PartitionKind) -> Partition | None:
         """The partition, if the catalog lists it; a file that is opened is compared with its row.

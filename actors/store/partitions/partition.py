@@ -12,6 +12,7 @@ from functools import cache
 
 import msgspec
 
+from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import LogMemtable
@@ -50,6 +51,16 @@ FREE_PAGES = 64
 CHECKPOINT_BYTES = 2**20
 """After a flush as large as this the write-ahead log is emptied, else SQLite does it in time."""
 _PAGES_A_STEP, _STEPS = 1024, 16
+
+
+class ScrubPoint(msgspec.Struct, frozen=True):
+    """The point in a large file that a scrub has come to: behind the message id, or at the
+    sequence, `after`. In `version` of the file there were so many `rows` and bytes before it."""
+
+    version: tuple[int, int]
+    after: int
+    rows: int = 0
+    size: int = 0
 
 
 class Partition:
@@ -126,6 +137,40 @@ class Partition:
         with damage_named():
             self._reload()
             return log_tables.read(self._connection, self._header, seek)
+
+    def scrub(self, point: ScrubPoint | None, bytes_max: int) -> tuple[int, ScrubPoint | None]:
+        """Read a slice of a large file. Gives the bytes read, and where to go on (None: nowhere).
+        Raises Damaged."""
+        with damage_named():
+            self._reload()
+            header = self._header
+            if header.kind is PartitionKind.LOG:
+                return self._scrub_log(0 if point is None else point.after, bytes_max)
+            version = header.applied, header.frozen_at
+            if point is None:
+                point = ScrubPoint(version, 0)
+            after, rows, size = queue_tables.check_rows(self._connection, point.after, bytes_max)
+            found = ScrubPoint(point.version, after, point.rows + rows, point.size + size)
+            if rows:
+                return size, found
+            if point.version == version and (found.rows, found.size) != (
+                header.messages,
+                header.bytes,
+            ):
+                counts = f"{found.rows} messages with {found.size} bytes"
+                raise Damaged(f"{counts}, and meta says {header.messages}, {header.bytes}")
+            queue_tables.check_keys(self._connection)
+            return size, None
+
+    def _scrub_log(self, at: int, bytes_max: int) -> tuple[int, ScrubPoint | None]:
+        if not at:
+            log_tables.log_snapshot(self._connection, self._header)
+        seek = Seek(SeekBy.SEQUENCE, at, bytes_max=bytes_max)
+        chunks = log_tables.read(self._connection, self._header, seek)
+        size = sum(len(chunk.data) for chunk in chunks)
+        if not chunks or chunks[-1].end >= self._header.tail:
+            return size, None
+        return size, ScrubPoint((0, 0), chunks[-1].end)
 
     def verify(self) -> list[str]:
         """Look at everything; texts of what is wrong, none if all is well."""

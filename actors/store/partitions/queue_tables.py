@@ -226,6 +226,30 @@ def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, StoredKey]]
             yield _decode_key(record)
 
 
+def check_rows(connection: sqlite3.Connection, after: int, bytes_max: int) -> tuple[int, int, int]:
+    """Check about `bytes_max` bytes of messages with ids above `after`. Gives the last id, the
+    number of messages and their bytes. Raises Damaged."""
+    count = size = 0
+    query = f"{_SELECT_ROWS_BETWEEN} ORDER BY message_id"
+    for record in connection.execute(query, (after + 1, 2**63 - 1)):
+        row = _decode_row(record)
+        after, count, size = row.id, count + 1, size + len(row.data)
+        if size + count * ROW_BYTES >= bytes_max:
+            break
+    return after, count, size
+
+
+def check_keys(connection: sqlite3.Connection) -> None:
+    """Check the rows of all other tables. Raises Damaged."""
+    for record in connection.execute(_SELECT_KEYS):
+        _decode_key(record)
+    _, wrong = subscriber_tables.verify(connection)
+    if subscriber_tables.has_tables(connection):
+        wrong = [*wrong, *attribute_tables.verify(connection)]
+    if wrong:
+        raise Damaged("; ".join(wrong[:10]))
+
+
 def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     """Texts of what is wrong."""
     messages = size = keys = 0
