@@ -14,6 +14,7 @@ import msgspec
 from millpond.actors.store.changes import Change, MetadataSet
 from millpond.actors.streams.durable.metadata import DurableMetadata
 from millpond.actors.streams.messages import Settings, StreamOptions
+from millpond.actors.streams.names import basin_stream_of, stream_of
 
 CREATED = b"created"
 FENCE = b"fence"
@@ -126,6 +127,14 @@ class TeeProgress:
         latest_ms = until_ms if before is None else max(until_ms, before.until_ms)
         self._marks[channel] = mark = TeeMark(node_run, message_id, latest_ms)
         return MetadataSet(_TEE + channel, _TEE_FORMAT.pack(mark.node_run, mark.id, mark.until_ms))
+
+
+def creation_of(cell: bytes, now_ms: int) -> MetadataSet | None:
+    """The metadata of a stream that is created now with the node's settings, for a repair: without
+    it clients are told that there is no such stream. None: the cell is none of a stream."""
+    if stream_of(cell) is None and basin_stream_of(cell) is None:
+        return None
+    return MetadataSet(CREATED, _ENCODER.encode(Created(now_ms)))
 
 
 class StreamMetadata:

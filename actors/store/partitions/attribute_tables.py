@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TypeVar
 
 from millpond.actors.store.message_attributes import MessageAttributes
@@ -59,17 +58,6 @@ def load(connection: sqlite3.Connection) -> MessageAttributes:
     return MessageAttributes(dues, dict(map(_checked, connection.execute(_SELECT_UNIQUES))))
 
 
-def salvage(connection: sqlite3.Connection) -> MessageAttributes:
-    """The attributes in a damaged file whose checksums are right. A lost one makes a message due at
-    once, or its name free."""
-    attributes = MessageAttributes()
-    with suppress(sqlite3.Error):
-        attributes.due.update(_good(connection.execute(_SELECT_DUES)))
-    with suppress(sqlite3.Error):
-        attributes.names.update(_good(connection.execute(_SELECT_UNIQUES)))
-    return attributes
-
-
 def verify(connection: sqlite3.Connection) -> list[str]:
     """Texts of what is wrong."""
     wrong: list[str] = []
@@ -81,12 +69,6 @@ def verify(connection: sqlite3.Connection) -> list[str]:
             except Damaged as exc:
                 wrong.append(str(exc))
     return wrong
-
-
-def _good(records: Iterator[tuple[int, Value, int]]) -> Iterator[tuple[int, Value]]:
-    for record in records:
-        with suppress(Damaged):
-            yield _checked(record)
 
 
 def _signed_off(values: tuple[int, float | bytes]) -> tuple[int, float | bytes, int]:

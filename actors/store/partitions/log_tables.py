@@ -245,26 +245,6 @@ def _goal(seek: Seek) -> bytes:
     return _pack(seek.timestamp) if seek.by is SeekBy.TIMESTAMP else _pack_id(seek.id)
 
 
-def chunks_between(
-    connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
-) -> Iterator[tuple[int, Chunk | None]]:
-    """First sequences and chunks one by one, for a damaged file; None is not what was written."""
-    order = "DESC" if newest_first else "ASC"
-    query = f"SELECT {_COLUMNS} FROM chunks WHERE first BETWEEN ? AND ? ORDER BY first {order}"
-    for record in connection.execute(query, (low, high)):
-        try:
-            yield record[0], _decode(record)
-        except Damaged:
-            yield record[0], None
-
-
-def metadata_left(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
-    """Those notes of a damaged file that are what was written."""
-    for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
-        if crc == crc_of((name, value)):
-            yield name, value
-
-
 def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     """Texts of what is wrong."""
     records = size = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from math import inf
 
@@ -203,27 +202,6 @@ def load(connection: sqlite3.Connection, header: FileHeader) -> Snapshot:
         attribute_tables.load(connection) if subscriber_tables.has_tables(connection) else None
     )
     return snapshot_of(rows, keys, attempts, header.mode, subscribers, attributes)
-
-
-def rows_between(
-    connection: sqlite3.Connection, low: int, high: int, *, newest_first: bool
-) -> Iterator[tuple[int, tuple[StoredMessage, int] | None]]:
-    """Ids, and messages with their attempts, one by one, for a damaged file; None is not what was
-    written."""
-    order = "DESC" if newest_first else "ASC"
-    query = f"{_SELECT_ROWS_BETWEEN} ORDER BY message_id {order}"
-    for record in connection.execute(query, (low, high)):
-        try:
-            yield record[0], (_decode_row(record), record[9])
-        except Damaged:
-            yield record[0], None
-
-
-def keys_left(connection: sqlite3.Connection) -> Iterator[tuple[int, StoredKey]]:
-    """Those keys of a damaged file that are what was written."""
-    for record in connection.execute(_SELECT_KEYS):
-        with suppress(Damaged):
-            yield _decode_key(record)
 
 
 def check_rows(connection: sqlite3.Connection, after: int, bytes_max: int) -> tuple[int, int, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from math import inf
 
 from millpond.actors.store.partitions import attribute_tables as attributes
@@ -114,26 +113,6 @@ def load(connection: sqlite3.Connection) -> SubscriberTable | None:
             subscribers.floors[number] = floor
     _fill_acks(subscribers, map(_decode_ack, connection.execute(_SELECT_ACKS)))
     return subscribers or None
-
-
-def salvage(connection: sqlite3.Connection) -> SubscriberTable | None:
-    """The subscribers in a damaged file whose checksums are right. A lost ack costs a duplicate; a
-    lost subscriber loses the messages it has not had, and is new when it comes again."""
-    subscribers = SubscriberTable()
-    with suppress(sqlite3.Error):
-        for record in connection.execute(_SELECT_SUBSCRIBERS):
-            with suppress(Damaged):
-                number, (subscriber, floor) = _decode(record)
-                subscribers.by_number[number], subscribers.floors[number] = subscriber, floor
-    with suppress(sqlite3.Error):
-        _fill_acks(subscribers, _good_acks(connection))
-    return subscribers or None
-
-
-def _good_acks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
-    for record in connection.execute(_SELECT_ACKS):
-        with suppress(Damaged):
-            yield _decode_ack(record)
 
 
 def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:

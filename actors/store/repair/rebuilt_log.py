@@ -27,6 +27,8 @@ class LogBase(msgspec.Struct, frozen=True):
     last_timestamp: int = 0
 
 
+SEQUENCE_MAX = 2**63 - 1
+
 BaseOf = Callable[[Mapping[bytes, bytes]], LogBase]
 """Computes it from the metadata of a log."""
 
@@ -41,12 +43,16 @@ class RebuiltLog(msgspec.Struct):
     below `base` belong to another log.
 
     `is_whole_known`: else records before the first one and after the last one may be lost as well.
+    `is_deleted`: the log was deleted, and nothing was written after that. `skipped` are sequences
+    that may have been given out to records of which nothing is known.
     """
 
     memtable: LogMemtable
     lost: list[tuple[int, int]]
     is_whole_known: bool
     base: int = 0
+    is_deleted: bool = False
+    skipped: tuple[int, int] | None = None
 
     @property
     def records(self) -> int:
@@ -54,39 +60,67 @@ class RebuiltLog(msgspec.Struct):
         memtable = self.memtable
         tail = memtable.chunks[-1].end if memtable.chunks else self.base
         start = memtable.trim_point
-        return tail - start - sum(last + 1 - first for first, last in self.lost if first >= start)
+        gone = sum(
+            max(chunk.end - max(chunk.first, start), 0)
+            for chunk in memtable.chunks
+            if not chunk.data
+        )
+        return max(tail - start, 0) - gone
 
 
 def rebuild_log(
-    below: SalvagedLog | None,
-    above: LogMemtable | None,
+    older: SalvagedLog | None,
+    newer: LogMemtable | None,
     tail: int | None,
     base_of: BaseOf = no_base,
+    *,
+    start: int = 0,
+    is_tail_sure: bool = True,
+    beyond: int = 0,
+    skipped_if_unknown: int = 0,
 ) -> RebuiltLog:
     """Put together what its file had, what the journal has over that, and the `tail` that the
-    catalog knows (None: it does not)."""
-    above = LogMemtable(is_oldest=True) if above is None else above
-    newer, is_fresh = _latest(above)
-    older = [] if below is None or is_fresh else below.chunks
-    chunks = _merged(older, newer)
+    catalog knows (None: it does not), with the `start` of the records up to there. Unless
+    `is_tail_sure`, the file may have been longer.
+
+    The journal may have lost `beyond` records more, whose sequences may have been given out;
+    `skipped_if_unknown`: so many, where nothing tells the tail.
+    """
+    newer = LogMemtable(is_oldest=True) if newer is None else newer
+    latest, is_fresh = _latest(newer)
+    former = [] if older is None or is_fresh else older.chunks
+    chunks = _merged(former, latest)
     if chunks is None:
-        chunks, is_fresh = newer, True
+        chunks, is_fresh = latest, True
     if is_fresh:
-        below, tail = None, None
-    header = None if below is None else below.header
-    is_known = below is None or header is not None
+        older, tail, is_tail_sure = None, None, True
+    header = None if older is None else older.header
+    is_known = is_tail_sure and (older is None or header is not None or tail is not None)
+    end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
     if header is not None:
-        end = Chunk(header.tail, 0, 0, header.end_timestamp, Position(0, 0), header.end_id, b"")
-    else:
-        end = Chunk(tail or 0, 0, 0, 0, Position(0, 0), Position(0, 0), b"")
-    point = max(above.trim_point, 0 if header is None else header.trim_point)
-    metadata = {} if below is None else dict(below.metadata)
+        first = max(header.tail, end.first)
+        end = Chunk(first, 0, 0, header.end_timestamp, Position(0, 0), header.end_id, b"")
+    point = max(newer.trim_point, 0 if header is None else header.trim_point)
+    metadata = {} if older is None else dict(older.metadata)
     memtable = LogMemtable(is_oldest=True)
-    memtable.fold(MetadataSet(*each) for each in {**metadata, **above.metadata}.items())
+    memtable.fold(MetadataSet(*each) for each in {**metadata, **newer.metadata}.items())
     base = base_of({name: value for name, value in memtable.metadata.items() if value is not None})
-    if not is_known and chunks and not base.first:
-        point = max(point, chunks[0].first)
-    return RebuiltLog(memtable, _fill(memtable, chunks, point, end, base), is_known, base.first)
+    if header is None and not base.first:
+        if tail is not None:
+            point = max(point, start)
+        elif not is_known and chunks:
+            point = max(point, chunks[0].first)
+    lost = _fill(memtable, chunks, point, end, base)
+    skipped = None
+    beyond = max(beyond, 0 if is_known else skipped_if_unknown)
+    if beyond:
+        last = _later(end, memtable.chunks[-1]) if memtable.chunks else end
+        first = memtable.chunks[-1].end if memtable.chunks else max(end.first, base.first)
+        behind = min(first + beyond, SEQUENCE_MAX)
+        memtable.add(_lost_chunk(first, behind, last))
+        skipped = first, behind - 1
+    is_deleted = is_fresh and not memtable
+    return RebuiltLog(memtable, lost, is_known, base.first, is_deleted, skipped)
 
 
 def _latest(memtable: LogMemtable) -> tuple[list[Chunk], bool]:
@@ -132,7 +166,10 @@ def _fill(
                 kept.append(_lost_chunk(at, chunk.first, kept[-1] if kept else before))
             else:
                 point = chunk.first
-        kept.append(chunk)
+        if chunk.data or kept or is_behind:
+            kept.append(chunk)
+        else:  # a former repair found these lost
+            point, end = chunk.end, _later(end, chunk)
         at = chunk.end
     if at < tail:
         lost.append((at, tail - 1))

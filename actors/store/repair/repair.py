@@ -3,10 +3,10 @@ quarantined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import msgspec
 
@@ -14,6 +14,7 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.changes import (
     AttemptsSet,
     KeyRetained,
+    MetadataSet,
     ModeSet,
     PartitionKind,
     QueueChange,
@@ -23,133 +24,270 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import IndexEntry, Memtable
 from millpond.actors.store.log_memtable import LogMemtable
-from millpond.actors.store.partitions.catalog import CATALOG, LAST_LSN, Catalog
+from millpond.actors.store.partitions.catalog import CATALOG, LAST_LSN, Catalog, Listed
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
+from millpond.actors.store.partitions.metadata import FileHeader, PartitionMetadata
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.recovery import Recovered, recover
 from millpond.actors.store.repair.quarantine import Damage, report_path
 from millpond.actors.store.repair.rebuilt_log import BaseOf, no_base, rebuild_log
-from millpond.actors.store.repair.salvage import Salvaged, kind_in, salvage, salvage_log
+from millpond.actors.store.repair.salvage import WAL, SalvagedFile, read_partition
 from millpond.actors.store.settings import StoreSettings
-
-WAL = "-wal"
-"""The write-ahead log: transactions that SQLite has not put into the file yet."""
 
 
 class NotRepairable(Exception):
     """Nothing can be done here; the text says why."""
 
 
-class Repaired(msgspec.Struct, frozen=True):
-    """A channel or log has `messages` now; its old file, which had `in_file` that could be read, is
-    in `aside`.
+class LogRules(NamedTuple):
+    """What a repair has to know of a log and the store does not.
 
-    Of a channel `lost` are ids that were in the old file and could not be read; there may have been
-    more. Of a log `lost_records` are ranges of sequences, first and last; unless
-    `is_whole_known`, records before the first and after the last one may be lost as well.
+    `base_of` computes which records are its own. `creation_of` gives the metadata without which a
+    log of this name is not served; None: it is served without any.
+    """
+
+    base_of: BaseOf = no_base
+    creation_of: Callable[[bytes], MetadataSet | None] = lambda name: None
+
+
+NO_RULES = LogRules()
+SKIPPED_IF_UNKNOWN = 2**40
+"""Sequences that are not given out again where nothing tells how many were."""
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A channel or log has `messages` now; its old file, which had `in_file` that could be read,
+    was moved to `moved`.
+
+    Of a channel, `lost` are ids that were in the old file and could not be read, and `lost_count`
+    is how many messages of it are lost; None: there may be more than those.
+    Of a log, `lost_records` are ranges of sequences, first and last; unless `is_whole_known`,
+    records before the first and after the last one may be lost as well. `skipped` are sequences
+    that may have been given out to records of which nothing is known, and are not given out again.
+    `lost_metadata` is the number of its properties that could not be read, and `is_created_anew`:
+    the one without which it is not served was among them, so it has a new one.
+    `is_gone`: there is no such channel or log any more.
     """
 
     kind: PartitionKind | None
     messages: int
     in_file: int
-    aside: Path | None = None
+    moved: Path | None = None
     lost: list[int] = []
+    lost_count: int | None = 0
     lost_records: list[tuple[int, int]] = []
     is_whole_known: bool = True
+    skipped: tuple[int, int] | None = None
+    lost_metadata: int = 0
+    is_created_anew: bool = False
+    is_gone: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True: nothing of the file is lost."""
+        is_known = self.lost_count == 0 and self.is_whole_known and self.skipped is None
+        is_lost = self.lost or self.lost_records or self.lost_metadata or self.is_created_anew
+        return is_known and not is_lost
 
 
-def repair(folder: Path, disk: Disk, name: bytes, base_of: BaseOf = no_base) -> Repaired:
-    """Repair the channel or log `name` in the folder of a stopped node. Its note of damage goes
-    last, so a repair that does not come to its end is begun anew. `base_of` tells which records of
-    a log are its own.
+class FolderRepair:
+    """The repairs of the folder of a stopped node; `rules` tell of logs what the store does not
+    know."""
 
-    Raises NotRepairable, and what recovery raises.
-    """
-    found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
-    found.files.close()
-    pool = FilePool(folder / "partitions", disk)
-    entry = found.entries.get(name)
-    if entry is None and not pool.has(name):
-        raise NotRepairable("the node keeps nothing of this name")
-    aside = _set_aside(folder / "damaged", pool.path(name), disk)
-    lsn = found.tail.lsn
-    with closing(Catalog(folder / CATALOG, disk)) as catalog:
-        partition = _Repair(pool, catalog, disk, name, entry)
-        kind = _kind(found, pool.path(name), disk, name)
-        match kind:
-            case PartitionKind.QUEUE:
-                done = partition.queue(lsn, aside)
-            case PartitionKind.LOG:
-                done = partition.log(lsn, aside, base_of)
-            case None:
-                done = partition.nothing(aside)
-            case _:
-                assert_never(kind)
-    for note in _report_paths(folder / "damaged", name):
-        disk.unlink(note)
-    disk.sync_folder(folder / "damaged")
-    return done
+    def __init__(self, folder: Path, disk: Disk, rules: LogRules = NO_RULES) -> None:
+        """Find what there is. Raises what recovery raises."""
+        self._folder = folder
+        self._reports = folder / "damaged"
+        self._disk = disk
+        self._rules = rules
+        self._found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
+        self._found.files.close()
+        self._pool = FilePool(folder / "partitions", disk)
+
+    @property
+    def damages(self) -> list[Damage]:
+        """All that is known to be damaged."""
+        return self._found.damages
+
+    def names(self) -> list[bytes]:
+        """The partitions that are not served."""
+        entries = self._found.entries.values()
+        return sorted(entry.name for entry in entries if entry.fault is not None)
+
+    def repair(self, name: bytes) -> Repaired:
+        """Repair the channel or log `name`. Its note of damage goes last, so a repair that does not
+        come to its end is begun anew.
+
+        Raises NotRepairable, Damaged, OSError and sqlite3.Error.
+        """
+        found, disk, rules = self._found, self._disk, self._rules
+        path, entry = self._pool.path(name), found.entries.get(name)
+        if entry is None and not self._pool.has(name):
+            raise NotRepairable("the node keeps nothing of this name")
+        old = read_partition(path, disk, name)
+        moved = _quarantine(self._reports, path, disk)
+        with closing(Catalog(self._folder / CATALOG, disk)) as catalog:
+            partition = _Repair(self._pool, catalog, name, entry, old, moved)
+            kind = partition.kind(found, rules)
+            match kind:
+                case PartitionKind.QUEUE:
+                    done = partition.queue(found.tail.lsn)
+                case PartitionKind.LOG:
+                    done = partition.log(found.tail.lsn, rules, self._records_beyond(name))
+                case None:
+                    done = partition.nothing()
+                case _:
+                    assert_never(kind)
+        for note in _report_paths(self._reports, name):
+            disk.unlink(note)
+        disk.sync_folder(self._reports)
+        return done
+
+    def _records_beyond(self, name: bytes) -> int:
+        """The number of records that the journal may have lost of a log."""
+        of_name = (each for each in self.damages if each.is_all or each.name == name)
+        return sum(damage.records_max for damage in of_name)
+
+    def forget_unnamed(self) -> list[Damage]:
+        """Remove the reports that name no partition, once everything is repaired; gives those."""
+        unnamed = [damage for damage in self.damages if damage.name is None]
+        for damage in unnamed:
+            self._disk.unlink(report_path(self._reports, damage))
+        self._disk.sync_folder(self._reports)
+        return unnamed
 
 
-def _kind(found: Recovered, path: Path, disk: Disk, name: bytes) -> PartitionKind | None:
-    """None: nothing is left that could tell."""
-    entry = found.entries.get(name)
-    if entry is not None and (entry.has_file or entry.memtable is not None):
-        return entry.kind
-    kind = found.damaged_kinds.get(name)
-    return kind_in(path, disk) if kind is None and disk.has(path) else kind
+def repair(folder: Path, disk: Disk, name: bytes, rules: LogRules = NO_RULES) -> Repaired:
+    """Repair one channel or log in the folder of a stopped node. Raises NotRepairable, and what
+    recovery raises."""
+    return FolderRepair(folder, disk, rules).repair(name)
 
 
 class _Repair:
     """Makes the new file of one partition."""
 
     def __init__(
-        self, pool: FilePool, catalog: Catalog, disk: Disk, name: bytes, entry: IndexEntry | None
+        self,
+        pool: FilePool,
+        catalog: Catalog,
+        name: bytes,
+        entry: IndexEntry | None,
+        old: SalvagedFile,
+        moved: Path | None,
     ) -> None:
         self._pool = pool
         self._catalog = catalog
-        self._disk = disk
         self._name = name
-        self._memtable = None if entry is None else entry.memtable
+        self._entry = entry
+        self._old = old
+        self._moved = moved
+        self._listed = catalog.row(name)
 
-    def queue(self, lsn: int, aside: Path | None) -> Repaired:
+    def kind(self, found: Recovered, rules: LogRules) -> PartitionKind | None:
+        """The kind of the partition; None: nothing is left that could tell."""
+        entry = self._entry
+        if self._listed is not None:
+            return self._listed.metadata.kind
+        if entry is not None and (entry.has_file or entry.memtable is not None):
+            return entry.kind
+        kind = found.damaged_kinds.get(self._name) or self._old.kind
+        if kind is None and rules.creation_of(self._name) is not None:
+            return PartitionKind.LOG
+        return kind
+
+    def queue(self, lsn: int) -> Repaired:
         """A queue has no order that a hole could break: what is good stays."""
-        path = self._pool.path(self._name)
-        old = Salvaged(Snapshot(), []) if aside is None else salvage(path, self._disk)
-        in_file = len(old.snapshot.rows)
-        snapshot = old.snapshot
-        if isinstance(self._memtable, QueueMemtable):
-            snapshot = self._memtable.apply_to(snapshot)
-        memtable = QueueMemtable(is_oldest=True)
-        memtable.fold(_changes(snapshot))
-        self._replace(PartitionKind.QUEUE, memtable, lsn)
-        return Repaired(PartitionKind.QUEUE, len(snapshot.rows), in_file, aside, lost=old.lost)
+        found = self._old.queue()
+        snapshot = found.snapshot
+        in_file = len(snapshot.rows)
+        lost_count = found.lost_count
+        newer = self._newer_listed()
+        if newer is not None:
+            missing = max(newer.messages - in_file, len(found.lost))
+            lost_count = None if self._is_row_old else max(missing, lost_count or 0)
+            snapshot.mode = newer.mode if snapshot.mode is None else snapshot.mode
+        elif self._moved is None and lost_count is None and self._listed is None:
+            lost_count = 0  # there was no file
+        memtable = self._memtable()
+        lost = found.lost
+        if isinstance(memtable, QueueMemtable):
+            # What was removed later, or was written again, is not lost.
+            there = {row.id for row in snapshot.rows}
+            settled = {*memtable.removed, *memtable.rows} - there
+            lost = [each for each in lost if each not in settled]
+            if lost_count is not None:
+                lost_count = max(lost_count - len(settled & set(memtable.removed)), len(lost))
+            snapshot = memtable.apply_to(snapshot)
+        rebuilt = QueueMemtable(is_oldest=True)
+        rebuilt.fold(_changes(snapshot))
+        self._replace(PartitionKind.QUEUE, rebuilt, lsn)
+        return Repaired(
+            PartitionKind.QUEUE,
+            len(snapshot.rows),
+            in_file,
+            self._moved,
+            lost=lost,
+            lost_count=lost_count,
+        )
 
-    def log(self, lsn: int, aside: Path | None, base_of: BaseOf) -> Repaired:
-        """Records keep their sequences, whatever is missing before them."""
-        path, name = self._pool.path(self._name), self._name
-        old = None if aside is None else salvage_log(path, self._disk)
-        metadata = None
-        if name not in self._catalog.dirty():
-            metadata = self._catalog.partitions().get(name)
-        above = self._memtable if isinstance(self._memtable, LogMemtable) else None
-        rebuilt = rebuild_log(old, above, None if metadata is None else metadata.tail, base_of)
+    def log(self, lsn: int, rules: LogRules, beyond: int) -> Repaired:
+        """Records keep their sequences, whatever is missing before them. The journal may have lost
+        `beyond` records behind them."""
+        old = None if self._moved is None else self._old.log()
+        newer = self._newer_listed()
+        memtable = self._memtable()
+        rebuilt = rebuild_log(
+            old,
+            memtable if isinstance(memtable, LogMemtable) else None,
+            None if newer is None else newer.tail,
+            rules.base_of,
+            start=0 if newer is None else newer.tail - newer.messages,
+            is_tail_sure=newer is None or not self._is_row_old,
+            beyond=beyond,
+            skipped_if_unknown=SKIPPED_IF_UNKNOWN,
+        )
+        creation = None if rebuilt.is_deleted else rules.creation_of(self._name)
+        is_created_anew = (
+            creation is not None and rebuilt.memtable.metadata.get(creation.name) is None
+        )
+        if is_created_anew and creation is not None:
+            rebuilt.memtable.fold([creation])
         self._replace(PartitionKind.LOG, rebuilt.memtable, lsn)
         return Repaired(
             PartitionKind.LOG,
             rebuilt.records,
-            0 if old is None else sum(chunk.count for chunk in old.chunks),
-            aside,
+            0 if old is None else sum(chunk.count for chunk in old.chunks if chunk.data),
+            self._moved,
             lost_records=rebuilt.lost,
             is_whole_known=rebuilt.is_whole_known,
+            skipped=rebuilt.skipped,
+            lost_metadata=0 if old is None else old.lost_metadata,
+            is_created_anew=is_created_anew,
+            is_gone=rebuilt.is_deleted,
         )
 
-    def nothing(self, aside: Path | None) -> Repaired:
+    def nothing(self) -> Repaired:
         """Make an empty partition: nothing tells what kind it was."""
         self._catalog.mark([(self._name, PartitionKind.QUEUE)])
         self._pool.remove(self._name)
         self._catalog.record([], [self._name], {})
-        return Repaired(None, 0, 0, aside)
+        return Repaired(None, 0, 0, self._moved, lost_count=None, is_gone=True)
+
+    def _memtable(self) -> Memtable | None:
+        return None if self._entry is None else self._entry.memtable
+
+    def _newer_listed(self) -> PartitionMetadata | None:
+        """What the catalog knows, unless the file itself knows as much or more."""
+        listed, header = self._listed, self._old.header
+        if listed is None or (header is not None and not _is_newer(listed, header)):
+            return None
+        is_new = listed.is_dirty and not listed.metadata.applied
+        return None if is_new else listed.metadata
+
+    @property
+    def _is_row_old(self) -> bool:
+        """True: the file may have changed after the row of the catalog."""
+        return self._listed is not None and self._listed.is_dirty
 
     def _replace(self, kind: PartitionKind, memtable: Memtable, lsn: int) -> None:
         """A file that has everything up to `lsn`, so that the journal's records count no more."""
@@ -160,19 +298,25 @@ class _Repair:
         self._catalog.record([metadata], [], {})
 
 
-def _set_aside(folder: Path, path: Path, disk: Disk) -> Path | None:
-    """A copy, with what lies beside the file, under a name that is not taken."""
+def _is_newer(listed: Listed, header: FileHeader) -> bool:
+    metadata = listed.metadata
+    return (metadata.frozen_at, metadata.applied) > (header.frozen_at, header.applied)
+
+
+def _quarantine(folder: Path, path: Path, disk: Disk) -> Path | None:
+    """A copy of a file and its log in `folder`, under a name that is not taken; None: there is no
+    file."""
     if not disk.has(path):
         return None
     taken, number = set(disk.names(folder)), 1
     while f"{path.name}.{number}" in taken:
         number += 1
-    aside = folder / f"{path.name}.{number}"
+    moved = folder / f"{path.name}.{number}"
     for end in ("", WAL):
         source = path.with_name(path.name + end)
         if disk.has(source):
-            disk.install(aside.with_name(aside.name + end), disk.read(source))
-    return aside
+            disk.install(moved.with_name(moved.name + end), disk.read(source))
+    return moved
 
 
 def _changes(snapshot: Snapshot) -> Iterator[QueueChange]:

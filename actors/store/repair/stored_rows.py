@@ -6,7 +6,7 @@ rowid, and NULL among the columns. A REAL that is a whole number may be stored a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
@@ -22,8 +22,7 @@ from millpond.actors.store.partitions.sqlite import crc_of, unsigned
 from millpond.actors.store.repair.sqlite_pages import Value
 from millpond.actors.store.subscribers import Subscriber
 
-MESSAGE_COLUMNS = 10
-NUMBER_MAX = 2**63 - 1
+MESSAGE_COLUMNS, NOTE_COLUMNS = 10, 3
 
 
 class MessageRow(NamedTuple):
@@ -207,3 +206,20 @@ def _header(columns: tuple[Value, ...]) -> FileHeader | None:
                 unsigned(end_timestamp),
             )
     return None
+
+
+def columns_of(row: StoredRow) -> int:
+    """The number of columns that a row has in its table."""
+    match row:
+        case FileHeader():
+            return 16
+        case MessageRow():
+            return MESSAGE_COLUMNS
+        case Chunk():
+            return 8
+        case KeyRow() | SubscriberRow():
+            return 6
+        case AckRow() | DueRow() | UniqueRow() | NoteRow():
+            return NOTE_COLUMNS
+        case _:
+            assert_never(row)

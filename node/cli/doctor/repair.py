@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from millpond.actors.state.checkpoint_store import state_file
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.repair.repair import NotRepairable, Repaired, repair
+from millpond.actors.store.repair.repair import LogRules, NotRepairable, Repaired, repair
 from millpond.actors.streams.durable.fork_log import base_of
+from millpond.actors.streams.metadata import creation_of
 from millpond.actors.streams.names import stream_of
-from millpond.node.cli.doctor.data_folder import describe_partition, known_damages, partition_name
+from millpond.node.cli.doctor.data_folder import (
+    CATALOGS,
+    describe_partition,
+    known_damages,
+    partition_name,
+)
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.data_folder import check_owner, explain_folder_errors
 from millpond.node.cli.output import counted, print_json, print_line
@@ -21,15 +30,16 @@ LOST_SHOWN = 20
 
 
 def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
-    """Repair a channel or stream of a stopped node."""
+    """Repair a channel or stream of a stopped node; 1 if anything is lost."""
     # `doctor` reports the others itself.
     logging.getLogger("millpond.actors").addHandler(logging.NullHandler())
+    rules = LogRules(base_of, partial(creation_of, now_ms=int(time.time() * 1000)))
     with explain_folder_errors(folder):
         check_owner(folder)
         lock = FolderLock(folder)
         try:
             damages = known_damages(folder, name)
-            done = repair(folder, OsDisk(), name, base_of)
+            done = repair(folder, OsDisk(), name, rules)
             # It was made of records that are lost as well.
             state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
         except NotRepairable as exc:
@@ -41,47 +51,96 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     else:
         for line in _lines(name, done, damages):
             print_line(line)
-    return ExitCode.OK
+    is_complete = done.is_complete and not _is_of_journal(damages)
+    return ExitCode.OK if is_complete else ExitCode.FAILURE
 
 
 def _object(name: bytes, done: Repaired, damages: list[str]) -> dict[str, object]:
-    aside = None if done.aside is None else str(done.aside)
-    if done.kind is PartitionKind.LOG:
+    if _is_stream(done):
         kind, lost = "stream", _ranges(done)
     else:
         kind, lost = "channel", [str(each) for each in done.lost]
-    counts = {"messages": done.messages, "in_file": done.in_file}
-    return {kind: partition_name(name), **counts, "lost": lost, "aside": aside, "damages": damages}
+    return {
+        kind: partition_name(name),
+        "messages": done.messages,
+        "in_file": done.in_file,
+        "lost": lost,
+        "lost_count": _lost_count(done),
+        "skipped": None if done.skipped is None else _range(done.skipped),
+        "lost_properties": done.lost_metadata,
+        "settings_lost": done.is_created_anew,
+        "complete": done.is_complete and not _is_of_journal(damages),
+        "moved_to": None if done.moved is None else str(done.moved),
+        "damages": damages,
+    }
 
 
-def _lines(name: bytes, done: Repaired, damages: list[str]) -> list[str]:
-    how_many = _records if done.kind is PartitionKind.LOG else counted
-    lines = [f"damaged     {each}" for each in damages]
-    if done.aside is not None:
-        lines.append(f"moved to    {done.aside}: the old file, as it was")
-        lines.append(f"read        {how_many(done.in_file)} of it; the journal had what came later")
+def _is_stream(done: Repaired) -> bool:
+    """True: it is a log."""
+    return done.kind is PartitionKind.LOG
+
+
+def _lost_count(done: Repaired) -> int | None:
+    """The number of messages or records that are known to be lost; None: there may be more."""
+    if not _is_stream(done):
+        return done.lost_count
+    if not done.is_whole_known:
+        return None
+    return sum(last + 1 - first for first, last in done.lost_records)
+
+
+def _is_of_journal(damages: list[str]) -> bool:
+    return any(".journal" in each for each in damages)
+
+
+def _lines(name: bytes, done: Repaired, damages: list[str]) -> Iterator[str]:
+    how_many = _records if _is_stream(done) else counted
+    subject = describe_partition(name)
+    yield from (f"damaged     {each}" for each in damages)
+    if done.moved is not None:
+        yield f"moved to    {done.moved}: the old file, as it was"
+        yield f"read        {how_many(done.in_file)} of it; the journal had what came later"
+    yield from (f"lost        {each}" for each in _losses(done, damages))
+    if done.skipped is not None:
+        yield f"skipped     {_range(done.skipped)}: sequences that are not given out again"
+    if done.is_gone:
+        yield f"repaired    nothing is left of {subject}: it does not exist until it is used again"
+    elif name in CATALOGS:
+        yield f"repaired    {subject} is served again"
+    else:
+        yield f"repaired    {subject} has {how_many(done.messages)}, and is served again"
+
+
+def _losses(done: Repaired, damages: list[str]) -> Iterator[str]:
+    count = _lost_count(done)
+    if count:
+        yield _records(count) if _is_stream(done) else counted(count)
     lost = [str(each) for each in done.lost] or _ranges(done)
     if lost:
         more = f" and {len(lost) - LOST_SHOWN} more" if len(lost) > LOST_SHOWN else ""
-        what = "records " if done.kind is PartitionKind.LOG else ""
-        lines.append(
-            f"lost        {what}{', '.join(lost[:LOST_SHOWN])}{more}: not what was written"
-        )
-    if not done.is_whole_known:
-        lines.append("lost        perhaps records before the first and after the last one as well")
-    if any(".journal" in each for each in damages):
-        lines.append(
-            "lost        what was in that part of the journal; nobody can tell what it was"
-        )
-    lines.append(
-        f"repaired    {describe_partition(name)} has {how_many(done.messages)}, and is served again"
-    )
-    return lines
+        what = "records " if _is_stream(done) else "ids "
+        yield f"{what}{', '.join(lost[:LOST_SHOWN])}{more}: not what was written"
+    if count is None:
+        if _is_stream(done):
+            yield "perhaps records before the first and after the last one as well"
+        else:
+            yield "perhaps more messages: nothing tells how many there were"
+    if done.lost_metadata:
+        yield f"{done.lost_metadata} of its properties: settings, offsets, tokens or entries"
+    if done.is_created_anew:
+        yield "the settings of the stream: it has those of the node now"
+    if _is_of_journal(damages):
+        yield "what was in that part of the journal; nobody can tell what it was"
 
 
 def _ranges(done: Repaired) -> list[str]:
     """Sequences of lost records, the last one of each range included."""
-    return [f"{first}-{last}" if first < last else f"{first}" for first, last in done.lost_records]
+    return [_range(each) for each in done.lost_records]
+
+
+def _range(sequences: tuple[int, int]) -> str:
+    first, last = sequences
+    return f"{first}-{last}" if first < last else f"{first}"
 
 
 def _records(count: int) -> str:

@@ -11,7 +11,7 @@ from millpond.actors.store.changes import MessageRemoved, ModeSet, StoredMessage
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.message_attributes import DueAt, MessageAttributes, UniqueKey
 from millpond.actors.store.partitions.partition import Damaged
-from millpond.actors.store.repair.salvage import salvage
+from millpond.actors.store.repair.salvage import read_partition
 from tests.actors.store.test_queue_tables import FILE, memtable_of, opened
 from tests.actors.store.test_subscriber_tables import change, version_of
 
@@ -68,7 +68,7 @@ def test_what_somebody_else_changed_is_damage_and_the_rest_is_saved(
         partition.load()
     assert any("has besides" in line for line in partition.verify())
     partition.close()
-    saved = salvage(path, OsDisk()).snapshot
+    saved = read_partition(path, OsDisk()).queue().snapshot
     is_due_lost = "dues" in sql
     names = {1: b"alice", 2: NAME} if is_due_lost else {1: b"alice"}
     assert saved.rows == [A, B] and saved.attributes == MessageAttributes(

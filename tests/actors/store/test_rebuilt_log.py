@@ -79,14 +79,14 @@ class TestMending:
     ) -> None:
         """Chunks were in the file and in the journal, and any of them are not there any more."""
         left = [each for at, each in enumerate(CHUNKS) if at not in lost]
-        below = SalvagedLog(
+        older = SalvagedLog(
             [each for each in left if each.first < 10 * flushed],
             {b"type": b"json"},
             meta(tail=max(10 * flushed, 1), trim_point=trim_point // 2),
         )
-        above = memtable_of(*(each for each in left if each.first >= 10 * flushed))
-        above.trim_point = trim_point
-        rebuilt = rebuild_log(below, above, None)
+        newer = memtable_of(*(each for each in left if each.first >= 10 * flushed))
+        newer.trim_point = trim_point
+        rebuilt = rebuild_log(older, newer, None)
         memtable = rebuilt.memtable
         kept = [each for each in left if each.end > trim_point]
         assert good(memtable) == kept
@@ -103,14 +103,14 @@ class TestMending:
         assert memtable.metadata == {b"type": b"json"}
 
     def test_no_sequence_is_given_out_again_though_the_end_is_lost(self) -> None:
-        for below, tail in (
+        for older, tail in (
             (SalvagedLog(CHUNKS[:5], {}, meta()), None),
             (SalvagedLog(CHUNKS[:5], {}, None), COUNT),
             (SalvagedLog([], {}, meta()), None),
         ):
-            rebuilt = rebuild_log(below, None, tail)
+            rebuilt = rebuild_log(older, None, tail)
             assert rebuilt.memtable.chunks[-1].end == COUNT
-            assert rebuilt.lost == [(50 if below.chunks else 0, 99)]
+            assert rebuilt.lost == [(50 if older.chunks else 0, 99)]
         assert rebuilt.memtable.chunks[-1].last_id == Position(99, 0)
         assert rebuilt.memtable.chunks[-1].last_timestamp == 990
 
@@ -120,9 +120,9 @@ class TestMending:
         assert (rebuilt.memtable.trim_point, rebuilt.records) == (30, 20)
 
     def test_records_that_are_in_file_and_journal_count_once(self) -> None:
-        below = SalvagedLog(CHUNKS[:6], {b"a": b"1", b"b": b"2"}, meta(tail=60))
-        above = memtable_of(*CHUNKS[4:], MetadataSet(b"a", None), MetadataSet(b"c", b"3"))
-        rebuilt = rebuild_log(below, above, 60)
+        older = SalvagedLog(CHUNKS[:6], {b"a": b"1", b"b": b"2"}, meta(tail=60))
+        newer = memtable_of(*CHUNKS[4:], MetadataSet(b"a", None), MetadataSet(b"c", b"3"))
+        rebuilt = rebuild_log(older, newer, 60)
         assert good(rebuilt.memtable) == CHUNKS and rebuilt.lost == [] and rebuilt.records == COUNT
         assert rebuilt.memtable.metadata == {b"b": b"2", b"c": b"3"}
 
@@ -131,8 +131,8 @@ class TestMending:
         """Also if the record that deleted it is what is lost: then its sequences come again."""
         anew = chunk(0, 5, b"another log")
         changes = [LogDeleted(), anew] if is_told else [anew]
-        below = SalvagedLog(CHUNKS, {b"type": b"json"}, meta())
-        rebuilt = rebuild_log(below, memtable_of(*changes), COUNT)
+        older = SalvagedLog(CHUNKS, {b"type": b"json"}, meta())
+        rebuilt = rebuild_log(older, memtable_of(*changes), COUNT)
         assert (
             good(rebuilt.memtable) == [anew]
             and rebuilt.lost == []
@@ -149,9 +149,9 @@ class TestMending:
         base = LogBase(30, Position(29, 0), 290)
         left = [each for at, each in enumerate(CHUNKS) if at >= 3 and at not in lost]
         known = None if is_meta_lost else meta(trim_point=trim_point)
-        below = SalvagedLog(left, {b"fork": b"note"}, known)
+        older = SalvagedLog(left, {b"fork": b"note"}, known)
         rebuilt = rebuild_log(
-            below, None, COUNT, lambda notes: base if b"fork" in notes else LogBase()
+            older, None, COUNT, lambda notes: base if b"fork" in notes else LogBase()
         )
         memtable = rebuilt.memtable
         told = {each for first, last in rebuilt.lost for each in range(first, last + 1)}
@@ -234,7 +234,7 @@ def test_what_is_good_is_served_and_the_log_goes_on_where_it_ended(folder: Path)
     told = repaired(folder)
     assert told.lost_records == [(20, 29), (70, 79)]
     assert (told.kind, told.messages, told.in_file) == (PartitionKind.LOG, COUNT - 5 - 20, 40)
-    assert told.aside is not None and b"chunk 10 " in told.aside.read_bytes()
+    assert told.moved is not None and b"chunk 10 " in told.moved.read_bytes()
     run = Run(folder, SMALL)
     assert run.found.damages == []
     left = [each for each in CHUNKS if each.first not in (20, 70)]
@@ -329,7 +329,7 @@ def test_of_what_nothing_is_known_nothing_is_made(folder: Path) -> None:
     path.write_bytes(b"nothing")
     (folder / "catalogue.sqlite3").unlink()
     told = repaired(folder)
-    assert told.kind is None and told.aside is not None and not path.exists()
+    assert told.kind is None and told.moved is not None and not path.exists()
     run = Run(folder, LAZY)
     assert [damage.where for damage in run.found.damages] == ["catalogue.sqlite3"]
     run.write(LOG, CHUNKS[0])

@@ -17,7 +17,7 @@ from millpond.actors.store.changes import (
 )
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions.partition import Damaged, empty_file
-from millpond.actors.store.repair.salvage import salvage
+from millpond.actors.store.repair.salvage import read_partition
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
@@ -157,7 +157,7 @@ def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left
     path = build_file(tmp_path / FILE)
     change(path, sql)
     change(path, "UPDATE messages SET data = x'00' WHERE message_id = 1")
-    found = salvage(path, OsDisk())
+    found = read_partition(path, OsDisk()).queue()
     assert found.snapshot.rows == [B] and found.lost == [1]
     subscribers = found.snapshot.subscribers or SubscriberTable()
     assert set(subscribers.by_number) == left

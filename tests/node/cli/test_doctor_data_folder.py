@@ -19,7 +19,7 @@ from millpond import Config, Node
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import MessageRemoved, ModeSet
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.repair.salvage import salvage
+from millpond.actors.store.repair.salvage import read_partition
 from millpond.node.cli.main import main
 from millpond.sync import connect
 from tests.node.folders import (
@@ -187,13 +187,13 @@ def test_a_piece_of_the_journal_whose_name_is_lost(damaged: Path, doctor):
 
 
 def test_a_repair_keeps_what_is_good(damaged: Path, doctor, capfd: pytest.CaptureFixture[str]):
-    assert main(["doctor", "--data", str(damaged), "--repair", "in/file", "--json"]) == 0
+    assert main(["doctor", "--data", str(damaged), "--repair", "in/file", "--json"]) == 1
     told = json.loads(capfd.readouterr().out)
     lost = [str(FIRST_ID + 777)]
     assert (told["channel"], told["messages"], told["lost"]) == ("in/file", COUNT - 1, lost)
-    assert b"message 776 " in Path(told["aside"]).read_bytes()
+    assert b"message 776 " in Path(told["moved_to"]).read_bytes()
     assert [each["text"].split("'")[1] for each in doctor(damaged).of("damage")] == ["in/journal"]
-    assert main(["doctor", "--data", str(damaged), "--repair", "in/journal"]) == 0
+    assert main(["doctor", "--data", str(damaged), "--repair", "in/journal"]) == 1
     told_of_journal = capfd.readouterr()
     assert "has 19 messages" in told_of_journal.out and told_of_journal.err == ""
     assert re.search(r"damaged +\d+\.journal at byte", told_of_journal.out)
@@ -212,7 +212,7 @@ def test_a_node_runs_well_on_a_repaired_folder(damaged: Path):
     with serving("--data", str(damaged)):
         pass  # it finds the damage of the journal, and makes a note of it
     for name in ("in/file", "in/journal"):
-        assert command("doctor", "--data", str(damaged), "--repair", name).returncode == 0
+        assert command("doctor", "--data", str(damaged), "--repair", name).returncode == 1
     with serving("--data", str(damaged)) as node:
         assert node.ready["damaged"] == 0
         with connect(node.urls["tcp"], channel="in/file", window=0) as channel:
@@ -235,7 +235,7 @@ def test_what_the_journal_has_over_a_damaged_file_is_kept(folder: Path):
             b"in/file", [MessageRemoved(gone.id, gone.key, None, len(gone.data)), row(40_000)]
         )
     flip(partition_of(folder, b"in/file"), b"message 777 ")
-    assert main(["doctor", "--data", str(folder), "--repair", "in/file"]) == 0
+    assert main(["doctor", "--data", str(folder), "--repair", "in/file"]) == 1
     data = served(folder, "in/file")
     assert len(data) == COUNT - 1
     assert data[-1] == row(40_000).data and row(5).data not in data
@@ -249,7 +249,7 @@ def test_pages_that_cannot_be_read_cost_what_is_in_them(folder: Path, tmp_path: 
         start = (page - 1) * 4096
         content[start : start + 4096] = random.randbytes(4096)
     path.write_bytes(content)
-    found = salvage(path, OsDisk()).snapshot.rows
+    found = read_partition(path, OsDisk()).queue().snapshot.rows
     assert COUNT - 4 * 40 <= len(found) < COUNT
     good = {each.id: each for each in (row(number) for number in range(COUNT))}
     assert all(good[each.id] == each for each in found)
@@ -261,7 +261,7 @@ def test_a_file_that_is_no_database_is_replaced(folder: Path, content: bytes, do
     path.write_bytes(content)
     told = doctor(folder)
     assert told.code == 1 and "'in/file'" in told.text("damage")
-    assert main(["doctor", "--data", str(folder), "--repair", "in/file"]) == 0
+    assert main(["doctor", "--data", str(folder), "--repair", "in/file"]) == 1
     assert doctor(folder).code == 0
     assert served(folder, "in/file") == []
 
@@ -272,7 +272,7 @@ def test_the_mode_and_dead_letters_survive_a_repair(tmp_path: Path):
         store.write(b"jobs", [ModeSet(Mode.QUEUE), *rows(COUNT)[1:]])
     empty_wal(partition_of(folder, b"jobs"))
     flip(partition_of(folder, b"jobs"), b"message 3 ")
-    assert main(["doctor", "--data", str(folder), "--repair", "jobs"]) == 0
+    assert main(["doctor", "--data", str(folder), "--repair", "jobs"]) == 1
     with serving("--data", str(folder)) as node:
         with connect(node.urls["tcp"], channel="jobs", role="consumer", window=0) as jobs:
             assert jobs.mode is Mode.QUEUE

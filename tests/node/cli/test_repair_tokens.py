@@ -28,7 +28,7 @@ def test_the_catalog_of_tokens_is_named_and_repaired(
     out = capfd.readouterr().out
     assert "the catalog of tokens is not served; " in out
     assert f"`millpond doctor --data {folder} --repair-tokens`" in out
-    assert main(["doctor", "--data", str(folder), "--repair-tokens"]) == 0
+    assert main(["doctor", "--data", str(folder), "--repair-tokens"]) == 1
     assert "repaired    the catalog of tokens" in capfd.readouterr().out
     content = partition_of(folder, TOKENS).read_bytes()
     assert b"token\0kept" in content
