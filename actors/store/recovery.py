@@ -16,7 +16,13 @@ from pathlib import Path
 import msgspec
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Change, MessageRemoved, PartitionKind, StoredMessage
+from millpond.actors.store.changes import (
+    Change,
+    Chunk,
+    MessageRemoved,
+    PartitionKind,
+    StoredMessage,
+)
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import IndexEntry, fold, new_memtable
 from millpond.actors.store.interface import Fault, StoredQueue
@@ -258,34 +264,57 @@ def journal_damages(
     """The damages of the journal, except where the file or a later rewrite has all the changes (or
     is repaired)."""
     have = {name: metadata.applied for name, metadata in partitions.items()}
-    lsns = found.damaged_lsns
-    damages = [
-        damage
-        for damage in found.damages
-        if damage.name is None or have.get(damage.name, 0) < lsns[damage.name]
-    ]
-    if not found.losses:
-        return damages
+    if not found.damages and not found.losses:
+        return []
     by_name: dict[bytes, list[tuple[int, Record]]] = {}
     for number, record in found.records:
         by_name.setdefault(record.name, []).append((number, record))
+    appended = _AppendLsns(by_name)
+    lsns = found.damaged_lsns
+    damages = [
+        damage if damage.name is None else appended.bound(damage, lsns[damage.name])
+        for damage in found.damages
+        if damage.name is None or have.get(damage.name, 0) < lsns[damage.name]
+    ]
     for name, records in by_name.items():
         metadata = partitions.get(name)
         rewritten = _effective_rewrite(records, 0 if metadata is None else metadata.frozen_at)
         if rewritten is not None:
             have[name] = max(have.get(name, 0), rewritten[1].as_of)
     for loss in found.losses:
-        damages += _damages_of(loss, have)
+        damages += _damages_of(loss, have, appended)
     return damages
 
 
-def _damages_of(loss: Loss, have: Mapping[bytes, int]) -> list[Damage]:
+class _AppendLsns:
+    """The lsns of the last appends to logs, for those that are asked for."""
+
+    def __init__(self, by_name: Mapping[bytes, list[tuple[int, Record]]]) -> None:
+        self._by_name = by_name
+
+    def bound(self, damage: Damage, lsn: int) -> Damage:
+        """The damage of a name that lost records up to this lsn: if there is a later append, it
+        tells the sequences of all records before, and none behind it was lost."""
+        if damage.name is None or self._last(damage.name) <= lsn:
+            return damage
+        return msgspec.structs.replace(damage, records_max=0)
+
+    def _last(self, name: bytes) -> int:
+        for _, record in reversed(self._by_name.get(name, ())):
+            if record.kind is PartitionKind.LOG and record.rewrite is Rewrite.NONE:
+                with suppress(BadChange):
+                    if any(isinstance(each, Chunk) for each in decode(record.body)):
+                        return record.lsn
+        return 0
+
+
+def _damages_of(loss: Loss, have: Mapping[bytes, int], appended: _AppendLsns) -> list[Damage]:
     """The damages of those names that lost something; `have` tells up to which lsn they did
     not."""
     if loss.names is None:
         return [Damage(loss.where, loss.text, None, is_all=True, records_max=loss.size)]
     damages = [
-        Damage(loss.where, loss.text, name, records_max=loss.size)
+        appended.bound(Damage(loss.where, loss.text, name, records_max=loss.size), loss.last_lsn)
         for name, last in loss.names.items()
         if last > loss.after_lsn and have.get(name, 0) < min(last, loss.last_lsn)
     ]

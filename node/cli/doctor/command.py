@@ -23,7 +23,7 @@ from millpond.node.cli.connection import read_token
 from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.doctor.node import node_findings
-from millpond.node.cli.doctor.repair import repair_partition
+from millpond.node.cli.doctor.repair import repair_all, repair_partition
 from millpond.node.cli.doctor.tls import file_findings
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder, existing_folder, is_data_folder
@@ -47,8 +47,9 @@ acknowledges it.
 The default data folder is that of the running node, else that of `millpond serve`. Its disk is
 checked; if no node uses the folder, everything in it is read and verified, and nothing is changed.
 --repair writes a new file for a damaged channel with the intact messages of the old file and the
-journal; --repair-stream does the same for a stream, whose records keep their sequences. The old
-file stays in DIR/damaged.
+journal; --repair-stream does the same for a stream, whose records keep their sequences;
+--repair-all repairs everything that is damaged. The old files stay in DIR/damaged. The exit code of
+a repair is 1 if anything is lost; it prints what.
 """
 MORE = ("millpond.node.cli.doctor.tls", "millpond.node.cli.doctor.access")
 """Modules with checks of their own, each with `add_action(actions)`."""
@@ -109,6 +110,11 @@ def add_parser(subparsers: Any) -> None:
         const=TOKENS,
         help="repair the catalog of access tokens for S2 clients",
     )
+    which.add_argument(
+        "--repair-all",
+        action="store_true",
+        help="repair everything that is not served, and remove the reports",
+    )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
     actions = parser.add_subparsers(dest="action", metavar="CHECK", title="more checks")
@@ -132,10 +138,13 @@ def run(args: argparse.Namespace) -> int:
     if args.action is not None:
         code: int = args.work(args)
         return code
-    if args.repair is not None:
+    if args.repair is not None or args.repair_all:
         if args.data is None:
             raise usage_error("a repair needs --data, the folder of a stopped node")
-        return repair_partition(existing_folder(args.data), args.repair, as_json=args.json)
+        folder = existing_folder(args.data)
+        if args.repair_all:
+            return repair_all(folder, as_json=args.json)
+        return repair_partition(folder, args.repair, as_json=args.json)
     worst = ExitCode.OK
     for finding in _findings(args):
         if args.json:

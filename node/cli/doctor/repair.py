@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from millpond.actors.state.checkpoint_store import state_file
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.repair.repair import LogRules, NotRepairable, Repaired, repair
+from millpond.actors.store.repair.repair import FolderRepair, LogRules, NotRepairable, Repaired
 from millpond.actors.streams.durable.fork_log import base_of
 from millpond.actors.streams.metadata import creation_of
-from millpond.actors.streams.names import stream_of
+from millpond.actors.streams.names import staged_part_of, stream_of
 from millpond.node.cli.doctor.data_folder import (
     CATALOGS,
     describe_partition,
@@ -31,6 +32,37 @@ LOST_SHOWN = 20
 
 def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     """Repair a channel or stream of a stopped node; 1 if anything is lost."""
+    with _repairs(folder) as repairs:
+        damages = list(dict.fromkeys([*_reported(repairs, name), *known_damages(folder, name)]))
+        try:
+            return _repair(folder, repairs, name, damages, as_json=as_json)
+        except NotRepairable as exc:
+            raise Failure(f"{describe_partition(name)}: {exc}", ExitCode.NOT_FOUND) from exc
+
+
+def repair_all(folder: Path, *, as_json: bool) -> int:
+    """Repair everything that is not served, and remove the reports without a name; 1 if anything
+    is lost."""
+    code = ExitCode.OK
+    with _repairs(folder) as repairs:
+        names = [name for name in repairs.names() if staged_part_of(name) is None]
+        for name in names:
+            damages = _reported(repairs, name)
+            code = max(code, _repair(folder, repairs, name, damages, as_json=as_json))
+        for damage in repairs.forget_unnamed():
+            code = ExitCode.FAILURE
+            if as_json:
+                print_json({"where": damage.where, "text": damage.text, "all": damage.is_all})
+            else:
+                print_line(f"reported    {damage.where}: {damage.text}")
+        if not names and not as_json:
+            print_line("repaired    nothing: no channel or stream is damaged")
+    return code
+
+
+@contextmanager
+def _repairs(folder: Path) -> Iterator[FolderRepair]:
+    """The repairs of a folder, which is locked meanwhile."""
     # `doctor` reports the others itself.
     logging.getLogger("millpond.actors").addHandler(logging.NullHandler())
     rules = LogRules(base_of, partial(creation_of, now_ms=int(time.time() * 1000)))
@@ -38,14 +70,21 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
         check_owner(folder)
         lock = FolderLock(folder)
         try:
-            damages = known_damages(folder, name)
-            done = repair(folder, OsDisk(), name, rules)
-            # It was made of records that are lost as well.
-            state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
-        except NotRepairable as exc:
-            raise Failure(f"{describe_partition(name)}: {exc}", ExitCode.NOT_FOUND) from exc
+            yield FolderRepair(folder, OsDisk(), rules)
         finally:
             lock.release()
+
+
+def _reported(repairs: FolderRepair, name: bytes) -> list[str]:
+    return [f"{each.where}: {each.text}" for each in repairs.damages if each.name == name]
+
+
+def _repair(
+    folder: Path, repairs: FolderRepair, name: bytes, damages: list[str], *, as_json: bool
+) -> ExitCode:
+    done = repairs.repair(name)
+    # It was made of records that are lost as well.
+    state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
     if as_json:
         print_json(_object(name, done, damages))
     else:
