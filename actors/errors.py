@@ -118,7 +118,7 @@ class SlowDown(RequestError):
 
 
 class IdsExhausted(RequestError):
-    """message ids ran too far ahead of the clock; retry later"""
+    """message ids have ended: they reach to 2080, and the clock or the last id is later"""
 
     code = Code.IDS_EXHAUSTED
 

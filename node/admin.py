@@ -24,6 +24,7 @@ from millpond.actors.store.interface import Health, Store, Usage
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
+from millpond.node.clock import ClockStatus
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters
@@ -142,6 +143,7 @@ class StatusSources(msgspec.Struct):
     now: float
     protocol_stats: Mapping[str, ProtocolStats]
     progress: Callable[[], list[GroupProgress]]
+    clock: ClockStatus
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:

@@ -176,6 +176,9 @@ class Config:
     stop_timeout_s: float = 20.0
     """Time for the rest of a stop, behind `drain_timeout_s`. A process that has not ended by then,
     such as with a disk that does not answer, exits at once with 1."""
+    clock_confirm_s: float = 600.0
+    """Time for which a wall clock that jumped ahead by more than 5 minutes must stay ahead before
+    anything expires by it. `millpond doctor --confirm-clock` confirms it at once."""
 
     relay: bool = False
     """Store encrypted messages for trusted peers until they fetch them."""

@@ -209,7 +209,7 @@ class Services:
         self.states = streams.states
         self.stages = streams.stages
         self.stream_age_s = streams.age_s
-        self.tokens = IssuedAccess(streams.tokens, streams.basins.own, now)
+        self.tokens = IssuedAccess(streams.tokens, streams.basins.own, access.now)
         access.accept_issued_tokens(self.tokens.grants)
         self.transactions = TransactionCounters()
         # P2P.

@@ -22,12 +22,14 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from millpond.node.clock import Boot
+
 
 class Environment(msgspec.Struct, frozen=True):
     """Sources of chance and time. `rng` makes a random generator, `entropy` unpredictable bytes.
 
     Times are in seconds: `wall` since 1970, in any thread; `monotonic` from any start, in the loop.
-    `name` is unique to this process.
+    `name` is unique to this process; `boot` is the boot of the machine, if it can be told.
     """
 
     rng: Callable[[], Random]
@@ -35,6 +37,19 @@ class Environment(msgspec.Struct, frozen=True):
     monotonic: Callable[[], float]
     wall: Callable[[], float]
     name: Callable[[], str]
+    boot: Boot | None = None
+
+
+def system_boot() -> Boot | None:
+    """The boot of this machine; None where the system does not tell."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, ValueError):
+        return None
+    return Boot(name, lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 # With asyncio the clock below the loop's own: uvloop's stands still within a pass of the loop.
@@ -44,6 +59,7 @@ SYSTEM = Environment(
     monotonic=time.monotonic,
     wall=time.time,
     name=lambda: f"{os.uname().nodename}:{os.getpid()}",
+    boot=system_boot(),
 )
 _ON_TRIO = msgspec.structs.replace(SYSTEM, monotonic=anyio.current_time)
 

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import anyio
+import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
@@ -28,13 +29,13 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.names import qualified_name_of
-from millpond.node import admin
+from millpond.node import admin, clock_file
 from millpond.node.access.default_policy import TrustedPeers
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
 from millpond.node.browser_policy import browser_policy
 from millpond.node.client.connect import Dialer
-from millpond.node.clock import Clock
+from millpond.node.clock import BEHIND_S_MIN, Clock, ClockEvent, ClockLook, ClockStatus
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
 from millpond.node.connections import ConnectionRegistry, Services
 from millpond.node.data_folder import FolderLock, LoopRuntime
@@ -93,7 +94,12 @@ class Node:
         # Time, chance, configuration.
         self.config = config = config or Config()
         environment = current_environment()
-        self.clock = clock or Clock(monotonic=loop_time(), wall=environment.wall)
+        self.clock = clock or Clock(
+            monotonic=loop_time(),
+            wall=environment.wall,
+            boot=environment.boot,
+        )
+        self.clock.confirm_s = config.clock_confirm_s
         self._rng = rng or environment.rng()
         entropy = entropy or environment.entropy
         self._started_at = self.clock.now()
@@ -103,7 +109,7 @@ class Node:
             config.access_file,
             config.token_file,
             config.data,
-            now=self.clock.now,
+            now=self.clock.latest,
             is_public=config.insecure_public,
         )
 
@@ -120,6 +126,8 @@ class Node:
             usage=self._store.usage,
             health=self._store.health,
             limits=config.node_limits,
+            jump=self.clock.jump,
+            now=self.clock.now,
         )
         self._streams = StreamCells(
             self._stream_rules,
@@ -129,6 +137,7 @@ class Node:
             config.basin.encode(),
             self.clock.now,
             config.state_limits,
+            self.clock.jump,
         )
         self.scheduler = Scheduler(
             self._store,
@@ -217,6 +226,7 @@ class Node:
         lock = FolderLock(Path(self.config.data))
         began_ns = self.clock.ticks_ns()
         try:
+            self._resume_clock(Path(self.config.data))
             found = store.open()
         except BaseException:
             lock.release()
@@ -251,10 +261,28 @@ class Node:
         for cell, after_s in self._streams.stored_cells():
             self.scheduler.adopt(cell, now + after_s)
 
+    def _resume_clock(self, folder: Path) -> None:
+        """Continue the trusted time of the last run."""
+        last = clock_file.stored_reading(folder)
+        is_confirmed = clock_file.take_confirmation(folder, self.clock.wall())
+        if last is not None:
+            self._clock_looked(self.clock.resume(last, is_confirmed=is_confirmed), "at the start")
+            self._started_at = self.clock.now()
+            if (behind_s := self.clock.behind_s) >= BEHIND_S_MIN:
+                log.warning("clock is behind the data folder: seconds=%.1f", behind_s)
+        self._store_clock()
+
+    def _store_clock(self) -> None:
+        try:
+            clock_file.store_reading(Path(self.config.data), self.clock.reading())
+        except OSError as exc:
+            log.warning("clock file not written: error=%s", exc)
+
     def _close_store(self) -> None:
         if isinstance(self._store, DurableStore) and self._lock is not None:
             self._streams.close()
             self._store.close()
+            self._store_clock()
             self._lock.release()
             self._lock = None
 
@@ -302,12 +330,55 @@ class Node:
         return self
 
     async def _keep_time(self) -> None:
-        """After the machine slept, deadlines are due by the wall clock."""
+        """Look at the wall clock twice a minute, and store trusted time."""
+        folder = Path(self.config.data) if self._lock is not None else None
+        is_ahead = False
         while True:
             await anyio.sleep(RESYNC_S)
-            ahead_s = self.clock.resync()
-            if ahead_s:
-                log.warning("clock moved forward: seconds=%.1f", ahead_s)
+            self._clock_looked(self.clock.look(), "while running")
+            if folder is not None and clock_file.take_confirmation(folder, self.clock.wall()):
+                self._clock_looked(self.clock.confirm(), "by the operator")
+            was_ahead, ahead_s = is_ahead, self._channels.ids.ahead_s(self.clock.now())
+            is_ahead = ahead_s >= BEHIND_S_MIN
+            if is_ahead and not was_ahead:
+                log.warning("ids are ahead of the clock: seconds=%.1f", ahead_s)
+            if folder is not None:
+                await anyio.to_thread.run_sync(self._store_clock)
+
+    def _clock_looked(self, look: ClockLook, when: str) -> None:
+        """Do what follows from a look at the clock."""
+        if look.moved_s:
+            self.scheduler.clock_moved(look.moved_s)
+        match look.event:
+            case ClockEvent.NONE:
+                pass
+            case ClockEvent.FOLLOWED:
+                log.warning("clock moved forward: seconds=%.1f", look.seconds)
+            case ClockEvent.JUMPED:
+                log.warning(
+                    "clock jumped: seconds=%.1f %s; expiry is held for %.0f s",
+                    look.seconds,
+                    when,
+                    self.clock.confirmed_in_s,
+                )
+            case ClockEvent.CONFIRMED:
+                log.warning("clock confirmed: seconds=%.1f", look.seconds)
+            case ClockEvent.WITHDRAWN:
+                log.warning("clock jump withdrawn: seconds=%.1f", look.seconds)
+                self.scheduler.clock_jump_withdrawn(self.clock.now())
+            case _:
+                assert_never(look.event)
+
+    def clock_status(self) -> ClockStatus:
+        """The clocks of the node."""
+        clock, ids, now = self.clock, self._channels.ids, self.clock.now()
+        return ClockStatus(
+            jump_s=clock.jump.seconds,
+            confirmed_in_s=clock.confirmed_in_s,
+            behind_s=clock.behind_s,
+            ids_ahead_s=ids.ahead_s(now),
+            have_ids_ended=ids.has_ended(now),
+        )
 
     def reload(self) -> None:
         """Load the files of TLS and access rules again."""
@@ -434,6 +505,7 @@ class Node:
             now=self.clock.now(),
             protocol_stats=self.registry.protocol_stats,
             progress=self._streams.directory.progress,
+            clock=self.clock_status(),
         )
 
     def _rss_bytes(self) -> int:

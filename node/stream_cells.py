@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.clock_jump import ClockJump
 from millpond.actors.messages import CellMessage, Durability
 from millpond.actors.runtime.cell import Loading
 from millpond.actors.state.cell import StateCell, StateContext
@@ -67,6 +68,7 @@ class StreamCells:
         basin: bytes,
         now: Callable[[], float],
         states: StateLimits,
+        jump: ClockJump,
     ) -> None:
         self.directory = Directory()
         self.stages = StagingDirectory()
@@ -86,6 +88,7 @@ class StreamCells:
             store.health,
             self.counters,
             RecordCache(cache_bytes_max),
+            jump=jump,
         )
 
     def spawn(self, cell: bytes, snapshot: LogSnapshot) -> Stream | CatalogCell | StateCell:

@@ -56,6 +56,12 @@ class Buffer:
         if row.expires_at < self._survivor_expiry:
             self._survivor_expiry = row.expires_at
 
+    def replace(self, row: StoredMessage) -> None:
+        """Put a row with an earlier deadline in the place of the one with its id."""
+        self.rows[row.id] = row
+        self.expiry_at = min(self.expiry_at, row.expires_at)
+        self._survivor_expiry = min(self._survivor_expiry, row.expires_at)
+
     def remove(self, message_id: int) -> StoredMessage | None:
         row = self.rows.pop(message_id, None)
         if row is None:

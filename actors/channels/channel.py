@@ -8,9 +8,11 @@ channel decides when a message leaves. State table: docs/reference/wire-protocol
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 from math import inf
+
+import msgspec
 
 from millpond.actors.channels import leases, queries
 from millpond.actors.channels.buffer import Buffer
@@ -77,6 +79,8 @@ from millpond.actors.store.subscribers import SubscriberTable
 log = logging.getLogger(__name__)
 
 TOUCH_MS_MAX = 3_600_000
+DEADLINE_SLACK_S = 60.0
+"""Deadlines may be further ahead by this, as small steps of the clock are followed."""
 
 
 class Channel:
@@ -116,6 +120,9 @@ class Channel:
         self.context = context
         self.buffer = Buffer(snapshot.rows)
         self.keys = IdempotencyKeys(snapshot.keys)
+        self._limit_deadlines(
+            context.now(), {} if snapshot.attributes is None else snapshot.attributes.due
+        )
         self.dead_letters = PendingDeadLetters(name)
         table = snapshot.subscribers
         self.subscribers = NO_SUBSCRIBERS if table is None else self._new_subscribers(table)
@@ -617,6 +624,26 @@ class Channel:
             if self.jobs is not None:
                 self.jobs.passed(message_id)
         self.deadline = min(self.deadline, self.delivery.leases_at)
+
+    # Steps of the node's time (`ClockObserver`).
+
+    def clock_moved(self, seconds: float) -> None:
+        self.delivery.postpone_leases(seconds)
+
+    def limit_deadlines(self, now: float) -> None:
+        self._limit_deadlines(now, {} if self.jobs is None else self.jobs.due)
+        self.deadline = self._next_deadline()
+
+    def _limit_deadlines(self, now: float, due: Mapping[int, float]) -> None:
+        """No message has more time left than its ttl, except jobs that are not due yet."""
+        latest = now + DEADLINE_SLACK_S
+        wrong = [row for row in self.buffer.rows.values() if row.expires_at - row.ttl > latest]
+        for row in wrong:
+            expires_at = max(now, due.get(row.id, 0.0)) + row.ttl
+            if expires_at < row.expires_at:
+                limited = msgspec.structs.replace(row, expires_at=expires_at)
+                self.buffer.replace(limited)
+                self.keys.replace(row, limited)
 
     # Queries of the node.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 import msgspec
 
 from millpond.actors.channels.settings import NodeLimits
+from millpond.actors.clock_jump import ClockJump
 from millpond.actors.ids import IdSource
 from millpond.actors.store.interface import Health, Usage
 
@@ -48,8 +51,12 @@ class TeeContext:
     logged_at: dict[bytes, float] = field(default_factory=dict)
 
 
+def _no_time() -> float:
+    return inf
+
+
 class ChannelContext(msgspec.Struct, frozen=True):
-    """The parts that the channels of one node share."""
+    """The parts that the channels of one node share. `now` is asked where a channel is built."""
 
     ids: IdSource
     rng: Random
@@ -58,6 +65,8 @@ class ChannelContext(msgspec.Struct, frozen=True):
     counters: DeliveryCounters = msgspec.field(default_factory=DeliveryCounters)
     health: Health = msgspec.field(default_factory=Health)
     tees: TeeContext = msgspec.field(default_factory=TeeContext)
+    jump: ClockJump = msgspec.field(default_factory=ClockJump)
+    now: Callable[[], float] = _no_time
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

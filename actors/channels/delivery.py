@@ -328,6 +328,14 @@ class Delivery(ABC):
         lease = consumer.leases[message_id]
         self.touch(consumer, message_id, max(lease.until, now + self._timeout_s(lease.attempt)))
 
+    def postpone_leases(self, seconds: float) -> None:
+        """Every lease ends later by so much."""
+        for consumer in self.consumers.values():
+            for message_id, lease in consumer.leases.items():
+                moved = lease.until + seconds
+                consumer.leases[message_id] = Lease(moved, lease.attempt, lease.size, lease.started)
+        self.leases_at += seconds
+
     def start_attempt(self, consumer: Consumer, message_id: int) -> None:
         """The consumer works on the message, if it still has the lease."""
         lease = consumer.leases.get(message_id)

@@ -41,6 +41,12 @@ class IdempotencyKeys:
             self.expiry_at = until
         return _expiry_of(row.key, older) if older is not None else None
 
+    def replace(self, row: StoredMessage, limited: StoredMessage) -> None:
+        """The key of `row`, if it still stands for it, stands for `limited`."""
+        if self.rows.get(row.key) is row:
+            self.rows[row.key] = limited
+            self.expiry_at = min(self.expiry_at, limited.until)
+
     def retain_digest(self, row: StoredMessage) -> StoredKey | None:
         """The message of a key leaves: retain its digest for later retries."""
         if self.rows.get(row.key) is not row:

@@ -111,7 +111,7 @@ class Publisher:
             message_id = context.ids.next(now)
         except IdsExhausted:
             return 0
-        start = since or now
+        start = since or now + context.jump.seconds
         row = StoredMessage(message_id, key, ttl, start + ttl, data, source, origin)
         if len(keys.rows) >= self._settings.keys_max:
             effects.changes += keys.forget_oldest()

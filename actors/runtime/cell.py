@@ -102,6 +102,17 @@ class ReleaseObserver(Protocol):
         """Take what the behaviour before this one handed over."""
 
 
+@runtime_checkable
+class ClockObserver(Protocol):
+    """A behaviour that is told of steps of the node's time."""
+
+    def clock_moved(self, seconds: float) -> None:
+        """The time moved forward by so much at once: leases do not end by it."""
+
+    def limit_deadlines(self, now: float) -> None:
+        """No deadline is further ahead than it was asked to be: a clock that was wrong gave it."""
+
+
 CellSnapshot = Snapshot | LogSnapshot
 """The stored state that a cell is built from: all of a queue, or the metadata of a log."""
 

@@ -24,7 +24,15 @@ import msgspec
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Attach, Batch, Detach, Drain, Port
-from millpond.actors.runtime.cell import Behaviour, Cell, CellSnapshot, Effects, Load, Spawn
+from millpond.actors.runtime.cell import (
+    Behaviour,
+    Cell,
+    CellSnapshot,
+    ClockObserver,
+    Effects,
+    Load,
+    Spawn,
+)
 from millpond.actors.runtime.effects import EffectQueue
 from millpond.actors.runtime.supervisor import RestartPolicy, Restarts, RestartsExceeded
 from millpond.actors.runtime.timers import Timers
@@ -142,6 +150,21 @@ class Scheduler:
         for name, cell in list(self.cells.items()):
             if cell.behaviour is not None:
                 self.submit(name, Batch(None, [Drain()]), now)
+
+    def clock_moved(self, seconds: float) -> None:
+        """The node's time moved forward at once: what is measured in time that passes moves along
+        (leases). Call it before anything else sees the new time."""
+        for each in self._clock_observers():
+            each.clock_moved(seconds)
+
+    def clock_jump_withdrawn(self, now: float) -> None:
+        """A jump of the clock was an error: deadlines that were given by it are corrected."""
+        for each in self._clock_observers():
+            each.limit_deadlines(now)
+
+    def _clock_observers(self) -> list[ClockObserver]:
+        behaviours: list[object] = [cell.behaviour for cell in self.cells.values()]
+        return [each for each in behaviours if isinstance(each, ClockObserver)]
 
     def turn(self, now: float) -> bool:
         """Wake what is due and give each queued cell its share. True: there is more to do."""

@@ -9,6 +9,7 @@ from itertools import count
 
 import msgspec
 
+from millpond.actors.clock_jump import ClockJump
 from millpond.actors.messages import CellMessage
 from millpond.actors.store.interface import Health, LogStore, Usage
 from millpond.actors.streams.directory import Directory
@@ -60,3 +61,4 @@ class StreamContext(msgspec.Struct, frozen=True):
     counters: StreamCounters = msgspec.field(default_factory=StreamCounters)
     record_cache: RecordCache = msgspec.field(default_factory=RecordCache)
     serials: Iterator[int] = msgspec.field(default_factory=partial(count, 1))
+    jump: ClockJump = msgspec.field(default_factory=ClockJump)

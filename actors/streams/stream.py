@@ -164,7 +164,8 @@ class Stream:
         return effects
 
     def _begin(self, now: float, effects: Effects) -> None:
-        self._now, self._now_ms = now, int(now * 1000)
+        # What is stored now is as old as it would be if a jump of the clock is confirmed.
+        self._now, self._now_ms = now, int((now + self._context.jump.seconds) * 1000)
         self._appender.begin(self._now_ms)
         if now >= self._expiry_at:
             self._expire(effects)
@@ -400,7 +401,7 @@ class Stream:
         fresh = [body for each, body in pairs if each > confirmed_id]
         if not fresh:
             return TeeAppended(number, confirmed_id)
-        if not progress.make_room(request.channel, self._now_ms, effects.changes):
+        if not progress.make_room(request.channel, int(self._now * 1000), effects.changes):
             return TeeAppended(number, code=Code.BUFFER_FULL)
         reply = self._appender.append(m.Append(0, fresh))
         if isinstance(reply, StreamFailed):

@@ -110,7 +110,7 @@ class AccessPolicy:
         self._session_rights: Callable[[bytes], Rights | None] = lambda token: None
         self._issued_grants: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
         self._sources = sources or RuleFiles()
-        self._now = now
+        self.now = now
         self._is_public = is_public
         self._rules: Rules | None = None
         self._by_subject: dict[Subject, list[Grant]] = {}
@@ -193,7 +193,7 @@ class AccessPolicy:
 
     def admits_to_streams(self, principal: Principal) -> bool:
         """True if the client may have rights in some stream."""
-        now = self._now()
+        now = self.now()
         return any(
             grant.streams != () and (grant.until is None or now < grant.until)
             for grant in self._grants_for(principal)
@@ -220,7 +220,7 @@ class AccessPolicy:
     def _outcome(
         self, grant: Grant, principal: Principal, name: bytes, *, is_stream: bool
     ) -> GrantOutcome:
-        if grant.until is not None and self._now() >= grant.until:
+        if grant.until is not None and self.now() >= grant.until:
             return GrantOutcome.EXPIRED
         if self._rules is not None and _is_revoked(grant, self._rules):
             return GrantOutcome.REVOKED

@@ -9,7 +9,6 @@ import anyio
 
 from millpond.actors.errors import (
     BufferFull,
-    IdsExhausted,
     OutcomeUnknown,
     RequestError,
     SlowDown,
@@ -48,7 +47,7 @@ class ReconnectBackoff:
 
 RETRY_S = 0.05, 2.0
 """The first and the highest bound of the delays."""
-TEMPORARY = (BufferFull, SlowDown, IdsExhausted, StorageFailed)
+TEMPORARY = (BufferFull, SlowDown, StorageFailed)
 RETRYABLE = (*TEMPORARY, OutcomeUnknown)
 
 

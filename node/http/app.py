@@ -93,6 +93,7 @@ class HttpServices:
             sources().store.damages,
             lambda: self._is_started,
             lambda: services.is_draining,
+            lambda: sources().clock,
         )
         page = StatePage()
         self.apis: dict[tuple[bytes, ...], Api] = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from millpond.actors.messages import Rights
 from millpond.actors.store.interface import Health
 from millpond.actors.store.repair.quarantine import Damage
+from millpond.node.clock import ClockStatus
 from millpond.node.ip import is_remote
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
@@ -68,7 +69,7 @@ class HealthApi:
 
 class ReadyApi:
     """The API of `/ready`: 200, or 503 with the reasons. `damages` are those of the store;
-    `is_started`: all listeners are open."""
+    `is_started`: all listeners are open. `warnings` of the clock do not make it 503."""
 
     name = "ready"
 
@@ -79,12 +80,14 @@ class ReadyApi:
         damages: Sequence[Damage],
         is_started: Callable[[], bool],
         is_draining: Callable[[], bool],
+        clock: Callable[[], ClockStatus],
     ) -> None:
         self._rights_of = rights_of
         self._health = health
         self._damages = damages
         self._is_started = is_started
         self._is_draining = is_draining
+        self._clock = clock
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         is_here = not is_remote(request.principal.address)  # probes have no tokens
@@ -96,11 +99,14 @@ class ReadyApi:
         )
 
     def _state(self) -> Response:
-        reasons = list(self._reasons())
-        content = {"ready": not reasons, "reasons": reasons}
+        clock = self._clock()
+        reasons = list(self._reasons(clock))
+        content: dict[str, bool | list[str]] = {"ready": not reasons, "reasons": reasons}
+        if warnings := clock.warnings:
+            content["warnings"] = warnings
         return json_response(503 if reasons else 200, content, _NO_STORE)
 
-    def _reasons(self) -> Iterator[str]:
+    def _reasons(self, clock: ClockStatus) -> Iterator[str]:
         if self._is_draining():
             yield "draining"
         elif not self._is_started():
@@ -110,3 +116,5 @@ class ReadyApi:
         if damages := self._damages:
             first = damages[0]
             yield f"damage: {len(damages)}; {first.where}: {first.text} (see millpond doctor)"
+        if clock.have_ids_ended:
+            yield "ids: they have ended; no message is accepted (see millpond doctor)"

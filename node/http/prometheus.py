@@ -106,6 +106,22 @@ class _Snapshot(Collector):
             "1 if the store accepts writes, otherwise 0.",
             int(health.is_writable),
         )
+        clock = status.clock
+        yield (
+            "clock_jump_seconds",
+            "Jump of the wall clock that is not confirmed, which holds expiry (0 = none).",
+            clock.jump_s,
+        )
+        yield (
+            "clock_behind_seconds",
+            "Seconds that the wall clock is behind the node's time (0 = it is not).",
+            clock.behind_s,
+        )
+        yield (
+            "ids_ahead_seconds",
+            "Seconds that the last message id is ahead of the node's time (0 = it is not).",
+            clock.ids_ahead_s,
+        )
         yield "limit_messages", "Limit of messages in all channels.", config.node_messages_max
         yield "limit_channel_bytes", "Limit of bytes in all channels.", config.node_bytes_max
         yield "limit_stream_bytes", "Limit of bytes in all streams.", config.node_stream_bytes_max

@@ -132,6 +132,8 @@ class SimNode:
             await self._end()
         if self._real is not None:
             self._real.close_all()
+        if power:
+            self._world.clock.reboot(self.name)
         if self.disk is not None:
             if power:
                 self.disk.lose_power()

@@ -21,6 +21,8 @@ SMALL = StoreSettings(
     segment_bytes=32 * 1024, journal_bytes_max=64 * 1024, rewrite_bytes_max=1024, settle_s=0.0
 )
 """A journal so small that messages soon go to the files of their channels."""
+TTL_S = 3_000_000_000
+"""So long that the deadline agrees with it: a node shortens one that does not."""
 FIRST_ID = (1_763_683_200_000 - EPOCH_MS) << 22
 LATER_S = 4_000_000_000.0
 
@@ -28,7 +30,7 @@ LATER_S = 4_000_000_000.0
 def row(number: int, data: bytes | None = None, *, origin: Origin | None = None) -> StoredMessage:
     """Message `number` of a channel, which does not expire while tests run."""
     data = b"message %d " % number + 100 * b"." if data is None else data
-    return StoredMessage(FIRST_ID + number, number, 60, LATER_S, data, origin=origin)
+    return StoredMessage(FIRST_ID + number, number, TTL_S, LATER_S, data, origin=origin)
 
 
 def rows(count: int, first: int = 0) -> list[Change]:

@@ -319,8 +319,9 @@ def packet_key(key: int) -> int:
 
 
 BATCH_BYTES = 256 * 1024
-ID_BITS_BELOW_MS, AHEAD_S = 22, 5.0
-"""A node gives out no ids further ahead of its clock than this (PA-31)."""
+ID_BITS_BELOW_MS, AHEAD_S = 22, 366 * 86_400.0
+"""Ids of a node whose clock was wrong may be ahead. An id further ahead than this is refused: the
+node that gets it would begin with it, and ids end in 2080 (PA-31)."""
 
 
 async def _store_all(
@@ -358,7 +359,7 @@ class _OfflineBatch:
         """Add one, unless it is there already or has expired."""
         row, now = line.row, time.time()
         if (row.id >> ID_BITS_BELOW_MS) + EPOCH_MS > (now + AHEAD_S) * 1000:
-            raise Failure(f"line {number}: the id is ahead of this machine's clock")
+            raise Failure(f"line {number}: the id is a year ahead of this machine's clock")
         if row.id in self._ids or line.unique in self._names:
             self._summary.already_there += 1
         elif row.expires_at <= now:

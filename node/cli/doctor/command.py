@@ -29,6 +29,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder, existing_folder, is_data_folder
 from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
 from millpond.node.cli.output import installed, print_json, print_line
+from millpond.node.clock_file import confirm
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.transports.io.address import parse_address
 
@@ -50,6 +51,10 @@ checked; if no node uses the folder, everything in it is read and verified, and 
 journal; --repair-stream does the same for a stream, whose records keep their sequences;
 --repair-all repairs everything that is damaged. The old files stay in DIR/damaged. The exit code of
 a repair is 1 if anything is lost; it prints what.
+
+--confirm-clock says that the clock of this machine is right. A node uses it once: expiry that is
+held because the clock jumped ahead goes on, and a node that starts goes back to a clock that is
+behind the data folder.
 """
 MORE = ("millpond.node.cli.doctor.tls", "millpond.node.cli.doctor.access")
 """Modules with checks of their own, each with `add_action(actions)`."""
@@ -115,6 +120,11 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="repair everything that is not served, and remove the reports",
     )
+    which.add_argument(
+        "--confirm-clock",
+        action="store_true",
+        help="confirm that the clock of this machine is right; needs --data",
+    )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
     actions = parser.add_subparsers(dest="action", metavar="CHECK", title="more checks")
@@ -138,6 +148,8 @@ def run(args: argparse.Namespace) -> int:
     if args.action is not None:
         code: int = args.work(args)
         return code
+    if args.confirm_clock:
+        return _confirm_clock(args)
     if args.repair is not None or args.repair_all:
         if args.data is None:
             raise usage_error("a repair needs --data, the folder of a stopped node")
@@ -154,6 +166,23 @@ def run(args: argparse.Namespace) -> int:
         if finding.level == "fail":
             worst = ExitCode.FAILURE
     return worst
+
+
+def _confirm_clock(args: argparse.Namespace) -> int:
+    if args.data is None:
+        raise usage_error("--confirm-clock needs --data, the folder of the node")
+    folder, wall = existing_folder(args.data), time.time()
+    try:
+        confirm(folder, wall)
+    except OSError as exc:
+        raise Failure(f"{folder}: {exc.strerror}") from exc
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall))
+    text = f"confirmed: it is {shown}; a running node uses this within 30 s, else the next start"
+    if args.json:
+        print_json({"confirmed": wall})
+    else:
+        print_line(text)
+    return ExitCode.OK
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:

@@ -33,7 +33,10 @@ from millpond.actors.streams.names import (
 )
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.options.data_folder import DISK_ERRORS
+from millpond.node.clock import BEHIND_S_MIN, JUMP_S_MAX, continued_time, is_same_boot
+from millpond.node.clock_file import stored_reading
 from millpond.node.data_folder import CopyOnOpenDisk, FolderInUse, FolderLock
+from millpond.node.environment import current_environment
 
 SYNCS, SYNC_BYTES = 50, 4096
 SLOW_SYNC_MS = 20.0
@@ -46,6 +49,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
     """The findings about a folder: its disk, its lock, and its content if no node uses it."""
     try:
         yield _permissions(folder)
+        yield from _clock(folder)
         yield _space(folder)
         yield _syncs(folder)
         with _locked(folder):
@@ -99,6 +103,27 @@ def _permissions(folder: Path) -> Finding:
         text = f"{folder} belongs to user {status.st_uid}; run the node as that user"
         return Finding("data folder", "warn", text)
     return Finding("data folder", "ok", str(folder))
+
+
+def _clock(folder: Path) -> Iterator[Finding]:
+    """The wall clock against the time that the folder has."""
+    last = stored_reading(folder)
+    if last is None:
+        return
+    boot = current_environment().boot
+    ahead_s = time.time() - continued_time(last, boot)
+    confirm = f"if it is right, `millpond doctor --data {shlex.quote(str(folder))} --confirm-clock`"
+    if ahead_s <= -BEHIND_S_MIN:
+        text = f"{-ahead_s:.0f} s behind the time of the data folder: set the clock; {confirm}"
+        yield Finding("clock of data", "warn", text)
+    elif ahead_s <= JUMP_S_MAX:
+        yield Finding("clock of data", "ok", "the wall clock agrees with the data folder")
+    elif is_same_boot(last, boot):
+        text = f"{ahead_s:.0f} s ahead of the time of the data folder; expiry is held; {confirm}"
+        yield Finding("clock of data", "warn", text)
+    else:
+        text = f"last used {ahead_s:.0f} s ago; a node that starts holds expiry at first; {confirm}"
+        yield Finding("clock of data", "ok", text)
 
 
 def _space(folder: Path) -> Finding:

@@ -6,7 +6,7 @@ from functools import partial
 
 import anyio
 
-from millpond.node.clock import Clock
+from millpond.node.clock import Boot, Clock
 from millpond.node.testing.time.virtual_time import LoopTime
 
 START_S = 1_763_683_200.0
@@ -20,6 +20,7 @@ class WorldClock:
         self._loop_time = loop_time
         self._began = loop_time.time()
         self._skews: dict[str, float] = {}
+        self._boots: dict[str, int] = {}
 
     @property
     def is_virtual(self) -> bool:
@@ -41,10 +42,15 @@ class WorldClock:
     def skew(self, name: str, seconds: float) -> None:
         """Set the clock of `name` ahead of the right one (below 0: behind).
 
-        A node reads its clock at the start and then twice a minute: it follows a clock that is set
-        forward, and never steps back.
+        A node looks at it at the start and then twice a minute. It never steps back, and follows a
+        clock that is set forward by up to 5 minutes. Larger jumps it follows once they are
+        confirmed (setting `clock_confirm_s`).
         """
         self._skews[name] = seconds
+
+    def reboot(self, name: str) -> None:
+        """The machine of `name` boots: how long it was off is known from its wall clock alone."""
+        self._boots[name] = self._boots.get(name, 0) + 1
 
     async def sleep(self, seconds: float) -> None:
         """Wait while time passes."""
@@ -52,7 +58,8 @@ class WorldClock:
 
     def of(self, name: str) -> Clock:
         """The clock of a node."""
-        return Clock(self.elapsed, partial(self.wall, name), self._ticks_ns)
+        boot = Boot(f"{name} {self._boots.get(name, 0)}", self.elapsed)
+        return Clock(self.elapsed, partial(self.wall, name), self._ticks_ns, boot)
 
     def _ticks_ns(self) -> int:
         return round(self.elapsed() * 1e9)

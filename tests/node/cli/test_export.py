@@ -274,11 +274,11 @@ def test_a_line_that_is_no_message_is_named(
 
 
 def test_ids_from_the_future_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    """PA-31: the node would have to wait for its clock."""
+    """PA-31: the node would begin with it, and ids end in 2080."""
     file = tmp_path / "kept.jsonl"
     file.write_text(_line(1, id=str(2**62)))
     assert run("import", file, "--data", tmp_path / "data") == 1
-    assert "line 1: the id is ahead" in capfd.readouterr().err
+    assert "line 1: the id is a year ahead" in capfd.readouterr().err
 
 
 def test_a_channel_that_keeps_nothing_exits_4_and_leaves_no_file(
