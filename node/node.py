@@ -343,7 +343,7 @@ class Node:
             if is_ahead and not was_ahead:
                 log.warning("ids are ahead of the clock: seconds=%.1f", ahead_s)
             if folder is not None:
-                await anyio.to_thread.run_sync(self._store_clock)
+                await anyio.to_thread.run_sync(self._store_clock, abandon_on_cancel=True)
 
     def _clock_looked(self, look: ClockLook, when: str) -> None:
         """Do what follows from a look at the clock."""
