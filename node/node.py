@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, assert_never
 
@@ -102,6 +103,7 @@ class Node:
         self.clock.confirm_s = config.clock_confirm_s
         self._rng = rng or environment.rng()
         entropy = entropy or environment.entropy
+        self._stores_clock = Lock()
         self._started_at = self.clock.now()
 
         # Access.
@@ -273,10 +275,15 @@ class Node:
         self._store_clock()
 
     def _store_clock(self) -> None:
+        """Store trusted time, unless another thread does."""
+        if not self._stores_clock.acquire(blocking=False):
+            return
         try:
             clock_file.store_reading(Path(self.config.data), self.clock.reading())
         except OSError as exc:
             log.warning("clock file not written: error=%s", exc)
+        finally:
+            self._stores_clock.release()
 
     def _close_store(self) -> None:
         if isinstance(self._store, DurableStore) and self._lock is not None:
