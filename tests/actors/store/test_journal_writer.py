@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from random import Random
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from millpond.actors.store.journal.format import (
     encode_record,
 )
 from millpond.actors.store.journal.reader import JournalContents, read_journal
-from millpond.actors.store.journal.segments import Link, MemorySegments
+from millpond.actors.store.journal.segments import ID_STEP, Link, MemorySegments, Segment
 from millpond.actors.store.journal.writer import (
     CommitGroup,
     CommitOutcome,
@@ -422,6 +423,94 @@ class TestLongTrouble:
         assert again.write(b"new").error is None
         sim.lose_power()
         assert again.bodies() == [*before, b"new"]
+
+
+class StubbornSegments(MemorySegments):
+    """A list that refuses its next changes, as a catalog that cannot be written."""
+
+    refusals = 0
+
+    def _refuse(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError("the catalog cannot be written")
+
+    def begin(self, opened: Segment, completed: Segment | None) -> None:
+        self._refuse()
+        super().begin(opened, completed)
+
+    def forget(self, number: int) -> None:
+        self._refuse()
+        super().forget(number)
+
+    def reserve_ids(self, mark: int) -> None:
+        self._refuse()
+        super().reserve_ids(mark)
+
+
+class TestTheList:
+    """Nothing is stored in a segment before it is listed; rows are complete behind it."""
+
+    @pytest.fixture
+    def stubborn(self, harness: JournalHarness) -> JournalHarness:
+        harness.segments = harness.journal._segments = StubbornSegments()
+        return harness
+
+    def test_each_segment_has_its_row(self, harness: JournalHarness) -> None:
+        for index in range(6):
+            group = harness.group(bytes([index]) * 1000, last_id=index + 100)
+            group.names[b"name"] = group.last_lsn
+            harness.commit(group)
+        harness.journal.close()
+        rows = harness.segments.rows
+        assert [str(number) for number in rows] == harness.numbers
+        assert [(row.last_lsn, row.names) for row in rows.values()] == [
+            (2, {b"name": 2}), (4, {b"name": 4}), (6, {b"name": 6}),
+        ]  # fmt: skip
+        for number, row in rows.items():
+            data = harness.disk.read(segment_path(harness.folder, number))
+            assert crc32(data[: row.end]) == row.crc and not any(data[row.end :])
+            assert harness.header(number).previous == (
+                rows[number - 1].link if number > 1 else Link()
+            )
+
+    def test_nothing_is_stored_while_it_cannot_be_changed(self, stubborn: JournalHarness) -> None:
+        """And there is one new segment, however often it is tried."""
+        segments = stubborn.segments
+        assert isinstance(segments, StubbornSegments)
+        stubborn.write(b"a" * 3000)
+        segments.refusals = 4
+        assert stubborn.write(b"b" * 3000).error
+        for _ in range(3):
+            assert stubborn.commit().error
+        assert stubborn.bodies() == [b"a" * 3000]
+        assert stubborn.numbers == ["1", "2"] and set(segments.rows) == {1}
+        assert not stubborn.commit().error
+        assert not stubborn.write(b"c").error
+        assert stubborn.bodies() == [b"a" * 3000, b"c"]
+        assert stubborn.numbers == ["1", "2"] and set(segments.rows) == {1, 2}
+        assert segments.rows[1].is_complete
+
+    def test_ids_are_reserved_before_they_are_stored(self, stubborn: JournalHarness) -> None:
+        segments = stubborn.segments
+        assert isinstance(segments, StubbornSegments)
+        stubborn.write(b"a", last_id=1000)
+        assert segments.id_mark == 1000 + ID_STEP
+        stubborn.write(b"b", last_id=1000 + ID_STEP)
+        assert segments.id_mark == 1000 + ID_STEP, "one of a step is enough"
+        segments.refusals = 1
+        assert stubborn.write(b"c", last_id=1001 + ID_STEP).error
+        assert stubborn.bodies() == [b"a", b"b"]
+
+    def test_what_failed_is_taken_from_it_before_it_is_removed(
+        self, shaky: JournalHarness, sim: SimDisk
+    ) -> None:
+        sim.faults.fail(3, Trouble.FULL)  # behind the header: the first write of a group
+        for _ in range(5):
+            shaky.write(b"x")
+            shaky.commit()
+        rows = shaky.segments.rows
+        assert {str(number) for number in rows} <= set(shaky.numbers)
 
 
 class TestTimings:
