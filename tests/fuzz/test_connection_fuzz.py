@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from millpond.actors.channels.settings import EmptyPolicy
+from millpond.actors.channels.settings import TTL_UNLIMITED, EmptyPolicy
 from millpond.actors.streams.names import RESERVED
 from millpond.node.config import ChannelRule
 from millpond.transports.errors import MalformedPacket
@@ -233,7 +233,10 @@ def _run(seed: int, inputs: int) -> None:
     fuzzer = Fuzzer(seed)
     rig = Rig(
         packet_bytes_max=PACKET_MAX,
-        channels=(ChannelRule.parse("queue/*=queue,attempts=2"), ChannelRule.parse("all/*=fanout")),
+        channels=(
+            ChannelRule.parse("queue/*=queue,attempts=2,ttl=604800"),
+            ChannelRule.parse("all/*=fanout"),
+        ),
         channel_messages_max=30,
         keys_max=50,
         mailbox_bytes_max=20_000,
@@ -254,15 +257,23 @@ def _run(seed: int, inputs: int) -> None:
 
 
 def _settle(rig: Rig) -> None:
-    """Nothing crashed, no connection is left over, and after a week nothing is kept."""
+    """Nothing crashed, no connection is left over, and nothing is kept beyond its deadline.
+
+    A message lives for a week, and its dead letter for another one. What a client put into a queue
+    without a ttl has no deadline.
+    """
     node = rig.node
     assert node.scheduler.counters.crashes == 0
     assert not node.registry.connections
-    rig.advance(8 * 86_400)
+    rig.advance(16 * 86_400)
+    kept = [row for each in node._store._partitions.values() for row in each.snapshot().rows]
+    assert all(row.ttl == TTL_UNLIMITED for row in kept)
     usage = node._store.usage
-    assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)
+    assert (usage.messages, usage.keys) == (len(kept), 0)
+    assert usage.bytes == sum(len(row.data) for row in kept)
     cells = node.scheduler.cells
-    assert all(name.startswith(RESERVED) for name in cells)
+    queues = {name for name, each in node._store._partitions.items() if each.snapshot().rows}
+    assert {name for name in cells if not name.startswith(RESERVED)} == queues
     # Streams stay until they are deleted; at rest, which they are not while a read waits.
     assert all(cell.behaviour is None for cell in cells.values())
 
