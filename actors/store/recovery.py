@@ -55,6 +55,7 @@ from millpond.actors.store.partitions.metadata import PartitionMetadata
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
+from millpond.actors.store.repair.damaged_logs import drop_copy, keep_damaged_logs
 from millpond.actors.store.repair.quarantine import Damage, log_damage, read_reports, write_report
 from millpond.actors.store.settings import StoreSettings
 
@@ -89,9 +90,12 @@ def recover(
     for part in ("journal", "partitions", "damaged"):
         disk.make_folder(folder / part)
     pool = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
+    copied = keep_damaged_logs(pool.paths(), folder / "damaged", disk)
     catalog, damages = _open_catalog(folder, pool, disk)
     file_damages: list[Damage] = []
     partitions = _partitions(catalog, pool, file_damages)
+    for path in copied:
+        file_damages += _damages_of_log(path, catalog, pool, folder / "damaged", disk)
     found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
     if found.generation > catalog.generation and catalog.generation:
         # An older copy: what it lists is not what there is.
@@ -116,6 +120,7 @@ def recover(
             entries[name] = entry
             if entry.kind is PartitionKind.QUEUE and (entry.messages or entry.keys):
                 kept.append(StoredQueue(name, deadline))
+    damages = _with_names(damages, by_name)
     reported = {damage.name for damage in read_reports(folder / "damaged", disk)}
     is_journal_harmed = bool(found.losses) or any(
         damage.name not in reported for damage in found.damages
@@ -236,6 +241,24 @@ def _partitions(
     return partitions
 
 
+def _damages_of_log(
+    path: Path, catalog: Catalog, pool: FilePool, reports: Path, disk: Disk
+) -> Iterator[Damage]:
+    """The damage of a file whose log is damaged; if nothing is missing, its copy is not needed."""
+    name: bytes | None = None
+    try:
+        with closing(pool.look(path)) as partition:
+            name = partition.metadata.name or None
+            listed = None if name is None else catalog.row(name)
+            check_listed(listed, partition.metadata if name is not None else None)
+    except UnknownFormat:
+        raise
+    except (Damaged, sqlite3.Error) as exc:
+        yield Damage(path.name, f"its write-ahead log is damaged; {exc}", name)
+        return
+    drop_copy(reports, path, disk)
+
+
 def unlisted_damages(clean: Set[bytes], listed: Set[bytes], pool: FilePool) -> Iterator[Damage]:
     """Files of the partitions `clean` that are missing, and files of none that is `listed`.
 
@@ -319,6 +342,18 @@ def _damages_of(loss: Loss, have: Mapping[bytes, int], appended: _AppendLsns) ->
         if last > loss.after_lsn and have.get(name, 0) < min(last, loss.last_lsn)
     ]
     return damages or [Damage(loss.where, f"{loss.text}; nothing in it is needed")]
+
+
+def _with_names(damages: list[Damage], names: Iterable[bytes]) -> list[Damage]:
+    """Damages of files that do not say whose they are, with the name that the file's name is the
+    hash of, if that is one of these."""
+    if all(damage.name is not None for damage in damages):
+        return damages
+    by_file = {Path(file_name(name)).name: name for name in names}
+    return [
+        msgspec.structs.replace(damage, name=damage.name or by_file.get(Path(damage.where).name))
+        for damage in damages
+    ]
 
 
 def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:

@@ -29,9 +29,11 @@ from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.metadata import FileHeader, PartitionMetadata
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.recovery import Recovered, recover
-from millpond.actors.store.repair.quarantine import Damage, report_path
+from millpond.actors.store.repair.damaged_logs import drop_copy, kept_copy, log_of
+from millpond.actors.store.repair.quarantine import Damage, report_path, write_report
 from millpond.actors.store.repair.rebuilt_log import BaseOf, no_base, rebuild_log
-from millpond.actors.store.repair.salvage import WAL, SalvagedFile, read_partition
+from millpond.actors.store.repair.salvage import SalvagedFile, read_partition
+from millpond.actors.store.scrub import Scrub
 from millpond.actors.store.settings import StoreSettings
 
 
@@ -101,18 +103,29 @@ class FolderRepair:
         self._disk = disk
         self._rules = rules
         self._found = recover(folder, disk, lambda name: Durability.DISK, StoreSettings())
-        self._found.files.close()
+        self._files = self._found.files
+        self.damages = list(self._found.damages)
+        """All that is known to be damaged."""
         self._pool = FilePool(folder / "partitions", disk)
 
-    @property
-    def damages(self) -> list[Damage]:
-        """All that is known to be damaged."""
-        return self._found.damages
+    def close(self) -> None:
+        """Give the files up."""
+        self._files.close()
+
+    def scrub(self) -> list[Damage]:
+        """Read everything; gives all that is damaged, also what no report tells of."""
+        known = {damage.name for damage in self.damages if damage.name is not None}
+        for damage in Scrub(self._folder, self._disk, self._files).run():
+            if damage.name is None or damage.name not in known:
+                write_report(self._reports, self._disk, damage)
+                self.damages.append(damage)
+        return self.damages
 
     def names(self) -> list[bytes]:
-        """The partitions that are not served."""
+        """The partitions that are not served, or would not be when they are read."""
         entries = self._found.entries.values()
-        return sorted(entry.name for entry in entries if entry.fault is not None)
+        refused = {entry.name for entry in entries if entry.fault is not None}
+        return sorted(refused | {each.name for each in self.damages if each.name is not None})
 
     def repair(self, name: bytes) -> Repaired:
         """Repair the channel or log `name`. Its note of damage goes last, so a repair that does not
@@ -120,12 +133,15 @@ class FolderRepair:
 
         Raises NotRepairable, Damaged, OSError and sqlite3.Error.
         """
+        self._files.close()
         found, disk, rules = self._found, self._disk, self._rules
         path, entry = self._pool.path(name), found.entries.get(name)
         if entry is None and not self._pool.has(name):
             raise NotRepairable("the node keeps nothing of this name")
-        old = read_partition(path, disk, name)
-        moved = _quarantine(self._reports, path, disk)
+        copy = kept_copy(self._reports, path)
+        source = copy if disk.has(copy) else path
+        old = read_partition(source, disk, name)
+        moved = _quarantine(self._reports, source, path.name, disk)
         with closing(Catalog(self._folder / CATALOG, disk)) as catalog:
             partition = _Repair(self._pool, catalog, name, entry, old, moved)
             kind = partition.kind(found, rules)
@@ -138,6 +154,7 @@ class FolderRepair:
                     done = partition.nothing()
                 case _:
                     assert_never(kind)
+        drop_copy(self._reports, path, disk)
         for note in _report_paths(self._reports, name):
             disk.unlink(note)
         disk.sync_folder(self._reports)
@@ -160,7 +177,8 @@ class FolderRepair:
 def repair(folder: Path, disk: Disk, name: bytes, rules: LogRules = NO_RULES) -> Repaired:
     """Repair one channel or log in the folder of a stopped node. Raises NotRepairable, and what
     recovery raises."""
-    return FolderRepair(folder, disk, rules).repair(name)
+    with closing(FolderRepair(folder, disk, rules)) as repairs:
+        return repairs.repair(name)
 
 
 class _Repair:
@@ -303,19 +321,18 @@ def _is_newer(listed: Listed, header: FileHeader) -> bool:
     return (metadata.frozen_at, metadata.applied) > (header.frozen_at, header.applied)
 
 
-def _quarantine(folder: Path, path: Path, disk: Disk) -> Path | None:
-    """A copy of a file and its log in `folder`, under a name that is not taken; None: there is no
-    file."""
+def _quarantine(folder: Path, path: Path, name: str, disk: Disk) -> Path | None:
+    """A copy of a file and its log in `folder`, under `name` and a number that is not taken; None:
+    there is no file."""
     if not disk.has(path):
         return None
     taken, number = set(disk.names(folder)), 1
-    while f"{path.name}.{number}" in taken:
+    while f"{name}.{number}" in taken:
         number += 1
-    moved = folder / f"{path.name}.{number}"
-    for end in ("", WAL):
-        source = path.with_name(path.name + end)
+    moved = folder / f"{name}.{number}"
+    for source, target in ((path, moved), (log_of(path), log_of(moved))):
         if disk.has(source):
-            disk.install(moved.with_name(moved.name + end), disk.read(source))
+            disk.install(target, disk.read(source))
     return moved
 
 

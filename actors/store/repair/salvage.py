@@ -14,6 +14,7 @@ from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.message_attributes import MessageAttributes
 from millpond.actors.store.partitions.metadata import FileHeader
 from millpond.actors.store.queue_memtable import snapshot_of
+from millpond.actors.store.repair.damaged_logs import log_of
 from millpond.actors.store.repair.sqlite_pages import BadRow, FoundRow, read_rows
 from millpond.actors.store.repair.stored_rows import (
     MESSAGE_COLUMNS,
@@ -30,9 +31,6 @@ from millpond.actors.store.repair.stored_rows import (
     decode_row,
 )
 from millpond.actors.store.subscribers import SubscriberTable
-
-WAL = "-wal"
-"""The write-ahead log: transactions that SQLite has not put into the file yet."""
 
 
 class SalvagedQueue(msgspec.Struct):
@@ -176,8 +174,8 @@ def read_partition(path: Path, disk: Disk, name: bytes | None = None) -> Salvage
     """What is good in the file of a partition, which may be missing; nothing if it is the file of
     another than `name` (None: any). Raises OSError.
     """
-    beside = path.with_name(path.name + WAL)
-    found = SalvagedFile(*(disk.read(each) if disk.has(each) else b"" for each in (path, beside)))
+    both = path, log_of(path)
+    found = SalvagedFile(*(disk.read(each) if disk.has(each) else b"" for each in both))
     if name is not None and found.header is not None and found.header.name not in (None, name):
         # Its messages and records are for clients of the other one alone.
         return SalvagedFile(b"", b"")

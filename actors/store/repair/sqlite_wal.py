@@ -32,11 +32,13 @@ class WalPage(NamedTuple):
 class WalPages(NamedTuple):
     """The pages in a log, in the order of writing, up to the last commit.
 
-    `page_count`: how many pages the file has after it; 0 if that is not known.
+    `page_count`: how many pages the file has after it; 0 if that is not known. `is_damaged`: SQLite
+    takes not all of it.
     """
 
     pages: list[WalPage]
     page_count: int
+    is_damaged: bool
 
 
 def read_wal(wal: bytes) -> WalPages:
@@ -47,10 +49,11 @@ def read_wal(wal: bytes) -> WalPages:
     as one.
     """
     if len(wal) < _HEADER.size + _FRAME_BYTES:
-        return WalPages([], 0)
+        return WalPages([], 0, False)
     magic, _, _, _, salts, sums = _HEADER.unpack_from(wal)
     is_big = magic == _BIG_ENDIAN
-    if _checksum(wal[:24], (0, 0), is_big=is_big) != _SUMS.unpack(sums):
+    is_damaged = _checksum(wal[:24], (0, 0), is_big=is_big) != _SUMS.unpack(sums)
+    if is_damaged:
         # The header is damaged; the frames repeat the salts.
         salts = wal[_HEADER.size + 8 : _HEADER.size + 16]
     offsets = range(_HEADER.size, len(wal) - _FRAME_BYTES + 1, _FRAME_BYTES)
@@ -66,7 +69,9 @@ def read_wal(wal: bytes) -> WalPages:
         if size:
             committed, page_count = len(pages), size if is_sound else 0
         sums = own_sums
-    return WalPages(pages[:committed], page_count)
+    del pages[committed:]
+    is_damaged = bool(pages) and (is_damaged or not all(page.is_sound for page in pages))
+    return WalPages(pages, page_count, is_damaged)
 
 
 def _checksum(data: bytes, before: tuple[int, int], *, is_big: bool) -> tuple[int, int]:

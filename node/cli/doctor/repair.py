@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -41,10 +41,11 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
 
 
 def repair_all(folder: Path, *, as_json: bool) -> int:
-    """Repair everything that is not served, and remove the reports without a name; 1 if anything
+    """Read everything, repair what is damaged, and remove the reports without a name; 1 if anything
     is lost."""
     code = ExitCode.OK
     with _repairs(folder) as repairs:
+        repairs.scrub()
         names = [name for name in repairs.names() if staged_part_of(name) is None]
         for name in names:
             damages = _reported(repairs, name)
@@ -70,7 +71,8 @@ def _repairs(folder: Path) -> Iterator[FolderRepair]:
         check_owner(folder)
         lock = FolderLock(folder)
         try:
-            yield FolderRepair(folder, OsDisk(), rules)
+            with closing(FolderRepair(folder, OsDisk(), rules)) as repairs:
+                yield repairs
         finally:
             lock.release()
 
