@@ -96,6 +96,9 @@ class Compactor:
         """The bytes used of each segment, oldest first."""
         self._current = 0
         """The segment that is written to."""
+        self._first_kept = 0
+        """Segments from this one on stay: the one that is written to, or else the newest, which the
+        next one is chained to, and which proves how far the journal went."""
         self._stored_lsn = 0
         self._synced_lsn = 0
         """Everything up to here counts, and is on the disk."""
@@ -122,12 +125,13 @@ class Compactor:
         self._worker = worker
         self._segments.update(segments)
         self._current = current
+        self._first_kept = max(segments, default=current)
         self._stored_lsn = self._synced_lsn = lsn
 
     def segment_written(self, number: int, size: int) -> None:
         """The journal writes to this segment, of which `size` bytes are used."""
         self._segments[number] = size
-        self._current = number
+        self._current = self._first_kept = number
 
     def advance(self, stored_lsn: int, synced_lsn: int) -> None:
         """The journal stored and synced records up to these."""
@@ -165,12 +169,6 @@ class Compactor:
         return oldest < self._first_kept and (
             self.journal_bytes > factor * self._settings.journal_bytes_max
         )
-
-    @property
-    def _first_kept(self) -> int:
-        """Segments from this one on stay: the one that is written to, or the newest, which the next
-        one is chained to, and which proves how far the journal went."""
-        return min(self._current, next(reversed(self._segments), self._current))
 
     @property
     def needs_retry(self) -> bool:
@@ -238,9 +236,8 @@ class Compactor:
 
     def _drop_segments(self) -> None:
         """Drop the oldest segment, if no partition needs it and its successors are on the disk."""
-        first_kept = self._first_kept
         for number in self._segments:
-            if number >= first_kept or number in self._pins:
+            if number >= self._first_kept or number in self._pins:
                 break
             self._free_since.setdefault(number, self._stored_lsn)
         oldest = next(iter(self._free_since), None)

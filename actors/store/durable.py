@@ -273,7 +273,8 @@ class DurableStore:
         compactor = self._compactor
         if outcome.size:
             compactor.segment_written(outcome.segment, outcome.size)
-        self._groups.set_segment_space(self._settings.segment_bytes - outcome.size)
+        space = self._settings.segment_bytes - outcome.size
+        self._groups.set_segment_space(space, self._journal.id_mark)
         for group in self._groups.take_stored(groups, outcome.epoch):
             self._apply(group, outcome)
         compactor.advance(self._stored_lsn, outcome.synced_lsn)

@@ -57,7 +57,7 @@ class GroupCommit:
         self._passes = self._seen = 0
         self._epoch = 0
         self._is_broken = False
-        self._segment_bytes_left = 0
+        self._segment_bytes_left = self._id_mark = 0
 
     def start(self, worker: StoreWorker[CommitGroup]) -> None:
         """Begin with the journal's worker thread; before anything else."""
@@ -79,9 +79,11 @@ class GroupCommit:
         group = self._open
         return self._is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
 
-    def set_segment_space(self, size: int) -> None:
-        """The segment that is written to takes `size` more bytes before it is full."""
+    def set_segment_space(self, size: int, id_mark: int) -> None:
+        """The segment that is written to takes `size` more bytes before it is full, and message ids
+        up to `id_mark` are reserved."""
         self._segment_bytes_left = size
+        self._id_mark = id_mark
 
     def write(self, entry: IndexEntry, changes: Sequence[Change]) -> CommitGroup:
         """Put changes into the open group."""
@@ -149,8 +151,12 @@ class GroupCommit:
         return self._passes <= PASSES_MAX and self._seen > max(1, seen)
 
     def _fits(self, group: CommitGroup) -> bool:
-        # A new segment means a sync of the one before it, which may take long.
-        return GROUP_SIZE + sum(map(len, group.records)) <= self._segment_bytes_left
+        # A new segment means a sync of the one before it, and other ids one of the catalog: both
+        # may take long.
+        return (
+            group.last_id <= self._id_mark
+            and GROUP_SIZE + sum(map(len, group.records)) <= self._segment_bytes_left
+        )
 
     def _seal_soon(self) -> None:
         if not self._is_sealing:

@@ -44,6 +44,9 @@ RECORD_SIZE = _RECORD.size + _CRC.size
 _BEFORE_FIRST_LSN = re.escape(_CRC.pack(GROUP_MAGIC)) + b"...."
 _BEFORE_LSN = b"[\\0-\x0f][\\0\1][\\0-\3]"  # NAME_BYTES_MAX, kinds, rewrites
 _NAME_HIGH_AT = 5
+_NAME_SIZE, _NAME_SIZE_AT = Struct("<H"), 4
+FLIPPED_NAME_MAX = 256
+"""A bit that flipped is looked for in names up to this length in bytes."""
 
 _pack_record = _RECORD.pack
 _pack_crc = _CRC.pack
@@ -244,6 +247,9 @@ class Scan:
         data = self._data
         while at < end:
             head = self._head(at, end)
+            is_flipped = head is None
+            if head is None:
+                head = self._unflipped_head(at, end)
             if head is None:
                 found = self._next_record(at + 1, end)
                 self.gaps.append(Gap(at, found - at, self.last_lsn))
@@ -252,7 +258,8 @@ class Scan:
             size, name, kind, rewrite, lsn, as_of, crc = head
             start = at + RECORD_SIZE + len(name)
             body = data[start : start + size]
-            if len(body) < size or start + size > end or crc32(body, self._salt) != crc:
+            is_cut = len(body) < size or start + size > end
+            if is_flipped or is_cut or crc32(body, self._salt) != crc:
                 length = min(start + size, end) - at
                 self.gaps.append(Gap(at, length, self.last_lsn, name, PartitionKind(kind)))
             else:
@@ -273,6 +280,44 @@ class Scan:
                 return at
             at += 1
         return end
+
+    def _unflipped_head(
+        self, at: int, end: int
+    ) -> tuple[int, bytes, int, int, int, int, int] | None:
+        """The same, of a head with a single bit that is not what was written: the checksum tells
+        which. So the most frequent damage is known to be its owner's alone."""
+        raw = self._data[at : at + RECORD_SIZE]
+        if at + RECORD_SIZE > end or not raw.strip(b"\0"):
+            return None
+        (name_size,) = _NAME_SIZE.unpack_from(raw, _NAME_SIZE_AT)
+        name = self._data[at + RECORD_SIZE : min(at + RECORD_SIZE + name_size, end)]
+        number = int.from_bytes(raw, "little")
+        for bit in range(8 * RECORD_SIZE):
+            flipped = (number ^ 1 << bit).to_bytes(RECORD_SIZE, "little")
+            fields = self._checked_head(flipped, at, end, None)
+            if fields is not None and fields[4] > self.last_lsn:
+                return fields
+        if len(name) == name_size <= FLIPPED_NAME_MAX:
+            number = int.from_bytes(name, "little")
+            for bit in range(8 * name_size):
+                other = (number ^ 1 << bit).to_bytes(name_size, "little")
+                fields = self._checked_head(raw, at, end, other)
+                if fields is not None and fields[4] > self.last_lsn:
+                    return fields
+        return None
+
+    def _checked_head(
+        self, raw: bytes, at: int, end: int, name: bytes | None
+    ) -> tuple[int, bytes, int, int, int, int, int] | None:
+        size, name_size, kind, rewrite, lsn, as_of, crc = _RECORD.unpack_from(raw)
+        start = at + RECORD_SIZE
+        if start + name_size > end or name_size > NAME_BYTES_MAX or kind > 1 or rewrite > 3:
+            return None
+        name = self._data[start : start + name_size] if name is None else name
+        (head_crc,) = _CRC.unpack_from(raw, _RECORD.size)
+        if head_crc != crc32(name, crc32(raw[: _RECORD.size], self._salt)):
+            return None
+        return size, name, kind, rewrite, lsn, as_of, crc
 
     def _head(self, at: int, end: int) -> tuple[int, bytes, int, int, int, int, int] | None:
         """Length of the body, name, kind, rewrite, lsn, as of and checksum of what is there."""

@@ -143,7 +143,8 @@ class Journal:
         self._disk = disk
         self._salt = salt
         self._segments = segments
-        self._id_mark = segments.id_mark
+        self.id_mark = segments.id_mark
+        """Message ids up to this one are reserved."""
         self._segment_bytes = segment_bytes
         self._retry_s = retry_s
         self._now = now
@@ -216,10 +217,10 @@ class Journal:
             return
         data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
         last_id = max(group.last_id for group in groups)
-        if last_id > self._id_mark:
+        if last_id > self.id_mark:
             mark = min(last_id + ID_STEP, ID_MAX)
             self._segments.reserve_ids(mark)
-            self._id_mark = mark
+            self.id_mark = mark
         is_full = self._offset > HEADER_SIZE and self._offset + len(data) > self._segment_bytes
         is_larger = self._row is not None and self._offset + len(data) > self._row.size_max
         if self._file is None or not self._is_listed or is_full or is_larger:

@@ -200,6 +200,17 @@ class TestDamage:
         (loss,) = found.losses
         assert (loss.names, loss.after_lsn, loss.last_lsn) == (None, 2, 3)
 
+    @pytest.mark.parametrize("bit", range(8 * (RECORD_SIZE + 1)))
+    def test_of_one_bit_in_a_head_is_its_owner_s_alone(self, tmp_path: Path, bit: int) -> None:
+        """The checksum tells which bit it was."""
+        data = put(tmp_path, 1, 1, ONE, TWO, THREE)
+        at = HEADER_SIZE + len(ONE) + GROUP_SIZE
+        data[at + bit // 8] ^= 1 << bit % 8
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 4, 5] and found.losses == []
+        assert [damage.name for damage in found.damages] == [b"c"]
+
     def test_in_the_head_of_a_group_costs_no_record(self, tmp_path: Path) -> None:
         put(tmp_path, 1, 1, ONE, TWO, THREE)
         spoil(tmp_path, 1, HEADER_SIZE + len(ONE))
