@@ -1,4 +1,4 @@
-"""Positions in a log, for rooms that know nothing of a store."""
+"""Positions in a log, for packages that do not know the store."""
 
 from __future__ import annotations
 

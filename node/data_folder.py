@@ -118,8 +118,8 @@ def _require_utf8(folder: Path) -> None:
     try:
         str(folder).encode()
     except UnicodeEncodeError:
-        why = "its name is not UTF-8; rename it, or choose another --data"
-        raise OSError(errno.EILSEQ, why, folder) from None
+        reason = "its name is not UTF-8; rename it, or choose another --data"
+        raise OSError(errno.EILSEQ, reason, folder) from None
 
 
 def _holder(fd: int) -> str:

@@ -63,8 +63,8 @@ def test_the_files_that_a_page_names_exist(path: Path) -> None:
 
 
 def test_the_pages_that_the_code_cites_exist() -> None:
-    rooms = ("actors", "transports", "node", "pipeline", "tests", "scripts")
-    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    packages = ("actors", "transports", "node", "pipeline", "tests", "scripts")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     cited = {(name_of(path), page) for path in sources for page in CITED.findall(path.read_text())}
     assert {(path, page) for path, page in cited if not (ROOT / page).exists()} == set()
 
@@ -79,8 +79,8 @@ def test_lines_are_wrapped(path: Path) -> None:
 def strings() -> str:
     """Every string of the code that logs."""
     found = []
-    for room in ("actors", "transports", "node"):
-        for path in (ROOT / room).rglob("*.py"):
+    for package in ("actors", "transports", "node"):
+        for path in (ROOT / package).rglob("*.py"):
             tree = ast.parse(path.read_text("utf-8"))
             found += [str(each.value) for each in ast.walk(tree) if isinstance(each, ast.Constant)]
     return "\n".join(found)

@@ -18,7 +18,7 @@ import pytest
 pytestmark = pytest.mark.package
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("actors", "transports", "node", "pipeline")
+PACKAGES = ("actors", "transports", "node", "pipeline")
 PROGRAM = Path(__file__).with_name("typed_program.py")
 LIMIT_S = 300.0
 
@@ -90,8 +90,8 @@ def test_the_wheel_holds_the_two_packages_and_nothing_twice(wheel: Path, checkou
 
 def sources(checkout: Path) -> Iterator[PurePosixPath]:
     """What the checkout has of the two packages."""
-    for room in ROOMS:
-        for path in (checkout / room).rglob("*"):
+    for package in PACKAGES:
+        for path in (checkout / package).rglob("*"):
             if path.is_file():
                 yield PurePosixPath("millpond", *path.relative_to(checkout).parts)
     for package in ("millpond", "pyspark_millpond"):
@@ -108,8 +108,8 @@ def test_the_wheel_of_the_sdist_is_that_of_the_checkout(
 
 
 def test_the_sdist_has_the_tests_and_what_they_read(sdist: Path, checkout: Path) -> None:
-    for room in ("docs", "scripts", "tests"):
-        for path in (checkout / room).rglob("*"):
+    for package in ("docs", "scripts", "tests"):
+        for path in (checkout / package).rglob("*"):
             assert (sdist / path.relative_to(checkout)).exists(), path
     for name in ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml"):
         assert (sdist / name).is_file()

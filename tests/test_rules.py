@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
 ELSEWHERE = tomllib.loads((TESTS / "conformance" / "rows.toml").read_text("utf-8"))["elsewhere"]
-ROOMS = ("actors", "transports", "node", "pipeline", "pyspark_millpond")
-MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+PACKAGES = ("actors", "transports", "node", "pipeline", "pyspark_millpond")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 CLOCK_OR_DICE = re.compile(
     r"\btime\.time\(|\btime\.monotonic\b|perf_counter|random\.(random|randint|uniform|choice|shuffle)\("
 )
@@ -24,8 +24,8 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_the_rooms_are_found() -> None:
-    assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(ROOMS)
+def test_the_packages_are_found() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(PACKAGES)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ from millpond.actors.store.changes import (
     Origin,
     Snapshot,
     StoredMessage,
-    is_soft,
+    is_unawaited,
 )
 from millpond.actors.store.subscribers import SubscriberTable
 
@@ -608,7 +608,7 @@ class Channel:
         refused = {
             message_id
             for effects in lost
-            if not all(map(is_soft, effects.changes))
+            if not all(map(is_unawaited, effects.changes))
             for message_id in effects.withheld
         }
         return leases.Handover(held, [each for each in self.tee.withheld if each not in refused])

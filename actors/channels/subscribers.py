@@ -138,8 +138,8 @@ class Subscribers:
         """The number of the next new identity; 0 while there is no room for one."""
         if not self._next:
             self._next = 1 + self._highest()
-        has_room = len(self._by_identity) < self._subscribers_max and self._next <= NUMBER_MAX
-        return self._next if has_room else 0
+        has_capacity = len(self._by_identity) < self._subscribers_max and self._next <= NUMBER_MAX
+        return self._next if has_capacity else 0
 
     def _highest(self) -> int:
         """The highest number in use, also by messages and keys of identities that were lost to a

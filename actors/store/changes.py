@@ -230,7 +230,7 @@ Change = QueueChange | LogChange
 
 # Tuples, because `isinstance` with a union makes the union anew at every call.
 _LOG_CHANGES = (Chunk, LogTrimmed, MetadataSet, LogDeleted)
-_SOFT_CHANGES = (
+_UNAWAITED_CHANGES = (
     MessageRemoved,
     KeyRetained,
     KeyExpired,
@@ -246,9 +246,9 @@ def kind_of(change: Change) -> PartitionKind:
     return PartitionKind.LOG if isinstance(change, _LOG_CHANGES) else PartitionKind.QUEUE
 
 
-def is_soft(change: Change) -> bool:
+def is_unawaited(change: Change) -> bool:
     """Changes that no caller waits for: a crash may undo them, which costs a duplicate (PS-13).
 
-    It rides in the next commit, and is applied although the disk may be full.
+    They are part of the next commit, and are applied although the disk may be full.
     """
-    return isinstance(change, _SOFT_CHANGES)
+    return isinstance(change, _UNAWAITED_CHANGES)

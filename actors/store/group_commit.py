@@ -16,7 +16,7 @@ from millpond.actors.store.changes import (
     Change,
     MessageRemoved,
     StoredMessage,
-    is_soft,
+    is_unawaited,
 )
 from millpond.actors.store.index import IndexEntry, Memtable
 from millpond.actors.store.journal.change_codec import encode
@@ -234,11 +234,13 @@ class UnackedWrites:
         self, entry: IndexEntry, changes: Sequence[Change]
     ) -> tuple[Sequence[Change], Sequence[Change]]:
         """The valid and the lost changes of one write."""
-        is_hard = not all(map(is_soft, changes))
-        if not is_hard and entry not in self._ids:
+        is_awaited = not all(map(is_unawaited, changes))
+        if not is_awaited and entry not in self._ids:
             return changes, ()
-        valid = [] if is_hard else [each for each in changes if self._is_valid(entry, each)]
-        lost = changes if is_hard else [each for each in changes if not self._is_valid(entry, each)]
+        valid = [] if is_awaited else [each for each in changes if self._is_valid(entry, each)]
+        lost = (
+            changes if is_awaited else [each for each in changes if not self._is_valid(entry, each)]
+        )
         ids = self._ids.setdefault(entry, set())
         ids.update(each.id for each in lost if isinstance(each, StoredMessage))
         subscribers = self._subscribers.setdefault(entry, set())

@@ -137,7 +137,7 @@ def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign
         entry.bytes += size
         usage.log_bytes += size
         return True
-    is_hard = False
+    is_awaited = False
     messages = added = 0
     for change in changes:
         if type(change) is StoredMessage:  # the change of every day, without another call
@@ -168,9 +168,9 @@ def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign
             case _:
                 assert_never(change)
     if messages:
-        is_hard = True
+        is_awaited = True
         _add(entry, usage, messages, added * sign, 0)
-    return is_hard
+    return is_awaited
 
 
 def log_bytes_of(changes: Sequence[Change]) -> int:

@@ -111,7 +111,7 @@ class TeeProgress:
         mark = self._marks.get(channel)
         return mark.id if mark is not None and mark.node_run in (node_run, 0) else 0
 
-    def make_room(self, channel: bytes, now_ms: int, changes: list[Change]) -> bool:
+    def reserve(self, channel: bytes, now_ms: int, changes: list[Change]) -> bool:
         """True: one more channel fits. Marks that mean nothing any more are removed."""
         marks = self._marks
         if channel in marks or len(marks) < TEE_CHANNELS_MAX:

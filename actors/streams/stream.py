@@ -401,7 +401,7 @@ class Stream:
         fresh = [body for each, body in pairs if each > confirmed_id]
         if not fresh:
             return TeeAppended(number, confirmed_id)
-        if not progress.make_room(request.channel, int(self._now * 1000), effects.changes):
+        if not progress.reserve(request.channel, int(self._now * 1000), effects.changes):
             return TeeAppended(number, code=Code.BUFFER_FULL)
         reply = self._appender.append(m.Append(0, fresh))
         if isinstance(reply, StreamFailed):

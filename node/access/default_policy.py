@@ -79,13 +79,13 @@ def _of_peers(own: bytes, is_relay: bool) -> Sequence[Grant]:
 def _made_of_peers(own: bytes, is_relay: bool) -> Iterator[Grant]:
     mine = f"mail/{peer_id(own)}"
     read = Rights.GET | Rights.LIST
-    why = "trusted peers"
-    yield _rule(Rights.PUT, f"{why}: mail for this node", (mine,), ())
-    yield _rule(read | Rights.PUSH | Rights.ACK, f"{why}: their own mail", ("mail/{id}",), ())
-    yield _rule(read, f"{why}: prekeys of this node", (f"{mine}!keys",), ())
+    role = "trusted peers"
+    yield _rule(Rights.PUT, f"{role}: mail for this node", (mine,), ())
+    yield _rule(read | Rights.PUSH | Rights.ACK, f"{role}: their own mail", ("mail/{id}",), ())
+    yield _rule(read, f"{role}: prekeys of this node", (f"{mine}!keys",), ())
     if is_relay:
         others = f"mail/{PEER_ID}"
-        yield _rule(Rights.PUT, f"{why}: mail by way of this relay", (others,), ())
-        yield _rule(read, f"{why}: prekeys kept by this relay", (f"{others}!keys",), ())
+        yield _rule(Rights.PUT, f"{role}: mail by way of this relay", (others,), ())
+        yield _rule(read, f"{role}: prekeys kept by this relay", (f"{others}!keys",), ())
         keep = read | Rights.PUT | Rights.ACK
-        yield _rule(keep, f"{why}: their prekeys at this relay", (_OWN_KEYS,), ())
+        yield _rule(keep, f"{role}: their prekeys at this relay", (_OWN_KEYS,), ())

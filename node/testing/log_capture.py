@@ -1,4 +1,4 @@
-"""Errors that the project's rooms log, and that the event loop reports, for the failures of a test.
+"""Errors that our packages log, and that the event loop reports, for the failures of a test.
 
 Logged errors are captured in `Logger.error` itself. A handler would miss them where a program under
 test calls `logging.disable`, sets a level, or has a `dictConfig` disable loggers.

@@ -53,8 +53,8 @@ def run_pipeline(args: argparse.Namespace) -> None:
 
 def with_cli_options(text: str) -> str:
     """An error text with command-line options in place of options of the source."""
-    for name, word in _CLI_OPTIONS.items():
-        text = text.replace(name, word)
+    for name, option in _CLI_OPTIONS.items():
+        text = text.replace(name, option)
     return text
 
 
@@ -93,8 +93,8 @@ def options_of(args: argparse.Namespace) -> JobOptions:
 
 
 def _setting(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name.startswith("spark."):
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
         raise BadOption(f"--conf {text!r}", "such as spark.executor.memory=2g")
     return name, value
 

@@ -177,12 +177,12 @@ def describe_run(plan: Plan) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    rooms = ("node", "actors", "transports", "millpond")
+    packages = ("node", "actors", "transports", "millpond")
     head = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
     status = subprocess.run(
-        ["git", "status", "--porcelain", "--", *rooms], cwd=ROOT, capture_output=True, text=True
+        ["git", "status", "--porcelain", "--", *packages], cwd=ROOT, capture_output=True, text=True
     )
     return (head.stdout.strip() or "unknown") + (" with local changes" if status.stdout else "")
 

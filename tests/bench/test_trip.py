@@ -1,4 +1,4 @@
-"""The six trips complete, and pass code of every room."""
+"""The six trips complete, and pass code of every package."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from millpond.node.jobs.worker.worker import Worker
 from millpond.node.node import Node
 
 ROOT = Path(millpond.__file__).resolve().parents[1]
-ROOMS = tuple(str(ROOT / room) + "/" for room in ("actors", "transports", "node"))
+PACKAGES = tuple(str(ROOT / package) + "/" for package in ("actors", "transports", "node"))
 BODY = b"x" * 100
 WARM_ROUNDS = 8
 SETTLE_S = 0.03
@@ -96,7 +96,7 @@ class Profiler:
         calls: Counter[str] = Counter()
         for code, count in self._calls.items():
             path = str(Path(code.co_filename).resolve())
-            if path.startswith(ROOMS):
+            if path.startswith(PACKAGES):
                 calls[f"{path.removeprefix(f'{ROOT}/')}:{code.co_qualname}"] += count
         return dict(calls)
 

@@ -31,7 +31,7 @@ class FailingDisk(OsDisk):
         return super().connect(path)
 
 
-def lanes() -> list[str]:
+def worker_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("millpond")]
 
 
@@ -48,7 +48,7 @@ async def test_a_start_that_fails_frees_the_folder_and_ends_its_threads(
     with pytest.raises((OSError, sqlite3.Error)):
         async with Node(config(tmp_path), disk=FailingDisk(call)):
             raise AssertionError("must not get here")
-    assert lanes() == []
+    assert worker_threads() == []
     async with Node(config(tmp_path)) as node:
         assert node.listeners
-    assert lanes() == []
+    assert worker_threads() == []

@@ -35,7 +35,7 @@ NAME = "orders"
 PATIENCE_S = 10.0
 STEP_S = 0.02
 FAILED = b"-ERR_LIMITS storage failed\r\n"
-ROUNDS = 3
+FAILURES = 3
 
 
 class FaultyDisk(OsDisk):
@@ -244,7 +244,7 @@ async def test_s3p_32_a_follower_over_failures_sees_what_is_kept_and_nothing_els
         with anyio.fail_after(3 * PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(follow, server)
-                for number in range(ROUNDS):
+                for number in range(FAILURES):
                     losers = [await server.s3p() for _ in range(3)]
                     disk.shut()
                     for each in losers:
@@ -252,6 +252,6 @@ async def test_s3p_32_a_follower_over_failures_sees_what_is_kept_and_nothing_els
                     await disk.fails()
                     assert [await each.rest() for each in losers] == [FAILED] * 3
                     disk.is_broken = False
-                    body = b"the last" if number == ROUNDS - 1 else b"kept %d" % number
+                    body = b"the last" if number == FAILURES - 1 else b"kept %d" % number
                     kept.append((await append_at_last(server, body), body))
     assert seen == kept

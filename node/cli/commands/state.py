@@ -143,7 +143,7 @@ def _print_counts(args: argparse.Namespace, info: StateInfo) -> None:
         return
     lines = [f"{name:12} {value}" for name, value in fields.items() if type(value) is str]
     lines += [f"type {printable(kind):20} {count}" for kind, count in info.types.items()]
-    lines += [f"passed over: {why:20} {count}" for why, count in info.rejected.items()]
+    lines += [f"passed over: {reason:20} {count}" for reason, count in info.rejected.items()]
     sys.stdout.write("\n".join([f"stream       {printable(args.name)}", *lines]) + "\n")
 
 

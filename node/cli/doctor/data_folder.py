@@ -42,7 +42,7 @@ SYNCS, SYNC_BYTES = 50, 4096
 SLOW_SYNC_MS = 20.0
 FREE_BYTES_MIN, FREE_PART_MIN = 2**30, 0.05
 OTHERS_MAY = 0o077
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
         yield from _reported_damage(folder)
     except OSError as exc:
         advice = "run this as its owner"
-        if exc.errno in NO_ROOM:
+        if exc.errno in DISK_FULL:
             advice = f"free space in {gettempdir()} for copies of the files, or set TMPDIR"
         text = f"{folder}: {exc.filename or 'write'}: {exc.strerror}; {advice}"
         yield Finding("data folder", "fail", text)
@@ -264,7 +264,7 @@ class _Inspection:
                     if name in self._listed:
                         check_listed(self._listed[name], partition.metadata)
             except (Damaged, sqlite3.Error, OSError) as exc:
-                if isinstance(exc, OSError) and exc.errno in NO_ROOM:
+                if isinstance(exc, OSError) and exc.errno in DISK_FULL:
                     raise  # of the copy
                 name, wrong = names.get(where), [str(exc)]
             if wrong:

@@ -188,8 +188,10 @@ def _server_findings(args: argparse.Namespace, address: Address) -> Iterator[Fin
     except OSError as exc:
         yield Finding("trust", "fail", str(reason_of(exc)))
     else:
-        why = "it is the pinned one" if args.pin else f"by {args.ca or 'the authorities here'}"
-        yield Finding("trust", "ok", f"a client accepts the certificate: {why}")
+        trusted_by = (
+            "it is the pinned one" if args.pin else f"by {args.ca or 'the authorities here'}"
+        )
+        yield Finding("trust", "ok", f"a client accepts the certificate: {trusted_by}")
 
 
 def _without_trust_options(args: argparse.Namespace) -> argparse.Namespace:

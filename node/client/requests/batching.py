@@ -128,9 +128,9 @@ class _Batch(Generic[R, T]):
             self._batcher.settle(self._records, values)
         return None
 
-    def lost(self, loss: Loss, why: str) -> None:
+    def lost(self, loss: Loss, reason: str) -> None:
         self._partition.in_flight -= 1
-        self._batcher.settle(self._records, lost_error(loss, why, True))
+        self._batcher.settle(self._records, lost_error(loss, reason, True))
 
 
 Request = Callable[[int, list[bytes]], bytes]

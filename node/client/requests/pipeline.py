@@ -61,19 +61,19 @@ class ReplyHandler(Protocol[R_contra]):
     def answered(self, reply: R_contra, /) -> WireError | None:
         """Take the reply. An error ends the connection: the reply does not fit the request."""
 
-    def lost(self, loss: Loss, why: str, /) -> None:
+    def lost(self, loss: Loss, reason: str, /) -> None:
         """No reply will come."""
 
 
-def lost_error(loss: Loss, why: str, has_effect: bool) -> Exception:
+def lost_error(loss: Loss, reason: str, has_effect: bool) -> Exception:
     """The error of a lost request."""
     match loss:
         case Loss.NOT_SENT:
-            return NotSent(why)
+            return NotSent(reason)
         case Loss.UNKNOWN if has_effect:
-            return OutcomeUnknown(f"{why}: the request may have been done or not")
+            return OutcomeUnknown(f"{reason}: the request may have been done or not")
         case _:
-            return NotDone(why)
+            return NotDone(reason)
 
 
 class PendingRequest(Generic[R, T]):
@@ -105,9 +105,9 @@ class PendingRequest(Generic[R, T]):
             self.future.resolve(value)
         return None
 
-    def lost(self, loss: Loss, why: str) -> None:
+    def lost(self, loss: Loss, reason: str) -> None:
         self._on_settled()
-        self.future.fail(lost_error(loss, why, self._has_effect))
+        self.future.fail(lost_error(loss, reason, self._has_effect))
 
 
 class PipelinedClientConnection(Generic[R]):
@@ -241,15 +241,15 @@ class PipelinedClientConnection(Generic[R]):
         self.live = False
         if self.failure is None:
             self.failure = failure
-        why = _text(self.failure)
+        reason = _text(self.failure)
         if loss is Loss.NOT_DONE:
-            why = f"the server closed the connection over another request: {why}"
+            reason = f"the server closed the connection over another request: {reason}"
         sent = len(self._pending) - len(self._out)
         pending, self._pending = self._pending, deque()
         self._out.clear()
         self.leaving.set()
         for index, request in enumerate(pending):
-            request.lost(loss if index < sent else Loss.NOT_SENT, why)
+            request.lost(loss if index < sent else Loss.NOT_SENT, reason)
 
 
 def _text(error: Exception | None) -> str:

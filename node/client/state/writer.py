@@ -59,9 +59,9 @@ class StateWriter:
     async def send(self, *events: Event[Any], match: int | None = None) -> Appended:
         """Append several events, all or none. `match`: the tail that the stream has to have."""
         for event in events:
-            why = self.definition.check(event) if isinstance(event, ChangeEvent) else None
-            if why is not None:
-                raise BadValue(f"{why.reason.value}: {why.text}")
+            invalid = self.definition.check(event) if isinstance(event, ChangeEvent) else None
+            if invalid is not None:
+                raise BadValue(f"{invalid.reason.value}: {invalid.text}")
         try:
             bodies = [encode(event) for event in events]
         except (TypeError, UnicodeEncodeError) as exc:

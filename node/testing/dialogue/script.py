@@ -104,8 +104,8 @@ class _Play(Generic[Received]):
                 await anyio.sleep(float(line.text))
                 if client.received_messages:
                     said = self._protocol.show(client.received_messages[0])
-                    why = f"line {line.number}: silence was expected"
-                    raise self._mismatch(why, f"{line.who}< {said}", line)
+                    reason = f"line {line.number}: silence was expected"
+                    raise self._mismatch(reason, f"{line.who}< {said}", line)
 
     async def _connect(self, who: str) -> DialogueClient[Received]:
         client = self._clients[who] = DialogueClient(self._protocol.decoder())
@@ -131,14 +131,14 @@ class _Play(Generic[Received]):
             return
         else:
             shown = CLOSED
-        why = f"line {line.number}: the node sends something else"
-        raise self._mismatch(why, f"{line.who}< {shown}", line)
+        reason = f"line {line.number}: the node sends something else"
+        raise self._mismatch(reason, f"{line.who}< {shown}", line)
 
-    def _mismatch(self, why: str, said: str, line: ScriptLine | None = None) -> DialogueMismatch:
+    def _mismatch(self, reason: str, said: str, line: ScriptLine | None = None) -> DialogueMismatch:
         wanted = [] if line is None else [f"- {line}"]
         known = {
             name: value.hex() if isinstance(value, bytes) else value
             for name, value in self.captures.items()
         }
         notes = [f"  where {known}"] if known else []
-        return DialogueMismatch("\n".join([why, *self._so_far, *wanted, f"+ {said}", *notes]))
+        return DialogueMismatch("\n".join([reason, *self._so_far, *wanted, f"+ {said}", *notes]))

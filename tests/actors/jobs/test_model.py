@@ -182,7 +182,7 @@ class Life:
             self.connect()
 
     def crash(self) -> None:
-        """Guests stay, leases do not; the channel is built anew after a rest."""
+        """A crash of the channel: subscribers stay, leases do not; it restarts after a delay."""
         if self.rng.random() < 0.3:
             self.harness.crash()
             self.held.clear()

@@ -1,4 +1,4 @@
-"""Lanes: what may block runs elsewhere, in order, and reports back where it came from."""
+"""Worker threads: blocking work runs off the loop, in order, and its results return to the loop."""
 
 from __future__ import annotations
 

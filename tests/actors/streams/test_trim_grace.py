@@ -243,25 +243,25 @@ class FullMemory(MemoryStore):
 
 
 class TestFullDisk:
-    @pytest.mark.parametrize("why", ["grace", "age", "empty"])
-    def test_what_is_due_waits_until_the_store_is_writable(self, why: str) -> None:
+    @pytest.mark.parametrize("trigger", ["grace", "age", "empty"])
+    def test_what_is_due_waits_until_the_store_is_writable(self, trigger: str) -> None:
         """Not in a loop without a pause."""
         memory = FullMemory()
         limits = StreamLimits(is_durable=True)
         with streams_in(None, store=memory, limits=limits) as streams:
-            options = m.StreamOptions(empty_s=5) if why == "empty" else None
-            streams.create(age_s=5 if why == "age" else None, options=options)
-            if why != "empty":
+            options = m.StreamOptions(empty_s=5) if trigger == "empty" else None
+            streams.create(age_s=5 if trigger == "age" else None, options=options)
+            if trigger != "empty":
                 streams.append(bytes(900))
                 streams.append(bytes(900))
-            if why == "grace":
+            if trigger == "grace":
                 streams.one(trim(2), m.Appended)
             memory.health.is_writable = False
             streams.advance(60)
             assert memory.refused < 100
             memory.health.is_writable = True
             streams.advance(20)
-            if why == "empty":
+            if trigger == "empty":
                 assert streams.refused(m.Describe(0)).code is Code.UNKNOWN_STREAM
             else:
                 assert streams.describe().info.trim_point == 2

@@ -141,7 +141,7 @@ def test_a_relay_may_be_named(alice: Person, bob: Person) -> None:
 
 def test_what_is_refused_and_how(alice: Person, bob: Person) -> None:
     card = bob("keys", "show", "--card").out.decode().strip()
-    for words_, code, why in (
+    for words_, code, reason in (
         (("peer", "add", "bob", "--key", "abc"), 2, "not a peer id"),
         (("peer", "add", "bob", "--card", card[:-4]), 2, "card"),
         (("peer", "add", "bob", "--key", bob.id, "--address", "nope"), 2, "scheme"),
@@ -156,7 +156,7 @@ def test_what_is_refused_and_how(alice: Person, bob: Person) -> None:
         (("keys", "show", "--address", BOB_AT), 2, "--card"),
     ):
         told = alice(*words_)
-        assert (told.code, told.out) == (code, b"") and why in told.err, words_
+        assert (told.code, told.out) == (code, b"") and reason in told.err, words_
     assert not (alice.folder / "peers.toml").exists()
 
 

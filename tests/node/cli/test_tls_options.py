@@ -168,7 +168,7 @@ def test_one_line_says_why_there_is_no_connection(
 ) -> None:
     stranger = files_of(tmp_path, name="stranger")
     listeners = node.ready["listeners"]
-    for where, words, why in (
+    for where, words, reason in (
         (urls[0], (), "--ca FILE"),
         (urls[1], ("--ca", stranger.cert), "--ca FILE"),
         (urls[0], ("--pin", "sha256:" + "00" * 32), "not the pinned one"),
@@ -177,7 +177,7 @@ def test_one_line_says_why_there_is_no_connection(
     ):
         told = run("put", "chat/1", "a", "--connect", where, *words)
         assert told.code == 1 and told.err.count("\n") == 1
-        assert why in told.err and "internal" not in told.err
+        assert reason in told.err and "internal" not in told.err
 
 
 def test_a_node_that_does_not_speak_tls_is_named_so(run: Run) -> None:

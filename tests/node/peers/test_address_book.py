@@ -239,7 +239,7 @@ def test_what_people_write_by_hand_is_taken(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("peer = 1", "peer"),
         ("[[peer]]\nname = \n", "line 2"),
@@ -254,10 +254,10 @@ def test_what_people_write_by_hand_is_taken(path: Path) -> None:
         ("a = " + "[" * 5000, "nested"),
     ],
 )
-def test_a_damaged_file_is_refused(path: Path, text: str, why: str) -> None:
+def test_a_damaged_file_is_refused(path: Path, text: str, reason: str) -> None:
     path.write_text(text.replace("KEY", peer().id))
     path.chmod(0o600)
-    with pytest.raises(BookUnreadable, match=why) as told:
+    with pytest.raises(BookUnreadable, match=reason) as told:
         AddressBook(path)
     assert str(path) in str(told.value)
 

@@ -101,7 +101,7 @@ def test_nobody_makes_a_card_for_somebody_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "reason"),
     [
         (body_of(BARE, version=2), "later version"),
         (body_of(msgspec.structs.replace(BARE, addresses=("nope",))), "address"),
@@ -111,8 +111,8 @@ def test_nobody_makes_a_card_for_somebody_else() -> None:
         (body_of(BARE, b"\xc0" * 2000), "prekey is damaged"),
     ],
 )
-def test_even_its_owner_cannot_make_such_a_card(body: bytes, why: str) -> None:
-    with pytest.raises(BadCard, match=why):
+def test_even_its_owner_cannot_make_such_a_card(body: bytes, reason: str) -> None:
+    with pytest.raises(BadCard, match=reason):
         decode_card(signed(body))
 
 

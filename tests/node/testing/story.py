@@ -100,17 +100,19 @@ async def _chat(node: SimNode, text: str) -> None:
 
 
 async def _crowd(node: SimNode) -> None:
-    """Many come, and are cancelled at once."""
+    """Many subscribers that connect, and are cancelled together."""
 
     async def come(number: int) -> None:
-        async with connect(node.url, "crowd", dialer=node.dialer(f"guest-{number}"), mode="fanout"):
+        async with connect(
+            node.url, "crowd", dialer=node.dialer(f"subscriber-{number}"), mode="fanout"
+        ):
             await anyio.sleep_forever()
 
-    async with anyio.create_task_group() as guests:
+    async with anyio.create_task_group() as subscribers:
         for number in range(CROWD):
-            guests.start_soon(come, number)
+            subscribers.start_soon(come, number)
         await anyio.sleep(1)
-        guests.cancel_scope.cancel()
+        subscribers.cancel_scope.cancel()
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ async def test_what_the_node_said_instead_is_shown(script: Script, text: str, sh
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("hello", "line 1: 'hello' begins with none of"),
         ("> PUT one", "line 1: > PUT one: 'one' is no type"),
@@ -113,10 +113,10 @@ async def test_what_the_node_said_instead_is_shown(script: Script, text: str, sh
         ("> PUT 300:1", "300 does not fit into 1 bytes"),
     ],
 )
-async def test_what_is_no_dialogue_is_said(script: Script, text: str, why: str) -> None:
+async def test_what_is_no_dialogue_is_said(script: Script, text: str, reason: str) -> None:
     with pytest.raises(BadScript) as caught:
         await script.packets(text)
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
 
 
 async def test_what_is_no_s3p_is_said(script: Script) -> None:

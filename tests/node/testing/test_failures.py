@@ -15,7 +15,7 @@ import pytest
 from millpond import Channel, ConnectionLost
 from millpond.actors.channels.channel import Channel as ChannelActor
 from millpond.actors.errors import OutcomeUnknown
-from millpond.node.testing import timeouts as patience
+from millpond.node.testing import timeouts
 from millpond.node.testing.disk.faults import DiskFault
 from millpond.node.testing.inline_workers import InlineRuntime
 from millpond.testing import NotRunning, SimNode, TookTooLong, World
@@ -47,7 +47,7 @@ async def test_a_livelock_ends_and_shows_running_functions() -> None:
 
 
 async def test_what_never_gives_way_is_ended_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "GRACE_S", 0.2)
+    monkeypatch.setattr(timeouts, "GRACE_S", 0.2)
     with pytest.raises(TookTooLong, match="in never_give_way") as caught:
         async with World(timeout_s=0.2) as world:
             world.start(never_give_way)

@@ -173,7 +173,7 @@ def _no_authority(folder: Path, files: Files) -> TlsFiles:
 
 
 @pytest.mark.parametrize(
-    ("make", "file", "why"),
+    ("make", "file", "reason"),
     [
         (_foreign_key, "other.key", "not that of the certificate"),
         (_missing, "none.crt", "No such file"),
@@ -186,12 +186,12 @@ def _no_authority(folder: Path, files: Files) -> TlsFiles:
     ],
 )
 def test_a_file_that_does_not_do_is_named_with_the_reason(
-    tmp_path: Path, files: Files, make: Callable[[Path, Files], TlsFiles], file: str, why: str
+    tmp_path: Path, files: Files, make: Callable[[Path, Files], TlsFiles], file: str, reason: str
 ) -> None:
     with pytest.raises(TlsError) as caught:
         server_context(make(tmp_path, files))
     assert str(caught.value).startswith(f"{tmp_path}/") and "\n" not in str(caught.value)
-    assert file in str(caught.value) and why in str(caught.value)
+    assert file in str(caught.value) and reason in str(caught.value)
 
 
 def test_a_certificate_and_its_key_may_be_one_file(tmp_path: Path, files: Files) -> None:

@@ -495,7 +495,7 @@ class TestAgainstTheStandardLibrary:
     """The fast path and the fallback, against a reading by `json` (RLA-15, RLA-16)."""
 
     @staticmethod
-    def verdict(payload: bytes) -> str:
+    def expected(payload: bytes) -> str:
         """The outcome by the standard library: closed, refused, or accepted."""
         duplicates = []
 
@@ -518,25 +518,27 @@ class TestAgainstTheStandardLibrary:
             return "refused"
         match value:
             case {"type": "Ping"}:
-                return "taken"
+                return "accepted"
             case {"type": "OffsetFetch", "group": str(g), "topic": str(), "partition": p}:
                 is_int = type(p) is int and 0 <= p < 2**32
-                return "taken" if is_int and 0 < len(g.encode()) <= 256 else "refused"
+                return "accepted" if is_int and 0 < len(g.encode()) <= 256 else "refused"
             case {"type": "Produce", "topic": str(), "partition": p, "records": list(records)}:
                 is_int = type(p) is int and 0 <= p < 2**32
                 return (
-                    "taken" if is_int and records and all(map(_is_base64, records)) else "refused"
+                    "accepted"
+                    if is_int and records and all(map(_is_base64, records))
+                    else "refused"
                 )
             case _:
                 return "refused"
 
     @staticmethod
-    def own(payload: bytes) -> str:
+    def outcome(payload: bytes) -> str:
         try:
             found = decode_request(payload, LIMITS)
         except MalformedJson:
             return "closed"
-        return "refused" if isinstance(found, r.Error) else "taken"
+        return "refused" if isinstance(found, r.Error) else "accepted"
 
     bits = st.sampled_from(
         [
@@ -565,12 +567,12 @@ class TestAgainstTheStandardLibrary:
             end = min(len(text), start + data.draw(st.integers(0, 4)))
             text = text[:start] + data.draw(self.bits) + text[end:]
         payload = text.encode()
-        assert self.own(payload) == self.verdict(payload), text
+        assert self.outcome(payload) == self.expected(payload), text
 
     @given(st.lists(bits, max_size=9).map("".join))
     def test_made_of_bits(self, inner: str) -> None:
         payload = ('{"type":"Ping",' + inner + "}").encode()
-        assert self.own(payload) == self.verdict(payload), payload
+        assert self.outcome(payload) == self.expected(payload), payload
 
 
 _BASE64 = re.compile("(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")

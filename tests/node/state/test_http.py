@@ -1,4 +1,4 @@
-"""States in a node's HTTP room: metrics, and the page with its files."""
+"""States over a node's HTTP: metrics, and the page with its files."""
 
 from __future__ import annotations
 
