@@ -12,7 +12,7 @@ from typing import Any
 
 from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule
-from tests.sim.nodes.fault_plans import draw_rush, draw_trouble
+from tests.sim.nodes.fault_plans import draw_confirm_s, draw_rush, draw_trouble
 from tests.sim.nodes.plan import (
     GRACE_S_MAX,
     TTL_DEFAULT_S,
@@ -86,7 +86,11 @@ def draw(seed: int) -> Plan:
         kind=kind,
         nodes=nodes,
         linked=len(nodes) > 1,
-        settings=draw_settings(rng) | {"s2_trim_grace_s": draw_grace(seed)},
+        settings=draw_settings(rng)
+        | {
+            "s2_trim_grace_s": draw_grace(seed),
+            "clock_confirm_s": draw_confirm_s(seed),
+        },
         channels=tuple(
             with_putting_consumers(seed, with_deadlines(each) if oversleeps else each)
             for each in channels

@@ -24,9 +24,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Boot(Event, frozen=True, gc=False):
-    """The node runs; its clock is so many seconds ahead."""
+    """The node runs; its clock is so many seconds ahead. `is_reboot`: so does its machine anew."""
 
     skew: float
+    is_reboot: bool = False
 
 
 class Halt(Event, frozen=True, gc=False):

@@ -32,6 +32,8 @@ class FaultInjector:
         self._troubled: Counter[str] = Counter()
         self._moving: set[str] = set()
         """Nodes that are being ended or started."""
+        self._rebooted: set[str] = set()
+        """Nodes whose machine was off since they ran."""
 
     async def run(self) -> None:
         """All faults of the plan, each at its time."""
@@ -158,6 +160,8 @@ class FaultInjector:
                 how: e.Ending = "crash" if fault.kind == "crash" else "power"
                 sim.tell(e.Halt(sim.now, name, how))
                 await node.crash(power=how == "power")
+                if how == "power":
+                    self._rebooted.add(name)
             self._moving.discard(name)
         await anyio.sleep(fault.lasts_s)
         await self._up(name)
@@ -178,7 +182,9 @@ class FaultInjector:
         sim, node = self._sim, self._sim.node(name)
         if node.is_running:
             return True
-        sim.tell(e.Boot(sim.now, name, sim.skews.get(name, 0.0)))
+        is_reboot = name in self._rebooted
+        self._rebooted.discard(name)
+        sim.tell(e.Boot(sim.now, name, sim.skews.get(name, 0.0), is_reboot))
         try:
             with anyio.CancelScope(shield=True):
                 await node.start()

@@ -13,6 +13,8 @@ FAULTS: tuple[Fault, ...] = (
 CALLS = ("write", "fdatasync", "create", "sql commit")
 OUTAGES = 0.25
 """The share of worlds with crashes and power failures beside their other faults."""
+JUMPS = 0.15
+"""The share of worlds whose clocks are wrong by hours or days."""
 FLAWS = 0.12
 """The share of worlds whose disks fail just when a message was pushed."""
 
@@ -25,8 +27,36 @@ def draw_trouble(
         *draw_faults(names, nodes, has_mail, lasts_s),
         *draw_outages(seed, nodes, lasts_s),
         *draw_flaws(seed, nodes, lasts_s),
+        *draw_jumps(seed, nodes, has_mail, lasts_s),
     )
     return tuple(sorted(faults, key=lambda each: each.at))
+
+
+def draw_jumps(
+    seed: int, nodes: tuple[str, ...], has_mail: bool, lasts_s: float
+) -> tuple[FaultPlan, ...]:
+    """In some worlds clocks are wrong by hours or days, right again soon after or never, and nodes
+    restart meanwhile, in some cases with their machines."""
+    rng = Random(f"jumps {seed}")
+    if has_mail or rng.random() >= JUMPS:
+        return ()
+    faults: list[FaultPlan] = []
+    for _ in range(rng.choice((1, 2, 4))):
+        at, node = rng.uniform(0.0, lasts_s), rng.choice(nodes)
+        much = rng.choice((7200.0, 100_000.0, -7200.0, -100_000.0))
+        faults.append(FaultPlan(at, "skew", "", node, 0.0, much=much))
+        if rng.random() < 0.6:
+            how: Fault = rng.choice(("crash", "power", "stop"))
+            faults.append(FaultPlan(at + rng.choice((0.1, 2.0, 35.0)), how, "", node, 0.05))
+        if rng.random() < 0.6:
+            at += rng.choice((0.5, 20.0, 40.0))
+            faults.append(FaultPlan(at, "skew", "", node, 0.0, much=rng.choice((0.0, 0.0, -30.0))))
+    return tuple(faults)
+
+
+def draw_confirm_s(seed: int) -> float:
+    """The time after which a node of the world confirms a jump by itself."""
+    return Random(f"confirms {seed}").choice((5.0, 600.0))
 
 
 def draw_faults(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.messages import Durability, Mode
+from millpond.node.clock import CONFIRM_S, JUMP_S_MAX, STEP_S_MIN
 from millpond.node.testing.time.world_clock import START_S
 from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
@@ -25,6 +26,8 @@ RECOVERS_S = 2.0
 """After a failure of its disk a node needs so long until everything is as ever."""
 FOLLOWS_S = 45.0
 """A node follows a clock that was set ahead within this time."""
+STORES_S = 35.0
+"""A node stores its time at least as often."""
 LATE_S = 2.5
 """Bytes may be under way so long, and one end knows so much later than the other."""
 ROUNDING_S = 1e-3
@@ -33,20 +36,43 @@ PRODUCER, REJECT = 1, 0x31
 
 
 class NodeClock:
-    """The bounds of a node's time, ahead of the world's."""
+    """The bounds of a node's time, ahead of the world's.
 
-    def __init__(self) -> None:
+    A node goes on with its time when it starts again. After a boot of its machine that is the time
+    that it stored last. It follows a wall clock that is ahead by little, and one that is far ahead
+    after `confirm_s`; until then this is a jump, by which nothing may expire.
+    """
+
+    def __init__(self, confirm_s: float = CONFIRM_S) -> None:
+        self._confirm_s = confirm_s
         self._at: list[float] = [-1.0]
         self._bounds: list[tuple[float, float]] = [(0.0, 0.0)]
+        self._jumps: list[tuple[float, float, float]] = []
+        """Jumps that may be pending: from when, to when, and seconds."""
+        self._confirmed_at, self._skew = inf, 0.0
+        self._halted_at: float | None = None
 
-    def boot(self, at: float, skew: float) -> None:
-        """It reads the clock on the wall."""
-        self._set(at, (skew, skew))
+    def halt(self, at: float) -> None:
+        """It is stopped, or its machine is."""
+        self._halted_at = at
+
+    def boot(self, at: float, skew: float, *, is_reboot: bool = False) -> None:
+        """It looks at the clock on the wall."""
+        self._confirm(at)
+        low, high = self._bounds[-1]
+        if self._halted_at is None:
+            low = high = skew
+        elif is_reboot:
+            low -= at - self._halted_at + STORES_S
+        if skew - low <= JUMP_S_MAX:
+            self._set(at, (max(low, skew - STEP_S_MIN), max(high, skew)))
+        else:
+            self._jump(at, skew)
 
     def skewed(self, at: float, skew: float) -> None:
         """It follows, but never back."""
-        low, high = self._bounds[-1]
-        self._set(at, (low, max(high, skew)))
+        self._confirm(at)
+        self._jump(at, skew)
 
     def low(self, at: float) -> float:
         """The node's time is at least this, in seconds since the world began."""
@@ -54,17 +80,44 @@ class NodeClock:
 
     def high(self, at: float) -> float:
         """And at most this."""
+        self._confirm(at)
         return at + self._bounds[bisect_right(self._at, at) - 1][1]
 
     def highest(self, until: float) -> float:
         """The latest time that it showed: a clock that was ahead may have been set back since."""
+        self._confirm(until)
         changes = zip(self._at, [*self._at[1:], inf], self._bounds, strict=True)
         return max(min(end, until) + high for at, end, (_, high) in changes if at <= until)
+
+    def deadline_high(self, at: float) -> float:
+        """Deadlines count at most from this: during a jump they are later by it."""
+        jumps = [jump for since, until, jump in self._jumps if since <= at <= until]
+        return self.high(at) + max(jumps, default=0.0)
 
     @property
     def is_steady(self) -> bool:
         """Was it never set?"""
-        return len(set(self._bounds)) == 1
+        return not self._jumps and len(set(self._bounds)) == 1
+
+    def _jump(self, at: float, skew: float) -> None:
+        low, high = self._bounds[-1]
+        may_follow = skew - high <= JUMP_S_MAX
+        self._set(at, (low, max(high, skew) if may_follow else high))
+        self._jumps = [
+            (since, min(until, at + FOLLOWS_S), jump) for since, until, jump in self._jumps
+        ]
+        if skew - low > JUMP_S_MAX:
+            self._jumps.append((at, inf, skew - low))
+            self._confirmed_at, self._skew = at + self._confirm_s, skew
+        else:
+            self._confirmed_at = inf
+
+    def _confirm(self, at: float) -> None:
+        """From here on it may have been confirmed."""
+        if at >= self._confirmed_at:
+            low, high = self._bounds[-1]
+            self._set(self._confirmed_at, (low, max(high, self._skew)))
+            self._confirmed_at = inf
 
     def _set(self, at: float, bounds: tuple[float, float]) -> None:
         self._at.append(at)
@@ -235,7 +288,8 @@ class History:
         self.plan = plan
         self.seen = list(seen)
         self.client_events = [each for each in self.seen if isinstance(each, ce.ClientEvent)]
-        self.clocks = {name: NodeClock() for name in plan.nodes}
+        confirm_s: float = plan.settings.get("clock_confirm_s", CONFIRM_S)
+        self.clocks = {name: NodeClock(confirm_s) for name in plan.nodes}
         self.channels: dict[tuple[str, str], ChannelHistory] = {}
         self.end = self.seen[-1].at if self.seen else 0.0
         self.oversleep_s = OVERSLEEP_S if plan.oversleeps else 0.0
@@ -282,12 +336,13 @@ class History:
             match each:
                 case e.Boot():
                     self._boots[each.node] += 1
-                    self.clocks[each.node].boot(each.at, each.skew)
+                    self.clocks[each.node].boot(each.at, each.skew, is_reboot=each.is_reboot)
                     self._tell_node(each)
                 case e.Skewed():
                     self.clocks[each.node].skewed(each.at, each.skew)
                     self._tell_node(each)
                 case e.Halt():
+                    self.clocks[each.node].halt(each.at)
                     self._tell_node(each)
                     self._end_connections(each)
                 case e.Trouble() | e.Sound():
@@ -364,7 +419,9 @@ class History:
         ttl = put.ttl or channel.ttl_s
         due = put.due - START_S if put.due else 0.0
         message.expires_low = min(message.expires_low, max(channel.clock.low(put.at), due) + ttl)
-        message.expires_high = max(message.expires_high, max(channel.clock.high(put.at), due) + ttl)
+        message.expires_high = max(
+            message.expires_high, max(channel.clock.deadline_high(put.at), due) + ttl
+        )
 
     def _kept(self, channel: ChannelHistory, kept: e.Kept) -> None:
         message = channel.by_key[kept.key]

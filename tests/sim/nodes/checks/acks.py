@@ -113,10 +113,17 @@ def _staying(channel: ChannelHistory) -> set[str]:
 
 
 def _must_arrive(history: History, channel: ChannelHistory, event: ce.Acked) -> bool:
-    """Said on a connection that lasted, or, by who stays, while there was none."""
+    """Said on a connection that lasted, or, by who stays, while there was none. One that is stalled
+    learns of the end of its connection only then."""
+    stalls = (
+        fault.lasts_s
+        for fault in history.plan.faults
+        if fault.kind == "stall" and fault.a == event.who
+    )
+    gone_s = history.late_s + max(stalls, default=0.0)
     own = [connection for connection in channel.connections.values() if connection.who == event.who]
     for connection in own:
-        if connection.ready_at <= event.at < connection.until + history.late_s:
+        if connection.ready_at <= event.at < connection.until + gone_s:
             return connection.until >= history.end
     if event.who not in _staying(channel) or any(
         fault.kind == "partition" and fault.a == event.who for fault in history.plan.faults
