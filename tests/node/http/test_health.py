@@ -42,6 +42,15 @@ async def test_ready_says_why_it_is_not() -> None:
         health.is_writable, health.reason = False, "disk full"
         assert (await client.request("GET", "/ready")).json()["reasons"] == ["store: disk full"]
         health.is_writable = True
+        running.node.clock.jump.seconds = 7200.0
+        got = await client.request("GET", "/ready")
+        assert got.status == 200 and "expiry is held" in got.json()["warnings"][0]
+        assert (await samples(application))["millpond_clock_jump_seconds", ()] == 7200
+        running.node.clock.jump.seconds = 0.0
+        running.node._channels.ids.resume(0, 2**63 - 1)
+        got = await client.request("GET", "/ready")
+        assert got.status == 503 and got.json()["reasons"][0].startswith("ids: they have ended")
+        running.node._channels.ids.resume(0, 0)
         await running.node.drain()
         got = await client.request("GET", "/ready")
         assert (got.status, got.json()["reasons"]) == (503, ["draining"])

@@ -426,4 +426,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if not self._limits.trim_grace_s:\n",
         "        if True:\n",
     ),
+    Mutant(
+        "jump counts at once",
+        "ttl",
+        "node/clock.py",
+        "        if ahead_s + self._trusted_s <= JUMP_S_MAX:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "time of the last run forgotten",
+        "ttl",
+        "node/clock.py",
+        "        self._offset = continued_time(last, self._boot) - self._monotonic()\n",
+        "",
+    ),
 )
