@@ -37,6 +37,8 @@ CHANNEL_BYTES = 120
 EXPORT_BYTES_MIN, EXPORT_BYTES_MAX = 512, 256 * 1024
 MESSAGE_BYTES = 160
 """At most what a message takes in an answer, besides its data and the reason of a dead letter."""
+DAMAGES_MAX, TEXT_MAX = 20, 500
+"""The damages in an answer, and the characters of their texts."""
 MAY_EXPORT = Rights.ADMIN | Rights.GET
 
 
@@ -45,6 +47,7 @@ class Operation(IntEnum):
 
     INFO = 1
     EXPORT = 2
+    SCRUB = 3
 
 
 class InfoRequest(msgspec.Struct):
@@ -126,6 +129,29 @@ class ExportReply(msgspec.Struct):
     more: bool
 
 
+class ScrubRequest(msgspec.Struct):
+    """The next slice of the scrub is read now."""
+
+
+class KnownDamage(msgspec.Struct):
+    """A damage of the data folder; `name` is null if it cannot be told whose it is."""
+
+    name: bytes | None
+    where: str
+    text: str
+
+
+class ScrubReply(msgspec.Struct):
+    """The scrub as it was before this slice: `passes` since the start, `progress` of the present
+    one from 0 to 1, `bytes` read. `damages` are the first of those that are known, of `known`."""
+
+    passes: int
+    progress: float
+    bytes: int
+    known: int
+    damages: list[KnownDamage]
+
+
 class StatusSources(msgspec.Struct):
     """The parts of a node that the answers are made from."""
 
@@ -154,8 +180,25 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
             return msgspec.msgpack.encode(_info(read_body(body, InfoRequest), sources))
         case Operation.EXPORT:
             return msgspec.msgpack.encode(_export(read_body(body, ExportRequest), client, sources))
+        case Operation.SCRUB:
+            read_body(body, ScrubRequest)
+            return msgspec.msgpack.encode(_scrub(sources.store))
         case _:
             raise Malformed(f"unknown operation {operation}")
+
+
+def _scrub(store: Store) -> ScrubReply:
+    if not isinstance(store, DurableStore):
+        return ScrubReply(1, 0.0, 0, 0, [])  # there is nothing to read
+    stats = store.stats
+    store.scrub_step()
+    shown = [
+        KnownDamage(each.name, each.where[:TEXT_MAX], each.text[:TEXT_MAX])
+        for each in store.damages[:DAMAGES_MAX]
+    ]
+    return ScrubReply(
+        stats.scrub_passes, stats.scrub_progress, stats.scrub_bytes, len(store.damages), shown
+    )
 
 
 def _channels(scheduler: Scheduler) -> Iterator[bytes]:

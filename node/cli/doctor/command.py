@@ -22,7 +22,7 @@ from millpond.node.access.rules_file import AccessFileError
 from millpond.node.cli.connection import read_token
 from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.cli.doctor.finding import Finding
-from millpond.node.cli.doctor.node import node_findings
+from millpond.node.cli.doctor.node import node_findings, scrub_findings
 from millpond.node.cli.doctor.repair import repair_all, repair_partition
 from millpond.node.cli.doctor.tls import file_findings
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
@@ -47,6 +47,7 @@ acknowledges it.
 
 The default data folder is that of the running node, else that of `millpond serve`. Its disk is
 checked; if no node uses the folder, everything in it is read and verified, and nothing is changed.
+--scrub has a running node read everything, while it serves, and prints what is damaged.
 --repair writes a new file for a damaged channel with the intact messages of the old file and the
 journal; --repair-stream does the same for a stream, whose records keep their sequences;
 --repair-all repairs everything that is damaged. The old files stay in DIR/damaged. The exit code of
@@ -124,6 +125,11 @@ def add_parser(subparsers: Any) -> None:
         "--confirm-clock",
         action="store_true",
         help="confirm that the clock of this machine is right; needs --data",
+    )
+    which.add_argument(
+        "--scrub",
+        action="store_true",
+        help="have everything in the data folder read and checked, also by a running node",
     )
     add_timeout(parser)
     add_node_options(parser, or_data=True)
@@ -206,6 +212,10 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         if address != OFF:
             yield _port(name, address)
     used = yield from node_findings(args)
+    if args.scrub and used is not None:
+        yield from scrub_findings(args)
+    elif args.scrub:
+        yield Finding("scrub", "warn", "no running node with a data folder on this machine")
     yield from folder_findings(used) if used is not None else _usual_folder(config)
 
 

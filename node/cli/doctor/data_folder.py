@@ -56,7 +56,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
             yield Finding("lock", "ok", "no node uses it")
             yield from _stopped(folder)
     except FolderInUse as exc:
-        text = f"{folder} is in use by {exc.holder}; stop it to check the files"
+        text = f"{folder} is in use by {exc.holder}; stop it to check the files, or use --scrub"
         yield Finding("lock", "ok", text)
         yield from _reported_damage(folder)
     except OSError as exc:

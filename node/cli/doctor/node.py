@@ -13,6 +13,7 @@ import anyio
 
 from millpond.actors.errors import RequestError
 from millpond.node.cli.connection import INFO, explain_errors, open_channel
+from millpond.node.cli.doctor.data_folder import describe_partition
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.connect import PROBE
@@ -21,6 +22,9 @@ from millpond.node.ip import is_loopback
 
 SELF_TEST_TTL_S = 60
 SLOW_MS = 100.0
+SCRUB = 3
+"""The operation of packet 90 that has the node read the next slice of the scrub."""
+SCRUB_WAIT_S = 0.02
 
 
 def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | None]:
@@ -42,6 +46,38 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
         level = "warn" if exc.code is ExitCode.REFUSED else "fail"
         yield Finding("node", level, str(exc))
     return folder
+
+
+def scrub_findings(args: argparse.Namespace) -> Generator[Finding]:
+    """The findings of a whole pass of the running node's scrub; the node serves meanwhile."""
+    try:
+        with explain_errors(args):
+            answer = anyio.run(partial(_scrub, args))
+    except Failure as exc:
+        yield Finding("scrub", "fail", str(exc))
+        return
+    size = f"{answer['bytes'] / 2**20:.1f} MiB"
+    yield Finding("scrub", "ok", f"everything was read: {size} of files and segments")
+    for damage in answer["damages"]:
+        name = damage["name"]
+        whose = "" if name is None else f"{describe_partition(name)}: "
+        yield Finding("damage", "fail", f"{whose}{damage['where']}: {damage['text']}")
+    if not answer["known"]:
+        yield Finding("damage", "ok", "none")
+    elif answer["known"] > len(answer["damages"]):
+        yield Finding("damage", "fail", f"{answer['known']} damages in all")
+
+
+async def _scrub(args: argparse.Namespace) -> dict[str, Any]:
+    """The node's answer after a pass that began after the request."""
+    async with open_channel(args, PROBE, "consumer") as channel:
+        answer: dict[str, Any] = await channel.admin(SCRUB, {})
+        first, begun = answer["bytes"], answer["progress"] > 0
+        last = answer["passes"] + (2 if begun else 1)
+        while answer["passes"] < last:
+            await anyio.sleep(SCRUB_WAIT_S)
+            answer = await channel.admin(SCRUB, {})
+        return {**answer, "bytes": answer["bytes"] - first}
 
 
 def _round_trip(where: str, ms: float) -> Finding:
