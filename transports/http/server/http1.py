@@ -16,6 +16,7 @@ import httptools
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.response import plain_rejection
+from millpond.transports.http.server.chunked_body import ChunkedBody
 from millpond.transports.http.server.exchange import Exchange, ResponseHead
 from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, length_of
 from millpond.transports.http.server.heads import (
@@ -43,6 +44,7 @@ CACHED_BYTES_MAX = 2**16
 FRAMING_BYTES_PER_BYTE = 16
 """Framing that is accepted per byte of body: tiny chunks, or chunks with extensions."""
 _FRAMING = (b"content-length", b"transfer-encoding")
+_EMPTY_LINES = re.compile(rb"[\r\n]*")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n")
 """The usual form of it; a body whose length has another form is read by itself."""
 
@@ -71,11 +73,27 @@ class InputBuffer:
         self._at = 0
         return piece[at:] if at else piece
 
-    def size_to_end(self, before: bytes, size: int, *, with_body: bool) -> int:
-        """The size of what comes next up to the end of a head, or of chunks, with it; else `size`.
+    def skip_empty_lines(self) -> bool:
+        """Discard ends of lines that come next. False: there is nothing else."""
+        while self.pieces:
+            piece = self.pieces[0]
+            self._at = _EMPTY_LINES.match(piece, self._at).end()  # type: ignore[union-attr]
+            if self._at < len(piece):
+                return True
+            self.pieces.popleft()
+            self._at = 0
+        return False
 
-        `before`: the last bytes that were taken, fewer than an end has. `with_body`: it is a head;
-        a body that is not in chunks counts as well, where that is easily seen.
+    def size_of_chunks(self, chunked: ChunkedBody, size: int) -> int:
+        """The size of what comes next up to the end of a body in chunks; else `size`."""
+        piece, at = self.pieces[0], self._at
+        return chunked.size_to_end(piece, at, min(len(piece), at + size))
+
+    def size_of_head(self, before: bytes, size: int) -> int:
+        """The size of what comes next up to the end of a head, with it; else `size`. A body that is
+        not in chunks counts as well, where that is easily seen.
+
+        `before`: the last bytes that were taken, fewer than an end has.
         """
         piece, at = self.pieces[0], self._at
         if before:
@@ -85,7 +103,7 @@ class InputBuffer:
         end = piece.find(END, at, at + size)
         if end < 0:
             return size
-        length = _LENGTH.search(piece, at, end + 2) if with_body else None
+        length = _LENGTH.search(piece, at, end + 2)
         body_bytes = min(int(length[1]), BODY_PIECE_BYTES) if length is not None else 0
         return end + len(END) - at + body_bytes
 
@@ -133,9 +151,10 @@ class Http1:
         self._request_line = b""
         self._has_request_line = self._had_request = False
         self._last_bytes = b""
-        """The last three bytes of a head or of chunks, where an end may have begun."""
+        """The last three bytes of a head, where its end may have begun."""
         self._body_length: int | None = None
         """The length of the body that is read; None: it is in chunks."""
+        self._chunked = ChunkedBody()
 
     @property
     def is_idle(self) -> bool:
@@ -254,14 +273,16 @@ class Http1:
         is_in_body, before = self._is_in_body, self._body_bytes
         if is_in_body and self._body_length is not None:
             piece = self._input.take(min(BODY_PIECE_BYTES, max(1, self._body_length - before)))
+        elif is_in_body:
+            piece = self._input.take(self._input.size_of_chunks(self._chunked, BODY_PIECE_BYTES))
         else:
-            size = BODY_PIECE_BYTES if is_in_body else HEAD_PIECE_BYTES
-            if not (is_in_body or self._in_head):
+            if not self._in_head:
+                if not self._input.skip_empty_lines():
+                    return
                 self._request_line, self._has_request_line, self._last_bytes = b"", False, b""
-            size = self._input.size_to_end(self._last_bytes, size, with_body=not is_in_body)
-            piece = self._input.take(size)
+            piece = self._input.take(self._input.size_of_head(self._last_bytes, HEAD_PIECE_BYTES))
             self._last_bytes = (self._last_bytes + piece[-3:])[-3:]
-            if not (is_in_body or self._has_request_line or self._check_request_line(piece)):
+            if not (self._has_request_line or self._check_request_line(piece)):
                 self._stop_reading()
                 return
         try:
@@ -281,7 +302,7 @@ class Http1:
     def _check_request_line(self, piece: bytes) -> bool:
         """Look at the request line as it comes. False: it has more blanks than one between its
         parts (RFC 9112, 3), which the parser passes over."""
-        line, end, _ = (self._request_line + piece).lstrip(b"\r\n").partition(b"\n")
+        line, end, _ = (self._request_line + piece).partition(b"\n")
         self._request_line, self._has_request_line = line, bool(end)
         return b"  " not in line and line.count(b" ") <= 2
 
@@ -388,6 +409,8 @@ class Http1:
             return
         self._is_upgrade = parser.should_upgrade()
         self._body_length = body_length(self._headers)
+        if self._body_length is None:
+            self._chunked = ChunkedBody()
         self._queue.append(Http1Response(Exchange(self, scope), version == "1.1", self._headers))
 
     def on_body(self, body: bytes) -> None:

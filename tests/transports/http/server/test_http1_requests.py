@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.transports.http.asgi import Receive, Scope, Send
+from millpond.transports.http.server.http1 import InputBuffer
 from tests.transports.http.server.rig import Echo, answers, respond, serving
 
 HOST = b"host: a\r\n"
@@ -230,6 +236,23 @@ async def test_one_blank_is_between_the_parts_of_a_request_line(
             assert line.wire.is_closed == (status == 400)
 
 
+@contextmanager
+def counted_pieces() -> Iterator[list[int]]:
+    """The sizes of the pieces that connections take of their input."""
+    pieces: list[int] = []
+
+    def trace(frame: FrameType, event: str, arg: object) -> None:
+        if event == "return" and frame.f_code is InputBuffer.take.__code__:
+            pieces.append(len(arg) if isinstance(arg, bytes) else 0)
+
+    before = sys.getprofile()
+    sys.setprofile(trace)
+    try:
+        yield pieces
+    finally:
+        sys.setprofile(before)
+
+
 async def test_a_refusal_waits_for_the_answers_before_it() -> None:
     async with serving(Echo()) as rig:
         line = rig.connect()
@@ -322,6 +345,20 @@ async def test_chunks_that_are_all_framing_end_the_request(flood: bytes) -> None
             assert said < 2**18
             await line.read()
         assert echo.gone == [b"/a"] and not echo.asked
+
+
+async def test_bytes_that_look_like_ends_are_read_in_few_pieces() -> None:
+    """A chunk full of line ends, and empty lines before a request, are no work for each of them."""
+    echo, size = Echo(), 2**18
+    async with serving(echo) as rig:
+        line = rig.connect()
+        body = b"%x\r\n" % size + b"\r\n" * (size // 2) + b"\r\n0\r\n\r\n"
+        with counted_pieces() as pieces:
+            line.say(b"POST /a HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n" + body)
+            line.say(b"\r\n" * size + NEXT)
+        one, two = answers(await line.read())
+        assert one.body == b"POST /a " + b"\r\n" * (size // 2) and two.body == b"GET /next "
+        assert len(pieces) < 20
 
 
 async def test_small_chunks_are_taken_and_kept_in_few_pieces() -> None:
