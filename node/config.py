@@ -31,6 +31,7 @@ from millpond.node.config_rules import RuleTable, StreamRule, durability_of
 from millpond.transports.browser_policy import host_name_of, origin_of
 from millpond.transports.p2p.admission import LoginSettings
 from millpond.transports.p2p.interface import P2PSettings
+from millpond.transports.server.memory_budget import MemorySettings
 
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The settings that are addresses to listen on, or `OFF`."""
@@ -41,11 +42,20 @@ ENVIRONMENT_PREFIX = "MILLPOND_"
 PACKET_BYTES_CEILING = 2**24 - 1
 PACKET_OVERHEAD_BYTES = 64
 TEE_BYTES_MAX = 250
+MEMORY_BYTES_DEFAULT = 2**30
+MESSAGES_IN_MEMORY = 4
+"""So many of the longest messages fit into the memory of all connections."""
 
 
 MAY_BE_ZERO = frozenset(
     {
-        *("drain_timeout_s", "passivate_after_s", "rate_refusals_max", "requests_per_s_max"),
+        *(
+            "drain_timeout_s",
+            "memory_bytes_max",
+            "passivate_after_s",
+            "rate_refusals_max",
+            "requests_per_s_max",
+        ),
         "requests_per_s_per_peer_max",
         "scrub_bytes_s",
         *("s2_trim_grace_s", "state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max"),
@@ -195,6 +205,11 @@ class Config:
     """Peers and relays from which messages are fetched. Messages of others arrive when those peers
     forward them."""
 
+    memory_bytes_max: int = 0
+    """Memory of all connections: input under way and answers that are not read. Above it new work
+    waits, HTTP requests get 503 after 5 s, and connections that do not move are closed, the largest
+    first. At least four times the longest message of any listener. 0: a quarter of the machine's
+    memory or of its control group's, at most 1 GiB. Counter: `millpond_memory_used_bytes`."""
     packet_bytes_max: int = 2**20
     """Longest packet. A longer one: `ff ff ff` and close, WebSocket close code 1009, before its
     body is read. A PUT with more data than this less 64 bytes: NACK 24. Range: 1024 to 16777215.
@@ -421,10 +436,33 @@ class Config:
             raise ConfigError("s3p_record_bytes_max must be at most s3p_append_bytes_max")
         if self.journal_bytes_max < 2 * self.segment_bytes:
             raise ConfigError("journal_bytes_max must be at least twice segment_bytes")
+        if 0 < self.memory_bytes_max < MESSAGES_IN_MEMORY * self.message_bytes_max:
+            least = MESSAGES_IN_MEMORY * self.message_bytes_max
+            raise ConfigError(
+                f"memory_bytes_max must be at least {least}: {MESSAGES_IN_MEMORY} times the longest"
+                " message (packet_bytes_max, s3p_append_bytes_max, rustlog_frame_bytes_max,"
+                " http_body_bytes_max)"
+            )
         for rule in self.channels:
             _check_rule(rule)
         _check_tls(self)
         _check_browsers(self)
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The longest message that any listener accepts."""
+        return max(
+            self.packet_bytes_max,
+            self.s3p_append_bytes_max,
+            self.rustlog_frame_bytes_max,
+            self.http_body_bytes_max,
+        )
+
+    def memory_settings(self, machine_bytes: int) -> MemorySettings:
+        """The memory of all connections, on a machine with so much memory."""
+        given = self.memory_bytes_max or min(machine_bytes // 4, MEMORY_BYTES_DEFAULT)
+        bytes_max = max(given, MESSAGES_IN_MEMORY * self.message_bytes_max)
+        return MemorySettings.of(bytes_max, self.message_bytes_max)
 
     @property
     def tls_names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import count
 from random import Random
@@ -17,6 +17,7 @@ from millpond.node.access.issued_tokens import IssuedAccess
 from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import Config
 from millpond.node.ip import is_remote, network_of
+from millpond.node.machine_memory import memory_bytes, trimmer
 from millpond.node.peers.identity import verify
 from millpond.node.stream_cells import StreamCells
 from millpond.transports.http.interface import HttpCounters
@@ -32,6 +33,7 @@ from millpond.transports.server.interface import (
     Principal,
     ServerConnection,
 )
+from millpond.transports.server.memory_budget import MemoryBudget
 from millpond.transports.server.protocol_stats import stats_by_protocol
 from millpond.transports.server.rate_limit import SharedBuckets, TokenBucket
 from millpond.transports.server.refusals import Refusal, RefusalLog
@@ -199,6 +201,10 @@ class Services:
         self.shared_bucket = registry.shared_bucket
         self.reauthorize = registry.reauthorize
         self.random = rng.random
+        # Memory.
+        self.memory = MemoryBudget(
+            config.memory_settings(memory_bytes()), scheduler.timers.arm, trimmer()
+        )
         # Access.
         self.may_use_streams = access.admits_to_streams
         self.authorize = access.authorize
@@ -226,6 +232,10 @@ class Services:
             ticks_ns, lambda: Reclaimed(trimmed.trims, trimmed.trimmed_bytes)
         )
         self.http = HttpCounters()
+
+    def principal_key(self, address: str, identity: bytes | None = None) -> Hashable:
+        """A client, for its share of the memory; None: one on this machine, which has none."""
+        return identity or _counted(address)
 
     def watch_attachments(
         self,

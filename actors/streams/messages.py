@@ -283,6 +283,11 @@ class Records(StreamReply, frozen=True, gc=False):
     slices: Sequence[RecordSlice] = ()
     is_closed: bool = False
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all bodies."""
+        return sum([sum(map(len, span.bodies)) for span in self.spans])
+
 
 class StreamInfo(msgspec.Struct, frozen=True):
     """A stream: records from sequence `trim_point` to before `tail`, `bytes_kept` of bodies.

@@ -85,6 +85,7 @@ class HttpServices:
             stages=services.stages,
             transactions=services.transactions,
             groups=lambda: services.directory.groups,
+            memory=services.memory,
             rustlog=services.rustlog_metrics,
         )
         ready = ReadyApi(

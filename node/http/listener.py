@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
+from typing import Protocol
 
 from anyio.abc import TaskGroup
 
@@ -16,8 +17,13 @@ from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Listener
 from millpond.transports.io.tcp import listen as listen_by_bytes
 from millpond.transports.io.tls_handshake import TlsAcceptor
+from millpond.transports.server.interface import MemoryServices
 
 HIGH_WATER_BYTES = 2**18
+
+
+class ListenerServices(Clock, MemoryServices, Protocol):
+    """The node, as its HTTP listener sees it: clock, timers and memory."""
 
 
 class HttpListener:
@@ -40,23 +46,25 @@ async def listen(
     port: int,
     application: Application,
     config: Config,
-    clock: Clock,
+    services: ListenerServices,
     cut: Callable[[], None],
     acceptor: TlsAcceptor | None = None,
 ) -> HttpListener:
     """Serve at one address; port 0 is any port. Ends with `tasks`. Raises OSError.
 
-    `cut` ends all requests at once. The clock's seconds are those since 1970.
+    `cut` ends all requests at once. The seconds of `services` are those since 1970.
     """
     guard = partial(contain, "request/http")
     server = HttpServer(
         application,
         settings_of(config),
-        clock,
+        services,
         guard,
-        DateHeader(clock.now),
+        DateHeader(services.now),
         application.handle_directly,
         application.rejection_headers,
+        services.memory,
+        services.principal_key,
     )
     inner: TaskGroup = await tasks.start(server.run)
     try:

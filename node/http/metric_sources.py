@@ -15,6 +15,7 @@ from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
 from millpond.transports.rustlog.metrics import RustlogMetrics
 from millpond.transports.server.interface import ServerConnection
+from millpond.transports.server.memory_budget import MemoryBudget
 
 
 class Lag(msgspec.Struct):
@@ -58,4 +59,5 @@ class MetricSources(msgspec.Struct, frozen=True):
     stages: StagingDirectory
     transactions: TransactionCounters
     groups: Callable[[], int]
+    memory: MemoryBudget
     rustlog: RustlogMetrics

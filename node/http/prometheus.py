@@ -30,6 +30,7 @@ from millpond.actors.store.stats import JournalStats
 from millpond.node.http.metric_sources import CellTotals, MetricSources
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
+from millpond.transports.server.memory_budget import MemoryBudget, MemoryStats
 from millpond.transports.server.protocol_stats import ProtocolStats
 
 Amount = int | float
@@ -253,6 +254,8 @@ class _Snapshot(Collector):
         for (api, code), count in sorted(sources.http.answers.items()):
             answers.add_metric((api, str(code)), count)
         yield answers
+        yield from _families(CounterMetricFamily, _memory_work(sources.memory.stats))
+        yield from _families(GaugeMetricFamily, _memory(sources.memory))
         yield from _families(GaugeMetricFamily, _process(status.rss_bytes), prefix="process_")
 
 
@@ -304,6 +307,23 @@ def _cells(counters: RuntimeCounters) -> Iterator[tuple[str, str, Amount]]:
         "Idle channels and streams unloaded from memory.",
         counters.passivations,
     )
+
+
+def _memory(memory: MemoryBudget) -> Iterator[tuple[str, str, Amount]]:
+    """The memory that connections hold."""
+    yield "memory_limit_bytes", "Limit of memory_used_bytes.", memory.settings.bytes_max
+    yield (
+        "memory_used_bytes",
+        "Bytes of requests under way and of answers not read, in all connections.",
+        memory.used_bytes + memory.promised_bytes,
+    )
+    yield "memory_waiting", "Connections and requests that wait for memory.", memory.waiting
+
+
+def _memory_work(stats: MemoryStats) -> Iterator[tuple[str, str, Amount]]:
+    yield "memory_waits", "Times that a connection or request waited for memory.", stats.waited
+    yield "memory_refused", "Requests refused for lack of memory.", stats.refused
+    yield "memory_closed", "Connections closed for lack of memory.", stats.closed
 
 
 def _process(rss_bytes: int) -> Iterator[tuple[str, str, Amount]]:

@@ -17,6 +17,7 @@ from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.asgi import (
     ADMITTED,
     Headers,
+    OutOfMemory,
     Receive,
     Scope,
     Send,
@@ -54,12 +55,17 @@ _BODY_REJECTIONS = {
     BodyTooLarge: Rejection.BODY_TOO_LARGE,
     BodyTooSlow: Rejection.BODY_TOO_SLOW,
     BadPath: Rejection.BAD_PATH,
+    OutOfMemory: Rejection.OUT_OF_MEMORY,
 }
 _OF_BROWSERS = {
     Rejection.HOST_REFUSED: Refusal.FOREIGN_HOST,
     Rejection.ORIGIN_REFUSED: Refusal.FOREIGN_PAGE,
     Rejection.CROSS_SITE_REFUSED: Refusal.FOREIGN_PAGE,
 }
+
+
+_RETRIED = (Rejection.OUT_OF_MEMORY,)
+_RETRY_AFTER = (b"retry-after", b"1")
 
 
 class ResponseAborted(Exception):
@@ -74,7 +80,7 @@ class Api(Protocol):
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response | None:
         """The response; None if it was written to `writer`.
 
-        May let ClientGone, BodyTooLarge, BodyTooSlow and BadPath through.
+        May let ClientGone, BodyTooLarge, BodyTooSlow, BadPath and OutOfMemory through.
         """
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
@@ -282,11 +288,18 @@ class Application:
             self._services.http.crashed += 1
         with anyio.move_on_after(FINAL_ERROR_S):
             if not writer.is_started:
-                await writer.respond(api.reject(reason, None) or plain_rejection(reason))
+                response = api.reject(reason, None) or plain_rejection(reason)
+                await writer.respond(_retried(response) if reason in _RETRIED else response)
             else:
                 await writer.fail(reason)
         if not writer.is_ended:
             raise ResponseAborted(reason.message)
+
+
+def _retried(response: Response) -> Response:
+    """The response to a request that succeeds a little later."""
+    headers = [each for each in response.headers if each[0] != _RETRY_AFTER[0]]
+    return Response(response.status, (*headers, _RETRY_AFTER), response.body)
 
 
 class _Outcome:
@@ -304,7 +317,7 @@ class _Outcome:
                 await writer.respond(response)
         except ClientGone:
             self.is_disconnected = True
-        except (BodyTooLarge, BodyTooSlow, BadPath) as exc:
+        except (BodyTooLarge, BodyTooSlow, BadPath, OutOfMemory) as exc:
             self.reason = _BODY_REJECTIONS[type(exc)]
         except ExceptionGroup as group:
             # A session's tasks end one another; in none of them a client that left is an error.

@@ -23,15 +23,32 @@ WHOLE_RESPONSE = "millpond.http.response"
 """A whole response in one message, which our server takes: `status`, `headers` and `body`."""
 
 
-class ServerExtension(msgspec.Struct, frozen=True):
+class RequestMemory(Protocol):
+    """The memory of one request, within the node's budget (`server.memory_budget`). Held bytes are
+    given back when an answer, or a piece of one, is written out, and when the request ends."""
+
+    async def hold_answer(self, size_bytes: int) -> None:
+        """Wait until the client can be written to, and until there is memory for so many bytes of
+        an answer, those held already included. Raises OutOfMemory."""
+
+    async def hold_input(self, size_bytes: int) -> None:
+        """Wait until there is memory for so many further bytes of the body. Raises OutOfMemory."""
+
+
+class OutOfMemory(Exception):
+    """the node has no memory for the request, and had none for some seconds (503)"""
+
+
+class ServerExtension(msgspec.Struct):
     """The values that our server adds to a scope: the hash of the client's `certificate`, if any.
 
     `cache` holds what an application derives from method, path, query and headers alone. It is
-    there again when the same head comes again.
+    there again when the same head comes again. `memory` is set by the exchange of the request.
     """
 
     certificate: bytes | None
     cache: dict[str, Any]
+    memory: RequestMemory | None = None
 
 
 def server_extension(scope: Scope) -> ServerExtension | None:

@@ -26,6 +26,7 @@ class Rejection(Enum):
     BODY_TOO_SLOW = (408, "request_timeout", "the body did not arrive in time")
     TOO_MANY = (503, "unavailable", "too many requests are in progress")
     TOO_FAST = (429, "rate_limited", "too many requests; retry later")
+    OUT_OF_MEMORY = (503, "unavailable", "the node has no memory for this now; retry later")
     DRAINING = (503, "server_draining", "the node is stopping; retry later or at another node")
     CUT_OFF = (500, "other", "the node stopped; the request may or may not have been carried out")
     NOT_ALLOWED = (403, "permission_denied", "the permission was withdrawn")

@@ -18,6 +18,7 @@ from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.asgi import Headers, Message, Receive, Scope, server_extension
 from millpond.transports.http.cancellation import cancel_scope
 from millpond.transports.server.interface import Principal
+from millpond.transports.server.memory_budget import SMALL_BYTES
 
 T = TypeVar("T")
 
@@ -164,6 +165,7 @@ class Request:
         "_is_read",
         "_length",
         "_limits",
+        "_memory",
         "_receive",
         "active",
         "bytes_read",
@@ -207,6 +209,7 @@ class Request:
         self.cache: dict[str, Any] = {} if extension is None else extension.cache
         """Values derived from the head alone, kept for requests with the same head."""
         certificate = None if extension is None else extension.certificate
+        self._memory = None if extension is None else extension.memory
         self.principal = Principal(head.bearer, None, self.client, LISTENER, certificate)
         """The client, by its token, address and certificate."""
         self._limits = limits
@@ -254,12 +257,23 @@ class Request:
             self._length = int(length)
         with cancel_scope(self._limits.body_s):
             body = await self._next()
+            await self._hold_input(body)
             if not self._is_read or len(body) > limit:
                 body = await self._rest(body, limit)
             if self.is_http2 and self._length is None and not self.is_own_server:
                 await self._confirm()
             return body
         raise BodyTooSlow(f"the body did not arrive within {self._limits.body_s:g} s")
+
+    async def hold_answer(self, size_bytes: int) -> None:
+        """Wait until an answer of about so many bytes may be made; to be called before its records
+        are read. Small answers wait for nothing. Raises OutOfMemory."""
+        if self._memory is not None and size_bytes > SMALL_BYTES:
+            await self._memory.hold_answer(size_bytes)
+
+    async def _hold_input(self, piece: bytes) -> None:
+        if self._memory is not None and len(piece) > SMALL_BYTES:
+            await self._memory.hold_input(len(piece))
 
     async def _confirm(self) -> None:
         """Check that a body without a length came to its end. Raises ClientGone.
@@ -275,6 +289,7 @@ class Request:
             if self._is_read:
                 return b"".join(pieces)
             piece = await self._next()
+            await self._hold_input(piece)
             pieces.append(piece)
             size += len(piece)
         raise BodyTooLarge(f"the body has more than {limit} bytes")
@@ -331,6 +346,7 @@ class Request:
         """Drop the server's objects once the request is over. Task groups leave cycles behind,
         which would keep them alive until the garbage collector runs."""
         self._receive = receive_nothing
+        self._memory = None
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
         await self.wait_for_disconnect()

@@ -7,6 +7,7 @@ listener's `LoopPass`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -19,6 +20,13 @@ from millpond.transports.io.loop_pass import LoopPass
 
 LARGE_BYTES = 2**16
 """Larger writes are not joined first."""
+PIECE_BYTES = 2**18
+"""What the transport does not take at once is cut into pieces of this size: it keeps what it was
+given until all of it is sent, and a large answer would be in memory whole for its last byte."""
+
+
+_NO_PIECES: deque[bytes] = deque()
+"""Of most wires; never added to."""
 
 
 class AsyncioWire(asyncio.Protocol):
@@ -32,6 +40,8 @@ class AsyncioWire(asyncio.Protocol):
         "_is_over",
         "_loop_pass",
         "_paused",
+        "_pieces",
+        "_pieces_bytes",
         "_session",
         "_timer",
         "_transport",
@@ -55,6 +65,9 @@ class AsyncioWire(asyncio.Protocol):
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._high_water_bytes = high_water_bytes
+        self._pieces: deque[bytes] = _NO_PIECES
+        """What waits for the transport to take more; `congested` as long as there is any."""
+        self._pieces_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._discarded_bytes = 0
@@ -65,7 +78,8 @@ class AsyncioWire(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + self._unwritten_bytes
+        waiting_bytes = self._unwritten_bytes + self._pieces_bytes
+        return self._transport.get_write_buffer_size() + waiting_bytes
 
     def write(self, data: bytes) -> None:
         if self._closing:
@@ -83,7 +97,10 @@ class AsyncioWire(asyncio.Protocol):
         unwritten, transport = self._unwritten, self._transport
         # uvloop raises on a transport that a reset has closed before connection_lost is called.
         if unwritten and transport is not None and not transport.is_closing():
-            if len(unwritten) == 1:
+            if self._pieces or self._unwritten_bytes > self._high_water_bytes:
+                self._cut(unwritten)
+                self._feed(transport)
+            elif len(unwritten) == 1:
                 transport.write(unwritten[0])
             elif self._unwritten_bytes < LARGE_BYTES:
                 transport.write(b"".join(unwritten))
@@ -91,6 +108,25 @@ class AsyncioWire(asyncio.Protocol):
                 transport.writelines(unwritten)
         unwritten.clear()
         self._unwritten_bytes = 0
+
+    def _cut(self, unwritten: list[bytes]) -> None:
+        if self._pieces is _NO_PIECES:
+            self._pieces = deque()
+        for data in unwritten:
+            self._pieces_bytes += len(data)
+            if len(data) <= PIECE_BYTES:
+                self._pieces.append(data)
+            else:
+                starts = range(0, len(data), PIECE_BYTES)
+                self._pieces += [data[start : start + PIECE_BYTES] for start in starts]
+
+    def _feed(self, transport: asyncio.Transport) -> None:
+        """Give the transport pieces until it is full."""
+        pieces = self._pieces
+        while pieces and not self.congested:
+            piece = pieces.popleft()
+            self._pieces_bytes -= len(piece)
+            transport.write(piece)
 
     def handle_read(self, data: bytes) -> None:
         """Give what was read to the session, b"" being an end; while closing, discard it."""
@@ -130,6 +166,9 @@ class AsyncioWire(asyncio.Protocol):
         self._closing = True
         if transport.is_closing():
             return
+        if self._pieces:
+            transport.writelines(self._pieces)
+            self._drop_pieces()
         self._end_after(FLUSH_S, transport.abort)
         if self._eof or not transport.can_write_eof():
             transport.close()
@@ -145,6 +184,9 @@ class AsyncioWire(asyncio.Protocol):
 
     def abort(self) -> None:
         self._closing = True
+        self._unwritten.clear()
+        self._unwritten_bytes = 0
+        self._drop_pieces()
         if self._transport is not None:
             self._transport.abort()
 
@@ -168,7 +210,7 @@ class AsyncioWire(asyncio.Protocol):
         self.congested = True
 
     def resume_writing(self) -> None:
-        self.congested = False
+        self.congested = bool(self._pieces)
         # asyncio ends a connection twice when it is closed or aborted in here.
         asyncio.get_running_loop().call_soon(self._drained)
 
@@ -176,6 +218,7 @@ class AsyncioWire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = self._timer = None
+        self._drop_pieces()
         self.congested = False
         self.data_received(b"")
 
@@ -191,10 +234,17 @@ class AsyncioWire(asyncio.Protocol):
     def _drained(self) -> None:
         if self._transport is None:
             return
+        if self._pieces:
+            self.congested = False
+            self._feed(self._transport)
         if self._closing:
             self._end_after(LINGER_S, self._transport.close)
         elif not self.congested:
             self._call(self._session.uncongested)
+
+    def _drop_pieces(self) -> None:
+        self._pieces = _NO_PIECES
+        self._pieces_bytes = 0
 
     def _call(self, event: Callable[..., None], *args: object) -> None:
         """Call the session, and end the connection if it raises: asyncio would only log it."""

@@ -62,6 +62,13 @@ from millpond.transports.p2p.nacks import (
 )
 from millpond.transports.p2p.streams.operations import Operation
 from millpond.transports.p2p.streams.requests import StreamRequests
+from millpond.transports.server.memory_budget import (
+    CHECK_BYTES,
+    READ_BYTES,
+    SMALL_BYTES,
+    MemoryAccount,
+    MemoryWaiter,
+)
 from millpond.transports.server.rate_limit import RateLimit, TokenBucket
 from millpond.transports.server.refusals import Refusal
 
@@ -118,8 +125,10 @@ class P2PConnection(Port):
     """
 
     __slots__ = (
+        "_account",
         "_admission",
         "_channel",
+        "_check_at",
         "_encode_msg",
         "_framing",
         "_full_mailboxes",
@@ -128,6 +137,7 @@ class P2PConnection(Port):
         "_login",
         "_malformed_at",
         "_may_ack",
+        "_moved_bytes",
         "_node",
         "_opened_at",
         "_out",
@@ -144,6 +154,7 @@ class P2PConnection(Port):
         "_stats",
         "_streams",
         "_unhandled",
+        "_waiter",
         "_wire",
         "deadline",
         "number",
@@ -173,7 +184,7 @@ class P2PConnection(Port):
         self._unhandled: list[bytes] | None = None
         """Packets that were read and wait; then nothing more is read."""
         self._full_mailboxes = 0
-        """Mailboxes that must have room again before more is read."""
+        """Mailboxes, and the node's memory, that must have room again before more is read."""
         self._reads_in_flight = 0
         self._streams: StreamRequests | None = None
         self._jobs: JobRequests | None = None
@@ -182,6 +193,13 @@ class P2PConnection(Port):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._stalled_since = inf
+        self._account: MemoryAccount | None = None
+        self._moved_bytes = 0
+        """All bytes received and written."""
+        self._check_at = CHECK_BYTES
+        """When so many bytes have moved, the memory is measured again."""
+        self._waiter: MemoryWaiter | None = None
+        """Set while nothing is read or pushed, as there is no memory."""
         # Plain TCP is ready for packets at once; WebSocket has its own handshake.
         self._stats = node.protocol_stats["ws" if framing.upgrade is None else "p2p"]
         self._sample: LatencySample | None = None
@@ -228,6 +246,9 @@ class P2PConnection(Port):
             self._close()
         elif self._login is not None:
             self._check_first_packet(self._login)
+        self._moved_bytes += len(data)
+        if self._moved_bytes >= self._check_at:
+            self._check_memory()
 
     def uncongested(self) -> None:
         self._stalled_since = inf
@@ -250,6 +271,11 @@ class P2PConnection(Port):
         self._node.disarm(self)
         self._leave_channel()
         self._node.unregister(self)
+        self._unhandled, self._waiter = None, None
+        account, self._account = self._account, None
+        if account is not None:
+            account.close(self._node.now())
+        self._node.memory.connection_ended(self._node.now())
 
     # Calls of the node: ServerConnection.
 
@@ -322,7 +348,7 @@ class P2PConnection(Port):
 
     @property
     def writable(self) -> bool:
-        return self._phase is OPEN and not self._wire.congested
+        return self._phase is OPEN and not self._wire.congested and self._waiter is None
 
     def send(self, replies: Sequence[Reply]) -> None:
         # Receipts and pushes are most replies; requests and the window bound how many there are.
@@ -369,7 +395,9 @@ class P2PConnection(Port):
         out = self._out
         if not out:
             return
-        self._wire.write(self._framing.frame(out))
+        data = self._framing.frame(out)
+        self._wire.write(data)
+        self._moved_bytes += len(data)
         sample = self._sample
         if sample is not None and any(map(sample.is_answered_by, out)):
             self._sample = None
@@ -379,6 +407,8 @@ class P2PConnection(Port):
         if self._wire.congested and self._stalled_since == inf:
             self._stalled_since = self._node.now()
             self._node.arm(self, self._stalled_since + self._node.settings.stalled_s)
+        if self._moved_bytes >= self._check_at:
+            self._check_memory()
         if self._unhandled is not None and not self._pause_if_blocked():
             self._resume()
 
@@ -782,6 +812,50 @@ class P2PConnection(Port):
     def _mailbox_has_room(self) -> None:
         self._full_mailboxes -= 1
         self._resume()
+
+    # Memory: called by the budget (`MemoryHolder`).
+
+    @property
+    def held_bytes(self) -> int:
+        held = self._framing.buffered_bytes + self._wire.unsent_bytes + self._out_bytes
+        return held if self._unhandled is None else held + sum(map(len, self._unhandled))
+
+    @property
+    def moved_bytes(self) -> int:
+        return self._moved_bytes - self._wire.unsent_bytes
+
+    @property
+    def waits_for_client(self) -> bool:
+        return self._wire.congested or not self._full_mailboxes
+
+    def close_for_memory(self) -> None:
+        self._node.counters.stalled += 1
+        self._phase = CLOSED
+        self._wire.abort()
+
+    def _check_memory(self) -> None:
+        """Measure what the connection holds; read and push on only if there is room."""
+        self._check_at = self._moved_bytes + CHECK_BYTES
+        account = self._account
+        if account is None:
+            if self.held_bytes <= SMALL_BYTES or self._phase is CLOSED:
+                return
+            identity = None if self._admission is None else self._admission.principal.identity
+            key = self._node.principal_key(self.address, identity)
+            account = self._account = self._node.memory.open(self, key, self._node.now())
+        now = self._node.now()
+        if account.has_room(READ_BYTES, now) or self._waiter is not None:
+            return
+        if account.held_bytes and self._phase is not CLOSED:
+            self._waiter = account.wait(READ_BYTES, now, self._memory_has_room)
+            self._full_mailboxes += 1
+            self._wire.pause()
+
+    def _memory_has_room(self) -> None:
+        self._waiter = None
+        self._mailbox_has_room()
+        if self._phase is OPEN:
+            self._submit([Writable()], 0)
 
     def _pause_if_blocked(self) -> bool:
         """Read no further while the other end does not read its answers.

@@ -58,6 +58,10 @@ class Framing(Protocol):
     def partial_type(self) -> int | None:
         """The type byte of the packet of which a part has come; None: it has not come yet."""
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of a packet that came so far."""
+
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes, also those before an error."""
 
@@ -106,6 +110,12 @@ class LengthPrefixed:
     def partial_type(self) -> int | None:
         """The type byte of the packet of which a part has come; None: it has not come yet."""
         return self._body[0] if self._body else None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of a packet that came so far."""
+        # A bytearray that grows has an eighth of its size to spare.
+        return len(self._body) * 9 // 8 + len(self._head)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` is set if the stream broke after them.

@@ -89,6 +89,11 @@ class Decoder:
         self._framing = LengthPrefixed(limits.frame_bytes_max)
         self.error: Error | None = None
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of a frame that came so far."""
+        return self._framing.buffered_bytes
+
     def feed(self, data: bytes) -> list[DecodedRequest]:
         """The requests that `data` completes, also those before an error; an Error in their place
         is the answer to one that is refused (RL-07, RL-08)."""

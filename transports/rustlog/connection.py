@@ -209,7 +209,7 @@ class RustlogProtocol:
                 break
             elif not isinstance(each, r.Fetch):
                 messages.append(self._small(number, each))
-            elif self._has_large_request:
+            elif self._has_large_request or not connection.may_answer(self._fetch_bytes(each)):
                 break
             else:
                 messages.append(self._fetch(number, each))
@@ -257,17 +257,21 @@ class RustlogProtocol:
         settings = self._settings
         if fetch.group_id is not msgspec.UNSET and fetch.group_id:
             self._node.rustlog_metrics.watch(fetch.topic, fetch.partition)
-        wanted = fetch.max_bytes
-        if wanted is msgspec.UNSET:
-            wanted = settings.fetch_bytes
         return m.Read(
             number,
             Seek(SeekBy.SEQUENCE, fetch.offset),
             settings.fetch_records_max,
-            min(wanted, settings.limits.record_bytes_max),
+            self._fetch_bytes(fetch),
             record_filter=self._filter,
             from_start=True,
         )
+
+    def _fetch_bytes(self, fetch: r.Fetch) -> int:
+        """The bytes of records that the answer has at most."""
+        wanted, settings = fetch.max_bytes, self._settings
+        if wanted is msgspec.UNSET:
+            wanted = settings.fetch_bytes
+        return min(wanted, settings.limits.record_bytes_max)
 
     def _small(
         self, number: int, request: r.OffsetCommit | r.OffsetFetch | r.DescribePartition
@@ -353,6 +357,7 @@ class RustlogProtocol:
             return reply.data
         if type(request) is r.Fetch:
             self._has_large_request = False
+            self._connection.forget_answer()
             if isinstance(reply, m.Records):
                 return self._answer_fetch(request, reply)
         elif type(request) is r.CreateTopic:

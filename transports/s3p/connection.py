@@ -126,6 +126,9 @@ class S3pProtocol:
             if type(command) is AppendRecords:
                 messages.append(Append(number, command.records, command.ms))
             elif isinstance(command, ReadRecords | TrimBelow):
+                is_read = type(command) is ReadRecords
+                if is_read and not connection.may_answer(self._settings.reply_bytes_max):
+                    break
                 self._is_blocked = True
                 messages.append(self._read_or_trim(number, command))
                 position += 1
@@ -137,6 +140,8 @@ class S3pProtocol:
             number += 1
         else:
             position += 1
+        if not messages:
+            return start
         batched = not self._is_blocked
         connection.submit(self._cell, requests[start:position], messages, batched=batched)
         return position
@@ -158,6 +163,7 @@ class S3pProtocol:
         if isinstance(request, ReadRecords | TrimBelow):
             self._is_blocked = False
             self._connection.read_unblocks()
+            self._connection.forget_answer()
         match reply:
             case Done():
                 return OK

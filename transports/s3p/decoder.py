@@ -44,6 +44,11 @@ class Decoder:
         """A command has begun and is not complete."""
         return self._incremental.is_midway
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of that command that came so far."""
+        return self._incremental.buffered_bytes
+
     def feed(self, data: bytes) -> list[Command]:
         """The commands that `data` completes; `error` is set if the stream broke after them."""
         found: list[Command] = []

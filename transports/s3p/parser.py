@@ -105,17 +105,20 @@ def _parse_append(source: InputBuffer, limits: S3pLimits, name: bytes) -> Iterat
 class IncrementalParser:
     """Commands from any split of the bytes; it decides what is S3P and what is not."""
 
-    __slots__ = ("_limits", "_source", "_steps", "is_midway")
+    __slots__ = ("_limits", "_source", "_steps", "buffered_bytes", "is_midway")
 
     def __init__(self, limits: S3pLimits) -> None:
         self._limits = limits
         self._source = InputBuffer()
         self._steps: Iterator[Command | None] = iter(())
         self.is_midway = False
+        self.buffered_bytes = 0
+        """The bytes of the unfinished command that came so far."""
 
     def finish(self, data: bytes, found: list[Command]) -> bytes:
         """Go on with the unfinished command, and no further; gives what is behind its end."""
         source = self._source
+        self.buffered_bytes += len(data)
         if not source.give(data):
             return b""
         if (command := next(self._steps)) is None:
@@ -123,6 +126,7 @@ class IncrementalParser:
             return b""
         self._steps = iter(())
         self.is_midway = False
+        self.buffered_bytes = 0
         found.append(command)
         return source.take_rest()
 
@@ -132,6 +136,7 @@ class IncrementalParser:
         source, limits = self._source, self._limits
         source.give(data)
         while not source.is_empty:
+            unused_bytes = source.unused_bytes
             if last.name and source.skip(last.opening):
                 steps = _parse_append(source, limits, last.name)
             else:
@@ -139,6 +144,7 @@ class IncrementalParser:
             if (command := next(steps)) is None:
                 self._steps = steps
                 self.is_midway = True
+                self.buffered_bytes = unused_bytes
                 break
             found.append(command)
         source.compact()

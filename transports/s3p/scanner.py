@@ -52,6 +52,11 @@ class InputBuffer:
         return True
 
     @property
+    def unused_bytes(self) -> int:
+        """The bytes that were not used yet."""
+        return len(self._data) - self._at
+
+    @property
     def mark(self) -> int:
         """The first byte that is not used; there must be one."""
         return self._data[self._at]

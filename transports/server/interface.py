@@ -7,7 +7,7 @@ node makes to a connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ import msgspec
 
 from millpond.actors.messages import Attach, Batch, Port, Rights
 from millpond.transports.server.batching import CellBatcher
+from millpond.transports.server.memory_budget import MemoryBudget
 from millpond.transports.server.protocol_stats import ProtocolStats
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
@@ -160,6 +161,16 @@ class RegistryServices(Protocol):
         """The rate limit that all connections of the principal share; None: there is none."""
 
 
+class MemoryServices(Protocol):
+    """The memory that connections hold."""
+
+    memory: MemoryBudget
+
+    def principal_key(self, address: str, identity: bytes | None = None) -> Hashable:
+        """A client by its proved identity or its address, for its share of the memory. None: a
+        client on this machine, which has no share of its own."""
+
+
 class AccessServices(Protocol):
     """The access policy of the node."""
 
@@ -196,7 +207,7 @@ class StreamDirectory(TopicDirectory, Protocol):
         """At most `limit` streams whose names begin with `prefix`, above `after`, in order."""
 
 
-class NodeServices(CellServices, RegistryServices, AccessServices, Protocol):
+class NodeServices(CellServices, RegistryServices, AccessServices, MemoryServices, Protocol):
     """The node, as every connection sees it."""
 
     @property

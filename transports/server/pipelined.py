@@ -29,6 +29,13 @@ from millpond.actors.messages import (
 from millpond.actors.streams.messages import CancelRead, FinishRead
 from millpond.transports.io.interface import Wire
 from millpond.transports.server.interface import NodeServices, Principal
+from millpond.transports.server.memory_budget import (
+    CHECK_BYTES,
+    READ_BYTES,
+    SMALL_BYTES,
+    MemoryAccount,
+    MemoryWaiter,
+)
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
 
@@ -72,6 +79,10 @@ class RequestDecoder(Protocol[R]):
     @property
     def error(self) -> object | None:
         """Set once the bytes cannot be read any further."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of a request that came so far."""
 
     def feed(self, data: bytes) -> list[R]:
         """The requests that `data` completes."""
@@ -155,8 +166,10 @@ class PipelinedConnection(Port, Generic[R]):
     """
 
     __slots__ = (
+        "_account",
         "_blocked_read_cell",
         "_bytes_per_request",
+        "_check_at",
         "_decoder",
         "_early_replies",
         "_flow",
@@ -166,6 +179,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_is_dispatching",
         "_is_mailbox_full",
         "_last_bytes",
+        "_moved_bytes",
         "_node",
         "_observer",
         "_out",
@@ -176,6 +190,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_phase",
         "_position",
         "_principal",
+        "_promised_bytes",
         "_protocol",
         "_read_ahead_bytes",
         "_requests",
@@ -185,6 +200,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_shared_bucket",
         "_stats",
         "_unsent_before",
+        "_waiter",
         "_wire",
         "answered",
         "deadline",
@@ -234,6 +250,15 @@ class PipelinedConnection(Port, Generic[R]):
         self._pass_bytes = 0
         self._partial_bytes = self._bytes_per_request = 0
         self._read_ahead_bytes = self._in_flight_bytes = 0
+        self._account: MemoryAccount | None = None
+        self._moved_bytes = 0
+        """All bytes received and written."""
+        self._check_at = CHECK_BYTES
+        """When so many bytes have moved, the memory is measured again."""
+        self._promised_bytes = 0
+        """Memory that is set apart for the large answer in flight."""
+        self._waiter: MemoryWaiter | None = None
+        """Set while nothing is read, as there is no memory."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._unsent_before = 0
@@ -296,6 +321,9 @@ class PipelinedConnection(Port, Generic[R]):
             self._bytes_per_request = self._partial_bytes // count
             self._partial_bytes = 0
         self._dispatch()
+        self._moved_bytes += size
+        if self._moved_bytes >= self._check_at:
+            self._check_memory()
 
     def uncongested(self) -> None:
         if self._phase is not CLOSED:
@@ -315,6 +343,10 @@ class PipelinedConnection(Port, Generic[R]):
         self._node.unregister(self)
         if self._observer is not None:
             self._observer.ended()
+        account, self._account, self._waiter = self._account, None, None
+        if account is not None:
+            account.close(self._node.now())
+        self._node.memory.connection_ended(self._node.now())
         del self._protocol, self._decoder  # they refer to this object: break the cycle
 
     # Calls of streams: Port.
@@ -482,6 +514,8 @@ class PipelinedConnection(Port, Generic[R]):
         batcher.submit_now(cell)
         if not node.submit(cell, Batch(self, messages, size), self.now):
             self.must_wait(cell)
+        if self._blocked_read_cell is not None:
+            self.forget_answer()  # for as long as its client likes, there is no answer
 
     def respond(self, request: R, data: bytes) -> None:
         """Answer a request that no stream needs to see, after those before it."""
@@ -504,6 +538,33 @@ class PipelinedConnection(Port, Generic[R]):
         self.next_number = number + 1
         self._in_flight.append(request)
         return number
+
+    def may_answer(self, size_bytes: int) -> bool:
+        """Set memory apart for an answer of so many bytes, of which there is one at a time. False:
+        there is none now, and `dispatch` is called again when there is."""
+        if self._promised_bytes:
+            return True
+        if self._waiter is not None:
+            return False
+        memory, now = self._node.memory, self._node.now()
+        if memory.promise(size_bytes):
+            self._promised_bytes = size_bytes
+            return True
+
+        def granted() -> None:
+            if self._phase is not CLOSED:
+                memory.promised_bytes += size_bytes
+                self._promised_bytes = size_bytes
+            self._memory_has_room()
+
+        self._waiter = self._open_account(now).wait(size_bytes, now, granted)
+        return False
+
+    def forget_answer(self) -> None:
+        """The large answer is made, or it waits for what it is about: no memory is set apart."""
+        if self._promised_bytes:
+            self._node.memory.keep_promise(self._promised_bytes)
+            self._promised_bytes = 0
 
     def count_large(self, data: bytes) -> bytes:
         """Gives back an answer whose size is not bounded by that of its request."""
@@ -613,10 +674,61 @@ class PipelinedConnection(Port, Generic[R]):
             self._node.arm(self, self.now + debt_ms / 1000)
         return debt_ms > 0
 
+    # Memory: called by the budget (`MemoryHolder`).
+
+    @property
+    def held_bytes(self) -> int:
+        if self._phase is CLOSED:
+            return self._wire.unsent_bytes
+        waiting = (len(self._requests) - self._position) * self._bytes_per_request
+        early = sum(
+            [len(each.data) for each in self._early_replies.values() if type(each) is ReadyAnswer]
+        )
+        held = self._decoder.buffered_bytes + self._wire.unsent_bytes
+        return held + waiting + early + self._in_flight_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        return self._moved_bytes - self._wire.unsent_bytes
+
+    @property
+    def waits_for_client(self) -> bool:
+        return self._wire.congested or not (self._in_flight or self._waiter)
+
+    def close_for_memory(self) -> None:
+        self._wire.abort()
+
+    def _check_memory(self) -> None:
+        """Measure what the connection holds, and read on only if there is room."""
+        self._check_at = self._moved_bytes + CHECK_BYTES
+        if self._account is None and self.held_bytes <= SMALL_BYTES:
+            return
+        now = self._node.now()
+        account = self._open_account(now)
+        if account.has_room(READ_BYTES, now) or self._waiter is not None:
+            return
+        if account.held_bytes and self._phase is not CLOSED:
+            self._waiter = account.wait(READ_BYTES, now, self._memory_has_room)
+            self._pause_or_resume_reading()
+
+    def _open_account(self, now: float) -> MemoryAccount:
+        if self._account is None:
+            key = self._node.principal_key(self.address)
+            self._account = self._node.memory.open(self, key, now)
+        return self._account
+
+    def _memory_has_room(self) -> None:
+        self._waiter = None
+        if self._phase is not CLOSED:
+            self._resume()
+            self._pause_or_resume_reading()
+
     def _pause_or_resume_reading(self) -> None:
         """Read no further while requests wait, but for a little behind one that waits for a record:
         that is how an end is noticed (S3A-26)."""
-        if not self._requests:
+        if self._waiter is not None:
+            is_full = True
+        elif not self._requests:
             is_full = self._wire.congested and (
                 self._wire.unsent_bytes > self._flow.unread_bytes_max
             )
@@ -657,6 +769,9 @@ class PipelinedConnection(Port, Generic[R]):
         self._out_bytes = 0
         if data:
             self._wire.write(data)
+            self._moved_bytes += len(data)
+            if self._moved_bytes >= self._check_at:
+                self._check_memory()
 
     # The end.
 
@@ -670,6 +785,7 @@ class PipelinedConnection(Port, Generic[R]):
         """Nothing comes and nothing leaves any more: free what was kept for that."""
         self._phase = CLOSED
         self._out.clear()
+        self.forget_answer()
         self._node.disarm(self)
         self.answered = NO_MORE_ANSWERS
         self._requests = []

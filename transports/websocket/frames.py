@@ -115,6 +115,12 @@ class FrameCodec:
             return None
         return tail[at] ^ tail[mask_at] if at > mask_at else tail[at]
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes of a message, or of the request before, that came so far."""
+        # A bytearray that grows has an eighth of its size to spare.
+        return (len(self._message) + len(self._tail)) * 9 // 8
+
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` and `closed` tell why there are no more.
 

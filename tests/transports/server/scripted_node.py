@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Detach, Failed, Port, Reply, Rights, StreamRequest
@@ -14,6 +14,7 @@ from millpond.transports.server.interface import (
     ServerConnection,
     StreamDirectory,
 )
+from millpond.transports.server.memory_budget import MemoryBudget, MemorySettings
 from millpond.transports.server.protocol_stats import stats_by_protocol
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
@@ -60,10 +61,14 @@ class ScriptedNode:
         self.bucket: TokenBucket | None = None
         self.principals: list[Principal] = []
         self.refusals: list[Refusal] = []
+        self.memory = MemoryBudget(MemorySettings(), lambda budget, when: None)
         self._port: Port
 
     def now(self) -> float:
         return self.time
+
+    def principal_key(self, address: str, identity: bytes | None = None) -> Hashable:
+        return identity or address
 
     def submit(self, cell: bytes, batch: Batch, now: float) -> bool:
         assert batch.port is not None

@@ -11,7 +11,12 @@ from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable import sse as events
 from millpond.transports.http.durable.context import DurableContext, Target
 from millpond.transports.http.durable.errors import DurableError
-from millpond.transports.http.durable.read_page import Page, page_headers, read_from
+from millpond.transports.http.durable.read_page import (
+    Page,
+    page_headers,
+    page_memory,
+    read_from,
+)
 from millpond.transports.http.response import Response
 
 EPOCH_S = 1_728_432_000
@@ -53,6 +58,7 @@ async def poll(
             return Page(start, described, records)
 
         page = await context.request.run_until_disconnect(wait)
+        await context.request.hold_answer(2 * page.records.size_bytes)
     headers = page_headers(page)
     if not page.is_end:
         headers.append((protocol.CURSOR, _cursor(context, query)))
@@ -118,6 +124,7 @@ class _Events:
             page = following
             is_quiet = not page.records.spans and not page.is_end
             if not is_quiet:
+                await context.request.hold_answer(2 * page.records.size_bytes)
                 await context.writer.write(self._piece(page))
         await context.writer.end()
 
@@ -127,6 +134,8 @@ class _Events:
         # Waiting requests share one read for this time, then each checks its own end.
         soon = min(self._context.services.now() + self._context.settings.heartbeat_s, ends_at)
         wait_until = soon if is_waiting else 0.0
+        if not is_waiting:
+            await self._context.request.hold_answer(page_memory(described, start))
 
         async def read() -> Records:
             return await read_from(self._cells, self._target, described, start, wait_until)

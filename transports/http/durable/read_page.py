@@ -76,8 +76,16 @@ async def first_page(
             if start < described.info.trim_point:
                 raise offset_gone()
             begin = min(start, described.info.tail)
+    await context.request.hold_answer(page_memory(described, begin))
     records = await read_from(cells, target, described, begin)
     return Page(begin, described, records)
+
+
+def page_memory(described: m.StreamDescription, sequence: int) -> int:
+    """The bytes that the page from a sequence on may take in memory: its records, and once more
+    what is written of them."""
+    info = described.info
+    return 2 * min(info.bytes_kept, protocol.PAGE_BYTES) if sequence < info.tail else 0
 
 
 async def read_from(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.actors.messages import Failed
-from millpond.actors.positions import Seek
+from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.response import Response
@@ -56,6 +56,7 @@ async def _read(
     if budget.is_over:
         return RecordBatch()
     wait_until = context.services.now() + query.unary_wait_s if query.unary_may_follow else 0.0
+    await context.request.hold_answer(read_memory(found, start, budget))
     records = await records_from(cells, target, start, budget, wait_until, found.incarnation)
     end = (
         StreamPosition(records.tail, records.last_timestamp)
@@ -66,6 +67,13 @@ async def _read(
     batch = next(batches, RecordBatch(tail=end))
     context.usage.of(target.basin).read_bytes += budget.metered
     return batch
+
+
+def read_memory(found: m.StreamDescription, start: Seek, budget: ReadBudget) -> int:
+    """The bytes that the next records may take in memory: as they are read, and once more as they
+    are written. A read at the tail takes none before there is a record."""
+    is_at_tail = start.by is SeekBy.SEQUENCE and start.sequence >= found.info.tail
+    return 0 if is_at_tail else 2 * min(found.info.bytes_kept, max(budget.bytes_left, 0))
 
 
 async def records_from(

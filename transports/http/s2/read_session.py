@@ -22,7 +22,7 @@ from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, StreamPosition
 from millpond.transports.http.s2.model import RecordBatch
-from millpond.transports.http.s2.read import records_from, tail_of
+from millpond.transports.http.s2.read import read_memory, records_from, tail_of
 from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
 
@@ -146,7 +146,7 @@ async def _serve(
         found = await describe_or_make(context, cells, target)
         start = begin(query, tail_of(found), may_follow=query.session_may_begin_at_tail)
         budget = budget or query.session_budget()
-        session = _Session(context, cells, target, query, encoder, budget, found.incarnation)
+        session = _Session(context, cells, target, query, encoder, budget, found)
         await context.writer.start(
             200, encoder.headers, lambda reason: encoder.error(cut_short(reason))
         )
@@ -172,7 +172,7 @@ class _Session:
         "_cells",
         "_context",
         "_encoder",
-        "_incarnation",
+        "_found",
         "_is_at_tail",
         "_query",
         "_target",
@@ -186,10 +186,10 @@ class _Session:
         query: ReadQuery,
         encoder: SessionEncoder,
         budget: ReadBudget,
-        incarnation: int,
+        found: m.StreamDescription,
     ) -> None:
         self._context = context
-        self._incarnation = incarnation
+        self._found = found
         self._cells = cells
         self._target = target
         self._query = query
@@ -212,10 +212,15 @@ class _Session:
         budget, query, now = self._budget, self._query, self._context.services.now
         gives_up_at = inf if query.wait_s is None else now() + query.wait_s
         wait_until = 0.0
+        hold_answer, found = self._context.request.hold_answer, self._found
         while not budget.is_over:
+            if not wait_until:
+                await hold_answer(read_memory(found, seek, budget))
             records = await records_from(
-                self._cells, self._target, seek, budget, wait_until, self._incarnation
+                self._cells, self._target, seek, budget, wait_until, found.incarnation
             )
+            if wait_until:
+                await hold_answer(2 * records.size_bytes)
             seek = Seek(SeekBy.SEQUENCE, sequence=records.next)
             if records.spans:
                 await self._show(records)

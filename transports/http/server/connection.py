@@ -8,6 +8,13 @@ from millpond.transports.http.server.http1 import Http1
 from millpond.transports.http.server.http2 import Http2
 from millpond.transports.http.server.interface import HttpProtocol, Server
 from millpond.transports.io.interface import Wire
+from millpond.transports.server.memory_budget import (
+    CHECK_BYTES,
+    READ_BYTES,
+    SMALL_BYTES,
+    MemoryAccount,
+    MemoryWaiter,
+)
 
 CHECK_S_MIN = 1.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -18,10 +25,15 @@ class HttpConnection:
     bytes."""
 
     __slots__ = (
+        "_account",
+        "_check_at",
         "_first",
         "_protocol",
+        "_received_bytes",
         "_server",
         "_unsent",
+        "_waiter",
+        "_written_bytes",
         "deadline",
         "idle_since",
         "received_at",
@@ -40,6 +52,12 @@ class HttpConnection:
         self._first = b""
         self._unsent = (0, 0.0)
         """The number of unsent bytes, and since when it has not changed."""
+        self._account: MemoryAccount | None = None
+        self._received_bytes = self._written_bytes = 0
+        self._check_at = CHECK_BYTES
+        """The bytes received and written at which the memory is measured again."""
+        self._waiter: MemoryWaiter | None = None
+        """Set while the wire is not read, as there is no memory."""
 
     @property
     def is_idle(self) -> bool:
@@ -54,8 +72,11 @@ class HttpConnection:
 
     def received(self, data: bytes) -> None:
         self.received_at = self._server.now()
+        self._received_bytes += len(data)
         if self._protocol is not None:
             self._protocol.received(data)
+            if self._received_bytes + self._written_bytes >= self._check_at:
+                self._check_memory()
             return
         self._first += data
         if self._first.startswith(PREFACE):
@@ -84,6 +105,11 @@ class HttpConnection:
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.ended()  # the two no longer hold each other: no work for the collector
+        account, self._account, self._waiter = self._account, None, None
+        if account is not None:
+            account.close(self._server.now())
+        if self._server.memory is not None:
+            self._server.memory.connection_ended(self._server.now())
         self._server.closed(self)
 
     def start_drain(self) -> None:
@@ -96,6 +122,60 @@ class HttpConnection:
     def head_started(self, now: float) -> None:
         """A head has begun whose end has not come yet."""
         self._server.wake_at(self, now + self._server.settings.head_s)
+
+    # Memory: called by the HTTP version, and by the budget (`MemoryHolder`).
+
+    def account(self) -> MemoryAccount | None:
+        """The connection's part of the node's memory; None: nobody counts, or it has ended."""
+        memory = self._server.memory
+        if self._account is None and memory is not None and self._protocol is not None:
+            principal = self._server.principal_key(self.wire.host)
+            self._account = memory.open(self, principal, self._server.now())
+        return self._account
+
+    def wrote(self, size_bytes: int) -> None:
+        self._written_bytes += size_bytes
+        if self._received_bytes + self._written_bytes >= self._check_at:
+            self._check_memory()
+
+    @property
+    def is_waiting_for_memory(self) -> bool:
+        return self._waiter is not None
+
+    @property
+    def held_bytes(self) -> int:
+        protocol = self._protocol
+        return self.wire.unsent_bytes + (0 if protocol is None else protocol.held_bytes)
+
+    @property
+    def moved_bytes(self) -> int:
+        return self._received_bytes + self._written_bytes - self.wire.unsent_bytes
+
+    @property
+    def waits_for_client(self) -> bool:
+        if self.wire.congested or self._protocol is None:
+            return True
+        return self._waiter is None and self._protocol.waits_for_client
+
+    def close_for_memory(self) -> None:
+        self.wire.abort()
+
+    def _check_memory(self) -> None:
+        """Measure what the connection holds, and read on only if there is room."""
+        self._check_at = self._received_bytes + self._written_bytes + CHECK_BYTES
+        if self._account is None and self.held_bytes <= SMALL_BYTES:
+            return
+        account, now = self.account(), self._server.now()
+        if account is None or account.has_room(READ_BYTES, now) or self._waiter is not None:
+            return
+        if account.held_bytes:
+            self._waiter = account.wait(READ_BYTES, now, self._read_on)
+            self.wire.pause()
+
+    def _read_on(self) -> None:
+        self._waiter = None
+        if self._protocol is not None and not self._protocol.is_paused:
+            self.wire.resume()
 
     def wake(self, now: float) -> None:
         """A deadline may have passed."""

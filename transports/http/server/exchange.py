@@ -10,11 +10,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 
-from millpond.transports.http.asgi import WHOLE_RESPONSE, Headers, Message, Scope
+from millpond.transports.http.asgi import (
+    EXTENSION,
+    WHOLE_RESPONSE,
+    Headers,
+    Message,
+    OutOfMemory,
+    Scope,
+    ServerExtension,
+)
 from millpond.transports.http.cancellation import running_loop
+from millpond.transports.server.memory_budget import MemoryAccount
 
 ResponseHead = tuple[int, Headers]
+Buffer = bytes | memoryview
 PIECE_BYTES = 2**10
 """Smaller pieces are joined: each would take more memory than its bytes."""
 
@@ -32,8 +43,8 @@ class ExchangeProtocol(Protocol):
         """The application took so many bytes of the body, as flow control counts them."""
 
     def write(
-        self, exchange: Exchange, head: ResponseHead | None, body: bytes, is_last: bool
-    ) -> bytes:
+        self, exchange: Exchange, head: ResponseHead | None, body: Buffer, is_last: bool
+    ) -> Buffer:
         """Write the head, and as much of the body as may be sent now; gives the rest of it."""
 
     def defer(self, exchange: Exchange) -> None:
@@ -41,6 +52,15 @@ class ExchangeProtocol(Protocol):
 
     def is_congested(self, exchange: Exchange) -> bool:
         """True if the client does not read what was sent."""
+
+    def may_answer(self, exchange: Exchange) -> bool:
+        """True if the client can be written to. False: `resume_writing` is called when it can."""
+
+    def now(self) -> float:
+        """Seconds, of the node's clock."""
+
+    def account(self) -> MemoryAccount | None:
+        """The memory of the connection; None: it is not counted."""
 
     def finished(self, exchange: Exchange) -> None:
         """The application is done. A response that is not complete is broken off."""
@@ -55,9 +75,12 @@ class Exchange:
 
     __slots__ = (
         "_credit",
+        "_extension",
         "_head",
         "_input_event",
         "_is_end_reported",
+        "_memory_bytes",
+        "_memory_event",
         "_output_event",
         "_pieces",
         "_protocol",
@@ -94,8 +117,24 @@ class Exchange:
         self._head: ResponseHead | None = None
         self._input_event: asyncio.Event | anyio.Event | None = None
         self._output_event: asyncio.Event | anyio.Event | None = None
+        self._memory_event: asyncio.Event | anyio.Event | None = None
+        self._memory_bytes = 0
+        """Memory that is held for a body that the application collects, and for the answer."""
+        self._extension: ServerExtension = scope["extensions"][EXTENSION]
+        self._extension.memory = self
 
-    # Called by the connection.
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the request and its answer that are in memory, outside of the wire."""
+        return self.unread_bytes + self._memory_bytes
+
+    @property
+    def waits_for_client(self) -> bool:
+        """True if the client has to send the body, or to read the answer."""
+        return self._memory_event is None and (
+            self._output_event is not None
+            or not (self.is_complete or self.is_input_ended or self.unread_bytes)
+        )
 
     def feed(self, data: bytes, credit: int) -> None:
         """Add a piece of the body; `credit` is what flow control counts for it."""
@@ -123,9 +162,12 @@ class Exchange:
     def disconnect(self) -> None:
         """The client is gone: what was not read is dropped, and later writes go nowhere."""
         self.is_disconnected = True
+        self._extension.memory = None  # the two no longer hold each other
         self._drop_input()
         self.end_input()
         self.resume_writing()
+        if self._memory_event is not None:
+            self._memory_event.set()
 
     def resume_writing(self) -> None:
         """The client may be written to again."""
@@ -167,18 +209,24 @@ class Exchange:
             self._head = (message["status"], message["headers"])
         is_last = not message.get("more_body", False)
         head, self._head = self._head, None
-        rest = b"" if self.is_disconnected else self._write(head, message.get("body", b""), is_last)
+        body: Buffer = message.get("body", b"")
+        rest = b"" if self.is_disconnected else self._write(head, body, is_last)
+        if rest and len(body) > self._memory_bytes:
+            self._memory_bytes = len(body)  # it is there already, whether or not there was room
+            self._measure()
         while rest and not self.is_disconnected:
             await self._wait_to_write()
             if not self.is_disconnected:
                 rest = self._write(None, rest, is_last)
+        if self._memory_bytes and body:
+            self._give_back()
         while not (is_last or self.is_disconnected) and self._protocol.is_congested(self):
             await self._wait_to_write()
         if is_last:
             self.is_answered = True
             self._wake_reader()
 
-    def _write(self, head: ResponseHead | None, body: bytes, is_last: bool) -> bytes:
+    def _write(self, head: ResponseHead | None, body: Buffer, is_last: bool) -> Buffer:
         self.is_started = True
         return self._protocol.write(self, head, body, is_last)
 
@@ -186,6 +234,67 @@ class Exchange:
         if self._output_event is None:
             self._output_event = new_event()
         await self._output_event.wait()
+
+    # Called by the application: asgi.RequestMemory.
+
+    async def hold_answer(self, size_bytes: int) -> None:
+        if self.is_disconnected:
+            # Nothing waits any more: an application that reads on could never be cancelled.
+            await anyio.lowlevel.checkpoint()
+        while not (self.is_disconnected or self._protocol.may_answer(self)):
+            await self._wait_to_write()
+        size_bytes -= self._memory_bytes
+        account = self._protocol.account()
+        if size_bytes <= 0 or account is None or self.is_disconnected:
+            return
+        if account.has_room(size_bytes, self._protocol.now()):
+            self._memory_bytes += size_bytes
+            self._measure()
+        else:
+            await self._wait_for_memory(account, size_bytes)
+
+    async def hold_input(self, size_bytes: int) -> None:
+        account = self._protocol.account()
+        if account is None or self.is_disconnected:
+            return
+        self._memory_bytes += size_bytes  # it came already
+        if not account.has_room(0, self._protocol.now()):
+            await self._wait_for_memory(account, 0)
+
+    async def _wait_for_memory(self, account: MemoryAccount, size_bytes: int) -> None:
+        """Wait until so many more bytes count as held. Raises OutOfMemory."""
+        event = self._memory_event = new_event()
+        is_refused = False
+
+        def granted() -> None:
+            self._memory_bytes += size_bytes
+            event.set()
+
+        def refused() -> None:
+            nonlocal is_refused
+            is_refused = True
+            event.set()
+
+        # A response that has begun cannot be refused any more.
+        now, may_refuse = self._protocol.now(), not self.is_started
+        waiter = account.wait(size_bytes, now, granted, refused if may_refuse else None)
+        try:
+            await event.wait()
+        finally:
+            account.cancel(waiter)
+            self._memory_event = None
+        if is_refused:
+            raise OutOfMemory
+
+    def _give_back(self) -> None:
+        """Nothing is held for the request any more."""
+        self._memory_bytes = 0
+        self._measure()
+
+    def _measure(self) -> None:
+        account = self._protocol.account()
+        if account is not None:
+            account.measure(self._protocol.now())
 
     # Called by the application, where no task is needed: asgi.WholeRequest.
 
@@ -209,6 +318,9 @@ class Exchange:
     def finish(self) -> None:
         """The application is done."""
         self._drop_input()
+        self._extension.memory = None  # the two no longer hold each other
+        if self._memory_bytes:
+            self._give_back()
         self._protocol.finished(self)
 
     def _drop_input(self) -> None:

@@ -17,7 +17,7 @@ from millpond.transports.http.asgi import Headers
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.response import plain_rejection
 from millpond.transports.http.server.chunked_body import ChunkedBody
-from millpond.transports.http.server.exchange import Exchange, ResponseHead
+from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
 from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, length_of
 from millpond.transports.http.server.heads import (
     BadHead,
@@ -31,12 +31,13 @@ from millpond.transports.http.server.heads import (
 from millpond.transports.http.server.http1_response import Http1Response
 from millpond.transports.http.server.interface import ConnectionActivity, Server
 from millpond.transports.io.interface import Wire
+from millpond.transports.server.memory_budget import MemoryAccount
 
 HEAD_PIECE_BYTES = 2**12
 BODY_PIECE_BYTES = 2**16
 """Heads and bodies are parsed in pieces of this size, so that the rest of the input can wait."""
-LARGE_BYTES = 2**16
-"""A piece of a response from this size on is not copied to join it with its framing."""
+PIECE_BYTES = 2**16
+"""A response is given to the wire in pieces of this size, until the wire is full."""
 AHEAD_MAX = 16
 """Requests that are read while one is answered."""
 CACHED_BYTES_MAX = 2**16
@@ -136,7 +137,7 @@ class Http1:
         self._queue: deque[Http1Response] = deque()
         """The responses that are due; the first one is in progress."""
         self._input = InputBuffer()
-        self._is_paused = False
+        self.is_paused = False
         self._is_read_closed = False
         """Nothing more is read."""
         self._is_draining = False
@@ -159,6 +160,16 @@ class Http1:
     @property
     def is_idle(self) -> bool:
         return not (self._queue or self._in_head or self._input.pieces)
+
+    @property
+    def held_bytes(self) -> int:
+        held = sum([response.exchange.held_bytes for response in self._queue])
+        return held + sum(map(len, self._input.pieces))
+
+    @property
+    def waits_for_client(self) -> bool:
+        queue = self._queue
+        return not queue or queue[0].exchange.waits_for_client
 
     # Called by the connection.
 
@@ -199,6 +210,7 @@ class Http1:
     def uncongested(self) -> None:
         if self._queue:
             self._queue[0].exchange.resume_writing()
+        self._serve_queue()
         if self._input.pieces:
             self._read()
 
@@ -259,13 +271,13 @@ class Http1:
         return unread > self._server.settings.unread_bytes_max
 
     def _pause(self, is_full: bool) -> None:
-        if is_full == self._is_paused:
+        if is_full == self.is_paused:
             return
-        self._is_paused = is_full
+        self.is_paused = is_full
         if is_full:
             self.head_started_at = inf  # a head is not late while we do not read
             self._wire.pause()
-        else:
+        elif not self._connection.is_waiting_for_memory:
             self._wire.resume()
 
     def _read_piece(self) -> None:
@@ -443,9 +455,18 @@ class Http1:
     def is_congested(self, exchange: Exchange) -> bool:
         return self._wire.congested
 
+    def may_answer(self, exchange: Exchange) -> bool:
+        return not self._wire.congested
+
+    def now(self) -> float:
+        return self._server.now()
+
+    def account(self) -> MemoryAccount | None:
+        return self._connection.account()
+
     def write(
-        self, exchange: Exchange, head: ResponseHead | None, body: bytes, is_last: bool
-    ) -> bytes:
+        self, exchange: Exchange, head: ResponseHead | None, body: Buffer, is_last: bool
+    ) -> Buffer:
         queue = self._queue
         if not queue or queue[0].exchange is not exchange:
             return b""  # the connection is gone
@@ -455,13 +476,25 @@ class Http1:
             and len(queue) == 1
             and not response.rejection
         )
-        pieces = response.encode(head, body, is_last, self._server.date(), is_closing)
-        if len(body) < LARGE_BYTES:
-            pieces = [b"".join(pieces)]
-        for each in pieces:
-            if each:
-                self._wire.write(each)
-        return b""
+        date = self._server.date()
+        if len(body) <= PIECE_BYTES:
+            self._write_piece(response.encode(head, bytes(body), is_last, date, is_closing))
+            return b""
+        rest = memoryview(body)
+        while rest:
+            piece, rest = bytes(rest[:PIECE_BYTES]), rest[PIECE_BYTES:]
+            is_end = is_last and not rest
+            self._write_piece(response.encode(head, piece, is_end, date, is_closing))
+            head = None
+            if self._wire.congested:
+                break
+        return rest
+
+    def _write_piece(self, pieces: list[bytes]) -> None:
+        data = b"".join(pieces)
+        if data:
+            self._wire.write(data)
+            self._connection.wrote(len(data))
 
     def finished(self, exchange: Exchange) -> None:
         if not self._queue or self._queue[0].exchange is not exchange:
@@ -497,7 +530,8 @@ class Http1:
             return
         self._is_serving = True
         try:
-            while self._queue and not self._queue[0].is_served:
+            # A client that does not read its answers gets no further ones made.
+            while self._queue and not (self._queue[0].is_served or self._wire.congested):
                 self._queue[0].is_served = True
                 self._server.serve(self._queue[0].exchange)
         finally:

@@ -19,12 +19,13 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from millpond.transports.http.asgi import Headers
-from millpond.transports.http.server.exchange import Exchange, ResponseHead
+from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
 from millpond.transports.http.server.heads import BadHead, request_scope
 from millpond.transports.http.server.http2_limits import FrameLimiter, FrameTooLong
 from millpond.transports.http.server.interface import ConnectionActivity, Server
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
+from millpond.transports.server.memory_budget import MemoryAccount
 from millpond.transports.server.rate_limit import TokenBucket
 
 PREFACE_BYTES = 24
@@ -38,10 +39,14 @@ PING = b"millpond"
 _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
 
 
+EXCHANGE_BYTES = 3 * 2**14
+"""About the memory of an exchange by itself: its task, its scope, the stream of h2."""
 WINDOW_AT_FIRST = 2**16 - 1
 FRAME_BYTES_MAX = 2**14
 """The default of HTTP/2. Larger frames save a quarter of the time of an upload (16 MiB: 32 instead
 of 44 ms), but few clients send them, and some rely on the default."""
+PIECE_BYTES = 2**16
+"""A response is given to the wire in pieces of about this size, until the wire is full."""
 HEADER_TABLE_BYTES = 2**12
 
 
@@ -123,6 +128,19 @@ class Http2:
     @property
     def is_idle(self) -> bool:
         return not self._exchanges
+
+    is_paused = False
+
+    @property
+    def held_bytes(self) -> int:
+        exchanges = self._exchanges.values()
+        return sum([each.held_bytes for each in exchanges]) + len(exchanges) * EXCHANGE_BYTES
+
+    @property
+    def waits_for_client(self) -> bool:
+        waiting = [each for each in self._exchanges.values() if each.waits_for_client]
+        held = sum([each.held_bytes for each in waiting]) + len(waiting) * EXCHANGE_BYTES
+        return 2 * held >= self.held_bytes
 
     # Called by the connection.
 
@@ -305,9 +323,24 @@ class Http2:
             return True
         return False
 
+    def may_answer(self, exchange: Exchange) -> bool:
+        if self._is_closed or exchange.number not in self._exchanges:
+            return True  # nothing is written any more
+        may = not self._wire.congested and self._may_write(exchange)
+        if not may:
+            self._waiting[exchange] = None
+        self._track_stall(exchange.number, not may, False)
+        return may
+
+    def now(self) -> float:
+        return self._server.now()
+
+    def account(self) -> MemoryAccount | None:
+        return self._connection.account()
+
     def write(
-        self, exchange: Exchange, head: ResponseHead | None, body: bytes, is_last: bool
-    ) -> bytes:
+        self, exchange: Exchange, head: ResponseHead | None, body: Buffer, is_last: bool
+    ) -> Buffer:
         if self._is_closed or exchange.number not in self._exchanges:
             return b""
         if head is not None:
@@ -315,7 +348,9 @@ class Http2:
             if is_last and not body:
                 self._flush()
                 return b""
-        rest = self._write_body(exchange.number, body, is_last) if body or is_last else b""
+        rest: Buffer = b""
+        if body or is_last:
+            rest = self._write_body(exchange.number, body, is_last)
         if rest:
             self._waiting[exchange] = None
         self._track_stall(exchange.number, bool(rest), len(rest) < len(body))
@@ -335,22 +370,28 @@ class Http2:
         lines.append((b"date", self._server.date()))
         self._h2.send_headers(exchange.number, lines, end_stream=is_whole)
 
-    def _write_body(self, number: int, body: bytes, is_last: bool) -> bytes:
+    def _write_body(self, number: int, body: Buffer, is_last: bool) -> Buffer:
         if not body:
             self._h2.end_stream(number)
             return b""
         connection, at, size = self._h2, 0, len(body)
+        body = memoryview(body)
+        unflushed_bytes = 0
         while at < size and not self._wire.congested:
             window = min(
                 connection.local_flow_control_window(number), connection.max_outbound_frame_size
             )
             if window <= 0:
                 break
-            piece = body if size - at <= window and not at else body[at : at + window]
+            piece = bytes(body[at : at + window])
             at += len(piece)
             connection.send_data(number, piece, end_stream=is_last and at == size)
             self._spend(-1 - len(piece) // 1024)
-        return body[at:] if at else body
+            unflushed_bytes += len(piece)
+            if unflushed_bytes >= PIECE_BYTES:
+                unflushed_bytes = 0
+                self._flush()
+        return body[at:]
 
     def finished(self, exchange: Exchange) -> None:
         if self._exchanges.pop(exchange.number, None) is None:
@@ -403,6 +444,7 @@ class Http2:
         data = self._h2.data_to_send()
         if data:
             self._wire.write(data)
+            self._connection.wrote(len(data))
         return len(data)
 
 

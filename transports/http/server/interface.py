@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from millpond.transports.http.asgi import Headers
@@ -10,6 +10,7 @@ from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
+from millpond.transports.server.memory_budget import MemoryAccount, MemoryBudget
 
 
 class HttpProtocol(Protocol):
@@ -30,6 +31,18 @@ class HttpProtocol(Protocol):
     def finish(self) -> None:
         """Answer the requests in progress, announce the end, and close."""
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of requests and responses in memory, outside of the wire."""
+
+    @property
+    def waits_for_client(self) -> bool:
+        """A client has to send or to read before any of that becomes free."""
+
+    @property
+    def is_paused(self) -> bool:
+        """It has paused the wire, and resumes it itself."""
+
     def check_liveness(self, now: float) -> float:
         """Time has passed: see whether the other end is still there. When to look again."""
 
@@ -45,6 +58,16 @@ class ConnectionActivity(Protocol):
 
     def head_started(self, now: float) -> None:
         """A head has begun whose end has not come yet."""
+
+    @property
+    def is_waiting_for_memory(self) -> bool:
+        """The wire is not read until there is memory."""
+
+    def account(self) -> MemoryAccount | None:
+        """The connection's part of the node's memory; None: nobody counts."""
+
+    def wrote(self, size_bytes: int) -> None:
+        """So many bytes were given to the wire."""
 
 
 class TrackedConnection(Protocol):
@@ -73,9 +96,14 @@ class Server(Protocol):
     settings: ServerSettings
     head_cache: HeadCache
     rejection_headers: RejectionHeaders
+    memory: MemoryBudget | None
+    """Limits what all connections hold together; None: nothing does."""
 
     def now(self) -> float:
         """Seconds, of the node's clock."""
+
+    def principal_key(self, host: str) -> Hashable:
+        """The client at an address, for its share of the memory; None: it has none of its own."""
 
     def date(self) -> bytes:
         """The value of the header of that name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.interface import RejectionHeaders, TrackedConnection
 from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.server.memory_budget import MemoryBudget
 
 STOP_S = 1.0
 """Requests that were cut off have so long to end, and their last words to leave."""
@@ -37,7 +38,8 @@ class Clock(Protocol):
 class HttpServer:
     """The server of one listener. Implements `interface.Server`.
 
-    `handle_directly` may answer requests that came whole; `date` gives the header's value, now.
+    `handle_directly` may answer requests that came whole; `date` gives the header's value, now;
+    `principal_key` tells clients apart by their address, for their share of `memory`.
     """
 
     def __init__(
@@ -49,9 +51,13 @@ class HttpServer:
         date: Callable[[], bytes],
         handle_directly: DirectHandler | None = None,
         rejection_headers: RejectionHeaders = lambda headers: (),
+        memory: MemoryBudget | None = None,
+        principal_key: Callable[[str], Hashable] = lambda host: None,
     ) -> None:
         self.settings = settings
         self.rejection_headers = rejection_headers
+        self.memory = memory
+        self.principal_key = principal_key
         self.head_cache = HeadCache()
         self.is_draining = False
         self.now = clock.now

@@ -93,6 +93,7 @@ class _Session:
         is_first = more = True
         self._is_live = False
         while more:
+            await self._context.request.hold_answer(2 * READ_BYTES)
             fields = (None, after, READ_COUNT, READ_BYTES)
             page = await self._context.ask_state(self._cells, s.ListValues, *fields)
             assert isinstance(page, s.Values)
@@ -136,6 +137,8 @@ class _Session:
             from_start=True,
             incarnation=self._incarnation,
         )
+        if not wait_until:
+            await self._context.request.hold_answer(2 * READ_BYTES)
         await self._cells.submit(stream_cell(self._context.stream), (read,))
         found = await self._cells.reply(number)
         if isinstance(found, m.StreamFailed) and found.code is Code.TRIMMED:
