@@ -103,9 +103,8 @@ def _hello(channel: bytes, tags: p.Tags | None = None, *, flags: int = 0) -> byt
 
 
 def _get(path: str, accept: str = "*/*") -> bytes:
-    return (
-        f"GET {path} HTTP/1.1\r\nhost: a\r\ns2-basin: millpond\r\naccept: {accept}\r\n\r\n".encode()
-    )
+    head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\ns2-basin: millpond\r\naccept: {accept}"
+    return head.encode() + b"\r\n\r\n"
 
 
 # Attacks: each gives its connections, to be held open.
@@ -118,7 +117,7 @@ def half_packets(ports: Ports) -> list[Line]:
 
 def half_messages(ports: Ports) -> list[Line]:
     head = (
-        b"GET /v1/channels/half HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n"
+        b"GET /v1/channels/half HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
         b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: p2pbuf.v1.hello\r\n\r\n"
     )
@@ -148,13 +147,13 @@ def half_frames(ports: Ports) -> list[Line]:
 
 
 def half_bodies(ports: Ports) -> list[Line]:
-    head = b"POST /v1/stream/small HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\n"
+    head = b"POST /v1/stream/small HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
     head += b"content-length: %d\r\n\r\n" % (16 * MIB)
     return [Line(ports.http, head, ZEROS[: 16 * MIB - 100]) for _ in range(60)]
 
 
 def half_heads(ports: Ports) -> list[Line]:
-    head = b"GET / HTTP/1.1\r\nhost: a\r\n" + (b"x: %b\r\n" % (b"y" * 8000)) * 4
+    head = b"GET / HTTP/1.1\r\nhost: localhost\r\n" + (b"x: %b\r\n" % (b"y" * 8000)) * 4
     return [Line(ports.http, head) for _ in range(1500)]
 
 
@@ -283,7 +282,7 @@ def _http2_client(window: int) -> H2Connection:
 
 
 def _http2_head(method: str, path: str, headers: dict[str, str]) -> list[tuple[str, str]]:
-    head = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)]
+    head = [(":method", method), (":scheme", "http"), (":authority", "localhost"), (":path", path)]
     return head + list(headers.items())
 
 
@@ -409,7 +408,8 @@ def _use(ports: Ports) -> None:
 
 def http(port: int, method: str, path: str, body: bytes, kind: str = "text/plain") -> bytes:
     """The whole answer to one request on a connection of its own."""
-    head = f"{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: {kind}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    head += f"content-type: {kind}\r\n"
     with socket.create_connection(("127.0.0.1", port), ANSWER_S) as client:
         client.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
         pieces = []

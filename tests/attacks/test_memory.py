@@ -10,9 +10,6 @@ QUICK = (
     "RustLog: 60 half frames of 10 MiB",
     "HTTP/1.1: 100 times five unread GETs of 4 MiB",
     "HTTP/2: 3 times 100 GETs of 4 MiB, window 0",
-    "HTTP/2: 3 times 100 unread GETs of 4 MiB",
-    "S3P: 100 times 20 unread READs of 4 MiB",
-    "P2P: 2,000 half packets of 30 KB",
 )
 """In each run; the rest in the full one."""
 
