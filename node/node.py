@@ -355,6 +355,7 @@ class Node:
     def _clock_looked(self, look: ClockLook, when: str) -> None:
         """Do what follows from a look at the clock."""
         if look.moved_s:
+            self._started_at += look.moved_s  # uptime is time that passed
             self.scheduler.clock_moved(look.moved_s)
         match look.event:
             case ClockEvent.NONE:
