@@ -14,7 +14,7 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.interface import Fault
 from millpond.actors.store.journal.format import HEADER_SIZE
 from millpond.actors.store.journal.segments import ID_STEP
-from millpond.actors.store.repair.quarantine import read_reports
+from millpond.actors.store.repair.quarantine import Damage, read_reports, write_report
 from millpond.actors.store.settings import StoreSettings
 from tests.actors.store.harness import LAZY, NOW, Run, copied, run, young_id
 
@@ -221,3 +221,14 @@ class TestCatalogs:
         with run(tmp_path / "data", LAZY) as opened:
             assert [each.where for each in opened.store.damages] == ["catalogue.sqlite3"]
             assert len(load(opened, LATE).rows) == 10  # type: ignore[union-attr]
+
+
+def test_losses_of_one_name_add_up_in_its_report(tmp_path: Path) -> None:
+    """Each may have had as many records as it had bytes; the same one counts once."""
+    disk, first = OsDisk(), Damage("1.journal", "missing", LOG, records_max=100)
+    second = Damage("2.journal", "zeroed", LOG, records_max=50)
+    for damage in (first, second, first, second):
+        write_report(tmp_path, disk, damage)
+    (report,) = read_reports(tmp_path, disk)
+    assert (report.name, report.records_max, report.text) == (LOG, 150, "missing")
+    assert report.where == "1.journal; 2.journal"
