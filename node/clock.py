@@ -164,7 +164,10 @@ class Clock:
         """
         if is_confirmed:
             return ClockLook(ClockEvent.CONFIRMED, self.wall() - last.time)
-        self._offset = continued_time(last, self._boot) - self._monotonic()
+        line, wall = continued_time(last, self._boot), self.wall()
+        if line < wall < line + STEP_S_MIN:
+            line = wall  # or the first moments would be those of the last run again
+        self._offset = line - self._monotonic()
         return self.look()
 
     def look(self) -> ClockLook:

@@ -179,6 +179,20 @@ def test_a_jump_while_the_node_was_stopped_is_one() -> None:
     assert clock.now() == START_S + 60
 
 
+@pytest.mark.parametrize("off_s", [0.01, 0.5, STEP_S_MIN, 5.0])
+def test_a_boot_within_a_moment_steps_nothing_back(off_s: float) -> None:
+    """The node had stored its time before, and gave out ids since."""
+    hands = Hands()
+    clock = hands.clock()
+    last = clock.reading()
+    hands.run(off_s / 2)
+    before = clock.now()
+    hands.reboot(off_s=off_s / 2)
+    clock = hands.clock()
+    clock.resume(last)
+    assert clock.now() == hands.wall > before
+
+
 @pytest.mark.parametrize("can_tell_boot", [True, False])
 def test_after_a_boot_the_wall_clock_alone_knows(can_tell_boot: bool) -> None:
     hands = Hands()

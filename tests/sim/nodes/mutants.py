@@ -437,7 +437,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "time of the last run forgotten",
         "ttl",
         "node/clock.py",
-        "        self._offset = continued_time(last, self._boot) - self._monotonic()\n",
+        "        self._offset = line - self._monotonic()\n",
         "",
     ),
 )

@@ -89,7 +89,7 @@ def _check_producers(history: History) -> Iterator[str]:
     unkept = {
         (channel.node, channel.name)
         for channel in history.channels.values()
-        if channel.durability is Durability.MEMORY and not channel.clock.is_steady
+        if channel.durability is not Durability.DISK and not channel.clock.is_steady
     }
     for event in history.client_events:
         match event:
