@@ -14,7 +14,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from millpond.pipeline.errors import BadOption
-from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition, decode, flat
+from millpond.pipeline.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    TopicPartition,
+    decode,
+    from_nested,
+)
 
 ADDRESS = "http://127.0.0.1:7404"
 BASIN = "millpond"
@@ -237,7 +244,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         rows = {topic: {str(each): 0 for each in numbers} for topic, numbers in found.items()}
     except (ValueError, RecursionError, AttributeError, TypeError):
         raise BadOption("assign: not such JSON", 'such as {"orders":[0,1]}') from None
-    partitions = tuple(sorted(flat(rows, "assign")))
+    partitions = tuple(sorted(from_nested(rows, "assign")))
     if not partitions:
         raise BadOption("assign: no partition is named")
     return partitions

@@ -152,7 +152,7 @@ class StateCell:
         self._is_new = True
         """Nothing was read yet."""
         self._is_live = False
-        self._checkpointing.begin()
+        self._checkpointing.reset()
         self._context.usage.set(self._name, 0)
 
     @property
@@ -264,7 +264,7 @@ class StateCell:
         if read is None or _number_of(reply) != read.number:
             return
         self._read = None
-        if self._checkpointing.saved is not None:
+        if self._checkpointing.candidate is not None:
             self._resume(reply, now, effects)
             return
         match reply:
@@ -348,7 +348,7 @@ class StateCell:
         for body in span.bodies[max(0, self._position - span.first) :]:
             take(body)
         self._position = max(self._position, span.first + len(span.bodies))
-        self._checkpointing.take(span)
+        self._checkpointing.applied(span)
 
     def _refuse_size(self, now: float, effects: Effects) -> None:
         log.warning("state given up: stream=%r bytes=%d", self._name, self._table.size)

@@ -22,7 +22,7 @@ from millpond.actors.state.table import StateTable
 from millpond.actors.streams import messages as m
 
 NEW_RECORDS_MIN = 1000
-"""A state that is given up is written if it has so many new records."""
+"""A state that is dropped is written if it has so many new records."""
 
 
 class Checkpointing:
@@ -36,25 +36,25 @@ class Checkpointing:
         "_is_loaded",
         "_last",
         "_name",
-        "_saved_at",
+        "_saved_position",
+        "candidate",
         "is_waiting",
-        "saved",
     )
 
     def __init__(self, name: bytes, checkpoints: CheckpointStore | None, every: int) -> None:
         self._name = name
         self._checkpoints = checkpoints
         self._every = every
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Start anew, with an empty state."""
+    def reset(self) -> None:
+        """Forget everything of the stream: its state is empty."""
         self._is_loaded = self.is_waiting = False
-        self.saved: Checkpoint | None = None
-        """The checkpoint that was found, and is to be compared with the stream."""
+        self.candidate: Checkpoint | None = None
+        """The checkpoint that was loaded and is not compared with the stream yet."""
         self._incarnation = 0
         self._last: m.RecordColumns | None = None
-        self._saved_at = 0
+        self._saved_position = 0
 
     def load(self, incarnation: int, port: object, post: Callable[[CellMessage], None]) -> None:
         """Load the checkpoint, once for each start. The reply is `CheckpointLoaded`."""
@@ -62,8 +62,8 @@ class Checkpointing:
         if self._is_loaded or self._checkpoints is None or not incarnation:
             return
         self._is_loaded = self.is_waiting = True
-        found = self._checkpoints.load(self._name)
-        found.when_done(lambda saved: post(CheckpointLoaded(0, port, saved)))
+        loading = self._checkpoints.load(self._name)
+        loading.when_done(lambda saved: post(CheckpointLoaded(0, port, saved)))
 
     def loaded(self, saved: object) -> None:
         """The checkpoint that was loaded; one of another incarnation counts as none."""
@@ -72,31 +72,31 @@ class Checkpointing:
             and isinstance(saved, Checkpoint)
             and saved.incarnation == self._incarnation
         ):
-            self.saved = saved
+            self.candidate = saved
         self.is_waiting = False
 
     def comparison_read(self, number: int) -> m.Read | None:
         """The read of the record with which the checkpoint is compared; None: no checkpoint."""
-        if self.saved is None:
+        if self.candidate is None:
             return None
-        start = Seek(SeekBy.SEQUENCE, self.saved.fingerprint.sequence)
+        start = Seek(SeekBy.SEQUENCE, self.candidate.fingerprint.sequence)
         return m.Read(number, start, 1, 1, incarnation=self._incarnation, from_start=True)
 
     def compare(self, reply: object) -> Checkpoint | None:
         """The checkpoint, if the stream has its record; else None."""
-        saved, self.saved = self.saved, None
+        saved, self.candidate = self.candidate, None
         match reply:
             case m.Records(spans=[span]) if saved is not None and _is_record(
                 span, saved.fingerprint
             ):
-                self._saved_at = saved.position
+                self._saved_position = saved.position
                 self._last = None
                 return saved
             case _:
                 return None
 
-    def take(self, span: m.RecordColumns) -> None:
-        """These records are in the state."""
+    def applied(self, span: m.RecordColumns) -> None:
+        """Note the last records that the state has."""
         self._last = span
 
     def save(self, table: StateTable, first: int, *, is_end: bool = False) -> None:
@@ -105,8 +105,10 @@ class Checkpointing:
         if span is None or checkpoints is None or not self._incarnation:
             return
         position = span.first + len(span.bodies)
-        least = max(self._every, 4 * table.size // ENTRY_BYTES)
-        if position - self._saved_at < (min(self._every, NEW_RECORDS_MIN) if is_end else least):
+        records_min = max(self._every, 4 * table.size // ENTRY_BYTES)
+        if position - self._saved_position < (
+            min(self._every, NEW_RECORDS_MIN) if is_end else records_min
+        ):
             return
         saved = Checkpoint(
             self._name,
@@ -117,7 +119,7 @@ class Checkpointing:
             table.state.copy(),
         )
         if checkpoints.save(saved):
-            self._saved_at = position
+            self._saved_position = position
 
 
 def _is_record(span: m.RecordColumns, fingerprint: RecordFingerprint) -> bool:

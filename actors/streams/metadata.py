@@ -25,7 +25,8 @@ _WRITER = b"writer\0"
 _TEE = b"tee\0"
 _TEE_FORMAT = struct.Struct(">QQQ")
 TEE_CHANNELS_MAX = 10_000
-"""Of one stream. Beyond, those are forgotten of whose messages none can be left."""
+"""The most channels that one stream remembers. Beyond, channels whose messages have all expired
+are forgotten."""
 GROUP_BYTES_MAX = 256
 """Of the name of a group."""
 _SERIAL_BITS = 20
@@ -62,13 +63,13 @@ class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Created)
-_WRITING = msgspec.msgpack.Decoder(WriterState)
+_CREATED_DECODER = msgspec.msgpack.Decoder(Created)
+_WRITER_DECODER = msgspec.msgpack.Decoder(WriterState)
 
 
 class GroupProgress:
     """The offsets of a stream's consumer groups, and its tail. It outlives the cell, so that the
-    lag of streams that are not in memory is known; nothing changes while they rest."""
+    lag of streams that are not in memory is known; nothing changes while they are passivated."""
 
     __slots__ = ("offsets", "tail")
 
@@ -81,7 +82,7 @@ class GroupProgress:
         return [max(self.tail - offset, 0) for offset in self.offsets.values()]
 
 
-class TeeMark(msgspec.Struct, frozen=True, gc=False):
+class TeePosition(msgspec.Struct, frozen=True, gc=False):
     """The progress of a channel: up to `id`. Its messages until then expire before `until_ms`."""
 
     node_run: int
@@ -93,11 +94,11 @@ class TeeProgress:
     """The channels that feed a stream, and how far the stream has each. Each message of a channel
     is appended once, in the channel's order."""
 
-    __slots__ = ("_marks",)
+    __slots__ = ("_positions",)
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
-        self._marks = {
-            name[len(_TEE) :]: TeeMark(*_TEE_FORMAT.unpack(value))
+        self._positions = {
+            name[len(_TEE) :]: TeePosition(*_TEE_FORMAT.unpack(value))
             for name, value in values.items()
             if name.startswith(_TEE)
         }
@@ -108,25 +109,27 @@ class TeeProgress:
         Ids of a channel that a run of the node does not outlive may come again in the next one;
         those that were stored may not.
         """
-        mark = self._marks.get(channel)
-        return mark.id if mark is not None and mark.node_run in (node_run, 0) else 0
+        position = self._positions.get(channel)
+        return position.id if position is not None and position.node_run in (node_run, 0) else 0
 
     def reserve(self, channel: bytes, now_ms: int, changes: list[Change]) -> bool:
-        """True: one more channel fits. Marks that mean nothing any more are removed."""
-        marks = self._marks
-        if channel in marks or len(marks) < TEE_CHANNELS_MAX:
+        """True: one more channel fits. Positions that mean nothing any more are removed."""
+        positions = self._positions
+        if channel in positions or len(positions) < TEE_CHANNELS_MAX:
             return True
-        for name in [name for name, mark in marks.items() if mark.until_ms < now_ms]:
-            del marks[name]
+        for name in [name for name, position in positions.items() if position.until_ms < now_ms]:
+            del positions[name]
             changes.append(MetadataSet(_TEE + name, None))
-        return len(marks) < TEE_CHANNELS_MAX
+        return len(positions) < TEE_CHANNELS_MAX
 
     def advance(self, channel: bytes, node_run: int, message_id: int, until_ms: int) -> MetadataSet:
         """The stream has the channel's messages up to this one."""
-        before = self._marks.get(channel)
+        before = self._positions.get(channel)
         latest_ms = until_ms if before is None else max(until_ms, before.until_ms)
-        self._marks[channel] = mark = TeeMark(node_run, message_id, latest_ms)
-        return MetadataSet(_TEE + channel, _TEE_FORMAT.pack(mark.node_run, mark.id, mark.until_ms))
+        self._positions[channel] = position = TeePosition(node_run, message_id, latest_ms)
+        return MetadataSet(
+            _TEE + channel, _TEE_FORMAT.pack(position.node_run, position.id, position.until_ms)
+        )
 
 
 def creation_of(cell: bytes, now_ms: int) -> MetadataSet | None:
@@ -156,7 +159,7 @@ class StreamMetadata:
     def __init__(self, values: Mapping[bytes, bytes], serials: Iterator[int]) -> None:
         self._serials = serials
         created = values.get(CREATED)
-        self.created = None if created is None else _DECODER.decode(created)
+        self.created = None if created is None else _CREATED_DECODER.decode(created)
         self.fence = values.get(FENCE, b"")
         self.emptied_ms = int.from_bytes(values.get(EMPTIED, b""))
         """The time at which the last record was removed; 0: unknown, or there was none."""
@@ -168,7 +171,7 @@ class StreamMetadata:
             if name.startswith(_GROUP)
         }
         self.writers = {
-            name[len(_WRITER) :]: _WRITING.decode(value)
+            name[len(_WRITER) :]: _WRITER_DECODER.decode(value)
             for name, value in values.items()
             if name.startswith(_WRITER)
         }

@@ -36,9 +36,9 @@ def is_channel_owner(principal: Principal, channel: bytes) -> bool:
 
 
 def _rule(
-    rights: Rights, where: str, channels: tuple[str, ...] | None, streams: tuple[str, ...] | None
+    rights: Rights, source: str, channels: tuple[str, ...] | None, streams: tuple[str, ...] | None
 ) -> Grant:
-    return Grant(Subject(SubjectKind.RULE), rights, channels, streams, None, where)
+    return Grant(Subject(SubjectKind.RULE), rights, channels, streams, None, source)
 
 
 _HERE = _rule(Rights.ALL, "this machine, as there is no access file", None, None)

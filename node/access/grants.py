@@ -73,7 +73,7 @@ ANYONE = Subject(SubjectKind.ANYONE)
 class Grant(msgspec.Struct, frozen=True):
     """Rights for a subject; `channels` and `streams` None: in all of them.
 
-    `until` is in seconds since 1970; `where` names the file and line, for messages.
+    `until` is in seconds since 1970; `source` names the file and line, for messages.
     """
 
     subject: Subject
@@ -81,7 +81,7 @@ class Grant(msgspec.Struct, frozen=True):
     channels: tuple[str, ...] | None
     streams: tuple[str, ...] | None
     until: float | None
-    where: str
+    source: str
 
     def covers(
         self, name: bytes, *, is_stream: bool, own: bytes | None, is_peer: Callable[[str], bool]
@@ -101,27 +101,27 @@ class Revoked(msgspec.Struct, frozen=True):
     token_id: str
 
 
-def parse_line(words: Sequence[str], where: str) -> Grant | Revoked:
+def parse_line(words: Sequence[str], source: str) -> Grant | Revoked:
     """The grant or revocation in a line of the access file. Raises BadRule."""
     if words[0].startswith(REVOKED_PREFIX):
         token_id = words[0].removeprefix(REVOKED_PREFIX)
         if len(words) > 1 or TOKEN_ID.fullmatch(token_id) is None:
             raise BadRule("want revoked:ID, and nothing behind it")
         return Revoked(token_id)
-    return make_grant(parse_subject(words[0]), words[1:], where)
+    return make_grant(parse_subject(words[0]), words[1:], source)
 
 
-def parse_token_line(words: Sequence[str], where: str) -> Grant:
+def parse_token_line(words: Sequence[str], source: str) -> Grant:
     """The grant in a line of a token file, which begins with the token itself. Raises BadRule.
 
     Token files know no streams: `admin` reaches all streams, other rights none.
     """
     subject = Subject(SubjectKind.TOKEN, sha256(words[0].encode()).digest())
-    grant = make_grant(subject, words[1:], where)
+    grant = make_grant(subject, words[1:], source)
     return grant if grant.streams else msgspec.structs.replace(grant, streams=())
 
 
-def make_grant(subject: Subject, words: Sequence[str], where: str) -> Grant:
+def make_grant(subject: Subject, words: Sequence[str], source: str) -> Grant:
     """The grant of a subject with the rest of a line: rights, patterns, an end. Raises BadRule."""
     if not words:
         raise BadRule(f"rights are missing after the {subject.kind.value}")
@@ -137,7 +137,7 @@ def make_grant(subject: Subject, words: Sequence[str], where: str) -> Grant:
         else:
             patterns.append(word)
     channels, streams = split_patterns(patterns)
-    return Grant(subject, rights, channels, streams, until, where)
+    return Grant(subject, rights, channels, streams, until, source)
 
 
 def parse_rights(text: str) -> Rights:

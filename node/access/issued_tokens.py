@@ -65,8 +65,8 @@ class IssuedAccess:
             return ()
         patterns = _patterns(scope.streams)
         until = None if found.expires_ms is None else found.expires_ms / 1000
-        where = f"access token {authorization.info.id!r} of S2"
-        return (Grant(Subject(SubjectKind.TOKEN), rights, (), patterns, until, where),)
+        source = f"access token {authorization.info.id!r} of S2"
+        return (Grant(Subject(SubjectKind.TOKEN), rights, (), patterns, until, source),)
 
 
 def _patterns(names: NameSet) -> tuple[str, ...]:

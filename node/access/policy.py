@@ -46,7 +46,7 @@ from millpond.transports.server.interface import Principal
 
 log = logging.getLogger(__name__)
 
-NODE_MARK = b"!"
+INTERNAL_SEPARATOR = b"!"
 """A mark in the names of the node's own channels."""
 
 
@@ -180,7 +180,11 @@ class AccessPolicy:
     def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
         """The rights of a client in a channel; None: denied."""
         rights = self._rights(principal, channel, is_stream=False)
-        if rights is not None and NODE_MARK in channel and not is_channel_owner(principal, channel):
+        if (
+            rights is not None
+            and INTERNAL_SEPARATOR in channel
+            and not is_channel_owner(principal, channel)
+        ):
             # Only their owner writes to the node's own channels (PS-14).
             rights &= ~Rights.PUT
             if not rights and channel != PROBE:
@@ -317,7 +321,7 @@ class AccessPolicy:
                 yield "the token was not signed by this node"
         if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
             yield "a token of the S2 API has the rights of its scope, at the http listener only"
-        if not is_stream and NODE_MARK in name and not is_channel_owner(principal, name):
+        if not is_stream and INTERNAL_SEPARATOR in name and not is_channel_owner(principal, name):
             yield "only its owner may put messages into a channel with `!` in its name"
 
 
@@ -344,8 +348,8 @@ def load_access(
 
 
 def _is_revoked(grant: Grant, rules: Rules) -> bool:
-    where = grant.where.removeprefix("signed token ")
-    return where != grant.where and where in rules.revoked
+    token_id = grant.source.removeprefix("signed token ")
+    return token_id != grant.source and token_id in rules.revoked
 
 
 WITHOUT_TOKENS = ("s3p", "rustlog")

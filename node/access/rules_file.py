@@ -51,7 +51,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 def read_access_file(path: Path) -> Rules:
     """The rules of an access file. Raises AccessFileError, also if others may read the file."""
-    found = [_parsed(words, where, path) for words, where in _lines(path)]
+    found = [_parsed(words, source, path) for words, source in _lines(path)]
     return Rules(
         tuple(each for each in found if isinstance(each, Grant)),
         frozenset(each.token_id for each in found if isinstance(each, Revoked)),
@@ -61,11 +61,11 @@ def read_access_file(path: Path) -> Rules:
 def read_token_file(path: Path) -> Rules:
     """The rules of a token file: `TOKEN RIGHT[,RIGHT...] [PATTERN...]`. Raises AccessFileError."""
     grants = []
-    for words, where in _lines(path):
+    for words, source in _lines(path):
         try:
-            grants.append(parse_token_line(words, where))
+            grants.append(parse_token_line(words, source))
         except BadRule as exc:
-            raise AccessFileError(f"{where}: {exc}") from None
+            raise AccessFileError(f"{source}: {exc}") from None
     return Rules(tuple(grants))
 
 
@@ -137,18 +137,18 @@ def _lines(path: Path) -> Iterable[tuple[list[str], str]]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        where = f"{path}:{number}"
+        source = f"{path}:{number}"
         if any(word.startswith("#") for word in words):
             # As a comment it would widen the line: without its pattern it holds everywhere.
-            raise AccessFileError(f"{where}: a comment needs a line of its own")
-        yield words, where
+            raise AccessFileError(f"{source}: a comment needs a line of its own")
+        yield words, source
 
 
-def _parsed(words: list[str], where: str, path: Path) -> Grant | Revoked:
+def _parsed(words: list[str], source: str, path: Path) -> Grant | Revoked:
     try:
-        return parse_line(words, f"{path.name}:{where.rpartition(':')[2]}")
+        return parse_line(words, f"{path.name}:{source.rpartition(':')[2]}")
     except BadRule as exc:
-        raise AccessFileError(f"{where}: {exc}") from None
+        raise AccessFileError(f"{source}: {exc}") from None
 
 
 def _text(path: Path) -> str:

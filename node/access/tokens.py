@@ -24,7 +24,7 @@ RANDOM_BYTES, ID_BYTES = 32, 8
 ID_DIGITS = 12
 """The digits of a random token's SHA-256 that are its id."""
 TOKEN_BYTES_MAX = 3072
-READ_MAX = 256
+SIGNED_CACHE_MAX = 256
 _CONTEXT = b"millpond token 1\0"
 
 
@@ -41,13 +41,13 @@ class SignedToken(msgspec.Struct, frozen=True):
         """The grant of the token, as a line of the access file gives it."""
         channels, streams = split_patterns(self.patterns)
         rights = Rights(self.rights & Rights.ALL)
-        where = f"signed token {self.id}"
-        return Grant(Subject(SubjectKind.TOKEN), rights, channels, streams, self.not_after, where)
+        source = f"signed token {self.id}"
+        return Grant(Subject(SubjectKind.TOKEN), rights, channels, streams, self.not_after, source)
 
 
 def new_token(entropy: Callable[[int], bytes], prefix: str = RANDOM_PREFIX) -> str:
     """A random token; `entropy` must be unpredictable."""
-    return prefix + _text(entropy(RANDOM_BYTES))
+    return prefix + _base64url(entropy(RANDOM_BYTES))
 
 
 def digest_of(token: str) -> str:
@@ -57,7 +57,7 @@ def digest_of(token: str) -> str:
 
 def id_of(token: str) -> str:
     """The id of a token: the beginning of its SHA-256, or the id in a signed one."""
-    signed = _payload(token.encode()) if token.startswith(SIGNED_PREFIX) else None
+    signed = _unverified(token.encode()) if token.startswith(SIGNED_PREFIX) else None
     return digest_of(token)[:ID_DIGITS] if signed is None else signed.id
 
 
@@ -72,13 +72,13 @@ def new_signed(
     body = SignedToken(entropy(ID_BYTES).hex(), int(rights), [*patterns], not_after)
     payload = msgspec.msgpack.encode(body)
     signature = identity.sign(_CONTEXT + payload)
-    token = f"{SIGNED_PREFIX}{_text(payload)}.{_text(signature)}"
+    token = f"{SIGNED_PREFIX}{_base64url(payload)}.{_base64url(signature)}"
     if len(token) > TOKEN_BYTES_MAX:
         raise ValueError(f"the token would have {len(token)} bytes; {TOKEN_BYTES_MAX} fit")
     return token, body.id
 
 
-@lru_cache(maxsize=READ_MAX)
+@lru_cache(maxsize=SIGNED_CACHE_MAX)
 def read_signed(token: bytes, public: bytes) -> SignedToken | None:
     """The content of a token that the holder of `public` signed; None: it is not such a token.
 
@@ -88,33 +88,33 @@ def read_signed(token: bytes, public: bytes) -> SignedToken | None:
     parts = token.removeprefix(prefix).split(b".")
     if not token.startswith(prefix) or len(parts) != 2 or len(token) > TOKEN_BYTES_MAX:
         return None
-    payload, signature = map(_bytes, parts)
+    payload, signature = map(_from_base64url, parts)
     if payload is None or signature is None or not verify(public, signature, _CONTEXT + payload):
         return None
-    return _decoded(payload)
+    return _decode(payload)
 
 
-def _payload(token: bytes) -> SignedToken | None:
+def _unverified(token: bytes) -> SignedToken | None:
     """The content of a signed token, whoever signed it."""
-    payload = _bytes(token.removeprefix(SIGNED_PREFIX.encode()).partition(b".")[0])
-    return None if payload is None else _decoded(payload)
+    payload = _from_base64url(token.removeprefix(SIGNED_PREFIX.encode()).partition(b".")[0])
+    return None if payload is None else _decode(payload)
 
 
-def _decoded(payload: bytes) -> SignedToken | None:
+def _decode(payload: bytes) -> SignedToken | None:
     try:
         return msgspec.msgpack.decode(payload, type=SignedToken)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def _text(data: bytes) -> str:
+def _base64url(data: bytes) -> str:
     return urlsafe_b64encode(data).decode("ascii").rstrip("=")
 
 
-def _bytes(text: bytes) -> bytes | None:
+def _from_base64url(text: bytes) -> bytes | None:
     """The bytes of base64url text; None for any but the one valid spelling."""
     try:
         data = urlsafe_b64decode(text + b"=" * (-len(text) % 4))
     except ValueError:
         return None
-    return data if _text(data).encode() == text else None
+    return data if _base64url(data).encode() == text else None

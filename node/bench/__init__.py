@@ -1,1 +1,1 @@
-"""Benchmarks of `millpond bench`: loads on a server, checks of its answers, and figures."""
+"""Benchmarks of `millpond bench`: loads on a server, checks of its answers, and results."""

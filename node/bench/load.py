@@ -1,4 +1,4 @@
-"""The load engine: workloads run for some seconds, are checked, and give the figures of a row."""
+"""The load engine: workloads run for some seconds, are checked, and summarized."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Run:
 class LoadConnection(Protocol):
     """A connection of a load, as the engine sees it."""
 
-    gone: anyio.Event
+    closed: anyio.Event
 
     def leave(self) -> None:
         """Say goodbye and close."""
@@ -83,8 +83,8 @@ class Workload(Protocol):
         """Compare what is stored with what was sent; the number of records checked."""
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """The figures of a load. `count` operations took `seconds`; latencies are of one.
+class LoadSummary(msgspec.Struct, frozen=True):
+    """The summary of a load. `count` operations took `seconds`; latencies are of one.
 
     `generator` is this side's share of a core, `server_s` the server's CPU time.
     """
@@ -119,7 +119,7 @@ async def leave_all(connections: Sequence[LoadConnection]) -> None:
         connection.leave()
     with anyio.move_on_after(LEAVE_S):
         for connection in connections:
-            await connection.gone.wait()
+            await connection.closed.wait()
 
 
 async def run_load(
@@ -130,14 +130,14 @@ async def run_load(
     *,
     read_back_s: float,
     reads_after_faults: bool,
-) -> Figures:
+) -> LoadSummary:
     """Run workloads that are connected, check what they stored, and leave.
 
     Reading back takes at most `read_back_s`; without `reads_after_faults` a run with faults is
     not read back.
     """
     with _without_collector():
-        figures = await _measure(run, workloads, seconds, clocks)
+        result = await _measure(run, workloads, seconds, clocks)
     run.is_sending = False
     is_broken = run.broken.is_set()
     with anyio.move_on_after(SETTLE_BROKEN_S if is_broken else SETTLE_S):
@@ -149,12 +149,12 @@ async def run_load(
     if not is_broken and (reads_after_faults or not run.faults):
         checked = await _read_back(run, workloads, read_back_s)
     await leave_all([each for workload in workloads for each in workload.connections])
-    return msgspec.structs.replace(figures, checked=checked)
+    return msgspec.structs.replace(result, checked=checked)
 
 
 async def _measure(
     run: Run, workloads: Sequence[Workload], seconds: float, clocks: Clocks
-) -> Figures:
+) -> LoadSummary:
     for workload in workloads:
         workload.start()
     await run.wait(min(WARM_S_MAX, WARM_SHARE * seconds))
@@ -166,7 +166,7 @@ async def _measure(
     took_s = clocks.now() - began
     own_s, server_s = clocks.own_cpu() - own_s, server_cpu() - server_s
     p50_us, p99_us, max_us = run.latencies.percentiles_us(0.5, 0.99, 1.0)
-    return Figures(
+    return LoadSummary(
         seconds=took_s,
         count=run.latencies.count,
         p50_us=p50_us,

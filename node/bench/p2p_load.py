@@ -28,7 +28,7 @@ Expected = TypeVar("Expected", PutAck, Msg)
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """The figures of a load; `count` are receipts of a PUT, or messages that reached a subscriber.
+    """The result of a load; `count` are receipts of a PUT, or messages that reached a subscriber.
 
     `generator` is this side's share of a core; `node_us` the node's CPU time for each of `count`;
     `durability` what its receipts promise (None: unknown).
@@ -64,31 +64,31 @@ async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) ->
         with anyio.fail_after(CONNECT_S):
             await dial_all(connections, partial(target.dial, tasks))
         # With faults, too: reading back deletes what the load stored.
-        figures = await run_load(
+        result = await run_load(
             run, workloads, seconds, clocks, read_back_s=SETTLE_S, reads_after_faults=True
         )
         tasks.cancel_scope.cancel()
     promised = connections[0].durability
-    has_cpu = figures.server_s is not None and figures.count > 0
+    has_cpu = result.server_s is not None and result.count > 0
     return LoadResult(
         row=load.name,
         kind=load.kind,
         connections=load.connections,
         pipeline=load.pipeline,
         size=load.size,
-        seconds=round(figures.seconds, 3),
-        count=figures.count,
-        rate=figures.rate(),
-        p50_us=figures.p50_us,
-        p99_us=figures.p99_us,
-        max_us=figures.max_us,
-        generator=figures.generator,
-        node_us=round((figures.server_s or 0) / figures.count * 1e6, 2) if has_cpu else None,
+        seconds=round(result.seconds, 3),
+        count=result.count,
+        rate=result.rate(),
+        p50_us=result.p50_us,
+        p99_us=result.p99_us,
+        max_us=result.max_us,
+        generator=result.generator,
+        node_us=round((result.server_s or 0) / result.count * 1e6, 2) if has_cpu else None,
         durability=None if promised is None else promised.name.lower(),
         duplicates=sum(workload.duplicates for workload in workloads),
         faults=run.faults.by_name(),
         first_fault=run.faults.first,
-        ok=figures.count > 0 and not run.faults,
+        ok=result.count > 0 and not run.faults,
     )
 
 

@@ -39,7 +39,7 @@ class Customer(msgspec.Struct):
 
 
 class StateResult(msgspec.Struct, frozen=True):
-    """The figures of a row.
+    """The result of a row.
 
     `bytes_each`: growth of the process's memory for each final value (None: not measured).
     `faults`: values that differ from what they have to be.

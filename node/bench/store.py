@@ -205,7 +205,7 @@ async def _loaded(store: DurableStore, name: bytes) -> Snapshot | StoreFault:
 
 
 class StoreResult(msgspec.Struct, frozen=True):
-    """The figures of a row. `count` operations took `seconds`; latencies are those of one.
+    """The result of a row. `count` operations took `seconds`; latencies are those of one.
 
     `syncs`: syncs of the disk meanwhile (None: not counted).
     """
@@ -268,7 +268,7 @@ class StoreRun:
         seconds: float | None = None,
         size: int | None = None,
     ) -> StoreResult:
-        """The figures; `count` and `seconds` are those of the whole row by default."""
+        """The result; `count` and `seconds` are those of the whole row by default."""
         count = self.count if count is None else count
         seconds = self.elapsed if seconds is None else seconds
         p50_us, p99_us, max_us = self._latencies.percentiles_us(0.5, 0.99, 1.0)

@@ -33,12 +33,12 @@ class StreamTarget(msgspec.Struct, frozen=True):
 
 
 class StreamResult(msgspec.Struct, frozen=True):
-    """The figures of a load.
+    """The result of a load.
 
     `count` are records. Latencies are of one request or, in TAIL rows, from an append until its
-    record arrives. `server_us` is the server's CPU time for each of `count`; `memory_each` and
-    `disk_each` are bytes for each appended record (None: unknown); `checked` are the records that
-    were read back or reached a follower.
+    record arrives. `generator` is the load generator's share of a core, `server_us` the server's
+    CPU time for each of `count`; `memory_each` and `disk_each` are bytes for each appended record
+    (None: unknown); `checked` are the records that were read back or reached a follower.
     """
 
     row: str
@@ -92,13 +92,13 @@ async def measure_streams(
             await _prepare_all(workloads)
         if any(each.driver.polls for each in connections) and load.kind is StreamKind.TAIL:
             tasks.start_soon(_poll, workloads)
-        figures = await run_load(
+        result = await run_load(
             run, workloads, seconds, clocks, read_back_s=READ_BACK_S, reads_after_faults=False
         )
         tasks.cancel_scope.cancel()
     appended = sum(workload.appended for workload in workloads)
-    count = figures.count * load.batch
-    server_s, rss, folder = figures.server_s, target.rss, target.folder
+    count = result.count * load.batch
+    server_s, rss, folder = result.server_s, target.rss, target.folder
     return StreamResult(
         row=load.name,
         kind=load.kind,
@@ -107,17 +107,17 @@ async def measure_streams(
         pipeline=load.pipeline,
         batch=load.batch,
         size=load.size,
-        seconds=round(figures.seconds, 3),
+        seconds=round(result.seconds, 3),
         count=count,
-        rate=figures.rate(load.batch),
-        p50_us=figures.p50_us,
-        p99_us=figures.p99_us,
-        max_us=figures.max_us,
-        generator=figures.generator,
-        server_us=None if server_s is None else _each(server_s * 1e6, count),
-        memory_each=None if rss is None else _each(rss() - rss_before, appended),
-        disk_each=None if folder is None else _each(_disk_bytes(folder), appended),
-        checked=figures.checked,
+        rate=result.rate(load.batch),
+        p50_us=result.p50_us,
+        p99_us=result.p99_us,
+        max_us=result.max_us,
+        generator=result.generator,
+        server_us=None if server_s is None else _per_record(server_s * 1e6, count),
+        memory_each=None if rss is None else _per_record(rss() - rss_before, appended),
+        disk_each=None if folder is None else _per_record(_disk_bytes(folder), appended),
+        checked=result.checked,
         faults=run.faults.by_name(),
         first_fault=run.faults.first,
         ok=count > 0 and not run.faults,
@@ -137,7 +137,7 @@ async def _poll(workloads: list[StreamWorkload]) -> None:
             workload.poll()
 
 
-def _each(total: float, count: int) -> float | None:
+def _per_record(total: float, count: int) -> float | None:
     return round(total / count, 2) if count else None
 
 

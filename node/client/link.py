@@ -137,7 +137,7 @@ class Link:
         if session is not None:
             session.leave()
             with anyio.move_on_after(LEAVE_S, shield=True):
-                await session.gone.wait()
+                await session.closed.wait()
         self._scope.cancel()
         self._give_up(ChannelClosed("the channel is closed"))
 
@@ -198,18 +198,18 @@ class Link:
 
     async def _stay(self, tasks: TaskGroup, session: Session) -> None:
         with anyio.move_on_after(self._settings.handshake_s):
-            await session.settled.wait()
-        if not session.settled.is_set():
+            await session.handshake_ended.wait()
+        if not session.handshake_ended.is_set():
             self._no_handshake(session)
         if session.live:
             self._tell(Connected(self.counts.connections))
             tasks.start_soon(self._flush, session)
             tasks.start_soon(self._keep_alive, session)
-        await session.leaving.wait()
+        await session.closing.wait()
         with anyio.move_on_after(LEAVE_S):
-            await session.gone.wait()
+            await session.closed.wait()
         session.abort()
-        await session.gone.wait()
+        await session.closed.wait()
 
     def _no_handshake(self, session: Session) -> None:
         if self._settings.bare:

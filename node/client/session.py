@@ -25,7 +25,7 @@ from millpond.transports.p2p.nacks import HelloCode
 
 NORMAL, PROTOCOL_ERROR = 1000, 1002
 WINDOW = 32
-BARE = Ready()
+NO_HANDSHAKE = Ready()
 
 
 class SessionContext(msgspec.Struct, frozen=True):
@@ -41,8 +41,8 @@ class SessionContext(msgspec.Struct, frozen=True):
 class Session:
     """A connection from the upgrade to its end.
 
-    Events: `settled`, it is live or over; `leaving`, it begins to end, from either side; `gone`, it
-    has ended. `failure` is why it ended. `asked_to_leave`: the node closed it.
+    Events: `handshake_ended`, it is live or over; `closing`, it begins to end, from either side;
+    `closed`, it has ended. `failure` is the reason. `asked_to_leave`: the node closed it.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Session:
         self.failure: Exception | None = None
         self.asked_to_leave = False
         self.received_at = context.now()
-        self.settled = anyio.Event()
-        self.leaving = anyio.Event()
-        self.gone = anyio.Event()
+        self.handshake_ended = anyio.Event()
+        self.closing = anyio.Event()
+        self.closed = anyio.Event()
         self._framing = framing
         self._hello = hello
         self._context = context
@@ -117,9 +117,9 @@ class Session:
             self.failure = self._wire.failure
         self.live = False
         self._closing = True
-        self.settled.set()
-        self.leaving.set()
-        self.gone.set()
+        self.handshake_ended.set()
+        self.closing.set()
+        self.closed.set()
 
     # Calls of the link and the channel.
 
@@ -141,7 +141,7 @@ class Session:
     def start_without_handshake(self) -> None:
         """Go on without a handshake: the other end has none (PA-40)."""
         if not self._closing:
-            self._become_live(BARE)
+            self._become_live(NO_HANDSHAKE)
 
     def fail(self, failure: Exception) -> None:
         """The connection could not be opened, or ends with this error; the first one counts."""
@@ -161,12 +161,12 @@ class Session:
         self.flush()
         self._closing = True
         self.live = False
-        self.settled.set()
-        self.leaving.set()
+        self.handshake_ended.set()
+        self.closing.set()
         if self._wire is not None:
-            farewell = self._framing.close_frame(code)
-            if farewell:
-                self._wire.write(farewell)
+            close_frame = self._framing.close_frame(code)
+            if close_frame:
+                self._wire.write(close_frame)
             self._wire.close()
 
     def abort(self) -> None:
@@ -250,7 +250,7 @@ class Session:
                 self._fail(error)
 
     def _handle_ready(self, raw: bytes) -> None:
-        if self.ready is not None and self.ready is not BARE:
+        if self.ready is not None and self.ready is not NO_HANDSHAKE:
             return
         if self._auth is not None and self._auth.peer is None:
             self._fail(PeerMismatch("the node did not prove its identity"))
@@ -273,7 +273,7 @@ class Session:
         self.ready = ready
         self.live = True
         self._context.on_live(self)
-        self.settled.set()
+        self.handshake_ended.set()
         self.flush()
 
     def _handle_refusal(self, code: int) -> None:
@@ -294,8 +294,8 @@ class Session:
             # Requests that must not be repeated still get their replies; no new ones are sent.
             self._is_draining = True
             self.live = False
-            self.settled.set()
-            self.leaving.set()
+            self.handshake_ended.set()
+            self.closing.set()
         else:
             self.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from millpond.node.web.pages import CSS, HTML, ICON, POLICY, SCRIPT
+from millpond.node.web.pages import CONTENT_SECURITY_POLICY, CSS, HTML, ICON, SCRIPT
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
@@ -17,7 +17,7 @@ FILES = {
     b"icon.svg": ("millpond.node.web", ICON),
 }
 _HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),

@@ -26,7 +26,7 @@ WINDOW = 32
 KEYS_TRIED_MAX = 4
 LATER_MS = 5000
 LATE_S = 60.0
-NODE_MARK = b"!"
+INTERNAL_SEPARATOR = b"!"
 PERMANENT = (DataTooLarge, EmptyData, TtlRefused)
 
 
@@ -98,4 +98,4 @@ class InboundRouter:
 def accepts_relayed(channel: bytes) -> bool:
     """True for channels that a relayed message may name: no mailboxes and none of the node's
     own."""
-    return not channel.startswith((RESERVED, PREFIX)) and NODE_MARK not in channel
+    return not channel.startswith((RESERVED, PREFIX)) and INTERNAL_SEPARATOR not in channel

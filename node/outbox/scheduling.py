@@ -33,7 +33,7 @@ HOUR_S = 3600.0
 CHECK_S = 0.5
 """More often than the book checks its file by itself, which would block the loop."""
 RETRY_S = 30.0
-NODE_MARK = b"!"
+INTERNAL_SEPARATOR = b"!"
 
 FetchTarget = bytes | str
 """The target of a fetcher: the public key of a peer, or a relay as it is named in the settings."""
@@ -48,7 +48,7 @@ class OutboxScheduler:
         self._bounce_readers: dict[bytes, BounceReader] = {}
         self._running: dict[Forwarder | BounceReader, None] = {}
         self._starting: deque[Forwarder | BounceReader] = deque()
-        self._has_starting = Wakeup()
+        self._start_wakeup = Wakeup()
         self._fetchers: dict[FetchTarget, tuple[RelayFetcher, anyio.CancelScope]] = {}
         self._cards: set[str] = set()
         self._has_new_book = True
@@ -62,11 +62,11 @@ class OutboxScheduler:
         self._fetchers.clear()
         self._starting = deque(self._running)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._start_workers, tasks)
+            tasks.start_soon(self._start_mailbox_tasks, tasks)
             await self._watch_book(tasks)
 
     @property
-    def workers(self) -> int:
+    def mailbox_tasks(self) -> int:
         """The number of forwarders and bounce readers, running or not."""
         return len(self._forwarders) + len(self._bounce_readers)
 
@@ -83,7 +83,7 @@ class OutboxScheduler:
             )
             bounce_reader.message_arrived()
             self._start(bounce_reader)
-        elif NODE_MARK not in mailbox:
+        elif INTERNAL_SEPARATOR not in mailbox:
             forwarder = self._forwarder(owner)
             forwarder.message_arrived()
             self._start(forwarder)
@@ -125,37 +125,37 @@ class OutboxScheduler:
             forwarder = self._forwarders[peer] = Forwarder(self._context, peer)
         return forwarder
 
-    def _start(self, worker: Forwarder | BounceReader) -> None:
-        if worker in self._running or not worker.is_wanted:
+    def _start(self, mailbox_task: Forwarder | BounceReader) -> None:
+        if mailbox_task in self._running or not mailbox_task.is_wanted:
             return
-        self._running[worker] = None
-        self._starting.append(worker)
-        self._has_starting()
+        self._running[mailbox_task] = None
+        self._starting.append(mailbox_task)
+        self._start_wakeup()
 
-    async def _start_workers(self, tasks: TaskGroup) -> None:
-        """Start workers: events come from cells and connections, outside of any task."""
+    async def _start_mailbox_tasks(self, tasks: TaskGroup) -> None:
+        """Start mailbox tasks: events come from cells and connections, outside of any task."""
         while True:
             while self._starting:
                 tasks.start_soon(self._work, self._starting.popleft())
-            await self._has_starting.wait(HOUR_S)
+            await self._start_wakeup.wait(HOUR_S)
 
-    async def _work(self, worker: Forwarder | BounceReader) -> None:
-        name = f"{type(worker).__name__.lower()}/{peer_id(worker.peer)}"
-        await contain(name, worker.run)
-        # No await follows: an event from here on starts the worker again.
-        self._running.pop(worker, None)
-        if worker.is_wanted:  # it crashed
+    async def _work(self, mailbox_task: Forwarder | BounceReader) -> None:
+        name = f"{type(mailbox_task).__name__.lower()}/{peer_id(mailbox_task.peer)}"
+        await contain(name, mailbox_task.run)
+        # No await follows: an event from here on starts the task again.
+        self._running.pop(mailbox_task, None)
+        if mailbox_task.is_wanted:  # it crashed
             await anyio.sleep(RETRY_S)
-            self._start(worker)
-        elif not worker.has_messages:
-            self._drop(worker)
+            self._start(mailbox_task)
+        elif not mailbox_task.has_messages:
+            self._drop(mailbox_task)
 
-    def _drop(self, worker: Forwarder | BounceReader) -> None:
-        """Forget a worker: there may be mailboxes of any number of strangers."""
-        if isinstance(worker, BounceReader):
-            del self._bounce_readers[worker.peer]
-        elif not self._context.book.is_trusted(worker.peer):
-            del self._forwarders[worker.peer]
+    def _drop(self, mailbox_task: Forwarder | BounceReader) -> None:
+        """Forget a task: there may be mailboxes of any number of unknown peers."""
+        if isinstance(mailbox_task, BounceReader):
+            del self._bounce_readers[mailbox_task.peer]
+        elif not self._context.book.is_trusted(mailbox_task.peer):
+            del self._forwarders[mailbox_task.peer]
 
     # Fetchers run as long as the address book has their peer.
 
@@ -184,12 +184,12 @@ class OutboxScheduler:
         book = self._context.book
         reachable = dict.fromkeys(peer.public for peer in trusted if peer.addresses)
         own_relays: set[bytes | None] = set()
-        for text in self._context.settings.via:
-            publics = {route.public for route in relay_routes(text, book)}
+        for relay in self._context.settings.via:
+            publics = {route.public for route in relay_routes(relay, book)}
             if publics & reachable.keys():
                 own_relays |= publics
             elif publics:
-                yield text, FetchSource(partial(_relay_routes, text, self._context), None, True)
+                yield relay, FetchSource(partial(_relay_routes, relay, self._context), None, True)
         # Relays of this node come first: their messages are nowhere else, and fetchers are limited.
         for public in sorted(reachable, key=lambda each: each not in own_relays):
             find_routes = partial(self._direct_routes, public)
@@ -204,15 +204,15 @@ class OutboxScheduler:
 
     async def _watch_book(self, tasks: TaskGroup) -> None:
         checked_at = 0.0
-        has_no_peers = True
+        is_without_peers = True
         while True:
             await self._read_book()
             if self._has_new_book or self._context.now() > checked_at + HOUR_S:
                 self._has_new_book = False
                 checked_at = self._context.now()
                 has_peers = await self._apply_address_book(tasks)
-                if has_no_peers and has_peers:
-                    has_no_peers = False
+                if is_without_peers and has_peers:
+                    is_without_peers = False
                     tasks.start_soon(InboundRouter(self._context).run)
                     tasks.start_soon(self._rotate_prekeys)
             await anyio.sleep(CHECK_S)
@@ -250,8 +250,8 @@ class OutboxScheduler:
 
     def _without_prekey(self, trusted: list[Peer], until: float) -> set[bytes]:
         """The peers without a prekey that is valid until then. Reads files: in a worker thread."""
-        known = self._context.prekey_cache
-        return {peer.public for peer in trusted if known.best(peer.public, until) is None}
+        cache = self._context.prekey_cache
+        return {peer.public for peer in trusted if cache.best(peer.public, until) is None}
 
     async def _rotate_prekeys(self) -> None:
         """Publish the prekey, here and at relays, and destroy old ones."""
@@ -272,5 +272,5 @@ class OutboxScheduler:
             await anyio.sleep(retry_s)
 
 
-def _relay_routes(text: str, context: OutboxContext) -> list[Route]:
-    return list(relay_routes(text, context.book))
+def _relay_routes(relay: str, context: OutboxContext) -> list[Route]:
+    return list(relay_routes(relay, context.book))

@@ -27,16 +27,16 @@ from millpond.node.peers.prekeys import (
 log = logging.getLogger(__name__)
 
 OWNERS_MAX = 10_000
-KEPT_EACH = 4
+PREKEYS_PER_OWNER_MAX = 4
 
-_kept = msgspec.msgpack.Decoder(list[PublishedPrekey])
+_DECODER = msgspec.msgpack.Decoder(list[PublishedPrekey])
 
 
 class PrekeyCache:
     """The newest prekeys of each peer, in a file for each in the folder `path`.
 
-    Files are read when somebody asks for their owner. Of more than `owners_max` the one that was
-    silent for longest is forgotten. Any thread may call; `learn` takes as long as an fsync.
+    A file is read at the first request for its owner. Of more than `owners_max` the one with
+    the oldest news is forgotten. Any thread may call; `learn` takes as long as an fsync.
     """
 
     def __init__(self, path: Path | None, owners_max: int = OWNERS_MAX) -> None:
@@ -59,7 +59,7 @@ class PrekeyCache:
             if known and known[0].made_at >= prekey.made_at:
                 return False
             self._by_owner.pop(owner, None)
-            self._by_owner[owner] = (prekey, *known)[:KEPT_EACH]
+            self._by_owner[owner] = (prekey, *known)[:PREKEYS_PER_OWNER_MAX]
             try:
                 self._save(owner)
             except OSError as exc:
@@ -80,13 +80,13 @@ class PrekeyCache:
         return known
 
     def _save(self, owner: bytes) -> None:
-        too_many = list(self._by_owner)[: -self._owners_max]
-        for each in too_many:
+        forgotten = list(self._by_owner)[: -self._owners_max]
+        for each in forgotten:
             del self._by_owner[each]
         if self._folder is not None:
-            forms = [to_published(each) for each in self._known(owner)]
-            replace(self._folder / peer_id(owner), msgspec.msgpack.encode(forms))
-            for each in too_many:
+            published = [to_published(each) for each in self._known(owner)]
+            replace(self._folder / peer_id(owner), msgspec.msgpack.encode(published))
+            for each in forgotten:
                 (self._folder / peer_id(each)).unlink(missing_ok=True)
 
 
@@ -94,15 +94,15 @@ def _owners(folder: Path) -> Iterator[bytes]:
     """The owners with files in the folder, the last written ones at the end."""
     written = {path: path.stat().st_mtime_ns for path in sorted(folder.iterdir())}
     for path in sorted(written, key=written.__getitem__):
-        with suppress(BadPeerId):  # a draft of a process that was killed
+        with suppress(BadPeerId):  # a temporary file of a process that was killed
             yield public_key_of(path.name)
 
 
 def _read(path: Path, owner: bytes) -> Iterable[SignedPrekey]:
     """The prekeys in a file; an unreadable file counts as empty, since its owner has them."""
     try:
-        data = read_private(path, KEPT_EACH * PUBLISHED_BYTES_MAX, refused=OTHERS_WRITE)
-        known = [from_published(each) for each in _kept.decode(data)]
+        data = read_private(path, PREKEYS_PER_OWNER_MAX * PUBLISHED_BYTES_MAX, refused=OTHERS_WRITE)
+        known = [from_published(each) for each in _DECODER.decode(data)]
     except (OSError, UnsafeFile, msgspec.DecodeError, UnicodeDecodeError) as exc:
         log.warning("prekeys_unreadable file=%s error=%s", path, exc)
         return ()

@@ -32,7 +32,7 @@ _SECRET_BYTES = 32
 _FILE_BYTES_MAX = 2**16
 
 
-class _Kept(msgspec.Struct):
+class _SessionFile(msgspec.Struct):
     """The file of sessions: the digest of each token, and its expiry."""
 
     v: int
@@ -61,7 +61,7 @@ class WebLogin:
     def new_link(self) -> str:
         """A new secret that logs in once, within LINK_S."""
         secret = self._new_secret()
-        _remember(self._links, secret, self._now() + LINK_S, LINKS_MAX)
+        _insert(self._links, secret, self._now() + LINK_S, LINKS_MAX)
         return secret
 
     def exchange(self, secret: str) -> str | None:
@@ -70,8 +70,8 @@ class WebLogin:
         if until <= self._now():
             return None
         token = self._new_secret()
-        self._forget_old()
-        _remember(self._sessions, token, self._now() + SESSION_S, SESSIONS_MAX)
+        self._remove_expired()
+        _insert(self._sessions, token, self._now() + SESSION_S, SESSIONS_MAX)
         self._save()
         return token
 
@@ -104,7 +104,7 @@ class WebLogin:
     def _new_secret(self) -> str:
         return PREFIX + urlsafe_b64encode(self._entropy(_SECRET_BYTES)).decode().rstrip("=")
 
-    def _forget_old(self) -> None:
+    def _remove_expired(self) -> None:
         now = self._now()
         self._sessions = {each: until for each, until in self._sessions.items() if until > now}
 
@@ -112,15 +112,15 @@ class WebLogin:
         if self._path is None:
             return
         try:
-            replace(self._path, msgspec.json.encode(_Kept(1, self._sessions)))
+            replace(self._path, msgspec.json.encode(_SessionFile(1, self._sessions)))
         except OSError as exc:
             log.error("sessions of the chat page are not kept: %s: %s", self._path, exc)
 
 
-def _remember(kept: dict[str, float], secret: str, until: float, most: int) -> None:
-    while len(kept) >= most:
-        del kept[min(kept, key=kept.__getitem__)]
-    kept[_digest(secret.encode())] = until
+def _insert(expiries: dict[str, float], secret: str, until: float, size_max: int) -> None:
+    while len(expiries) >= size_max:
+        del expiries[min(expiries, key=expiries.__getitem__)]
+    expiries[_digest(secret.encode())] = until
 
 
 def _digest(secret: bytes) -> str:
@@ -130,7 +130,7 @@ def _digest(secret: bytes) -> str:
 def _read(path: Path) -> dict[str, float]:
     """The sessions in the file. A file that cannot be read costs only new logins."""
     try:
-        return msgspec.json.decode(read_private(path, _FILE_BYTES_MAX), type=_Kept).sessions
+        return msgspec.json.decode(read_private(path, _FILE_BYTES_MAX), type=_SessionFile).sessions
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnsafeFile, msgspec.MsgspecError) as exc:

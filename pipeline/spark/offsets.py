@@ -29,10 +29,10 @@ Offsets = dict[TopicPartition, int]
 
 def encode(offsets: Mapping[TopicPartition, int]) -> str:
     """The canonical JSON of offsets."""
-    return json.dumps(nested(offsets), sort_keys=True, separators=(",", ":"))
+    return json.dumps(to_nested(offsets), sort_keys=True, separators=(",", ":"))
 
 
-def nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def to_nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Offsets as nested objects, for Spark."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items(), key=_by_text):
@@ -44,39 +44,39 @@ def _by_text(item: tuple[TopicPartition, int]) -> tuple[str, str]:
     return item[0].topic, str(item[0].partition)
 
 
-def decode(text: str, what: str = "offsets", lowest: int = 0) -> Offsets:
+def decode(text: str, option: str = "offsets", lowest: int = 0) -> Offsets:
     """Offsets from JSON. Raises BadOption. `lowest`: EARLIEST if that is allowed."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise BadOption(f"{what}: not JSON", 'such as {"orders":{"0":23}}') from None
-    return flat(found, what, lowest)
+        raise BadOption(f"{option}: not JSON", 'such as {"orders":{"0":23}}') from None
+    return from_nested(found, option, lowest)
 
 
-def flat(found: object, what: str = "offsets", lowest: int = 0) -> Offsets:
+def from_nested(found: object, option: str = "offsets", lowest: int = 0) -> Offsets:
     """Offsets from nested objects. Raises BadOption."""
     if not isinstance(found, dict):
-        raise BadOption(f"{what}: not an object", 'such as {"orders":{"0":23}}')
+        raise BadOption(f"{option}: not an object", 'such as {"orders":{"0":23}}')
     offsets: Offsets = {}
     for topic, partitions in found.items():
         if not isinstance(partitions, dict):
-            raise BadOption(f"{what}: {topic!r} has no object of partitions")
+            raise BadOption(f"{option}: {topic!r} has no object of partitions")
         for partition, offset in partitions.items():
             is_number = isinstance(offset, int) and not isinstance(offset, bool)
             if not is_number or not lowest <= offset <= OFFSET_MAX:
-                raise BadOption(f"{what}: {topic!r} {partition} has {offset!r}")
-            offsets[TopicPartition(topic, partition_number(partition, what))] = offset
+                raise BadOption(f"{option}: {topic!r} {partition} has {offset!r}")
+            offsets[TopicPartition(topic, partition_number(partition, option))] = offset
     return offsets
 
 
-def partition_number(text: object, what: str) -> int:
+def partition_number(text: object, option: str) -> int:
     """A partition's number. Raises BadOption."""
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10):
-        raise BadOption(f"{what}: {text!r} is not a partition")
+        raise BadOption(f"{option}: {text!r} is not a partition")
     return int(text)
 
 
-def limited(begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
+def end_of_batch(begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
     """The end of a batch of about `rows_max` records, in proportion to the size of each partition.
 
     Each partition that has records gets at least one, so it may be a few more.

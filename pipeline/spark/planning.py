@@ -10,7 +10,7 @@ from typing import TypeVar
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import Nodes, SourceOptions
 from millpond.pipeline.spark.discovery import Discovery, StreamLocation
-from millpond.pipeline.spark.offsets import Offsets, TopicPartition, lag, limited
+from millpond.pipeline.spark.offsets import Offsets, TopicPartition, end_of_batch, lag
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class StreamPlan:
         if self._waits_for_more(lag(begin, end)):
             return start
         self._planned_at = self._now()
-        return end if rows_max is None else limited(begin, end, rows_max)
+        return end if rows_max is None else end_of_batch(begin, end, rows_max)
 
     def _waits_for_more(self, rows: int) -> bool:
         rows_min = self._options.rows_min

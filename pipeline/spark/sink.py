@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.options import SinkOptions
-from millpond.pipeline.spark.write_task import Staged, Stager, abandon, publish
+from millpond.pipeline.spark.write_task import StagedPart, Stager, abandon, publish
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ BATCH_ID = "streaming.sql.batchId"
 class StagedRows(WriterCommitMessage):
     """The parts that a task has staged in the node."""
 
-    staged: list[Staged]
+    staged: list[StagedPart]
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -91,5 +91,5 @@ def _abandon(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
         log.warning("staged parts remain for a day: %s", error)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
     return [part for each in messages if isinstance(each, StagedRows) for part in each.staged]

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 
 from millpond.pipeline.errors import BadOption
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
-from millpond.pipeline.spark.offsets import flat, nested
+from millpond.pipeline.spark.offsets import from_nested, to_nested
 from millpond.pipeline.spark.planning import EVERYTHING, Bounds, Range, StreamPlan, batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.sink import BatchWriter, StreamWriter
@@ -183,7 +183,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._kept
 
     def initialOffset(self) -> dict[str, Any]:
-        return nested(self._plan.initial())
+        return to_nested(self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows_max = self._options.rows_max
@@ -191,16 +191,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return nested(self._plan.latest(flat(start), rows_max))
+        return to_nested(self._plan.latest(from_nested(start), rows_max))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return nested(self._plan.reached())
+        return to_nested(self._plan.reached())
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._plan.prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        return [RangePartition(each) for each in self._plan.ranges(flat(start), flat(end))]
+        return [
+            RangePartition(each) for each in self._plan.ranges(from_nested(start), from_nested(end))
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

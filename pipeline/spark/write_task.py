@@ -22,7 +22,7 @@ from millpond.pipeline.options import SinkOptions
 from millpond.pipeline.spark.arrow import KEY
 
 ROWS_MAX = 1000
-METERED_MAX = 2**20
+METERED_BYTES_MAX = 2**20
 """Metered bytes of one request, as S2 counts: 8 a record, 2 a header, and their content."""
 COLUMNS = ("key", "value", "headers", "topic", "partition")
 
@@ -30,7 +30,7 @@ Row = tuple[bytes, Headers, int | None]
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedPart:
     """A part of a batch that a task has staged in the node."""
 
     stream: str
@@ -62,31 +62,33 @@ class Stager:
         self._parts: dict[str, _Part] = {}
         self._names: dict[tuple[str, int | None], str] = {}
 
-    def stage(self, batches: Iterable[pa.RecordBatch]) -> list[Staged]:
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> list[StagedPart]:
         """Stage all rows; the staged parts. Raises PipelineError."""
         try:
             for batch in batches:
-                self._take(batch)
+                self._add(batch)
             for part in self._parts.values():
                 self._flush(part)
         finally:
             self._client.close()
         return [
-            Staged(each.stream, self._writer, self._batch, each.id, each.staged)
+            StagedPart(each.stream, self._writer, self._batch, each.id, each.staged)
             for each in self._parts.values()
         ]
 
-    def _take(self, batch: pa.RecordBatch) -> None:
+    def _add(self, batch: pa.RecordBatch) -> None:
         for topic, partition, row in rows_of(batch, self._topic):
             name = self._names.get((topic, partition))
             if name is None:
                 name = self._names[topic, partition] = self._stream(topic, partition)
             part = self._parts.setdefault(name, _Part(name))
             size = metered(row)
-            if size > METERED_MAX:
-                text = f"a row of {size} bytes for {name!r}: at most {METERED_MAX} go into a record"
+            if size > METERED_BYTES_MAX:
+                text = (
+                    f"a row of {size} bytes for {name!r}: at most {METERED_BYTES_MAX} are allowed"
+                )
                 raise PipelineError("row_too_large", text)
-            if len(part.rows) == ROWS_MAX or part.size + size > METERED_MAX:
+            if len(part.rows) == ROWS_MAX or part.size + size > METERED_BYTES_MAX:
                 self._flush(part)
             part.rows.append(row)
             part.size += size
@@ -114,7 +116,7 @@ class Stager:
             part.rows, part.size = [], 0
 
 
-def publish(options: SinkOptions, staged: Sequence[Staged], *, once: bool) -> dict[str, str]:
+def publish(options: SinkOptions, staged: Sequence[StagedPart], *, once: bool) -> dict[str, str]:
     """Publish the staged parts of a batch; the outcome in each stream."""
     found: dict[str, str] = {}
     client = NodeClient(options.nodes, 0)
@@ -122,14 +124,14 @@ def publish(options: SinkOptions, staged: Sequence[Staged], *, once: bool) -> di
         for stream, parts in _by_stream(staged).items():
             plan = {"parts": [{"id": each.part, "rows": each.rows} for each in parts], "once": once}
             path = path_of(stream, parts[0].writer, parts[0].batch)
-            answer = client.request_json("POST", path, json.dumps(plan).encode(), stream)
-            found[stream] = answer["outcome"]
+            response = client.request_json("POST", path, json.dumps(plan).encode(), stream)
+            found[stream] = response["outcome"]
     finally:
         client.close()
     return found
 
 
-def abandon(options: SinkOptions, staged: Sequence[Staged]) -> None:
+def abandon(options: SinkOptions, staged: Sequence[StagedPart]) -> None:
     """Drop parts that will not be published; otherwise they expire. Raises PipelineError."""
     client = NodeClient(options.nodes, 0)
     try:
@@ -142,15 +144,15 @@ def abandon(options: SinkOptions, staged: Sequence[Staged]) -> None:
 
 def path_of(stream: str, writer: str, batch: int, part: str = "") -> str:
     """The path of a batch, or of a part of it."""
-    tail = f"/{part}" if part else ""
-    return f"/millpond/v1/transactions/{quote(stream, safe='')}/{quote(writer)}/{batch}{tail}"
+    suffix = f"/{part}" if part else ""
+    return f"/millpond/v1/transactions/{quote(stream, safe='')}/{quote(writer)}/{batch}{suffix}"
 
 
 def check_columns(names: Sequence[str], topic: str | None) -> None:
     """Raise BadOption for a frame that cannot be written."""
-    odd = [name for name in names if name not in COLUMNS]
-    if odd:
-        raise BadOption(f"a stream has no column {odd[0]!r}", f"there are {', '.join(COLUMNS)}")
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise BadOption(f"a stream has no column {unknown[0]!r}", f"there are {', '.join(COLUMNS)}")
     if "value" not in names:
         raise BadOption("a column `value` is needed")
     if topic is None and "topic" not in names:
@@ -195,8 +197,8 @@ def metered(row: Row) -> int:
     return 8 + len(body) + sum(2 + len(name) + len(value) for name, value in headers)
 
 
-def _by_stream(staged: Sequence[Staged]) -> dict[str, list[Staged]]:
-    found: dict[str, list[Staged]] = {}
+def _by_stream(staged: Sequence[StagedPart]) -> dict[str, list[StagedPart]]:
+    found: dict[str, list[StagedPart]] = {}
     for each in sorted(staged, key=lambda each: (each.stream, each.part)):
         if each.rows:
             found.setdefault(each.stream, []).append(each)

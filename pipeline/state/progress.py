@@ -13,7 +13,7 @@ from pathlib import Path
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.options import source_options
 from millpond.pipeline.spark.discovery import Discovery
-from millpond.pipeline.spark.offsets import Offsets, flat, lag
+from millpond.pipeline.spark.offsets import Offsets, from_nested, lag
 
 TIMEOUT_MS = 2000
 """The display of progress does not wait for an unreachable node."""
@@ -73,6 +73,6 @@ class QueryProgress:
         """The end of a batch; empty if the checkpoint does not have it."""
         try:
             lines = (self._folder / str(batch)).read_text("utf-8").splitlines()
-            return flat(json.loads(lines[2]))
+            return from_nested(json.loads(lines[2]))
         except (OSError, ValueError, IndexError, PipelineError):
             return {}

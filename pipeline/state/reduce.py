@@ -12,7 +12,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from millpond.pipeline.state.events import Change, Control, Rejected, read_event
-from millpond.pipeline.state.schemas import compiled
+from millpond.pipeline.state.schemas import compile_schema
 
 REJECTS, RESETS = -1, -2
 """Buckets of rows that are no changes."""
@@ -38,7 +38,7 @@ def reduce_batches(
     batches: Iterable[pa.RecordBatch], buckets: int, schemas: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     """The reduced rows of records with the columns of the source."""
-    checks = {name: compiled(schema, name) for name, schema in schemas.items()}
+    checks = {name: compile_schema(schema, name) for name, schema in schemas.items()}
     for batch in batches:
         if batch.num_rows:
             yield _reduce(batch, buckets, checks)

@@ -23,7 +23,7 @@ Check = Callable[[Any], str | None]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 ERRORS_MAX = 100
-COMPLAINT_CHARS_MAX = 400
+ERROR_CHARS_MAX = 400
 UNEVALUATED_MAX = 1000
 
 
@@ -36,11 +36,11 @@ def load_schemas(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadOption(f"{file}: an object, with a JSON Schema for each type")
     for name, schema in found.items():
-        compiled(schema, name)
+        compile_schema(schema, name)
     return found
 
 
-def compiled(schema: Any, where: str = "schema") -> Check:
+def compile_schema(schema: Any, where: str = "schema") -> Check:
     """A schema as a check. Raises BadOption for an invalid schema."""
     from referencing.jsonschema import UnknownDialect
 
@@ -50,7 +50,7 @@ def compiled(schema: Any, where: str = "schema") -> Check:
     # Left in, it would bring back the package's own class wherever "#" is referred to.
     draft = str(plain.pop("$schema", DRAFT)) if isinstance(plain, dict) else DRAFT
     try:
-        return _check_of(_looked_through(plain, draft, where))
+        return _check_of(_validator_of(plain, draft, where))
     except UnknownDialect:
         raise BadOption(f"{where}: $schema: {draft!r} is not known") from None
     except (re.error, TypeError, ValueError, RecursionError) as error:
@@ -63,17 +63,17 @@ def _check_of(validator: Any) -> Check:
     def check(value: Any) -> str | None:
         try:
             errors = islice(validator.iter_errors(value), ERRORS_MAX)
-            error = best_match(errors, key=_weight)
+            error = best_match(errors, key=_relevance)
         except RecursionError:
             return "$: nested too deeply"
-        words = "" if error is None else f"{error.json_path}: {error.message}"
-        half = COMPLAINT_CHARS_MAX // 2
-        return (words if len(words) <= 2 * half else f"{words[:half]} ... {words[-half:]}") or None
+        text = "" if error is None else f"{error.json_path}: {error.message}"
+        half = ERROR_CHARS_MAX // 2
+        return (text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}") or None
 
     return check
 
 
-def _looked_through(schema: Any, draft: str, where: str) -> Any:
+def _validator_of(schema: Any, draft: str, where: str) -> Any:
     """A validator, after a check that each reference leads to a schema."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import extend, validator_for
@@ -82,8 +82,8 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
     from referencing.jsonschema import specification_with
 
     specification = specification_with(draft)
-    known: Any = validator_for({"$schema": draft})
-    kind: Any = extend(known, _own_checks(known.VALIDATORS))  # type: ignore[no-untyped-call]
+    base: Any = validator_for({"$schema": draft})
+    validator_class: Any = extend(base, _own_checks(base.VALIDATORS))  # type: ignore[no-untyped-call]
     root = specification.create_resource(schema)
     parts = [(Registry().resolver_with_root(root), root, True)]
     seen: set[int] = set()
@@ -92,7 +92,7 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
         found = part.contents
         if is_new:
             try:
-                kind.check_schema(found)
+                validator_class.check_schema(found)
             except SchemaError as error:
                 raise BadOption(f"{where}: {error.json_path}: {error.message}") from None
         if not isinstance(found, dict) or id(found) in seen:
@@ -108,7 +108,7 @@ def _looked_through(schema: Any, draft: str, where: str) -> Any:
                 raise BadOption(text) from None
             parts.append((target.resolver, specification.create_resource(target.contents), True))
         parts += [(resolver.in_subresource(each), each, False) for each in part.subresources()]
-    return kind(schema, registry=Registry())
+    return validator_class(schema, registry=Registry())
 
 
 def _own_checks(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _own_checks(known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: check for name, check in own.items() if name in known}
 
 
-def _weight(error: Any) -> Any:
+def _relevance(error: Any) -> Any:
     """The order of errors: those of the whole value before those of its parts."""
     return -len(error.path), error.validator not in ("anyOf", "oneOf")
 

@@ -165,7 +165,7 @@ class RequestConnection:
         """Say goodbye, and wait until the connection is closed."""
         self._connection.leave()
         with anyio.move_on_after(ANSWER_S):
-            await self._connection.gone.wait()
+            await self._connection.closed.wait()
 
     def _take(self, batch: list[Answer]) -> None:
         self._answers += batch

@@ -14,10 +14,10 @@ from millpond.pipeline.spark.offsets import (
     TopicPartition,
     decode,
     encode,
-    flat,
+    end_of_batch,
+    from_nested,
     lag,
-    limited,
-    nested,
+    to_nested,
 )
 
 places = st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 1200))
@@ -31,9 +31,9 @@ def test_the_same_offsets_are_the_same_bytes(found: Offsets, rng: object) -> Non
     rows = list(found.items())
     rng.shuffle(rows)  # type: ignore[attr-defined]
     assert encode(dict(rows)) == encode(found)
-    assert json.dumps(nested(dict(rows))) == json.dumps(nested(found))
+    assert json.dumps(to_nested(dict(rows))) == json.dumps(to_nested(found))
     assert decode(encode(found)) == found
-    assert flat(nested(found)) == found
+    assert from_nested(to_nested(found)) == found
 
 
 def test_the_form_is_that_of_the_kafka_source() -> None:
@@ -57,7 +57,7 @@ def test_what_is_no_offset_is_refused(text: str) -> None:
 @given(counts, counts, st.integers(1, 5000))
 def test_a_limit_is_kept_and_nobody_starves(begin: Offsets, sizes: Offsets, most: int) -> None:
     end = {each: begin.get(each, 0) + size for each, size in sizes.items()}
-    found = limited(begin, end, most)
+    found = end_of_batch(begin, end, most)
     assert lag(begin, found) <= max(most, 0) + len(end)
     for each in end:
         assert begin.get(each, 0) <= found[each] <= end[each]
@@ -71,5 +71,5 @@ def test_batch_after_batch_everything_is_taken(end: Offsets, most: int) -> None:
     begin: Offsets = {}
     # Shares are whole records, rounded down, so a batch may have half of what it might.
     for _ in range(2 * sum(end.values()) // most + len(end) * 12 + 1):
-        begin = limited(begin, end, most)
+        begin = end_of_batch(begin, end, most)
     assert lag(begin, end) == 0

@@ -21,7 +21,7 @@ from millpond.pipeline.options import SinkOptions, sink_options
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import (
-    Staged,
+    StagedPart,
     Stager,
     abandon,
     check_columns,
@@ -42,7 +42,9 @@ def frame(*values: bytes, **columns: list[object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), **columns})
 
 
-def staged(node: NodeProcess, stream: str, writer: str, batch: int, *values: bytes) -> list[Staged]:
+def staged(
+    node: NodeProcess, stream: str, writer: str, batch: int, *values: bytes
+) -> list[StagedPart]:
     return Stager(sink(node, topic=stream), writer, batch).stage([frame(*values)])
 
 
@@ -118,8 +120,8 @@ def wire_rows(wire: NodeClient, path: str, at: int, body: bytes) -> int | None:
 def test_nothing_is_decided_for_a_batch_that_is_not_whole(shared_node: NodeProcess) -> None:
     shared_node.make("whole")
     (part,) = staged(shared_node, "whole", "w", 0, b"a", b"b")
-    lacking = Staged("whole", "w", 0, "nowhere", 1)
-    short = Staged("whole", "w", 0, part.part, 3)
+    lacking = StagedPart("whole", "w", 0, "nowhere", 1)
+    short = StagedPart("whole", "w", 0, part.part, 3)
     for parts in ([part, lacking], [short]):
         with pytest.raises(PipelineError, match="transaction_conflict"):
             publish(sink(shared_node), parts, once=False)

@@ -27,7 +27,7 @@ class DriverConnection:
     def __init__(self, driver: Driver, faults: Faults, on_end: Callable[[], None]) -> None:
         self.on_answers: OnAnswers = ignore
         self.driver = driver
-        self.gone = anyio.Event()
+        self.closed = anyio.Event()
         self._faults = faults
         self._on_end = on_end
         self._wire: Wire | None = None
@@ -61,7 +61,7 @@ class DriverConnection:
         if not self._is_leaving:
             self._fail("the server ended the connection")
         self._wire = None
-        self.gone.set()
+        self.closed.set()
 
     # Called by the load.
 

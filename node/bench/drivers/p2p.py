@@ -41,7 +41,7 @@ class P2pConnection:
         self.failure: ConnectionLost | None = None
         self.durability: Durability | None = None
         self.settled = anyio.Event()
-        self.gone = anyio.Event()
+        self.closed = anyio.Event()
         self._framing = framing
         self._hello = hello
         self._faults = faults
@@ -79,7 +79,7 @@ class P2pConnection:
         if not self._is_leaving:
             self._fail(ConnectionLost("the node ended the connection"))
         self._wire = None
-        self.gone.set()
+        self.closed.set()
 
     # Called by the load.
 

@@ -84,16 +84,16 @@ def add_parser(subparsers: Any) -> None:
     bench = subparsers.add_parser(
         "bench", description="Run benchmarks of a node, and verify its replies."
     )
-    kinds = bench.add_subparsers(dest="what", metavar="WHAT", required=True)
-    _add_p2p(kinds)
-    bench_streams.add_parsers(kinds)
-    bench_store.add_parser(kinds)
-    bench_jobs.add_parser(kinds)
-    bench_state.add_parser(kinds)
+    benchmarks = bench.add_subparsers(dest="what", metavar="WHAT", required=True)
+    _add_p2p(benchmarks)
+    bench_streams.add_parsers(benchmarks)
+    bench_store.add_parser(benchmarks)
+    bench_jobs.add_parser(benchmarks)
+    bench_state.add_parser(benchmarks)
 
 
-def _add_p2p(kinds: Any) -> None:
-    parser = kinds.add_parser(
+def _add_p2p(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
         "p2p",
         help="PUT, push and fan-out over P2P, and memory of idle channels and connections",
         description="Measure PUT, push and fan-out, and verify every reply.",
@@ -104,14 +104,16 @@ def _add_p2p(kinds: Any) -> None:
     parser.add_argument(
         "--rows", default="*", metavar="GLOB", help="run only the rows with these names"
     )
-    shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--connections", **shape, help="connections (default: 1 and 50)")
+    count_option = {"type": positive, "metavar": "N"}
+    parser.add_argument("--connections", **count_option, help="connections (default: 1 and 50)")
     parser.add_argument(
-        "--pipeline", **shape, help="messages in flight for each producer (default: 1 and 16)"
+        "--pipeline",
+        **count_option,
+        help="messages in flight for each producer (default: 1 and 16)",
     )
-    parser.add_argument("--size", **shape, help="bytes of a message (default: 100 and 1024)")
+    parser.add_argument("--size", **count_option, help="bytes of a message (default: 100 and 1024)")
     parser.add_argument(
-        "--channels", **shape, default=CHANNELS, help="in memory rows (default %(default)s)"
+        "--channels", **count_option, default=CHANNELS, help="in memory rows (default %(default)s)"
     )
     parser.add_argument(
         "--connect", metavar="URL", help="measure this node (tcp, ws, tls, wss), none of its own"
@@ -123,8 +125,11 @@ def _add_p2p(kinds: Any) -> None:
         help="file that begins with the access token (or MILLPOND_TOKEN)",
     )
     add_tls_options(parser)
-    own = {"choices": ("disk", "os", "memory"), "help": "durability of the benchmark's own node"}
-    parser.add_argument("--durability", **own)
+    durability_option = {
+        "choices": ("disk", "os", "memory"),
+        "help": "durability of the benchmark's own node",
+    }
+    parser.add_argument("--durability", **durability_option)
     parser.add_argument(
         "--data",
         type=Path,

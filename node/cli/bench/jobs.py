@@ -44,22 +44,28 @@ COLUMNS = {"put": 12, "run": 12, "begin p50": 12, "p99": 12, "node CPU": 11, "wo
 HEADER = f"{'row':12}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
 
 
-def add_parser(kinds: Any) -> None:
+def add_parser(subparsers: Any) -> None:
     """Add `jobs` to what `bench` can measure."""
-    parser = kinds.add_parser(
+    parser = subparsers.add_parser(
         "jobs",
         help="job queues: put, run, done",
         description="Measure a job queue, and verify that each job runs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--jobs", **shape, default=JOBS, help="default %(default)s")
+    count_option = {"type": positive, "metavar": "N"}
+    parser.add_argument("--jobs", **count_option, default=JOBS, help="default %(default)s")
     parser.add_argument(
-        "--concurrency", **shape, default=CONCURRENCY, help="jobs at once (default %(default)s)"
+        "--concurrency",
+        **count_option,
+        default=CONCURRENCY,
+        help="jobs at once (default %(default)s)",
     )
-    own = {"choices": ("disk", "os", "memory"), "help": "durability of the benchmark's own node"}
-    parser.add_argument("--durability", **own, default=None)
+    durability_option = {
+        "choices": ("disk", "os", "memory"),
+        "help": "durability of the benchmark's own node",
+    }
+    parser.add_argument("--durability", **durability_option, default=None)
     parser.add_argument(
         "--data",
         type=Path,

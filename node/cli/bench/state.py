@@ -36,18 +36,18 @@ events, keys, seconds, rate (per second), bytes_each (or null), faults.
 HEADER = f"{'row':16}{'events':>10}{'keys':>9}{'seconds':>10}{'rate':>14}{'each':>10}"
 
 
-def add_parser(kinds: Any) -> None:
+def add_parser(subparsers: Any) -> None:
     """Add `state` to what `bench` can measure."""
-    parser = kinds.add_parser(
+    parser = subparsers.add_parser(
         "state",
         help="materialized states: events to values",
         description="Measure the materialization of events, and verify every value.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--events", **shape, default=200_000, help="default %(default)s")
-    parser.add_argument("--keys", **shape, default=10_000, help="default %(default)s")
+    count_option = {"type": positive, "metavar": "N"}
+    parser.add_argument("--events", **count_option, default=200_000, help="default %(default)s")
+    parser.add_argument("--keys", **count_option, default=10_000, help="default %(default)s")
     parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
 
 

@@ -55,9 +55,9 @@ object with the count of each fault), first_fault (text) and ok.
 HEADER = f"{'row':14}{'count':>10}{'rate':>12}{'p50':>12}{'p99':>12}{'max':>12}{'syncs':>8}"
 
 
-def add_parser(kinds: Any) -> None:
+def add_parser(subparsers: Any) -> None:
     """Add `store` to what `bench` can measure."""
-    parser = kinds.add_parser(
+    parser = subparsers.add_parser(
         "store",
         help="the store on disk without sockets: syncs, commits, files, recovery",
         description="Measure the durable store, and verify what it returns.",

@@ -103,14 +103,14 @@ each connection uses HTTP/1.1 and its own stream
 PORTS = {"s3p": 7402, "rustlog": 7403, "s2": 7404}
 
 
-def add_parsers(kinds: Any) -> None:
+def add_parsers(subparsers: Any) -> None:
     """Add all protocols of streams to what `bench` can measure."""
     for protocol in PORTS:
-        _add_parser(kinds, protocol)
+        _add_parser(subparsers, protocol)
 
 
-def _add_parser(kinds: Any, protocol: str) -> None:
-    parser = kinds.add_parser(
+def _add_parser(subparsers: Any, protocol: str) -> None:
+    parser = subparsers.add_parser(
         protocol,
         help=f"appends, reads and followers of streams in {TITLES[protocol]}",
         description=f"Measure streams in {TITLES[protocol]}, and check every answer.",
@@ -123,18 +123,25 @@ def _add_parser(kinds: Any, protocol: str) -> None:
     parser.add_argument(
         "--rows", default="*", metavar="GLOB", help="run only the rows with these names"
     )
-    shape = {"type": positive, "metavar": "N"}
-    parser.add_argument("--connections", **shape, help="connections (default: several numbers)")
-    parser.add_argument("--pipeline", **shape, help="requests in flight (default: several numbers)")
-    parser.add_argument("--size", **shape, help="bytes of a record (default: 100 and 1024)")
+    count_option = {"type": positive, "metavar": "N"}
+    parser.add_argument(
+        "--connections", **count_option, help="connections (default: several numbers)"
+    )
+    parser.add_argument(
+        "--pipeline", **count_option, help="requests in flight (default: several numbers)"
+    )
+    parser.add_argument("--size", **count_option, help="bytes of a record (default: 100 and 1024)")
     parser.add_argument(
         "--peer", action="append", default=[], choices=PEERS, help="may be given twice"
     )
     parser.add_argument(
         "--connect", metavar="HOST:PORT", help="measure this server, no node of its own"
     )
-    own = {"choices": ("disk", "os", "memory"), "help": "durability of the benchmark's own servers"}
-    parser.add_argument("--durability", **own)
+    durability_option = {
+        "choices": ("disk", "os", "memory"),
+        "help": "durability of the benchmark's own servers",
+    }
+    parser.add_argument("--durability", **durability_option)
     parser.add_argument(
         "--data",
         type=Path,

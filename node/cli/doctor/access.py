@@ -175,14 +175,14 @@ def _lines(
 def _why(explanation: Explanation, right: Rights, *, given: bool) -> str:
     """The rules that grant a right, or those that would grant it under other conditions."""
     about = [each for each in explanation.reasons if right in each.grant.rights]
-    giving = [each.grant.where for each in about if each.outcome is GrantOutcome.GIVES]
+    giving = [each.grant.source for each in about if each.outcome is GrantOutcome.GIVES]
     if given:
         return ", ".join(giving)
     if giving:
         return f"{', '.join(giving)} would, but only its owner puts there"
     if not about:
         return "no line gives it"
-    return "; ".join(f"{each.grant.where} {each.outcome.value}" for each in about)
+    return "; ".join(f"{each.grant.source} {each.outcome.value}" for each in about)
 
 
 def _object(explanation: Explanation, access: AccessPolicy) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _object(explanation: Explanation, access: AccessPolicy) -> dict[str, Any]:
     for word, right in _each_right():
         given = explanation.rights is not None and right in explanation.rights
         about = [each for each in explanation.reasons if right in each.grant.rights]
-        because = [{"line": each.grant.where, "verdict": each.outcome.name} for each in about]
+        because = [{"line": each.grant.source, "verdict": each.outcome.name} for each in about]
         rights[word] = {"given": given, "because": because}
     files = [str(path) for path in access.files]
     return {

@@ -29,12 +29,12 @@ R_contra = TypeVar("R_contra", contravariant=True)
 T = TypeVar("T")
 
 
-class Replies(Protocol[R]):
+class ReplyDecoder(Protocol[R]):
     """A protocol's decoder of replies."""
 
     @property
     def error(self) -> WireError | None:
-        """Why the replies cannot be read any further."""
+        """The reason why no more replies can be read."""
 
     def feed(self, data: bytes, /) -> list[R]:
         """The replies that `data` completes, also those before an error."""
@@ -113,14 +113,14 @@ class PendingRequest(Generic[R, T]):
 class PipelinedClientConnection(Generic[R]):
     """One connection, as a session of a wire. `live`: requests may be sent.
 
-    `leaving` is set when it begins to end, from either side, `gone` when the wire is down.
+    `closing` is set when it begins to end, from either side, `closed` when the wire is down.
     """
 
-    def __init__(self, replies: Replies[R], closing_error: ClosingError[R]) -> None:
+    def __init__(self, replies: ReplyDecoder[R], closing_error: ClosingError[R]) -> None:
         self.live = False
         self.failure: Exception | None = None
-        self.gone = anyio.Event()
-        self.leaving = anyio.Event()
+        self.closed = anyio.Event()
+        self.closing = anyio.Event()
         self._replies = replies
         self._closing_error = closing_error
         self._pending: deque[ReplyHandler[R]] = deque()
@@ -161,7 +161,7 @@ class PipelinedClientConnection(Generic[R]):
         failure = ConnectionLost(reason_of(cause).text if cause else "the connection broke")
         failure.__cause__ = cause
         self._end(failure, Loss.UNKNOWN)
-        self.gone.set()
+        self.closed.set()
 
     # Calls of the client.
 
@@ -247,7 +247,7 @@ class PipelinedClientConnection(Generic[R]):
         sent = len(self._pending) - len(self._out)
         pending, self._pending = self._pending, deque()
         self._out.clear()
-        self.leaving.set()
+        self.closing.set()
         for index, request in enumerate(pending):
             request.lost(loss if index < sent else Loss.NOT_SENT, reason)
 

@@ -24,7 +24,7 @@ from millpond.node.client.requests.pipeline import (
     ClosingError,
     PendingRequest,
     PipelinedClientConnection,
-    Replies,
+    ReplyDecoder,
 )
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.error_groups import single_errors
@@ -48,7 +48,7 @@ class ReconnectSettings(msgspec.Struct, Generic[R], frozen=True):
     """
 
     dial: Dial
-    replies: Callable[[], Replies[R]]
+    replies: Callable[[], ReplyDecoder[R]]
     closing_error: ClosingError[R]
     reconnect: bool = True
     wait_s: float = 0.0
@@ -140,7 +140,7 @@ class ReconnectingConnection(Generic[R]):
         if self._current is not None and self._current.live:
             self._current.close(ConnectionLost("the client is closed"))
             with anyio.move_on_after(LEAVE_S, shield=True):
-                await self._current.gone.wait()
+                await self._current.closed.wait()
         self._scope.cancel()
 
     # The task.
@@ -195,9 +195,9 @@ class ReconnectingConnection(Generic[R]):
         tasks.start_soon(connection.watch, self._settings.answer_s)
         self._changed.set()
         self.first.resolve(None)
-        await connection.leaving.wait()
+        await connection.closing.wait()
         with anyio.move_on_after(LEAVE_S):
-            await connection.gone.wait()
+            await connection.closed.wait()
 
     @asynccontextmanager
     async def _dedicated_connection(self) -> AsyncIterator[PipelinedClientConnection[R]]:

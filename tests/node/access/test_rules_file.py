@@ -326,7 +326,7 @@ def test_the_rights_and_their_explanation_are_of_one_mind(path: Path) -> None:
     )
     told = gate.access.explain(Principal(None, ALICE.public, FAR), b"a")
     assert told.rights == Rights.PUT
-    outcomes = [(each.grant.where, each.outcome) for each in told.reasons]
+    outcomes = [(each.grant.source, each.outcome) for each in told.reasons]
     assert outcomes[:3] == [
         ("access.conf:1", GrantOutcome.EXPIRED),
         ("access.conf:3", GrantOutcome.ELSEWHERE),

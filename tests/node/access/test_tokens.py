@@ -77,10 +77,10 @@ def test_anything_else_is_no_token(data: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x80", b"\x81\xa2id\xa1\xff", b"\x90"])
 def test_our_own_signature_under_something_else_is_no_token(body: bytes) -> None:
-    from millpond.node.access.tokens import _text
+    from millpond.node.access.tokens import _base64url
 
     signature = US.sign(b"millpond token 1\0" + body)
-    token = f"mpt1.{_text(body)}.{_text(signature)}"
+    token = f"mpt1.{_base64url(body)}.{_base64url(signature)}"
     assert read_signed(token.encode(), US.public) is None
 
 

@@ -402,7 +402,7 @@ async def test_follow_mends_lost_connections_without_gap_or_duplicate(
                     session = streams._requests.link.session
                     assert session is not None
                     session.abort()
-                    await session.gone.wait()
+                    await session.closed.wait()
                 await orders.append(b"%d" % number)
     assert [record.sequence for record in found] == list(range(60))
     assert bodies(found) == [b"%d" % number for number in range(60)]

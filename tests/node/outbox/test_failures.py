@@ -192,4 +192,4 @@ async def test_mailboxes_of_strangers_leave_nothing_behind(
             stranger = Identity.from_seed(bytes((number,)) * 32).public
             for name in (mailbox_of(stranger), mailbox_of(stranger) + b"!dead"):
                 await here.outbox.context.local.put(name, Put(number, 1, b"x"))
-        await until(lambda: here.outbox.scheduler.workers == 0)
+        await until(lambda: here.outbox.scheduler.mailbox_tasks == 0)

@@ -14,7 +14,7 @@ import pytest
 
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
-from millpond.node.web.pages import FILES, LOGIN, LOGOUT, POLICY
+from millpond.node.web.pages import CONTENT_SECURITY_POLICY, FILES, LOGIN, LOGOUT
 from millpond.node.web.requests import LinkAnswer, RevokeAnswer, WebOperation, reachable
 
 LIMIT_S = 10.0
@@ -83,7 +83,7 @@ async def test_every_file_is_served_with_its_type_and_what_guards_it(node: Node,
     assert told.body == (files("millpond.node.web") / "static" / name).read_bytes()
     assert told.fields["Content-Type"] == content_type
     assert told.fields["Content-Length"] == str(len(told.body))
-    assert told.fields["Content-Security-Policy"] == POLICY
+    assert told.fields["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
     assert told.fields["X-Content-Type-Options"] == "nosniff"
     assert told.fields["Cache-Control"] == "no-cache"
 
@@ -98,8 +98,12 @@ async def test_all_files_are_served_and_no_others_are_named(node: Node) -> None:
 
 
 def test_the_policy_lets_in_nothing_from_elsewhere_and_nothing_inline() -> None:
-    assert POLICY.startswith("default-src 'none'; ")
-    assert "unsafe" not in POLICY and "*" not in POLICY and "http" not in POLICY
+    assert CONTENT_SECURITY_POLICY.startswith("default-src 'none'; ")
+    assert (
+        "unsafe" not in CONTENT_SECURITY_POLICY
+        and "*" not in CONTENT_SECURITY_POLICY
+        and "http" not in CONTENT_SECURITY_POLICY
+    )
     page = (files("millpond.node.web") / "static" / "index.html").read_text("utf-8")
     assert not re.search(r"<style|<script(?![^>]*src=)|\son[a-z]+=|\sstyle=|javascript:", page)
 

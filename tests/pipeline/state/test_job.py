@@ -21,7 +21,7 @@ from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.events import Change, Control, Rejected, read_event
 from millpond.pipeline.state.job import BatchWriter, JobOptions, add_to_buckets, due, finish
 from millpond.pipeline.state.reduce import reduce_batches
-from millpond.pipeline.state.schemas import compiled
+from millpond.pipeline.state.schemas import compile_schema
 from millpond.pipeline.state.table import Table, Version, write_whole
 from tests.pipeline.histories import (
     RECORDS,
@@ -147,7 +147,7 @@ def test_events(body: bytes, found: Any) -> None:
     ],
 )
 def test_what_is_no_event_is_rejected_with_a_reason(body: bytes | None, reason: str) -> None:
-    told = read_event(body, {"user": compiled(SCHEMAS["user"], "user")})
+    told = read_event(body, {"user": compile_schema(SCHEMAS["user"], "user")})
     assert isinstance(told, Rejected) and reason in told.reason
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millpond.actors.state.errors import BadSchema
 from millpond.actors.state.json_schema import JsonSchema
 from millpond.pipeline.errors import BadOption
-from millpond.pipeline.state.schemas import compiled, load_schemas
+from millpond.pipeline.state.schemas import compile_schema, load_schemas
 
 SCHEMAS: list[Any] = [
     True,
@@ -58,9 +58,9 @@ def test_the_node_and_the_pipeline_understand_the_same_schemas(schema: Any) -> N
         node = JsonSchema(schema)
     except BadSchema:
         with pytest.raises(BadOption):
-            compiled(schema)
+            compile_schema(schema)
         return
-    check = compiled(schema)
+    check = compile_schema(schema)
 
     @settings(deadline=None, max_examples=25)
     @given(values)
@@ -72,7 +72,7 @@ def test_the_node_and_the_pipeline_understand_the_same_schemas(schema: Any) -> N
 
 def test_a_value_that_does_not_fit_is_told_where() -> None:
     schema = {"properties": {"tags": {"type": "array", "items": {"enum": ["x", "y"]}}}}
-    check = compiled(schema, "user")
+    check = compile_schema(schema, "user")
     assert check({"tags": ["x"]}) is None
     assert check({"tags": ["x", "q"]}) == "$.tags[1]: 'q' is not one of ['x', 'y']"
 
