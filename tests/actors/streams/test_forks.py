@@ -15,7 +15,7 @@ from millpond.actors.messages import Batch, Reply
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.store.changes import MetadataSet
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.repair.repair import repair
+from millpond.actors.store.repair.repair import LogRules, repair
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.actors.streams.durable.fork_log import base_of, fork_chain
@@ -404,7 +404,7 @@ def test_a_fork_that_is_damaged_and_repaired_has_what_it_inherited(tmp_path: Pat
     empty_wal(path)
     for lost in (10, 11, 20):
         flip(path, bodies[lost][:20])
-    done = repair(folder, OsDisk(), stream_cell(FORK), base_of)
+    done = repair(folder, OsDisk(), stream_cell(FORK), LogRules(base_of=base_of))
     assert (done.lost_records, done.messages) == ([(10, 11), (20, 20)], 27)
     left = [body for at, body in enumerate(bodies) if at not in (10, 11, 20)]
     with streams_in(folder) as streams:
