@@ -99,6 +99,7 @@ class Compactor:
         self._first_kept = 0
         """Segments from this one on stay: the one that is written to, or else the newest, which the
         next one is chained to, and which proves how far the journal went."""
+        self._damaged: dict[IndexEntry, None] = {}
         self._stored_lsn = 0
         self._synced_lsn = 0
         """Everything up to here counts, and is on the disk."""
@@ -167,8 +168,23 @@ class Compactor:
         # The segment that is written to cannot be reclaimed, however large it is, nor the newest.
         oldest = next(iter(self._segments), self._current)
         return oldest < self._first_kept and (
-            self.journal_bytes > factor * self._settings.journal_bytes_max
+            self._reclaimable_bytes > factor * self._settings.journal_bytes_max
         )
+
+    @property
+    def _reclaimable_bytes(self) -> int:
+        """The size of all segments without what damaged partitions need: no flush makes that
+        smaller, and writing it again and again would not either."""
+        return self.journal_bytes - sum(
+            memtable.size
+            for entry in self._damaged
+            for memtable in (entry.frozen, entry.memtable)
+            if memtable is not None
+        )
+
+    def exempt(self, entry: IndexEntry) -> None:
+        """The partition is damaged: its memtable stays in the journal until it is repaired."""
+        self._damaged[entry] = None
 
     @property
     def needs_retry(self) -> bool:
@@ -268,7 +284,7 @@ class Compactor:
     def _choose(self) -> list[CompactionEntry]:
         """Freeze the partitions of the next slice."""
         settings = self._settings
-        is_full = self.journal_bytes > settings.journal_bytes_max
+        is_full = self._reclaimable_bytes > settings.journal_bytes_max
         if is_full or len(self._segments) > settings.segments_max:
             oldest = next(iter(self._segments))
             candidates = list(self._pins.get(oldest, ())) if oldest < self._current else []

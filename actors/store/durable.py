@@ -152,6 +152,8 @@ class DurableStore:
         for entry in found.entries.values():
             if entry.memtable is not None:
                 compactor.pin(entry)
+            if entry.fault is not None:
+                compactor.exempt(entry)
         parts = (self._files, self._file_worker, self._groups, self.usage, self._mark_damaged)
         self._logs, self._queues = LogReader(*parts), QueueLoader(*parts)
         self._journal_worker: StoreWorker[CommitGroup] = environment.worker(
@@ -227,7 +229,7 @@ class DurableStore:
             entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
         is_hard = count_usage(entry, changes, self.usage, 1)
-        if is_hard and not self.health.is_writable:
+        if is_hard and (entry.fault is not None or not self.health.is_writable):
             count_usage(entry, changes, self.usage, -1)
             self._forget_if_idle(entry)
             return _refused()
@@ -461,6 +463,7 @@ class DurableStore:
         entry = None if damage.name is None else self._entries.get(damage.name)
         if entry is not None:
             entry.fault = Fault.DAMAGED
+            self._compactor.exempt(entry)
         report = partial(write_report, self.folder / "damaged", self.disk, damage)
         self._file_worker.submit(FileJob(report))
 

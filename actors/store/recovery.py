@@ -61,6 +61,8 @@ from millpond.actors.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
+MADE_ANEW = "it is made anew from the files and the journal"
+
 
 class Recovered(msgspec.Struct):
     """A store as it was. `damages` is all that is known to be damaged, of this and former runs;
@@ -92,14 +94,39 @@ def recover(
     pool = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
     copied = keep_damaged_logs(pool.paths(), folder / "damaged", disk)
     catalog, damages = _open_catalog(folder, pool, disk)
+    try:
+        return _recover(folder, disk, durability, pool, copied, catalog, damages)
+    except UnknownFormat:
+        raise
+    except Damaged as exc:
+        # A part of it that is not read when it is opened, such as an index.
+        log.error("catalog damaged, making it anew: %s", exc)
+        catalog.close()
+        damages = [Damage(CATALOG, f"{exc}; {MADE_ANEW}")]
+        catalog = _rebuilt_catalog(folder, pool, disk, damages)[0]
+        return _recover(folder, disk, durability, pool, copied, catalog, damages)
+
+
+def _recover(
+    folder: Path,
+    disk: Disk,
+    durability: Callable[[bytes], Durability],
+    pool: FilePool,
+    copied: list[Path],
+    catalog: Catalog,
+    damages: list[Damage],
+) -> Recovered:
+    """Read everything that the catalog tells of; `copied` are files whose logs were damaged. Raises
+    Damaged if the catalog is."""
     file_damages: list[Damage] = []
     partitions = _partitions(catalog, pool, file_damages)
     for path in copied:
         file_damages += _damages_of_log(path, catalog, pool, folder / "damaged", disk)
     found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
-    if found.generation > catalog.generation and catalog.generation:
-        # An older copy: what it lists is not what there is.
-        damages.append(Damage(CATALOG, "an older copy is back; it is made anew"))
+    is_made_anew = any(damage.where == CATALOG for damage in damages)
+    if found.generation > catalog.generation and not is_made_anew:
+        # An older copy, or one without marks: what it lists is not what there is.
+        damages.append(Damage(CATALOG, f"an older copy is back; {MADE_ANEW}"))
         catalog.close()
         catalog, partitions = _rebuilt_catalog(folder, pool, disk, damages)
         found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
@@ -138,7 +165,7 @@ def recover(
     used = (max(metadata.applied, metadata.frozen_at) for metadata in partitions.values())
     lsn = max(found.tail.lsn, *used, marks.get(LAST_LSN, 0))
     last_id = max(found.last_id, rebuilder.last_id, marks.get(LAST_ID, 0))
-    if is_journal_harmed:
+    if is_journal_harmed or any(damage.where == CATALOG for damage in damages):
         # Ids that were in what is lost are not given out again.
         last_id = max(last_id, marks.get(ID_MARK, 0), found.id_mark)
     _list_segments(catalog, found, lsn, last_id, is_harmed=is_journal_harmed)
@@ -171,7 +198,7 @@ def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, li
         except Damaged as exc:
             log.error("catalog damaged, making it anew: %s", exc)
             text = str(exc)
-    damages = [Damage(CATALOG, f"{text}; it is made anew from the files and the journal")]
+    damages = [Damage(CATALOG, f"{text}; {MADE_ANEW}")]
     return _rebuilt_catalog(folder, pool, disk, damages)[0], damages
 
 
@@ -363,6 +390,8 @@ def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:
     What is not known to be synced is written again: after a sync that failed, the system may take
     it for clean, and a sync would do nothing.
     """
+    # A segment that was taken back may not return under the number of the next one.
+    disk.sync_folder(folder)
     doubtful = {number for number, record in found.records if record.lsn > found.synced_lsn}
     for number, size in found.segments.items():
         if size:

@@ -62,5 +62,9 @@ class SimDisk(SimulatedDisk):
         """Bytes of the files whose name ends like this."""
         return sum(len(each.cache) for path, each in self._files.items() if path.suffix == suffix)
 
+    def newest(self, suffix: str) -> Path | None:
+        """The last of the files whose name ends like this."""
+        return max((path for path in self._files if path.suffix == suffix), default=None)
+
     def _file(self, pages: FileBytes) -> SimFile:
         return SimFile(self, pages)

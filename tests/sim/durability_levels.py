@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import TypeVar
 
 from millpond.actors.store.changes import Change
@@ -26,6 +27,7 @@ class Write:
     """One call of `Store.write`.
 
     `commit` is None when nobody waits for it. `is_sealed`: it failed, and a later write was kept.
+    `segment` is where it is for sure; None: that is not known.
     """
 
     name: bytes
@@ -34,6 +36,7 @@ class Write:
     level: Level = Level.OPEN
     commit: Commit | None = None
     is_sealed: bool = False
+    segment: Path | None = None
 
     @property
     def is_failed(self) -> bool:

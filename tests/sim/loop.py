@@ -67,6 +67,7 @@ class LogCapture(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.surprise: logging.LogRecord | None = None
+        self._has_failed = False
         self._log = logging.getLogger("millpond.actors")
 
     def __enter__(self) -> LogCapture:
@@ -78,7 +79,13 @@ class LogCapture(logging.Handler):
         self._log.removeHandler(self)
         self._log.propagate = True
 
+    def take_failure(self) -> bool:
+        """Did the journal fail since the last call?"""
+        has_failed, self._has_failed = self._has_failed, False
+        return has_failed
+
     def emit(self, record: logging.LogRecord) -> None:
+        self._has_failed |= record.getMessage().startswith("journal failed")
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, FOREIGN):
             self.surprise = record

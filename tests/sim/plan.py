@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.settings import StoreSettings
+from millpond.node.testing.disk.damage import DIVERTED, DamageKind
 from tests.sim.faults import Trouble
 
 IDENTITIES = (b"a" * 32, b"b" * 32, b"c" * 32)
@@ -18,7 +19,8 @@ class Plan:
     """Rates are per step; `ends` has the weights of crash, kill and close.
 
     `identities` are those that clients may have; messages that expire in a channel of
-    `keeps_expired` become dead letters.
+    `keeps_expired` become dead letters. `damages` befall the disk, now and then when the node is
+    down, and writes at `damage_rate`.
     """
 
     steps: int
@@ -38,6 +40,8 @@ class Plan:
     passivate_after_s: float
     identities: tuple[bytes, ...] = ()
     keeps_expired: frozenset[bytes] = frozenset()
+    damages: tuple[DamageKind, ...] = ()
+    damage_rate: float = 0.0
 
 
 def draw(rng: Random, steps: int) -> Plan:
@@ -69,6 +73,45 @@ def draw(rng: Random, steps: int) -> Plan:
         passivate_after_s=rng.choice((0.5, 60.0)),
         identities=IDENTITIES[: rng.choice((0, 1, 2, 3))],
         keeps_expired=frozenset(name for name in names if rng.random() < 0.25),
+    )
+
+
+def draw_damaged(
+    rng: Random, steps: int, among: tuple[DamageKind, ...] = tuple(DamageKind)
+) -> Plan:
+    """A plan of a node that stops in all ways, on a disk that damages files."""
+    kinds = tuple(rng.sample(among, rng.randint(1, len(among))))
+    has_diverted = any(kind in DIVERTED for kind in kinds)
+    return replace(
+        draw(rng, steps),
+        end_rate=0.03,
+        ends=rng.choice(((1, 1, 1), (0, 0, 1), (1, 1, 3))),
+        damages=kinds,
+        damage_rate=rng.choice((0.0, 0.02)) if has_diverted else 0.0,
+    )
+
+
+def draw_with_files(rng: Random, steps: int, among: tuple[DamageKind, ...]) -> Plan:
+    """A damaged plan whose partitions soon have files."""
+    plan = draw_damaged(rng, 2 * steps, among)
+    settings = StoreSettings(
+        segment_bytes=4096,
+        journal_bytes_max=8192,
+        rewrite_bytes_max=0,
+        settle_s=0.0,
+        handles_max=1,
+        retry_s=1.0,
+    )
+    return replace(
+        plan,
+        logs=[b"log0", b"log1"],
+        durability={**plan.durability, b"log0": Durability.DISK, b"log1": Durability.DISK},
+        settings=settings,
+        data_bytes_max=4000,
+        ttl_max=100_000,
+        consumes=0.5,
+        workers=0.6,
+        trouble_rate=0.0,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from millpond.actors.messages import Durability
@@ -99,6 +100,10 @@ class RecordingStore:
         """Logs of which a write failed while others were on their way."""
         self._open: deque[Write] = deque()
         self._failed: list[Write] = []
+        self.may_refuse: Callable[[bytes], bool] = lambda name: False
+        self.newest_segment: Callable[[], Path | None] = lambda: None
+        self._written: list[Write] = []
+        """The writes of this boot."""
 
     def start(self, store: DurableStore) -> None:
         """A new boot: nothing is on its way."""
@@ -106,6 +111,7 @@ class RecordingStore:
         self.usage, self.health = store.usage, store.health
         self.boot += 1
         self._open.clear()
+        self._written.clear()
         self.doubtful.clear()
 
     def queue(self, name: bytes) -> QueueFacts:
@@ -128,6 +134,7 @@ class RecordingStore:
         facts = self.log(name) if is_log(name) else self.queue(name)
         facts.record(write)
         self._open.append(write)
+        self._written.append(write)
         if not is_log(name):
             self._check_gone(name, write)
         commit = self.store.write(name, changes)
@@ -179,6 +186,7 @@ class RecordingStore:
                 subscribers |= named_by([it for it in each.changes if it not in stands])[1]
                 again = Write(each.name, stands, each.boot)
                 self._open.insert(place, again)
+                self._written.append(again)
                 self.queue(each.name).record(again)
         if is_log(write.name):
             self.doubtful.add(write.name)
@@ -198,7 +206,9 @@ class RecordingStore:
         together = [at for at, each in enumerate(self._open) if each.commit is write.commit]
         level = max(LEVELS[self.durability(self._open[at].name)] for at in together)
         last = together[-1]
+        segment = self.newest_segment()
         for each in list(self._open)[: last + 1]:
+            each.segment = each.segment or segment
             each.level = max(each.level, level)
         while self._open and self._open[0].level is Level.DISK:
             self._open.popleft()
@@ -241,7 +251,9 @@ class RecordingStore:
         def done(result: T | Fault) -> None:
             if not isinstance(result, Fault):
                 self.raise_faults(name, check(result))
-            elif result is not Fault.UNREADABLE:
+            elif result is Fault.UNREADABLE or self.may_refuse(name):
+                return
+            else:
                 raise Broken(f"{name!r} is {result}")
 
         if isinstance(answer, Deferred):
@@ -272,9 +284,30 @@ class RecordingStore:
         """What a restart found of a log is right, and is what is from now on."""
         self.raise_faults(name, self.log(name).found(outline, chunks, view))
 
+    def last_id(self, level: Level) -> int:
+        """The highest message id that is at least so safe, of all queues on the disk."""
+        return max(
+            (
+                fact.row.id
+                for name, facts in self.queues.items()
+                if self.durability(name) is not Durability.MEMORY
+                for fact in facts.facts.values()
+                if fact.write.level is Level.DISK
+                or (not fact.is_lost and fact.write.level >= level)
+            ),
+            default=0,
+        )
+
+    def doubt(self, segment: Path | None) -> None:
+        """What this boot wrote into a segment, or perhaps there, is not for sure any more."""
+        for write in self._written:
+            if write.segment in (None, segment):
+                write.level = min(write.level, Level.OPEN)
+
     def _moment(self, name: bytes) -> Write:
         moment = Write(name, [], self.boot)
         self._open.append(moment)
+        self._written.append(moment)
         return moment
 
     def show(self, name: bytes, message_id: int, *, is_there: bool = True) -> Fact:

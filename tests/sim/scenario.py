@@ -1,6 +1,6 @@
 """Scenarios: the events of a simulated world by chance, a seed's whole history, and its end.
 
-python -m tests.sim.scenario SEED [STEPS] runs one again and says what goes wrong
+python -m tests.sim.scenario SEED [STEPS [damaged]] runs one again and says what goes wrong
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from millpond.actors.store.changes import (
     Position,
 )
 from millpond.actors.store.interface import Seek, Usage
+from millpond.node.testing.disk.damage import DIVERTED
 from tests.sim.clients import Attempt, Client
 from tests.sim.faults import Crashed
 from tests.sim.loop import LogCapture
-from tests.sim.plan import draw
+from tests.sim.plan import Plan, draw, draw_damaged
 from tests.sim.queue_facts import Level
 from tests.sim.recording_store import Broken
 from tests.sim.world import DEAD, World
@@ -35,6 +36,7 @@ STEPS = 120
 PASSES_MAX = 200
 STEPS_PER_PASS = 5
 FOREVER_S = 2_000_000.0
+DAMAGE_LIKELY = 0.4
 SHM = Path("/dev/shm")
 
 
@@ -68,6 +70,7 @@ class Scenario:
             self.heal: 0.1,
             self.plan_crash: 3 * plan.end_rate * (plan.ends[0] > 0),
             self.end: 3 * plan.end_rate,
+            self.divert: plan.damage_rate,
         }
 
     def run(self) -> None:
@@ -75,9 +78,12 @@ class Scenario:
         world = self.world
         for _ in range(self.plan.steps):
             world.boot()
+            if not world.served:
+                break
             self.step()
         world.boot()
-        self.finish()
+        if world.served:
+            self.finish()
 
     def step(self) -> None:
         acts = list(self._acts)
@@ -100,8 +106,7 @@ class Scenario:
         world, rng = self.world, self.rng
         if world.clients and rng.random() < 0.9:
             return rng.choice(world.clients)
-        names = list(self.plan.channels)
-        name = rng.choice(names)
+        name = rng.choice(world.served or list(self.plan.channels))
         if rng.random() < 0.1:
             name += DEAD
         who = rng.choice((None, *self.plan.identities))
@@ -156,6 +161,8 @@ class Scenario:
 
     def write_log(self) -> None:
         name = self.rng.choice(self.plan.logs)
+        if self.world.is_reported(name):
+            return
         facts = self.world.ledger.log(name)
         if name in self.world.ledger.doubtful:
             return  # as a stream would: after a failure, look first what there is
@@ -216,8 +223,15 @@ class Scenario:
         world = self.world
         (end,) = self.rng.choices((world.crash, world.kill, world.close), self.plan.ends)
         end()
+        if self.plan.damages and self.rng.random() < DAMAGE_LIKELY:
+            world.damage_file(self.rng.choice(self.plan.damages))
+        if self.plan.damages and self.rng.random() < 0.5:
+            world.disk.keep_copies()
         if self.rng.random() < 0.2:
             world.clock.now += self.rng.choice((1.0, 100.0, 3000.0))
+
+    def divert(self) -> None:
+        self.world.divert(self.rng.choice([each for each in DIVERTED if each in self.plan.damages]))
 
     # The end.
 
@@ -228,7 +242,7 @@ class Scenario:
         world.disk.faults.crash_at(0)
         for client in list(world.clients):
             world.leave(client)
-        for name in world.models:
+        for name in self.names():
             client = world.join(name, push=False)
             world.say(client, client.reads())
             self.put_all(client, self.attempt(client))
@@ -236,7 +250,7 @@ class Scenario:
                 if world.models[name].unknown_to(who):
                     self.put_all(world.join(name, push=False, identity=who))
         self.run_until_idle()
-        if any(model.unknown for model in world.models.values()):
+        if any(world.models[name].unknown for name in self.names()):
             raise Broken("a sound disk does not take what it is given")
         for _ in range(3):
             # What is settled leaves the journal when others come.
@@ -244,14 +258,19 @@ class Scenario:
             for client in world.clients:
                 self.put_all(client, self.attempt(client))
             self.run_until_idle()
-        self.check_space()
-        for name, mode in self.plan.channels.items():
-            if mode is Mode.FANOUT:
+        if not world.refused:
+            self.check_space()
+        for name in world.served:
+            if self.plan.channels[name] is Mode.FANOUT:
                 self.serve(name)
         world.close()
         world.boot()
-        if self.rng.random() < 0.3:
+        if not world.refused and self.rng.random() < 0.3:
             self.expire()
+
+    def names(self) -> list[bytes]:
+        """The channels that are served, also those of dead letters."""
+        return [name for name in self.world.models if not self.world.is_reported(name)]
 
     def serve(self, name: bytes) -> None:
         """Every subscriber gets what it is owed, also if it was away."""
@@ -306,7 +325,8 @@ class Scenario:
     def retry(self) -> bool:
         """What was refused for the moment is sent again."""
         for client in self.world.clients:
-            if client.model.unknown_to(client.identity) and not client.in_flight:
+            is_served = not self.world.is_reported(client.model.name)
+            if is_served and client.model.unknown_to(client.identity) and not client.in_flight:
                 self.put_all(client)
                 return True
         return False
@@ -326,18 +346,21 @@ def simulate(
     steps: int = STEPS,
     world_class: type[World] = World,
     is_verbose: bool = False,
+    draw_plan: Callable[[Random, int], Plan] = draw,
 ) -> World:
     """One seed, from its beginning to its end. Raises Broken, which says the seed."""
     rng = Random(seed)
     with scratch() as folder, LogCapture() as log_capture:
-        plan = draw(rng, steps)
+        plan = draw_plan(rng, steps)
         world = world_class(plan, rng, folder, log_capture)
         world.is_verbose = is_verbose
         try:
             Scenario(world, rng).run()
             world.listen()
         except BaseException as exc:
-            exc.add_note(f"seed {seed}: python -m tests.sim.scenario {seed} {steps}")
+            word = " damaged" if draw_plan is draw_damaged else ""
+            exc.add_note(f"seed {seed}: python -m tests.sim.scenario {seed} {steps}{word}")
+            exc.add_note(f"damages: {world.damage.places}")
             raise
         finally:
             world.disk.end_process()
@@ -351,5 +374,6 @@ def _is_nothing(usage: Usage) -> bool:
 
 if __name__ == "__main__":
     count = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
-    found = simulate(int(sys.argv[1]), steps=count, is_verbose=True)
+    plans = draw_damaged if "damaged" in sys.argv[3:] else draw
+    found = simulate(int(sys.argv[1]), steps=count, is_verbose=True, draw_plan=plans)
     print(found.history, f"boots={found.boots} commits={found.ledger.commits}")

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from millpond.actors.store.filesystem import Disk, OsDisk
+from millpond.node.testing.disk.damage import PAGE_BYTES, DamageKind
 from millpond.node.testing.disk.faults import DiskCall
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed, Trouble
@@ -335,3 +336,59 @@ def test_statements_are_counted_and_fail_with_the_errors_of_sqlite() -> None:
             disk.connect(home / "x.sqlite3")
         disk.faults.heal()
         connection.close()
+
+
+def test_a_diverted_write_is_shown_until_the_process_ends() -> None:
+    """A drive that loses a write, or writes it elsewhere, says nothing."""
+    places = set()
+    for disk, home in simulated():
+        file = disk.create(home / "0.journal", 4 * SECTOR)
+        disk.divert("lost write")
+        disk.divert("misdirected write")
+        file.write(b"l" * SECTOR, 0)
+        file.write(b"m" * SECTOR, SECTOR)
+        file.write(b"w" * SECTOR, 3 * SECTOR)
+        file.sync()
+        disk.sync_folder(home)
+        shown = b"l" * SECTOR + b"m" * SECTOR
+        assert disk.read(home / "0.journal").startswith(shown)
+        disk.end_process()
+        found = disk.read(home / "0.journal")
+        assert found[:SECTOR] != b"l" * SECTOR
+        places.add(found.find(b"m"))
+    assert places == {-1, 0, SECTOR, 2 * SECTOR}, "in any place; the last one is written again"
+    with pytest.raises(ValueError):
+        disk.divert("missing")
+
+
+@pytest.mark.parametrize("kind", list(DamageKind), ids=lambda kind: kind.value)
+@pytest.mark.parametrize("name", ["0.journal", "x.sqlite3"])
+def test_damage_changes_a_file_and_no_other(kind: DamageKind, name: str) -> None:
+    lengths = set()
+    for disk, home in simulated(range(20)):
+        folder = home / "part"
+        disk.make_folder(folder)
+        paths = [folder / each for each in ("0.journal", "x.sqlite3")]
+        for number in b"ab":
+            for path in paths:
+                disk.install(path, bytes([number]) * 5 * PAGE_BYTES)
+            disk.sync_folder(folder)
+            disk.end_process()
+            if number == ord("a"):
+                disk.keep_copies()
+        before = {path: disk.read(path) for path in paths}
+        is_changed = disk.damage(kind.value, folder / name)
+        (other,) = (path for path in paths if path.name != name)
+        assert disk.read(other) == before[other]
+        if kind is DamageKind.MISSING:
+            assert is_changed and not disk.has(folder / name)
+            continue
+        found = disk.read(folder / name)
+        lengths.add(len(found))
+        assert is_changed == (found != before[folder / name])
+        if kind is DamageKind.STALE:
+            assert found == b"a" * 5 * PAGE_BYTES
+        if kind is DamageKind.BIT_FLIP:
+            changed = [one ^ two for one, two in zip(found, before[folder / name], strict=True)]
+            assert sorted(each.bit_count() for each in changed)[-2:] == [0, 1]
+    assert (lengths == {5 * PAGE_BYTES}) is (kind not in (DamageKind.MISSING, DamageKind.TRUNCATED))

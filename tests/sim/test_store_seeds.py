@@ -6,21 +6,30 @@ MILLPOND_SEEDS=20000 python -m pytest tests/sim/test_store_seeds.py      tries m
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from millpond.actors.store import recovery
 from millpond.actors.store.changes import Change
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Commit
 from millpond.actors.store.journal import reader as journal_reader
+from millpond.actors.store.journal.reader import SegmentsKnown
+from millpond.actors.store.journal.segments import Link
+from millpond.actors.store.partitions import files, log_tables
+from millpond.actors.store.partitions.catalog import Listed
+from millpond.actors.store.partitions.metadata import PartitionMetadata
+from millpond.actors.store.repair.quarantine import Damage
+from millpond.node.testing.disk.damage import DamageKind
 from millpond.node.testing.disk.faults import DiskCall
 from millpond.node.testing.disk.simulated import SimulatedFile
 from tests.sim.disk import SimDisk
 from tests.sim.loop import LogCapture
-from tests.sim.plan import Plan
+from tests.sim.plan import Plan, draw, draw_damaged, draw_with_files
 from tests.sim.recording_store import Broken
 from tests.sim.scenario import simulate
 from tests.sim.world import World
@@ -28,6 +37,9 @@ from tests.sim.world import World
 SEEDS = int(os.environ.get("MILLPOND_SEEDS", "1000"))
 BLOCK = 50
 SEEDS_TO_CATCH = range(50)
+DAMAGED_SEEDS = SEEDS // 2
+SEEDS_OF_HARM = 200
+"""Each is found within as many, mostly by one of the first."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
@@ -35,6 +47,22 @@ def test_no_promise_is_broken_whatever_fails(first: int) -> None:
     """P2P-30, PA-08, PA-31, PS-13: acknowledged is kept, acked is gone, shown is durable."""
     for seed in range(first, min(first + BLOCK, SEEDS)):
         simulate(seed)
+
+
+@pytest.mark.parametrize("first", range(0, DAMAGED_SEEDS, BLOCK))
+def test_a_damaged_cell_refuses_or_gives_a_right_answer(first: int) -> None:
+    """Never a wrong or shorter answer, no id twice, a report; other cells are served."""
+    for seed in range(first, min(first + BLOCK, DAMAGED_SEEDS)):
+        simulate(seed, draw_plan=draw_damaged)
+
+
+def test_the_damaged_seeds_do_what_they_are_for() -> None:
+    """Files are damaged, cells are refused for it, and mostly not all of them."""
+    worlds = [simulate(seed, draw_plan=draw_damaged) for seed in range(40)]
+    assert sum(bool(world.damage.places) for world in worlds) > len(worlds) // 4
+    refused = [world for world in worlds if world.refused]
+    assert len(refused) > len(worlds) // 8
+    assert sum(bool(world.served) for world in refused) > len(refused) // 3
 
 
 def test_the_seeds_do_what_they_are_for() -> None:
@@ -89,12 +117,16 @@ class Hasty(World):
     disk_class = HastyDisk
 
 
-def caught(world_class: type[World], seeds: range = SEEDS_TO_CATCH) -> int:
+def caught(
+    world_class: type[World],
+    seeds: range = SEEDS_TO_CATCH,
+    draw_plan: Callable[[Random, int], Plan] = draw,
+) -> int:
     """How many of the seeds find something."""
     count = 0
     for seed in seeds:
         try:
-            simulate(seed, world_class=world_class)
+            simulate(seed, world_class=world_class, draw_plan=draw_plan)
         except Broken:
             count += 1
     return count
@@ -112,3 +144,79 @@ def test_a_recovery_that_believes_what_failed_is_caught(monkeypatch: pytest.Monk
     """
     monkeypatch.setattr(journal_reader, "merge_cuts", lambda headers: {})
     assert caught(World, range(80, 130)) >= 2
+
+
+# Stores that do not look for damage: the damaged seeds must find each of them.
+
+
+def no_segment_is_missed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journal_reader._Reader, "_find_missing", lambda self: None)
+
+
+def a_missing_file_is_empty(patch: pytest.MonkeyPatch) -> None:
+    def found(*_: object) -> Iterator[Damage]:
+        yield from ()
+
+    def check_listed(row: Listed | None, metadata: PartitionMetadata | None) -> None: ...
+
+    patch.setattr(recovery, "unlisted_damages", found)
+    patch.setattr(recovery, "check_listed", check_listed)
+    patch.setattr(files, "check_listed", check_listed)
+
+
+def an_old_file_is_taken(patch: pytest.MonkeyPatch) -> None:
+    checked = files.check_listed
+
+    def check_listed(row: Listed | None, metadata: PartitionMetadata | None) -> None:
+        if row is None or metadata is None:
+            checked(row, metadata)
+
+    patch.setattr(recovery, "check_listed", check_listed)
+    patch.setattr(files, "check_listed", check_listed)
+
+
+def a_zeroed_tail_is_torn(patch: pytest.MonkeyPatch) -> None:
+    """The rows of segments do not count, nor does what a header says of the one before."""
+    unknown, decode = SegmentsKnown(), journal_reader.decode_header
+    patch.setattr(recovery, "segments_known", lambda *_: unknown)
+    patch.setattr(
+        journal_reader,
+        "decode_header",
+        lambda data: journal_reader.msgspec.structs.replace(decode(data), previous=Link()),
+    )
+
+
+def chunks_need_not_join(patch: pytest.MonkeyPatch) -> None:
+    """A read gives the chunks that it finds, from the next one on."""
+
+    def read(connection, header, seek):  # type: ignore[no-untyped-def]
+        query = f"SELECT {log_tables._COLUMNS} FROM chunks WHERE first + count > ? ORDER BY first"
+        chunks, size = [], 0
+        for record in connection.execute(query, (max(seek.sequence, header.trim_point),)):
+            chunks.append(log_tables._decode(record))
+            size += len(chunks[-1].data)
+            if size >= seek.bytes_max:
+                break
+        return chunks
+
+    patch.setattr(log_tables, "read", read)
+
+
+@pytest.mark.parametrize(
+    ("harm", "kinds"),
+    [
+        (no_segment_is_missed, (DamageKind.MISSING,)),
+        (a_missing_file_is_empty, (DamageKind.MISSING,)),
+        (an_old_file_is_taken, (DamageKind.STALE,)),
+        (a_zeroed_tail_is_torn, (DamageKind.ZEROED,)),
+        (chunks_need_not_join, (DamageKind.LOST_WRITE, DamageKind.MISDIRECTED_WRITE)),
+    ],
+)
+def test_a_store_that_does_not_look_for_damage_is_caught(
+    harm: Callable[[pytest.MonkeyPatch], None],
+    kinds: tuple[DamageKind, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harm(monkeypatch)
+    plan = partial(draw_with_files, among=kinds)
+    assert any(caught(World, range(seed, seed + 1), plan) for seed in range(SEEDS_OF_HARM))

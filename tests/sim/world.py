@@ -22,7 +22,10 @@ from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Chunk, LogSnapshot, Snapshot, StoredKey
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Deferred, Fault, Seek
+from millpond.actors.store.partitions.file_pool import file_name
+from millpond.node.testing.disk.damage import DamageKind
 from tests.sim.clients import Client, ClientModel
+from tests.sim.damage import DamageLog
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed
 from tests.sim.loop import FOREIGN, Clock, LogCapture, Loop
@@ -52,6 +55,7 @@ class World:
         self.disk = self.disk_class(Random(rng.getrandbits(32)), folder, garbage=plan.garbage)
         self.ledger = RecordingStore(lambda: self.clock.now, self._durability)
         self.ledger.may_leave = self._may_leave
+        self.ledger.newest_segment = lambda: self.disk.newest(".journal")
         self.ledger.make_facts = self._facts_of
         self.models = {
             name: ClientModel(name, mode)
@@ -59,6 +63,12 @@ class World:
             for name in (stem, stem + DEAD)
         }
         self.clients: list[Client] = []
+        self.refused: set[bytes] = set()
+        """Names that a start found damaged: they are never served again."""
+        self.damage = DamageLog()
+        self._is_closed = False
+        """The node wrote down where its journal ends."""
+        self.ledger.may_refuse = self.is_reported
         self.is_up = False
         self.is_verbose = False
         self.boots = 0
@@ -140,11 +150,28 @@ class World:
                 self.is_up = True
                 self.boots += 1
 
+    @property
+    def served(self) -> list[bytes]:
+        """The channels that are served, without those of dead letters."""
+        return [name for name in self.plan.channels if not self.is_reported(name)]
+
+    def is_reported(self, name: bytes) -> bool:
+        """Does the store report damage of this name? Only where a file was damaged."""
+        is_reported = name in self.refused or self._is_listed(name)
+        if is_reported and not self.damage.places:
+            raise Broken(f"{name!r} is damaged, on a sound disk: {self.store.damages}")
+        return is_reported
+
+    def _is_listed(self, name: bytes) -> bool:
+        is_kept = self.ledger.durability(name) is not Durability.MEMORY
+        return any(each.name == name or (each.is_all and is_kept) for each in self.store.damages)
+
     def _open(self) -> None:
         self.loop = Loop(self.clock, Random(self.rng.getrandbits(32)))
         self.store = self.store_class(
             self.home, self.disk, self.plan.settings, self.loop, self._durability
         )
+        self.damage.has_diverted = False
         self.store.open()
         self.ledger.start(self.store)
 
@@ -171,33 +198,57 @@ class World:
         view = View(self._level, is_restart=True, now=self.clock.now)
         found = [0, 0, 0]
         for name in self.models:
-            snapshot = self._finish(self.store.load(name))
+            snapshot = self._finish(name, self.store.load(name))
+            if snapshot is None:
+                continue
             self.ledger.found_queue(name, snapshot, view)
             found[0] += len(snapshot.rows)
             found[1] += sum(len(row.data) for row in snapshot.rows)
             found[2] += sum(isinstance(each, StoredKey) for each in snapshot.keys.values())
             found[2] += 0 if snapshot.subscribers is None else len(snapshot.subscribers.by_number)
         usage = self.store.usage
-        if [usage.messages, usage.bytes, usage.keys] != found:
+        if [usage.messages, usage.bytes, usage.keys] != found and not self.refused:
             raise Broken(f"usage is {usage}, and there is {found}")
         for name in self.plan.logs:
-            outline = self._finish(self.store.log_snapshot(name))
-            self.ledger.found_log(name, outline, self._read_all(name, outline), view)
+            outline = self._finish(name, self.store.log_snapshot(name))
+            chunks = None if outline is None else self._read_all(name, outline)
+            if outline is not None and chunks is not None:
+                self.ledger.found_log(name, outline, chunks, view)
+        self._check_damages()
 
-    def _read_all(self, name: bytes, outline: LogSnapshot) -> list[Chunk]:
+    def _check_damages(self) -> None:
+        """What is refused is reported, what is reported is refused, and only what was damaged."""
+        damages, log = self.store.damages, self.damage
+        for name in (*self.models, *self.plan.logs):
+            if self._is_listed(name) and name not in self.refused:
+                raise Broken(f"{name!r} is served, and reported: {damages}")
+            if name in self.refused and not self._is_listed(name):
+                raise Broken(f"{name!r} is refused, and not reported: {damages}")
+        others = self.refused - log.names
+        if others and log.is_of_files:
+            raise Broken(f"{others} are refused, and the files of {log.names} were damaged")
+        level = max(self._level, Level.OS)
+        if any(each.is_all for each in damages):
+            return  # nothing gets an id before it is repaired
+        if self.store.last_id < self.ledger.last_id(level):
+            raise Broken(f"id {self.ledger.last_id(level)} may come again")
+
+    def _read_all(self, name: bytes, outline: LogSnapshot) -> list[Chunk] | None:
         chunks: list[Chunk] = []
         at = outline.trim_point
         while at < outline.tail:
             seek = Seek(SeekBy.SEQUENCE, at, bytes_max=self.rng.choice((1, 1000, 100_000)))
-            some = self._finish(self.store.read(name, seek))
+            some = self._finish(name, self.store.read(name, seek))
+            if some is None:
+                return None
             if not some:
                 break
             chunks += some
             at = chunks[-1].end
         return chunks
 
-    def _finish(self, answer: T | Deferred[T | Fault]) -> T:
-        """The store's answer, once its workers have stepped for it."""
+    def _finish(self, name: bytes, answer: T | Deferred[T | Fault]) -> T | None:
+        """The store's answer, once its workers have stepped for it; None: it refuses the name."""
         if not isinstance(answer, Deferred):
             return answer
         results: list[T | Fault] = []
@@ -207,9 +258,53 @@ class World:
                 break
             self.loop.work(idle=False)
         (result,) = results or [Fault.UNREADABLE]
+        if result is Fault.DAMAGED and self.is_reported(name):
+            self.refused.add(name)
+            return None
         if isinstance(result, Fault):
-            raise Broken(f"a sound disk gives {result}")
+            raise Broken(f"{name!r} is {result}, and there is no report: {self.store.damages}")
+        if name in self.refused:
+            raise Broken(f"{name!r} was refused, and is served again")
         return result
+
+    # Damage.
+
+    def divert(self, kind: DamageKind) -> None:
+        """The next write of the journal is lost, or goes elsewhere."""
+        self.trace("divert", kind.value)
+        self.disk.divert(kind.value)
+        self.damage.places.append(f"{kind.value}, boot {self.boots}")
+        self.damage.is_of_files = False
+        self.damage.has_diverted = True
+
+    def damage_file(self, kind: DamageKind) -> None:
+        """Some file is damaged while the node is down."""
+        disk, log = self.disk, self.damage
+        paths = disk.copies() if kind is DamageKind.STALE else disk.paths()
+        if not paths:
+            return
+        path = self.rng.choice(paths)
+        open_segment = None if self._is_closed else disk.newest(".journal")
+        if not disk.damage(kind.value, path):
+            return
+        self.trace("damage", kind.value, path.name)
+        log.places.append(f"{kind.value} {path.name}, boot {self.boots}")
+        names = {each for each in self._all_names if file_name(each).endswith(path.name)}
+        log.names |= names
+        log.is_of_files &= bool(names)
+        if path == open_segment:
+            self._doubt_segment()
+
+    @property
+    def _all_names(self) -> list[bytes]:
+        return [*self.models, *self.plan.logs]
+
+    def _doubt_segment(self) -> None:
+        """The end of the open segment cannot be told from a torn tail: what this boot wrote there
+        may be lost."""
+        self.ledger.doubt(self.disk.newest(".journal"))
+        for model in self.models.values():
+            model.forget_promises()
 
     # Ends.
 
@@ -226,6 +321,8 @@ class World:
     def _expect(self, level: Level) -> None:
         """What is at least this safe must be there at the next start."""
         self._level = level
+        if self.damage.has_diverted and not self._is_closed:
+            self._doubt_segment()
         for name, model in self.models.items():
             durability = self._durability(name)
             is_promised = durability is Durability.DISK or level < Level.DISK
@@ -245,17 +342,22 @@ class World:
     def close(self) -> None:
         """The node stops as it should, and everything it took is there afterwards."""
         self.trace("close")
+        self._log_capture.take_failure()
         is_sound = self.store.health.is_writable and not self.disk.faults.is_failing
         self.store.close()
         self._hang_up()
         self.disk.end_process()
+        has_failed = self._log_capture.take_failure() or bool(self.store.health.failures)
+        if self.damage.places and has_failed:
+            is_sound = False  # a damaged catalog was found only now
+        self._is_closed = is_sound
         if is_sound:
             self._expect(Level.OPEN)
         else:
-            self._expect(Level.DISK if self.store.health.failures else Level.OS)
+            self._expect(Level.DISK if has_failed else Level.OS)
 
     def _hang_up(self) -> None:
-        self.is_up = False
+        self.is_up = self._is_closed = False
         self.store_failures += self.store.health.failures
         for client in self.clients:
             client.hang_up()

@@ -117,6 +117,8 @@ class _Reader:
         self._numbers = segment_numbers(folder, disk)
         self._rows: dict[int, Segment] = dict(known.rows or {})
         self._ignored: set[int] = set()
+        self._headless: set[int] = set()
+        """The segments whose header is damaged, and is replaced by what their row knows."""
         self._gaps: list[tuple[int, Gap]] = []
         self._scans: dict[int, Scan] = {}
 
@@ -161,6 +163,7 @@ class _Reader:
                     text = f"{exc}; the catalog knows how to read the rest"
                     found.damages.append(Damage(_name_of(number), text))
                     headers[number] = Header(number, row.first_lsn, row.salt, row.last_id)
+                    self._headless.add(number)
                 elif not is_blank and row is None:
                     text = f"{exc}; nothing in it can be read"
                     self._lost(number, text, None, len(data))
@@ -216,11 +219,10 @@ class _Reader:
                 self._found.losses.append(Loss(_name_of(number), text, None, 0, last, size))
             return
         self._found.missing.append(number)
-        if not row.is_noted:
-            names = row.names if row.is_complete else None
-            size = row.end if row.is_complete else row.size_max
-            after, last = row.first_lsn - 1, row.last_lsn
-            self._found.losses.append(Loss(_name_of(number), text, names, after, last, size))
+        names = row.names if row.is_complete else None
+        size = row.end if row.is_complete else row.size_max
+        after, last = row.first_lsn - 1, row.last_lsn
+        self._found.losses.append(Loss(_name_of(number), text, names, after, last, size))
 
     def _read_segment(self, number: int, header: Header, cuts: Mapping[int, Cut]) -> None:
         found = self._found
@@ -253,7 +255,7 @@ class _Reader:
         if max(end, scan.end) < row.end:
             at = max(end, scan.end)
             gaps.append(Gap(at, row.end - at, scan.last_lsn))
-        if not gaps and not row.is_noted:
+        if not gaps and (number not in self._headless or scan.last_lsn < row.last_lsn):
             text = "its checksum is not the one listed"
             last = row.last_lsn
             loss = Loss(_name_of(number), text, row.names, row.first_lsn - 1, last, row.end)
@@ -285,13 +287,12 @@ class _Reader:
         found = self._found
         where = f"{_name_of(number)} at byte {gap.offset}"
         text = f"{gap.size} bytes are not what was written"
-        if gap.owner is not None:
+        # The head of a group without records looks like that of a record without a name.
+        if gap.owner:
             damage = Damage(where, text, gap.owner, records_max=gap.size)
             found.damages.append(damage)
             found.damaged_lsns[gap.owner] = gap.after_lsn + 1
             found.damaged_kinds[gap.owner] = gap.kind
-        elif row is not None and row.is_noted:
-            return
         elif gap.size <= GROUP_SIZE:
             # Too few for a record: the head of a group, or bytes between groups.
             found.damages.append(Damage(where, text))
@@ -318,9 +319,8 @@ class _Reader:
         names: dict[int, dict[bytes, int]] = {number: {} for number in self._scans}
         for number, record in found.records:
             names[number][record.name] = record.lsn
-        harmed = {number for number, _ in self._gaps} | {
-            int(each.where[:20]) for each in found.losses if each.where[:20].isdigit()
-        }
+        places = [each.where for each in found.damages] + [each.where for each in found.losses]
+        harmed = {int(where[:20]) for where in places if where[:20].isdigit()}
         for number, scan in self._scans.items():
             row = self._rows.get(number)
             is_listed = row is not None and self._known.rows is not None

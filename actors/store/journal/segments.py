@@ -31,7 +31,8 @@ class Segment(msgspec.Struct, frozen=True):
 
     It gets `size_max` bytes at most. Once complete, `crc` covers everything before `end`, which was
     synced; the last lsn and message id up to there are `last_lsn` and `last_id`, and `names` maps
-    each name to its last lsn in the segment (None: unknown). `is_noted`: its damage is reported.
+    each name to its last lsn in the segment (None: unknown). `is_noted`: damage in it is reported,
+    and the rest of the row tells what is there since; another loss is found again.
     """
 
     number: int

@@ -70,8 +70,9 @@ FORMAT = 3
 given them when they are opened."""
 
 GENERATION, ID_MARK, LAST_ID, LAST_LSN = "generation", "id_mark", "last_id", "last_lsn"
+SEGMENTS = "segments"
 """The marks: changes of the catalog so far; no message id above it was acknowledged; ids and lsns
-go on after these, whatever else is known."""
+go on after these, whatever else is known; the number of segments that are listed."""
 
 _MARKS = ", ".join("?" * 12)
 _INSERT = f"INTO partitions ({METADATA_COLUMNS}, crc) VALUES ({_MARKS})"
@@ -143,8 +144,10 @@ class Catalog:
             # Better to know now: it can be rebuilt.
             self.partitions()
             self.facts()
-            self.segments()
-            self._generation = self.marks().get(GENERATION, 0)
+            marks, listed = self.marks(), len(self.segments())
+            if listed != marks.get(SEGMENTS, listed):
+                raise Damaged(f"{listed} segments are listed, and there were {marks[SEGMENTS]}")
+            self._generation = marks.get(GENERATION, 0)
         except BaseException:
             self._connection.close()
             raise
@@ -226,7 +229,8 @@ class Catalog:
             self._connection.executemany(
                 "DELETE FROM segments WHERE number = ?", ((number,) for number in forgotten)
             )
-            self._set_marks(marks or {})
+            (count,) = self._connection.execute("SELECT count(*) FROM segments").fetchone()
+            self._set_marks({**(marks or {}), SEGMENTS: count})
 
     def partitions(self) -> dict[bytes, PartitionMetadata]:
         """All partitions; what is said of dirty ones may be old."""
@@ -255,7 +259,8 @@ class Catalog:
     def dirty(self) -> set[bytes]:
         """Names of partitions whose file may have changed after their row."""
         with damage_named():
-            query = "SELECT name FROM partitions WHERE is_dirty"
+            # The index has no checksums.
+            query = "SELECT name FROM partitions NOT INDEXED WHERE is_dirty"
             return {name for (name,) in self._connection.execute(query)}
 
     def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:

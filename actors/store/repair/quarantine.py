@@ -54,16 +54,25 @@ def write_report(folder: Path, disk: Disk, damage: Damage) -> None:
             known = msgspec.json.decode(disk.read(path), type=Damage)
         except msgspec.DecodeError:
             return
-        if damage.where in known.where or not (damage.is_all or damage.records_max):
+        damage = _joined(known, damage)
+        if damage == known:
             return
-        where = f"{known.where}; {damage.where}"[:WHERE_MAX]
-        damage = msgspec.structs.replace(
-            known,
-            where=where,
-            is_all=known.is_all or damage.is_all,
-            records_max=known.records_max + damage.records_max,
-        )
     disk.install(path, msgspec.json.encode(damage))
+
+
+def _joined(known: Damage, damage: Damage) -> Damage:
+    """A report with another damage. One in the same place may turn out to be larger."""
+    if not damage.is_all and not damage.records_max:
+        return known
+    is_same = damage.where in known.where
+    sizes = known.records_max, damage.records_max
+    return msgspec.structs.replace(
+        known,
+        where=known.where if is_same else f"{known.where}; {damage.where}"[:WHERE_MAX],
+        text=damage.text if damage.is_all and not known.is_all else known.text,
+        is_all=known.is_all or damage.is_all,
+        records_max=max(sizes) if is_same else sum(sizes),
+    )
 
 
 def read_reports(folder: Path, disk: Disk) -> list[Damage]:

@@ -12,20 +12,39 @@ class FileBytes:
     """A file's bytes: `cache` is what readers see, `disk` what a power failure leaves.
 
     Writes since the last sync are `pending`: (offset, data) in order. Empty data extends the file
-    to its offset. A sector is written completely or not at all.
+    to its offset. A sector is written completely or not at all. `is_diverted`: a write of this file
+    was lost or went elsewhere, or one of another file came here.
     """
 
-    __slots__ = ("cache", "disk", "pending")
+    __slots__ = ("cache", "disk", "is_diverted", "pending")
 
-    def __init__(self) -> None:
-        self.cache = bytearray()
-        self.disk = bytearray()
+    def __init__(self, data: bytes = b"") -> None:
+        self.cache = bytearray(data)
+        self.disk = bytearray(data)
         self.pending: list[tuple[int, bytes]] = []
+        self.is_diverted = False
 
     def write(self, data: bytes, offset: int) -> None:
         """Write into the system's memory."""
         _put(self.cache, data, offset)
         self.pending.append((offset, bytes(data)))
+
+    def lose(self, data: bytes, offset: int) -> None:
+        """Write into the system's memory what never reaches the disk."""
+        _put(self.cache, data, offset)
+        self.is_diverted = True
+
+    def receive(self, data: bytes, offset: int) -> None:
+        """Take a write that was meant for another place: the system's memory does not show it. The
+        file does not grow."""
+        self.pending.append((offset, bytes(data[: max(0, len(self.cache) - offset)])))
+        self.is_diverted = True
+
+    def evict(self) -> None:
+        """Read again from the disk what the system's memory had, but for what is pending."""
+        self.cache = bytearray(self.disk)
+        for offset, data in self.pending:
+            _put(self.cache, data, offset)
 
     def sync(self) -> None:
         """Write all pending data to the disk."""

@@ -1,4 +1,4 @@
-"""A simulated disk in memory: it can fail, be full, hang, and lose data without a sync.
+"""A simulated disk in memory: it can fail, be full, hang, lose unsynced data, and damage files.
 
 It holds the node's journal. SQLite files are real, and a COMMIT counts as durable. Keys, the
 address book and other files of the data folder are real files, and do not fail.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from random import Random
 from urllib.parse import quote
 
+from millpond.node.testing.disk.damage import DIVERTED, DamageKind, damaged, unit_of
 from millpond.node.testing.disk.faults import SPACE_CALLS, DiskCall, DiskFault, Faults
-from millpond.node.testing.disk.file_bytes import FileBytes
+from millpond.node.testing.disk.file_bytes import SECTOR_BYTES, FileBytes
 from millpond.node.testing.disk.sqlite import SimulatedConnection
 
 NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
@@ -38,7 +40,7 @@ class SimulatedFile:
         if error is not None:
             data = data[: self._disk.rng.randint(0, len(data))]
         if data:
-            self._pages.write(data, offset)
+            self._disk.place(self._pages, data, offset)
         if error is not None:
             raise error
 
@@ -84,6 +86,9 @@ class SimulatedDisk:
         """The names on the disk; `_files` has those that the system shows."""
         self._removed: dict[Path, Path] = {}
         self._connections: list[SimulatedConnection] = []
+        self._diverted: deque[DamageKind] = deque()
+        """The writes that will be lost or go elsewhere."""
+        self._copies: dict[Path, bytes] = {}
 
     # Faults, set by tests.
 
@@ -113,6 +118,46 @@ class SimulatedDisk:
         self.is_hanging = False
         self.on_resume()
 
+    def divert(self, kind: str, times: int = 1) -> None:
+        """Acknowledge the next `times` writes to the journal that are no `fail_next`, and lose
+        them (`lost write`) or write them elsewhere (`misdirected write`). The system's memory
+        shows what was meant until the node has ended. ValueError for no such kind."""
+        if DamageKind(kind) not in DIVERTED:
+            raise ValueError(f"a {kind} does not happen to a write")
+        self._diverted.extend([DamageKind(kind)] * times)
+
+    def keep_copies(self) -> None:
+        """Copy all files, for `damage`. The node must have ended."""
+        self._copies.update((path, self._content(path)) for path in self.paths())
+
+    def paths(self) -> list[Path]:
+        """The files with data of the store: its catalog, partitions and journal."""
+        homes = {path.parent.parent for path in self._files}
+        found = {path for home in homes for path in home.rglob("*.sqlite3")}
+        return sorted(found | {path for path in self._files if _is_segment(path)})
+
+    def copies(self) -> list[Path]:
+        """The files of which there is a copy, also those that are removed since."""
+        return sorted(self._copies)
+
+    def damage(self, kind: str, path: Path) -> bool:
+        """Change a file without a word. The node must have ended; False: the bytes are the same.
+
+        `missing`, `stale` (as `keep_copies` found it), `bit flip`, `truncated`, `zeroed`, `lost
+        write` (some pages as the copy has them), `misdirected write` (some pages are those of
+        another place or file). ValueError for no such kind.
+        """
+        there = self.paths()
+        data = self._content(path) if path in there else b""
+        source = self._content(self.rng.choice([path, *there])) if path in there else b""
+        found = damaged(
+            DamageKind(kind), data, self._copies.get(path), source, self.rng, unit_of(path.name)
+        )
+        if found == (data if path in there else b""):
+            return False
+        self._replace(path, found)
+        return True
+
     def lose_power(self) -> None:
         """Let chance decide which data without a sync is kept. The node must have ended."""
         self.end_process()
@@ -133,6 +178,24 @@ class SimulatedDisk:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self._diverted.clear()
+        for pages in self._files.values():
+            if pages.is_diverted:
+                pages.evict()
+
+    def place(self, pages: FileBytes, data: bytes, offset: int) -> None:
+        """Write into a file, unless this write is to be lost or to go elsewhere."""
+        match self._diverted.popleft() if self._diverted else None:
+            case None:
+                pages.write(data, offset)
+            case DamageKind.LOST_WRITE:
+                pages.lose(data, offset)
+            case _:
+                pages.lose(data, offset)
+                segments = [each for path, each in self._files.items() if _is_segment(path)]
+                other = self.rng.choice([pages, *segments])
+                last = max(0, len(other.cache) // SECTOR_BYTES - 1)
+                other.receive(data, SECTOR_BYTES * self.rng.randint(0, last))
 
     # Disk: called by the store.
 
@@ -239,6 +302,23 @@ class SimulatedDisk:
             copy = self._removed_folder / f"{self.faults.calls[DiskCall.UNLINK]}-{path.name}"
             self._removed[path] = path.rename(copy)
 
+    def _content(self, path: Path) -> bytes:
+        return path.read_bytes() if _is_real(path) else bytes(self._files[path].disk)
+
+    def _replace(self, path: Path, data: bytes | None) -> None:
+        """Have a file with these bytes, or none."""
+        if _is_real(path):
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            if data is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        elif data is None:
+            self._files.pop(path, None)
+            self._names.pop(path, None)
+        else:
+            self._files[path] = self._names[path] = FileBytes(data)
+
     def _file(self, pages: FileBytes) -> SimulatedFile:
         return SimulatedFile(self, pages)
 
@@ -270,6 +350,10 @@ class SimulatedDisk:
 def _is_real(path: Path) -> bool:
     """The file is one of SQLite."""
     return path.name.endswith(NAMES_REAL)
+
+
+def _is_segment(path: Path) -> bool:
+    return path.suffix == ".journal"
 
 
 def _require(folder: Path) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 from millpond.node.testing.disk.faults import DiskCall, Faults
 
@@ -33,8 +34,14 @@ class SimulatedConnection(sqlite3.Connection):
     rng: Random
     is_open = True
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._cursors: WeakSet[SimulatedCursor] = WeakSet()
+        super().__init__(*args, **options)
+
     def cursor(self, factory: Any = None) -> Any:
-        return super().cursor(SimulatedCursor)
+        cursor = super().cursor(SimulatedCursor)
+        self._cursors.add(cursor)
+        return cursor
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
         return self.cursor().execute(sql, parameters)
@@ -54,10 +61,13 @@ class SimulatedConnection(sqlite3.Connection):
             self.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Roll back and close."""
+        """Roll back and close, also the cursors: one that some traceback has would keep the file
+        and its log open."""
         if self.is_open and self.in_transaction:
-            # A cursor in some traceback would keep the transaction and its lock.
+            # Such a cursor would keep the transaction and its lock as well.
             super().cursor().execute("ROLLBACK")
+        for cursor in list(self._cursors) if self.is_open else ():
+            cursor.close()
         self.is_open = False
         super().close()
 

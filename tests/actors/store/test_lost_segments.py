@@ -4,7 +4,9 @@ old: the names that lost something refuse, and nothing is given out twice."""
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -232,3 +234,84 @@ def test_losses_of_one_name_add_up_in_its_report(tmp_path: Path) -> None:
     (report,) = read_reports(tmp_path, disk)
     assert (report.name, report.records_max, report.text) == (LOG, 150, "missing")
     assert report.where == "1.journal; 2.journal"
+
+
+def test_a_torn_segment_that_is_lost_later_is_damage(killed: Path) -> None:
+    """What was torn was never promised; everything before it was."""
+    path = segments(killed)[-1]
+    with path.open("r+b") as file:
+        file.seek(HEADER_SIZE + len(path.read_bytes()[HEADER_SIZE:].rstrip(b"\0")) - 50)
+        file.write(bytes(50))
+    with run(killed, LAZY) as opened:
+        assert opened.store.damages == [] and opened.found.torn_bytes
+    path.unlink()
+    with run(killed, LAZY) as opened:
+        assert LATE in refused(opened)
+
+
+def test_a_second_loss_in_a_segment_is_found_as_well(stopped: Path) -> None:
+    path = segments(stopped)[1]
+    data = bytearray(path.read_bytes())
+    at = data.index(bytes(800), HEADER_SIZE)
+    data[at] ^= 1
+    path.write_bytes(data)
+    with run(stopped, LAZY) as opened:
+        before = refused(opened)
+        assert len(before) == 1
+    path.unlink()
+    with run(stopped, LAZY) as opened:
+        assert refused(opened) > before
+
+
+def test_a_report_grows_with_the_loss_in_one_place(stopped: Path) -> None:
+    """A header that only the catalog could replace, and then the catalog is lost."""
+    path = segments(stopped)[0]
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    with run(stopped, LAZY) as opened:
+        assert refused(opened) == set() and len(opened.store.damages) == 1
+    (stopped / "catalogue.sqlite3").unlink()
+    with run(stopped, LAZY) as opened:
+        assert refused(opened) == {LOG, EARLY, LATE, UNKNOWN}
+
+
+def changed_catalog(folder: Path, statement: str) -> None:
+    with closing(sqlite3.connect(folder / "catalogue.sqlite3")) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(statement)
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM segments",
+        "DELETE FROM segments WHERE number = 2",
+        "DELETE FROM marks",
+        "UPDATE sqlite_master SET rootpage = 3 WHERE name = 'partitions_dirty'",
+    ],
+)
+def test_a_catalog_that_lost_rows_is_made_anew(stopped: Path, statement: str) -> None:
+    """Rows have checksums; that one is gone shows their number."""
+    changed_catalog(stopped, statement)
+    with run(stopped, LAZY) as opened:
+        assert refused(opened) == set()
+        assert len(load(opened, LATE).rows) == 10  # type: ignore[union-attr]
+        if "partitions_dirty" not in statement:
+            assert [each.where for each in opened.store.damages] == ["catalogue.sqlite3"]
+
+
+def test_what_a_damaged_partition_needs_is_not_written_again_for_ever(stopped: Path) -> None:
+    """More than the whole budget of the journal is of a partition that cannot be flushed."""
+    path = segments(stopped)[0]
+    data = bytearray(path.read_bytes())
+    data[data.index(bytes(800), HEADER_SIZE)] ^= 1
+    path.write_bytes(data)
+    small = StoreSettings(segment_bytes=4000, journal_bytes_max=4000, rewrite_bytes_max=0)
+    with run(stopped, small) as opened:
+        opened.write(UNKNOWN, row(2000))
+        opened.work()
+        assert opened.store.stats.carries < 10
+        opened.write(UNKNOWN, row(2001))
+        assert len(load(opened, UNKNOWN).rows) == 2  # type: ignore[union-attr]
