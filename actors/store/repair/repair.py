@@ -215,11 +215,12 @@ class _Repair:
 
     def queue(self, lsn: int) -> Repaired:
         """A queue has no order that a hole could break: what is good stays."""
-        found = self._old.queue()
+        newer = self._newer_listed()
+        is_exact = newer is not None and not self._is_row_old
+        found = self._old.queue(newer.last_id if newer is not None and is_exact else None)
         snapshot = found.snapshot
         in_file = len(snapshot.rows)
         lost_count = found.lost_count
-        newer = self._newer_listed()
         if newer is not None:
             missing = max(newer.messages - in_file, len(found.lost))
             lost_count = None if self._is_row_old else max(missing, lost_count or 0)
@@ -251,8 +252,12 @@ class _Repair:
     def log(self, lsn: int, rules: LogRules, beyond: int) -> Repaired:
         """Records keep their sequences, whatever is missing before them. The journal may have lost
         `beyond` records behind them."""
-        old = None if self._moved is None else self._old.log()
         newer = self._newer_listed()
+        is_exact = newer is not None and not self._is_row_old
+        # The write-ahead log of a file may be there without the file.
+        old = None
+        if self._moved is not None or not self._old.is_empty:
+            old = self._old.log(newer.tail if newer is not None and is_exact else None)
         memtable = self._memtable()
         rebuilt = rebuild_log(
             old,
@@ -323,8 +328,8 @@ def _is_newer(listed: Listed, header: FileHeader) -> bool:
 
 def _quarantine(folder: Path, path: Path, name: str, disk: Disk) -> Path | None:
     """A copy of a file and its log in `folder`, under `name` and a number that is not taken; None:
-    there is no file."""
-    if not disk.has(path):
+    there is neither."""
+    if not disk.has(path) and not disk.has(log_of(path)):
         return None
     taken, number = set(disk.names(folder)), 1
     while f"{name}.{number}" in taken:

@@ -113,6 +113,11 @@ class SalvagedFile:
                 assert_never(row)
 
     @property
+    def is_empty(self) -> bool:
+        """True: nothing of a log was found."""
+        return self.header is None and not self._chunks and not self._notes
+
+    @property
     def kind(self) -> PartitionKind | None:
         """The kind of the partition; None if nothing tells it."""
         if self.header is not None:
@@ -124,14 +129,16 @@ class SalvagedFile:
             return PartitionKind.QUEUE
         return None
 
-    def queue(self) -> SalvagedQueue:
-        """The content of a queue's file."""
+    def queue(self, last_id: int | None = None) -> SalvagedQueue:
+        """The content of a queue's file. `last_id`: the highest one in it, if its header cannot be
+        read."""
         header = self.header
+        last_id = last_id if header is None else header.last_id
         # Anything above was never acknowledged, or the journal has it.
         rows: dict[int, StoredMessage] = {}
         attempts: dict[int, int] = {}
         for message_id, (message, tried) in self._messages.items():
-            if header is None or message_id <= header.last_id:
+            if last_id is None or message_id <= last_id:
                 rows[message_id] = message
                 if tried:
                     attempts[message_id] = tried
@@ -155,14 +162,13 @@ class SalvagedFile:
             table.acked.setdefault(number, set()).add(message_id)
         return table or None
 
-    def log(self) -> SalvagedLog:
-        """The content of a log's file."""
+    def log(self, tail: int | None = None) -> SalvagedLog:
+        """The content of a log's file. `tail`: its end, if its header cannot be read."""
         # Anything above was never acknowledged, or the journal has it.
         header = self.header
+        tail = tail if header is None else header.tail
         chunks = [
-            chunk
-            for first, chunk in sorted(self._chunks.items())
-            if header is None or first < header.tail
+            chunk for first, chunk in sorted(self._chunks.items()) if tail is None or first < tail
         ]
         chunks = _without_overlaps(chunks)
         chunks = list(_completed(chunks, self._older_chunks))
@@ -171,15 +177,20 @@ class SalvagedFile:
 
 
 def read_partition(path: Path, disk: Disk, name: bytes | None = None) -> SalvagedFile:
-    """What is good in the file of a partition, which may be missing; nothing if it is the file of
-    another than `name` (None: any). Raises OSError.
+    """What is good in the file of a partition, which may be missing. A file or a log that says that
+    it is another's than `name` (None: any) counts for nothing: its messages and records are for
+    clients of the other one alone. Raises OSError.
     """
-    both = path, log_of(path)
-    found = SalvagedFile(*(disk.read(each) if disk.has(each) else b"" for each in both))
-    if name is not None and found.header is not None and found.header.name not in (None, name):
-        # Its messages and records are for clients of the other one alone.
-        return SalvagedFile(b"", b"")
-    return found
+    file, log = (disk.read(each) if disk.has(each) else b"" for each in (path, log_of(path)))
+    if _is_foreign(SalvagedFile(file, b""), name):
+        file = b""
+    if log and _is_foreign(SalvagedFile(b"", log), name):
+        log = b""
+    return SalvagedFile(file, log)
+
+
+def _is_foreign(found: SalvagedFile, name: bytes | None) -> bool:
+    return name is not None and found.header is not None and found.header.name not in (None, name)
 
 
 def _age(header: FileHeader) -> tuple[int, int]:

@@ -12,8 +12,9 @@ Files of the store have pages of 4096 bytes, nothing reserved in them, and a poi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
@@ -221,8 +222,8 @@ class _Reader(Generic[T]):
     def _cells(
         self, layout: _Layout, offsets: list[int], *, is_current: bool
     ) -> Iterator[FoundRow[T]]:
-        for at in offsets:
-            cell = layout.cell(at)
+        cells = [layout.cell(at) for at in offsets]
+        for index, (at, cell) in enumerate(zip(offsets, cells, strict=True)):
             if cell is None:
                 continue
             key = hash((layout.data[at : cell.end], is_current))
@@ -232,7 +233,7 @@ class _Reader(Generic[T]):
             if found is not None:
                 self._seen.add(key)
                 yield FoundRow(cell.rowid, found, is_current)
-            elif is_current and cell.rowid is not None:
+            elif is_current and cell.rowid is not None and _is_in_order(cells, index):
                 self._bad.append(BadRow(cell.rowid, _column_count(cell.local)))
 
     def _row(self, cell: _Cell) -> T | None:
@@ -286,6 +287,13 @@ class _Cell(NamedTuple):
     local: bytes
     overflow: int | None
     end: int
+
+
+def _is_in_order(cells: Sequence[_Cell | None], index: int) -> bool:
+    """True: the number of a row lies between those around it, so it may be what was written."""
+    around = (cells[at] for at in range(max(index - 1, 0), min(index + 2, len(cells))))
+    numbers = [cell.rowid for cell in around if cell is not None and cell.rowid is not None]
+    return all(one < other for one, other in pairwise(numbers))
 
 
 class _Layout:

@@ -101,8 +101,8 @@ def pages_of(path: Path, kind: int) -> list[int]:
 def flipped(path: Path, page: int, rng: Random) -> None:
     """A bit in the middle of what is on a page."""
     data = bytearray(path.read_bytes())
-    used = [at for at in range(page * PAGE, (page + 1) * PAGE) if data[at]]
-    data[rng.choice(used)] ^= 1 << rng.randrange(8)
+    places = range(page * PAGE, min((page + 1) * PAGE, len(data)))
+    data[rng.choice([at for at in places if data[at]] or places)] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
 
 
@@ -341,8 +341,11 @@ def bit_in_log(path: Path, rng: Random) -> None:
     flipped(path, 0, rng)
 
 
+LOG_FAULTS = [log_lost, log_zeroed, log_cut_off, bit_in_log]
+
+
 @pytest.mark.parametrize("name", [ORDERS, BOX], ids=["stream", "channel"])
-@pytest.mark.parametrize("fault", [log_lost, log_zeroed, log_cut_off, bit_in_log])
+@pytest.mark.parametrize("fault", LOG_FAULTS)
 async def test_what_is_printed_of_a_damaged_write_ahead_log_is_what_a_node_serves(
     killed: Path,
     tmp_path: Path,
@@ -365,3 +368,59 @@ async def test_a_sound_folder_is_left_as_it_is(
     assert "no channel or stream is damaged" in capfd.readouterr().out
     found = await served(folder)
     assert (found.messages, found.records) == (MESSAGES, RECORDS)
+
+
+def file_missing(folder: Path, rng: Random) -> None:
+    """Its write-ahead log is still there."""
+    missing(partition_of(folder, ORDERS), rng)
+
+
+@pytest.mark.parametrize(
+    "fault", [segment_missing, segment_zeroed, segment_cut_off, catalog_lost, file_missing]
+)
+async def test_after_a_kill_what_is_printed_is_what_a_node_serves(
+    killed: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    fault: Callable[[Path, Random], None],
+) -> None:
+    """Without the last segment every name is refused, and repaired."""
+    folder = shutil.copytree(killed, tmp_path / "data")
+    fault(folder, Random(3))
+    found = await check(folder, capfd)
+    assert len(found.messages) >= IN_FILE - 1
+    assert len(found.records) >= IN_FILE - 1 or fault is file_missing
+
+
+ROUNDS = [pytest.param(10, id="normal"), pytest.param(200, id="full", marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_any_two_faults_at_once(
+    whole: Path,
+    killed: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    rounds: int,
+) -> None:
+    """Each seed is another pair, so a failure names the one that caused it. Without the catalog,
+    nothing tells of a file that is missing as well, nor without its header whose a file is."""
+    for seed in range(rounds):
+        rng = Random(seed)
+        folder = shutil.copytree(rng.choice((whole, killed)), tmp_path / f"{seed}")
+        for _ in range(2):
+            path = partition_of(folder, rng.choice((ORDERS, BOX)))
+            log = wal_of(path)
+            kind = rng.randrange(4)
+            if kind == 0 and log.exists():
+                rng.choice(LOG_FAULTS)(log, rng)
+            elif kind == 1:
+                rng.choice(FOLDER_FAULTS[:3])(folder, rng)
+            elif path.exists() and path.stat().st_size > 15 * PAGE and pages_of(path, LEAF)[1:]:
+                rng.choice([*FILE_FAULTS[:2], *FILE_FAULTS[3:-1]])(path, rng)
+        try:
+            await check(folder, capfd)
+        except BaseException:
+            print("seed", seed)
+            raise
+        shutil.rmtree(folder)
