@@ -57,7 +57,7 @@ _BODY_REJECTIONS = {
     BadPath: Rejection.BAD_PATH,
     OutOfMemory: Rejection.OUT_OF_MEMORY,
 }
-_OF_BROWSERS = {
+_BROWSER_REFUSALS = {
     Rejection.HOST_REFUSED: Refusal.FOREIGN_HOST,
     Rejection.ORIGIN_REFUSED: Refusal.FOREIGN_PAGE,
     Rejection.CROSS_SITE_REFUSED: Refusal.FOREIGN_PAGE,
@@ -105,8 +105,8 @@ ROUTE = "route"
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """What a head alone decides: its API, a reason to reject it, the API again if it answers
-    without a task, the headers of CORS, and the response to a preflight."""
+    """The route of a request, decided by its head alone: its API, a reason to reject it, the API
+    again if it answers without a task, the headers of CORS, and the response to a preflight."""
 
     head: RequestHead
     api: Api
@@ -236,13 +236,13 @@ class Application:
         except BadPath:
             segments, head = (), head_without_path(scope)
             reason = reason or Rejection.BAD_PATH
-        verdict = self._cross_origin.judge(
+        decision = self._cross_origin.decide(
             head.method, head.headers, head.last, is_page=segments in self._pages
         )
-        reason = verdict.reason or reason
+        reason = decision.reason or reason
         is_direct = reason is None and isinstance(api, DirectApi) and api.is_direct(head)
         direct = api if is_direct and isinstance(api, DirectApi) else None
-        return Route(head, api, reason, direct, verdict.headers, verdict.preflight)
+        return Route(head, api, reason, direct, decision.headers, decision.preflight)
 
     def _find_api(self, segments: tuple[bytes, ...]) -> Api:
         for length in self._lengths:
@@ -259,8 +259,8 @@ class Application:
             services.record_refusal(Refusal.TOO_MANY, request.client)
         services.handshake_done(active)
         if reason is not None:
-            if reason in _OF_BROWSERS:
-                services.record_refusal(_OF_BROWSERS[reason], request.client)
+            if reason in _BROWSER_REFUSALS:
+                services.record_refusal(_BROWSER_REFUSALS[reason], request.client)
             return route.api.reject(reason, None)
         if route.preflight is not None:
             return route.preflight

@@ -1,7 +1,7 @@
 """Cross-origin requests (CORS): the checks of the browser policy as HTTP's APIs apply them, and the
 headers that let pages of admitted origins read responses.
 
-The verdict on a request depends on its head alone, so a head that comes again is not checked again.
+The decision depends on the head of a request alone: a head that comes again is not checked again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _REJECTIONS = {
 _OF_PAGES = (BrowserRefusal.ORIGIN, BrowserRefusal.CROSS_SITE)
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """The verdict on a request: a reason to reject it, the headers that every response to it has,
+class CrossOriginDecision(msgspec.Struct, frozen=True, gc=False):
+    """The decision on a request: a reason to reject it, the headers that every response to it has,
     and the response to a preflight, which no API sees."""
 
     reason: Rejection | None = None
@@ -38,7 +38,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     preflight: Response | None = None
 
 
-NOTHING_TO_ADD = Verdict()
+ADMITTED_PLAINLY = CrossOriginDecision()
 
 
 class CrossOrigin:
@@ -60,12 +60,14 @@ class CrossOrigin:
         if exposed:
             self._exposed = ((b"access-control-expose-headers", b", ".join(exposed)),)
         self._always: Pairs = (_VARY,) if policy.origins else ()
-        self._unread = Verdict(headers=self._always) if policy.origins else NOTHING_TO_ADD
+        self._without_origin = (
+            CrossOriginDecision(headers=self._always) if policy.origins else ADMITTED_PLAINLY
+        )
 
-    def judge(
+    def decide(
         self, method: str, headers: Headers, last: Mapping[bytes, bytes], *, is_page: bool
-    ) -> Verdict:
-        """The verdict on a request. `last` has the last value of each header; `is_page`: the path
+    ) -> CrossOriginDecision:
+        """The decision on a request. `last` has the last value of each header; `is_page`: the path
         is that of a page for people."""
         origin, site = last.get(b"origin"), last.get(b"sec-fetch-site")
         is_page_visit = (
@@ -80,19 +82,19 @@ class CrossOrigin:
         is_preflight = method == "OPTIONS" and b"access-control-request-method" in last
         if refusal in _OF_PAGES and is_preflight:
             # It is told the methods, as Durable Streams has it, but not that it may use them.
-            return Verdict(None, self._always, self._preflight(last))
+            return CrossOriginDecision(None, self._always, self._preflight(last))
         if refusal is not None:
-            return Verdict(_REJECTIONS[refusal], self._always)
+            return CrossOriginDecision(_REJECTIONS[refusal], self._always)
         if origin is None:
-            return self._unread
+            return self._without_origin
         named = (b"access-control-allow-origin", origin)
         if is_preflight:
-            return Verdict(None, (named, _VARY), self._preflight(last))
-        return Verdict(None, (named, *self._exposed, _VARY))
+            return CrossOriginDecision(None, (named, _VARY), self._preflight(last))
+        return CrossOriginDecision(None, (named, *self._exposed, _VARY))
 
     def rejection_headers(self, headers: Headers) -> Pairs:
         """The headers of a rejection by the server, which has read these headers of the request."""
-        found = self.judge("", headers, dict(headers), is_page=False)
+        found = self.decide("", headers, dict(headers), is_page=False)
         return self._always if found.reason is not None else found.headers
 
     def _preflight(self, last: Mapping[bytes, bytes]) -> Response:

@@ -143,7 +143,7 @@ class ReplyDecoder:
         source = self._source
         if self._steps is None:
             data = _take_replies(data, self._limits, found)
-        if not source.give(data):
+        if not source.feed(data):
             return
         while self._steps is not None or not source.is_empty:
             steps = self._steps or _parse_reply(source, self._limits)
@@ -206,25 +206,25 @@ def _take_records(parts: list[bytes], at: int, limits: ReplyLimits, found: list[
 
 def _parse_reply(source: InputBuffer, limits: ReplyLimits) -> Iterator[Reply | None]:
     """Read one reply; gives None as often as more bytes are needed, then the reply."""
-    mark = source.mark
-    if mark == BULK:
+    type_byte = source.type_byte
+    if type_byte == BULK:
         while (text := source.bulk("id", ID_BYTES_MAX, _id_too_long)) is None:
             yield None
         yield Id(parse_id(text))
-    elif mark == ARRAY:
+    elif type_byte == ARRAY:
         pairs: list[tuple[Position, bytes]] = []
         yield from _parse_pairs(source, limits, pairs)
         yield Records(pairs)
-    elif mark in (SIMPLE, ERROR):
+    elif type_byte in (SIMPLE, ERROR):
         while (line := source.line(limits.line_bytes_max)) is None:
             yield None
-        yield _parse_line(mark, line)
+        yield _parse_line(type_byte, line)
     else:
-        raise bad_format(f"expected a reply, got {printable(bytes((mark,)))}")
+        raise bad_format(f"expected a reply, got {printable(bytes((type_byte,)))}")
 
 
-def _parse_line(mark: int, line: bytes) -> Reply:
-    if mark == SIMPLE:
+def _parse_line(type_byte: int, line: bytes) -> Reply:
+    if type_byte == SIMPLE:
         if line != b"OK":
             raise bad_format(f"expected OK, got {printable(line)}")
         return Ok()

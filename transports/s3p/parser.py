@@ -119,7 +119,7 @@ class IncrementalParser:
         """Go on with the unfinished command, and no further; gives what is behind its end."""
         source = self._source
         self.buffered_bytes += len(data)
-        if not source.give(data):
+        if not source.feed(data):
             return b""
         if (command := next(self._steps)) is None:
             source.compact()
@@ -128,13 +128,13 @@ class IncrementalParser:
         self.is_midway = False
         self.buffered_bytes = 0
         found.append(command)
-        return source.take_rest()
+        return source.take_unused()
 
     def feed(self, data: bytes, found: list[Command], last: RepeatedAppend) -> None:
         """Put the commands that `data` completes into `found`, from the beginning of a command on;
         raises S3pError after the last one before the error."""
         source, limits = self._source, self._limits
-        source.give(data)
+        source.feed(data)
         while not source.is_empty:
             unused_bytes = source.unused_bytes
             if last.name and source.skip(last.opening):

@@ -37,8 +37,8 @@ class InputBuffer:
         """Everything that came was used."""
         return self._at == len(self._data) and self._kept is None
 
-    def give(self, data: bytes) -> bool:
-        """More came, after `compact` or `take_rest`. False: not enough to look at it."""
+    def feed(self, data: bytes) -> bool:
+        """More came, after `compact` or `take_unused`. False: not enough to look at it."""
         kept = self._kept
         if kept is not None:
             kept += data
@@ -57,17 +57,17 @@ class InputBuffer:
         return len(self._data) - self._at
 
     @property
-    def mark(self) -> int:
+    def type_byte(self) -> int:
         """The first byte that is not used; there must be one."""
         return self._data[self._at]
 
     def compact(self) -> None:
-        """Let go of what was used."""
+        """Drop the bytes that were used."""
         if self._at:
             self._data = self._data[self._at :]
             self._at = 0
 
-    def take_rest(self) -> bytes:
+    def take_unused(self) -> bytes:
         """The bytes that are not used; they are the caller's from here on."""
         rest = self._data[self._at :]
         self._data = b""
@@ -83,7 +83,7 @@ class InputBuffer:
         return True
 
     def line(self, size_max: int) -> bytes | None:
-        """A simple string or an error without its mark, at most `size_max` bytes; None: it is not
+        """The text of a simple string or an error, at most `size_max` bytes; None: it is not
         all there yet."""
         data, at = self._data, self._at
         text = data[at + 1 : at + 1 + size_max + 2]
@@ -98,16 +98,16 @@ class InputBuffer:
         self._at = at + 1 + size + 2
         return text[:size]
 
-    def number(self, mark: int, what: str) -> int:
+    def number(self, type_byte: int, what: str) -> int:
         """The header of an array or a bulk string, as its number; -1: it is not there yet."""
         data, at = self._data, self._at
         end = data.find(CRLF, at + 2, at + _HEADER_BYTES_MAX)
-        if end > 0 and data[at] == mark:
+        if end > 0 and data[at] == type_byte:
             digits = data[at + 1 : end]
             if digits.isdigit():
                 self._at = end + 2
                 return int(digits)
-        _check_header(data[at : at + _HEADER_BYTES_MAX], mark, what)
+        _check_header(data[at : at + _HEADER_BYTES_MAX], type_byte, what)
         return -1
 
     def bulk(
@@ -171,15 +171,15 @@ def _size_of(header: bytes) -> int:
     return int(digits) if header[:1] == b"$" and digits.isdigit() else 0
 
 
-def _check_header(head: bytes, mark: int, what: str) -> None:
+def _check_header(head: bytes, type_byte: int, what: str) -> None:
     """Raise what is wrong with the beginning of a header; nothing is, if it may still become one.
 
     The first byte that is wrong decides, so that it does not matter what came with it.
     """
     if not head:
         return
-    if head[0] != mark:
-        raise bad_format(f"expected {_KINDS[mark]} for {what}, got {printable(head[:1])}")
+    if head[0] != type_byte:
+        raise bad_format(f"expected {_KINDS[type_byte]} for {what}, got {printable(head[:1])}")
     tail = head[1:].lstrip(b"0123456789")
     digits = len(head) - 1 - len(tail)
     if digits > _DIGITS_MAX:

@@ -27,7 +27,7 @@ class HttpConnection:
     __slots__ = (
         "_account",
         "_check_at",
-        "_first",
+        "_preface",
         "_protocol",
         "_received_bytes",
         "_server",
@@ -49,7 +49,7 @@ class HttpConnection:
         """The end of the last request; pings do not count."""
         self._server = server
         self._protocol: HttpProtocol | None = None
-        self._first = b""
+        self._preface = b""
         self._unsent = (0, 0.0)
         """The number of unsent bytes, and since when it has not changed."""
         self._account: MemoryAccount | None = None
@@ -78,18 +78,18 @@ class HttpConnection:
             if self._received_bytes + self._written_bytes >= self._check_at:
                 self._check_memory()
             return
-        self._first += data
-        if self._first.startswith(PREFACE):
-            self._use(Http2(self.wire, self._server, self))
-        elif not PREFACE.startswith(self._first):
-            self._use(Http1(self.wire, self._server, self))
+        self._preface += data
+        if self._preface.startswith(PREFACE):
+            self._set_protocol(Http2(self.wire, self._server, self))
+        elif not PREFACE.startswith(self._preface):
+            self._set_protocol(Http1(self.wire, self._server, self))
 
-    def _use(self, protocol: HttpProtocol) -> None:
+    def _set_protocol(self, protocol: HttpProtocol) -> None:
         self._protocol = protocol
         settings = self._server.settings
         self._server.wake_at(self, self.received_at + min(settings.ping_s, settings.idle_s))
-        first, self._first = self._first, b""
-        protocol.received(first)
+        received, self._preface = self._preface, b""
+        protocol.received(received)
 
     def uncongested(self) -> None:
         if self._protocol is not None:
