@@ -67,7 +67,7 @@ class Block(NamedTuple):
 
     @property
     def address(self) -> str | None:
-        """Where the node of the block listens, if it starts one."""
+        """The addresses of the node that the block starts, if it does."""
         found = SERVES.match(self.text)
         return found[1] if found else None
 

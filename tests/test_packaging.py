@@ -37,7 +37,7 @@ def run(command: list[str], folder: Path, **environment: str) -> str:
 
 
 def build(what: str, source: Path, target: Path) -> Path:
-    """What the build backend makes of the sources in a folder."""
+    """The package that the build backend builds from the sources in a folder."""
     code = f"from setuptools import build_meta; print(build_meta.build_{what}({str(target)!r}))"
     return target / run([sys.executable, "-c", code], source).split()[-1]
 
@@ -89,7 +89,7 @@ def test_the_wheel_holds_the_two_packages_and_nothing_twice(wheel: Path, checkou
 
 
 def sources(checkout: Path) -> Iterator[PurePosixPath]:
-    """What the checkout has of the two packages."""
+    """The files of the two packages in the checkout."""
     for package in PACKAGES:
         for path in (checkout / package).rglob("*"):
             if path.is_file():

@@ -59,7 +59,7 @@ class Behaviour(Protocol):
     """The logic of a cell. Synchronous, so nothing interleaves; without I/O, so it never waits."""
 
     deadline: float
-    """When `wake` has work to do; infinity = never. May be early, must not be late."""
+    """The time at which `wake` has work to do; infinity = never. May be early, must not be late."""
 
     def handle(self, batch: Batch, now: float) -> Effects: ...
 

@@ -76,7 +76,7 @@ class Tab:
         await self.until("document.body && !window.isOld")
 
     async def close(self) -> None:
-        """Whatever the page says to it."""
+        """Any answer of the page to it."""
         await self._browser.call("Target.closeTarget", targetId=self._target)
 
     async def run(self, script: str) -> Any:
@@ -104,7 +104,7 @@ class Tab:
         raise Failure(f"never true: {script}\nerrors: {self.errors}\nthe page says:\n{seen}")
 
     async def text(self, selector: str) -> str:
-        """What is to be read in an element."""
+        """The visible text of an element."""
         return str(await self.until(f"document.querySelector({json.dumps(selector)})?.innerText"))
 
     async def click(self, selector: str) -> None:

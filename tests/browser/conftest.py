@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What lies here is the part `browser`."""
+    """The tests of this folder are the part `browser`."""
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.browser)
@@ -74,7 +74,7 @@ class Person(PeerNode):
         return f"{self.page}#{self.running.web.login.new_link()}"
 
     def history_with(self, public: bytes) -> LocalStream:
-        """Where a conversation is kept; to be filled before the peer is known."""
+        """The file of a conversation; to be filled before the peer is known."""
         node = self.running
         number = node.services.next_number()
         return LocalStream(node.scheduler, node.clock.now, number, conversation_stream(public))
@@ -104,6 +104,6 @@ def friends(alice: Person, bob: Person) -> None:
 
 @pytest.fixture
 async def homes() -> AsyncIterator[AsyncExitStack]:
-    """What is entered here ends with the test."""
+    """Contexts that are entered here end with the test."""
     async with AsyncExitStack() as stack:
         yield stack

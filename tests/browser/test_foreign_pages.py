@@ -214,7 +214,7 @@ async def test_a_page_of_a_listed_origin_does_all_it_has_rights_to(
 
 
 async def test_html_in_a_stream_is_no_page_of_the_node(tab: Tab, victim: Victim) -> None:
-    """Whoever may append to one stream does not act for a person that looks at it."""
+    """A client that may append to one stream does not act for a person that looks at it."""
     script = b"<title>old</title><script>document.title = 'ran'</script>"
     headers = (("content-type", "text/html"),)
     client = Http1(victim.http)

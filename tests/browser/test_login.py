@@ -1,4 +1,4 @@
-"""Who gets to see the page: links, sessions, other people's pages."""
+"""Access to the page: links, sessions, other people's pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _at_home(homes: AsyncExitStack, alice: Person) -> None:
 
 
 async def addresses(tab: Tab) -> list[str]:
-    """Where Back and a reload lead. (What was typed is remembered beside it, for as long as the
+    """The pages that Back and a reload lead to. (What was typed is remembered beside it, for as long as the
     tab lives; no page can change that, and the secret in it is used up.)"""
     history = await tab.call("Page.getNavigationHistory")
     return [entry["url"] for entry in history["entries"]]

@@ -1,4 +1,4 @@
-"""What tests of `millpond stream` and `topic` share: how a command ended, and what it printed."""
+"""Helpers for tests of `millpond stream` and `topic`: a command's exit code and output."""
 
 from __future__ import annotations
 

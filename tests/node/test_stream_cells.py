@@ -1,4 +1,4 @@
-"""What the configuration says of streams, and how a node finds its streams again."""
+"""Settings of streams in the configuration, and streams after a restart of the node."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_node_finds_its_streams_again(tmp_path: Path) -> None:
 async def test_streams_that_nobody_asks_for_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is too old goes, although the node was stopped when its time came."""
+    """Old records are removed although the node was stopped when they expired."""
     monkeypatch.setattr("millpond.node.stream_cells.ADOPT_AFTER_S", 0.01)
     config = Config(p2p="127.0.0.1:0", data=str(tmp_path / "data"), stream_age_s=1, **OFF)
     async with Node(config) as node:

@@ -120,7 +120,7 @@ async def append_at_last(server: RustlogServer, body: bytes) -> s.Id:
 
 
 async def outcome(read: Callable[[], Awaitable[list[bytes]]]) -> list[bytes] | type[Exception]:
-    """What a waiting read gets in the end: records, none, or a refusal; it must get something."""
+    """The result of a waiting read: records, none, or a refusal; it must get something."""
     with anyio.fail_after(PATIENCE_S):
         try:
             return await read()

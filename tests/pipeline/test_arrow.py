@@ -1,4 +1,4 @@
-"""How records that came from a node are joined to Arrow batches."""
+"""Records of a node, joined to Arrow batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is told where there is none."""
+"""The choice of a Java, and the error where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark fails by is one line, without a Spark that runs."""
+"""Failures of Spark as one line, without a running Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Thrown:
 
 
 class Calling(Py4JJavaError):
-    """What py4j makes of it, without a gateway to ask."""
+    """The exception that py4j raises, without a gateway."""
 
     def __init__(self, pages: str, thrown: Thrown) -> None:
         self._pages, self.java_exception = pages, thrown

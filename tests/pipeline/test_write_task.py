@@ -160,7 +160,7 @@ def test_parts_and_what_was_published_survive_a_kill(node: NodeProcess) -> None:
 
 @pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.25])
 def test_a_node_that_is_killed_while_it_publishes(node: NodeProcess, delay_s: float) -> None:
-    """Whoever asks again finds the batch there once, whole; so does who asks no more."""
+    """A batch is there once, whole, for a client that publishes again and for one that does not."""
     node.make("orders")
     bodies = [b"%06d" % i * 100 for i in range(30_000)]
     parts = staged(node, "orders", "w", 0, *bodies)

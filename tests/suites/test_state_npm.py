@@ -52,7 +52,7 @@ def installed() -> Path:
 
 @pytest.fixture(scope="session")
 def told(installed: Path) -> dict[str, dict[str, Any]]:
-    """What the class has in the end, by the names of the vectors."""
+    """The final state of the class, by the names of the vectors."""
     words = ("node", "checks.mjs", str(FILE))
     ran = subprocess.run(words, cwd=installed, capture_output=True, timeout=CHECKS_S, check=False)
     lines: list[dict[str, Any]] = [json.loads(each) for each in ran.stdout.splitlines()]
@@ -97,7 +97,7 @@ def written(key: str, value: Any, operation: str) -> bytes:
 
 @pytest.mark.parametrize("live", ["sse", "long-poll", "true"])
 def test_the_published_streamdb_shares_a_state_with_a_node(installed: Path, live: str) -> None:
-    """What there was, what comes through S3P, and what it writes itself (C.1.11)."""
+    """Records from before, from S3P, and of its own (C.1.11)."""
     pytest.importorskip("millpond.transports.http.durable.app", reason="no /v1/stream here")
     quiet = ("--ws", "off", "--rustlog", "off", "--http", "127.0.0.1:0")
     with serving(*quiet, limit_s=CHECKS_S) as node, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Whatever Host and Origin hold, only the node's own names, addresses and listed origins pass."""
+"""Any Host and Origin: only the node's own names, addresses and listed origins pass."""
 
 from __future__ import annotations
 

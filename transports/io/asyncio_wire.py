@@ -21,8 +21,8 @@ from millpond.transports.io.loop_pass import LoopPass
 LARGE_BYTES = 2**16
 """Larger writes are not joined first."""
 PIECE_BYTES = 2**18
-"""What the transport does not take at once is cut into pieces of this size: it keeps what it was
-given until all of it is sent, and a large answer would be in memory whole for its last byte."""
+"""Bytes that the transport does not take at once are cut into pieces of this size: the transport
+keeps a piece until all of it is sent, and would keep a large answer whole until its last byte."""
 
 
 _NO_PIECES: deque[bytes] = deque()
@@ -66,7 +66,7 @@ class AsyncioWire(asyncio.Protocol):
         self._unwritten_bytes = 0
         self._high_water_bytes = high_water_bytes
         self._pieces: deque[bytes] = _NO_PIECES
-        """What waits for the transport to take more; `congested` as long as there is any."""
+        """The bytes that wait for the transport; `congested` as long as there are any."""
         self._pieces_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -197,7 +197,7 @@ class P2PConnection(Port):
         self._moved_bytes = 0
         """All bytes received and written."""
         self._check_at = CHECK_BYTES
-        """When so many bytes have moved, the memory is measured again."""
+        """The number of moved bytes at which the memory is measured again."""
         self._waiter: MemoryWaiter | None = None
         """Set while nothing is read or pushed, as there is no memory."""
         # Plain TCP is ready for packets at once; WebSocket has its own handshake.

@@ -254,7 +254,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._moved_bytes = 0
         """All bytes received and written."""
         self._check_at = CHECK_BYTES
-        """When so many bytes have moved, the memory is measured again."""
+        """The number of moved bytes at which the memory is measured again."""
         self._promised_bytes = 0
         """Memory that is set apart for the large answer in flight."""
         self._waiter: MemoryWaiter | None = None

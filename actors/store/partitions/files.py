@@ -74,7 +74,7 @@ class FileJob:
         self._done = done
         self.name = name
         self.damage: str | None = None
-        """What is wrong with the partition, if it is damaged."""
+        """The damage of the partition; None: there is none."""
         self._result: Any = None
 
     def run(self) -> None:

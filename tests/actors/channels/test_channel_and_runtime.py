@@ -1,4 +1,4 @@
-"""What once went wrong between the parts of a channel and its runtime."""
+"""Regressions between the parts of a channel and its runtime."""
 
 from __future__ import annotations
 

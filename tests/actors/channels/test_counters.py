@@ -1,4 +1,4 @@
-"""What channels count of their deliveries, and how far their subscribers are behind."""
+"""Counters of deliveries, and the lag of subscribers."""
 
 from __future__ import annotations
 

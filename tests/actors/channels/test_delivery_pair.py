@@ -31,7 +31,7 @@ ALL_MODES = pytest.mark.parametrize(
 def push_times(
     harness: ChannelHarness, consumer, seconds: float, step: float = 0.05
 ) -> list[float]:
-    """When something was pushed, in seconds from now."""
+    """The times of pushes, in seconds from now."""
     start, times = harness.now, []
     while harness.now < start + seconds:
         harness.advance(step)

@@ -22,7 +22,7 @@ def finish(store: LateStore, fault: Fault | None = None) -> None:
 
 
 class TestHangs:
-    """What waits for the disk is in nobody's hands yet."""
+    """A push that waits for the disk has no lease yet."""
 
     @pytest.mark.parametrize("settings", MODES, ids=["queue", "pair", "fanout"])
     def test_ps_02_a_message_leaves_once_and_its_lease_begins_then(
@@ -224,7 +224,7 @@ class TestFailures:
         assert [(each.id, each.attempt) for each in other.pushed()] == [(message.id, 3)]
 
     def test_ps_14_a_worker_that_detaches_at_the_refusal_uses_up_no_attempt(self) -> None:
-        """What was to be handed to it never left."""
+        """The push to this consumer never left."""
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         producer = harness.producer()
         producer.send(Put(1, 3600, b"one"))

@@ -1,4 +1,4 @@
-"""What a LIST asks for (P2P-13, PA-03 to PA-05)."""
+"""Ranges of LIST (P2P-13, PA-03 to PA-05)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a channel costs when nobody is in it, measured in a fresh process."""
+"""The memory of a channel without connections, measured in a fresh process."""
 
 from __future__ import annotations
 

@@ -48,13 +48,13 @@ class Life:
         self.mode = settings.mode
         self.identities = identities
         self.owed: dict[bytes, set[int]] = {}
-        """What subscribers that are known have not acked yet (fanout)."""
+        """The messages that known subscribers have not acked yet (fanout)."""
         self.peers: list[Peer] = []
         self.kept: dict[int, tuple[float, bytes | int, bytes]] = {}
         """Deadline, source and data of what must be there."""
         self.receipts: dict[int, PutAck] = {}
         self.held: dict[int, tuple[Peer, float]] = {}
-        """Who was pushed a message last, and until when at least it is that one's alone."""
+        """The last consumer of a message, and the earliest end of its lease."""
         self.last_id = 0
         self.crashed_at = 0.0
 
@@ -234,7 +234,7 @@ class Life:
         assert expected <= got | dead_letters
 
     def check_owed(self, identity: bytes, owed: set[int]) -> None:
-        """Whoever comes again gets what it has not acked, and nothing that it had or put."""
+        """A subscriber that returns gets what it has not acked, and nothing that it had or put."""
         expected = {each for each in owed if each in self.kept}
         back = self.harness.join(identity=identity, window=1000)
         got = set(back.pushed_ids())
@@ -280,7 +280,7 @@ def test_pa_18_ps_06_ps_10_whatever_identities_do_the_promises_hold(
 
 
 def test_a_queue_hands_a_message_to_the_next_only_after_the_last_lost_it() -> None:
-    """What a worker sees: between a push and its end, nobody else is pushed the same message."""
+    """The view of a worker: until its push ends, no other one is pushed the same message."""
     dice, harness = Random(4), ChannelHarness(queue(ack_timeout_s=30, attempts_max=10**6))
     producer, workers = harness.producer(), [harness.join(window=3) for _ in range(4)]
     held: dict[int, tuple[Peer, float]] = {}

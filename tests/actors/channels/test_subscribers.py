@@ -1,4 +1,4 @@
-"""What it means in a channel that a connection has an identity (PA-08, PA-18, PS-06, PS-10)."""
+"""Connections with an identity in a channel (PA-08, PA-18, PS-06, PS-10)."""
 
 from __future__ import annotations
 

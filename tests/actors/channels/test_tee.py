@@ -214,7 +214,7 @@ class TestRefusals:
 
 
 class TestWaiting:
-    """What has left the channel stays in the store until the stream has it."""
+    """Messages that left the channel stay in the store until the stream has them."""
 
     def _stuck(self) -> tuple[TeeHarness, list[int]]:
         tee_harness = TeeHarness()

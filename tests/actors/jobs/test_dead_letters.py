@@ -101,7 +101,7 @@ def test_dead_letters_without_room_are_not_requeued() -> None:
 
 
 def test_a_crash_before_the_dead_letter_is_let_go_of_does_not_double_the_job() -> None:
-    """What the channel keeps and what its dead letters keep are two writes."""
+    """The channel and its dead letters are two writes."""
     harness = job_harness()
     producer = harness.producer()
     make_dead_letter(harness, producer)

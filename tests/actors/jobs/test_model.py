@@ -52,7 +52,7 @@ class Life:
         self.look()
 
     def look(self) -> None:
-        """What was pushed, and whether the channel shows what there is."""
+        """The pushed messages, and a check that the channel lists all that exist."""
         for end in self.ends:
             for message in end.pushed():
                 assert self.due[message.data] <= self.harness.now + 1e-6, "too early"

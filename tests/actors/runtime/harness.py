@@ -116,7 +116,7 @@ class RuntimeHarness:
             pass
 
     def ids(self, name: bytes) -> list[int]:
-        """What a cell was asked to Get."""
+        """The Gets that a cell received."""
         return [each.id for cell, each in self.handled if cell == name and isinstance(each, Get)]
 
 

@@ -1,4 +1,4 @@
-"""What waits for a commit and what does not; a failure on the way out is nobody else's."""
+"""Effects that wait for a commit and those that do not; a failed release harms no other effect."""
 
 from __future__ import annotations
 

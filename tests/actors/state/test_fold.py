@@ -108,7 +108,7 @@ def test_repeated_records_change_nothing(records: list[bytes], data: st.DataObje
 
 @given(STREAMS)
 def test_values_as_written_are_the_same_values(records: list[bytes]) -> None:
-    """What the node keeps, to the byte, is what Python reads."""
+    """The state of the node is, to the byte, the one that Python reads."""
     for body in records:
         plain, raw = decode(body), decode_raw(body)
         assert type(plain) is type(raw)

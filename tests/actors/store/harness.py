@@ -72,7 +72,7 @@ class Run:
         raise AssertionError("the workers never become idle")
 
     def finish(self, answer: T | Deferred[T | Fault]) -> T | Fault:
-        """What the store answers."""
+        """The result of the store."""
         if not isinstance(answer, Deferred):
             return answer
         results: list[T | Fault] = []

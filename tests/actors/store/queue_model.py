@@ -29,13 +29,13 @@ from millpond.actors.store.subscribers import (
 
 
 class Queue:
-    """What it keeps, and the changes it makes to it."""
+    """The rows of a channel, and its changes of them."""
 
     def __init__(self, rng: Random, last_id: int = 0, step: int = 1) -> None:
         self.rng = rng
         self.rows: dict[int, StoredMessage] = {}
         self.keys: dict[int, StoredMessage | StoredKey] = {}
-        """What a channel remembers; a row whose key was forgotten has none here."""
+        """The rows that a channel remembers; a row whose key was forgotten has none here."""
         self.attempts: dict[int, int] = {}
         self.mode: Mode | None = None
         self.by_number: dict[int, Subscriber] = {}
@@ -167,7 +167,7 @@ class Queue:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What a channel is rebuilt from: a forgotten key of a kept message is in its row."""
+        """The rows of a rebuilt channel: a forgotten key of a kept message is in its row."""
         keys: dict[int, StoredMessage | StoredKey] = {row.key: row for row in self.rows.values()}
         left = {key: row for key, row in self.keys.items() if isinstance(row, StoredKey)}
         keys = {**keys, **left}

@@ -1,4 +1,4 @@
-"""What is missing is refused, never empty or shorter: files, old copies, pages, records."""
+"""Missing data is refused, never empty or shorter: files, old copies, pages, records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def file_of(folder: Path, name: bytes) -> Path:
 
 
 def picked(seek: Seek) -> list[Chunk]:
-    """What a read gives when nothing is missing."""
+    """The result of a read when nothing is missing."""
     late = [
         each
         for each in CHUNKS

@@ -1,4 +1,4 @@
-"""What messages of a queue have besides, in its file: there after reopening, and damage is told."""
+"""Attributes of queued messages in a file: present after reopening, and damage is reported."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ subscribed = st.none() | st.integers(0, U64_MAX - 1)
 
 
 def gone(message_id: int, key: int, left: StoredKey | None, size: int) -> MessageRemoved:
-    """What stays for the key is of the message that goes."""
+    """The row that stays for the key has the data of the removed message."""
     if left is not None:
         left = StoredKey(message_id, left.ttl, left.until, left.digest)
     return MessageRemoved(message_id, key, left, size)
@@ -228,7 +228,7 @@ def test_a_length_beyond_the_body_reserves_nothing() -> None:
 
 
 def test_what_comes_before_a_bad_change_is_given() -> None:
-    """Whoever folds must therefore take all before it folds any."""
+    """A caller must therefore collect all changes before it folds any."""
     found = decode(encode([LogTrimmed(1)]) + b"\x00")
     assert next(found) == LogTrimmed(1)
     with pytest.raises(BadChange, match="byte 9"):

@@ -1,4 +1,4 @@
-"""What befalls a store twice, or at a bad moment: nothing is lost, and it goes on by itself."""
+"""Failures that hit a store twice, or at a bad moment: nothing is lost, and it recovers."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_a_disk_that_takes_headers_and_nothing_else_is_not_filled_with_them(fold
 
 
 class Counted(list[tuple[IndexEntry, int, Sequence[Change]]]):
-    """What a group holds, and how much of it was looked at."""
+    """The changes of a group, and the number of those that were checked."""
 
     looks = 0
 

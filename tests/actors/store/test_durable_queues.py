@@ -188,7 +188,7 @@ def test_a_killed_node_reads_the_same_twice(tmp_path: Path, seed: int) -> None:
 
 
 def test_what_was_not_closed_is_there_as_well(tmp_path: Path) -> None:
-    """What was acknowledged needs no orderly end."""
+    """Acknowledged messages need no clean shutdown."""
     with run(tmp_path / "data", LAZY) as store:
         store.write(CHANNEL, *EVERYTHING)
         killed = copied(store.folder, "killed")

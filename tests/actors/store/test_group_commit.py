@@ -1,4 +1,4 @@
-"""What a commit costs: one sync for all that wait, however many channels they are of."""
+"""The cost of a commit: one sync for all waiting writes of any number of channels."""
 
 from __future__ import annotations
 

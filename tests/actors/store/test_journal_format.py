@@ -256,7 +256,7 @@ class TestHostileData:
     """A client's bytes lie in the journal as they are; they may look like anything."""
 
     def message(self, salt: int) -> bytes:
-        """What a client sends that hopes to be taken for the node's own."""
+        """Bytes of a client that imitate the node's own records."""
         record = encode_record(salt, 2, PartitionKind.QUEUE, b"victim", b"\x08\x00")
         return b"".join((bytes(64), record, encode_group(salt, [record], 2, U64_MAX), bytes(64)))
 

@@ -183,7 +183,7 @@ def test_what_is_repaired_is_not_found_again(stopped: Path) -> None:
 
 
 def test_ids_go_on_above_all_that_were_acknowledged(stopped: Path) -> None:
-    """Whatever the clock says after the restart."""
+    """The same with any time of the clock after the restart."""
     with run(stopped, LAZY) as opened:
         before = opened.store.last_id
         opened.write(LATE, row(5000))

@@ -1,4 +1,4 @@
-"""What the journal holds over a file, against plain models: however a history is cut into
+"""Memtables over a file, against plain models: however a history is cut into
 memtables, what they make together is what happened."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def queue_layer(changes: list[QueueChange], *, is_oldest: bool = False) -> Queue
 
 
 def said(memtable: QueueMemtable | LogMemtable) -> bytes:
-    """What a memtable says of itself."""
+    """The counts that a memtable reports."""
     return encode(memtable.changes())
 
 
@@ -143,7 +143,7 @@ class TestQueue:
         keys_stay: bool,
         settled_id: int,
     ) -> None:
-        """What moves is in the file then; what stays lies over it, and what came meanwhile."""
+        """Flushed rows are in the file; the rest, and later changes, lie over it."""
         queue = Queue(rng)
         queue.run(0 if is_oldest else before)
         below = queue.snapshot
@@ -167,7 +167,7 @@ class TestQueue:
     def test_pa_08_a_key_that_was_used_again_is_as_old_as_its_latest_use(
         self, is_gone: bool
     ) -> None:
-        """Where there are too many keys the oldest are forgotten."""
+        """The oldest keys are forgotten when there are too many."""
         left = StoredKey(1, 60, 600.0, bytes(32))
         below = Snapshot(rows=[StoredMessage(2, 20, 60, 900.0, b"")], keys={10: left})
         memtable = QueueMemtable(is_oldest=False)
@@ -264,7 +264,7 @@ def metadata(snapshot: LogSnapshot) -> LogSnapshot:
 
 
 def chunks_over(below: list[Chunk], memtable: LogMemtable) -> list[Chunk]:
-    """What is to be read of what was below and a memtable over it."""
+    """The expected rows of a file with a memtable over it."""
     kept = [] if memtable.is_fresh or memtable.is_oldest else below
     return [each for each in [*kept, *memtable.chunks] if each.end > memtable.trim_point]
 

@@ -34,7 +34,7 @@ def drop_table(path: Path) -> None:
 
 
 def drop_index(path: Path) -> None:
-    """What is left is not what SQLite believes to be there."""
+    """The remaining files differ from what SQLite expects."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("UPDATE sqlite_master SET rootpage = 999 WHERE name = 'partitions'")

@@ -49,7 +49,7 @@ TURNS_MAX = 20_000
 SMALL = StoreSettings(
     segment_bytes=8192, journal_bytes_max=8192, rewrite_bytes_max=0, settle_s=1.0, stall_factor=100
 )
-"""What is in the journal goes to files soon."""
+"""Settings with which the journal is soon flushed to files."""
 
 R = TypeVar("R", bound=Reply)
 
@@ -217,7 +217,7 @@ class StreamHarness:
         self.scheduler.submit(stream_cell(name), Batch(port, list(messages)), self.now)
 
     def ask(self, *messages: StreamRequest, name: bytes = NAME) -> list[Reply]:
-        """What comes of requests, in the order of their numbers."""
+        """The replies to requests, in the order of their numbers."""
         port = self.port()
         self.say(port, *messages, name=name)
         self.settle()
@@ -249,11 +249,11 @@ class StreamHarness:
         return self.one(m.Describe(0), m.StreamDescription, name)
 
     def catalog(self, message: StreamRequest) -> Reply:
-        """What the catalog of topics answers."""
+        """The reply of the catalog of topics."""
         return self.ask_cell(TOPICS, message)
 
     def ask_cell(self, cell: bytes, message: StreamRequest) -> Reply:
-        """What a cell answers to one request."""
+        """The reply of a cell to one request."""
         port = self.port()
         self.scheduler.submit(cell, Batch(port, [message]), self.now)
         self.settle()

@@ -1,4 +1,4 @@
-"""What Durable Streams keeps with a stream: producers, order, closing, lifetime; also over a
+"""Metadata of Durable Streams: producers, order, closing, lifetime; also over a
 restart."""
 
 from __future__ import annotations

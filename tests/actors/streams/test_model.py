@@ -34,7 +34,7 @@ TRIM, FENCE = (b"", b"trim"), (b"", b"fence")
 
 @dataclass
 class Plain:
-    """What a stream is, said simply."""
+    """A plain model of a stream."""
 
     rows: list[tuple[int, int, Position, bytes]] = field(default_factory=list)
     arrivals_ms: list[int] = field(default_factory=list)
@@ -243,7 +243,7 @@ class Streams(RuleBasedStateMachine):
 
     @invariant()
     def followers_get_all(self) -> None:
-        """Whoever waited has every record of the batch, whatever it trimmed; nobody else has a
+        """A waiting reader has every record of the batch, also trimmed ones; no other reader has a
         reply."""
         for port, tail in getattr(self, "followers", ()):
             replies = port.take()

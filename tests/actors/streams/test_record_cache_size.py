@@ -1,4 +1,4 @@
-"""What the cache says it holds is about what it holds: its limit is one of memory."""
+"""The reported size of the cache is about its real size: its limit is one of memory."""
 
 from __future__ import annotations
 

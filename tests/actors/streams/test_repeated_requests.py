@@ -74,7 +74,7 @@ def test_others_wait_on_behind_what_is_in_the_mail(slow: StreamHarness) -> None:
 
 
 def test_what_the_stream_had_to_look_for_waits_on(slow: StreamHarness) -> None:
-    """What was found is held behind the commit, and must not be refused with it."""
+    """The records that were found wait for the commit, and must not be refused with it."""
     slow.store.is_slow = False
     for _ in range(60):
         slow.append(b"")

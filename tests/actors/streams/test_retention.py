@@ -1,4 +1,4 @@
-"""What is too old or too much goes by itself, and is not shown before it is gone (RLA-29)."""
+"""Records beyond the limits of age and size are removed, and hidden before that (RLA-29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What S2 asks of a stream besides: whose timestamps, chained appends, going when empty (A.6)."""
+"""Options of S2 streams: timestamps, chained appends, deletion when empty (A.6)."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class TestLeaving:
 
 class TestMany:
     def test_ten_thousand_wait_cheaply(self) -> None:
-        """What wakes nobody costs no more for them, and all that wake share what they read."""
+        """Waiting reads make appends that wake none no dearer; woken reads share records."""
         with streams_in(None) as streams:
             streams.create()
             idle = min(self._seconds_for_appends(streams) for _ in range(3))

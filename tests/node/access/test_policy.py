@@ -96,7 +96,7 @@ def test_lines_of_one_token_add_up(tmp_path: Path) -> None:
 
 
 def test_a_line_without_admin_never_spoke_of_streams(tmp_path: Path) -> None:
-    """Who has a token file from before gives nobody streams by it."""
+    """An old token file grants no rights to streams."""
     access = load(tmp_path, "clerk put,get\nowner all\nlogger put stream:logs\n")
     for token, name, rights in (
         (b"clerk", b"logs", None),

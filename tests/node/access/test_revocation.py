@@ -1,4 +1,4 @@
-"""Whoever lost a right does not go on with it (docs/guides/access.md, "Changes")."""
+"""A client that lost a right does not go on with it (docs/guides/access.md, "Changes")."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def received(node: Node, peer: PeerNode, count: int) -> list[str]:
 
 
 async def states(node: Node, peer: PeerNode, final: State, count: int = 1) -> list[State]:
-    """What became of a message of ours, once `count` are `final`."""
+    """The state of a message of ours, once `count` are `final`."""
     with anyio.fail_after(DEADLINE_S):
         while True:
             told = [

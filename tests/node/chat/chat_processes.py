@@ -110,7 +110,7 @@ class Terminal:
 
     @property
     def modes(self) -> list[Any]:
-        """How the terminal is set now."""
+        """The current settings of the terminal."""
         return termios.tcgetattr(self._theirs)
 
     def type(self, text: str) -> None:

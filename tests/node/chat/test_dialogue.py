@@ -87,7 +87,7 @@ async def dialogue(node: PeerNode, peer: str, screen: FakeScreen) -> None:
 
 
 async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
-    """What was typed meanwhile is said once, in order, and the outage is told once."""
+    """Lines typed during an outage are sent once, in order, and the outage is reported once."""
     alice, bob = couple(tmp_path)
     (alice.folder / ACCESS_FILE).unlink()
     screen, notices = FakeScreen(), list[str]()

@@ -1,4 +1,4 @@
-"""What chats say to each other and keep: fixed bytes both ways, and hostile ones refused."""
+"""Payloads that chats send and store: fixed bytes both ways, and hostile ones refused."""
 
 from __future__ import annotations
 

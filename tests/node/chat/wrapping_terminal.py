@@ -21,11 +21,11 @@ class WrappingTerminal:
         self.columns = columns
 
     def rows(self) -> list[str]:
-        """What is seen."""
+        """The visible text."""
         return [row for line in self._lines for row in self._rows_of(line)]
 
     def feed(self, data: bytes) -> None:
-        """What a program wrote."""
+        """The output of a program."""
         for found in _PIECE.finditer(data.decode()):
             if found[2] is not None:
                 self._obey(found[2], int(found[1]) if found[1].isdigit() else 1)

@@ -1,4 +1,4 @@
-"""What is shown of a conversation: every message as text, receipts in words
+"""The view of a conversation: every message as text, receipts in words
 (docs/guides/chat.md)."""
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def served(folder: Path, name: str) -> list[bytes]:
-    """What a node on the folder has of a channel."""
+    """The messages that a node on the folder has of a channel."""
     with serving("--data", str(folder)) as node:
         with connect(node.urls["tcp"], channel=name, role="consumer", window=0) as channel:
             return [channel.get(each) for each in channel.ids()]

@@ -56,7 +56,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def messages(node: Node) -> int:
-    """What the channel has, kept or not."""
+    """The messages of the channel, durable or not."""
     channel = node.scheduler.view(BOX)
     return channel.info.messages if isinstance(channel, ChannelCell) else 0
 

@@ -48,7 +48,7 @@ def put_some(node: Serving) -> None:
 
 
 def shape(rows: list[JobInfo]) -> list[tuple[str, int, int]]:
-    """What is the same in another node: state, due and deadline in seconds."""
+    """The fields that are the same in another node: state, due and deadline in seconds."""
     return [(row.state, row.due // 1000, row.expires // 1000) for row in rows]
 
 

@@ -20,7 +20,7 @@ class Folder:
         self.id: str = json.loads(self.says("keys", "new", "--json"))["id"]
 
     def says(self, *words: str) -> str:
-        """What a command about the folder prints."""
+        """The output of a command about the folder."""
         done = command_here(*words, "--data", str(self.path), env=environment())
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()

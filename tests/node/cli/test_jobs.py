@@ -240,7 +240,7 @@ def test_times() -> None:
 
 
 def test_a_line_about_a_job_is_one_short_line() -> None:
-    """What a producer put there does nothing to the terminal."""
+    """Control characters in a producer's payload do not reach the terminal."""
     for payload in ("\x1b[2J" * 100, b"\xff\n\x00", {"a": "b" * 300}, [None, 1.5]):
         data = encode_job(JobMessage(payload, "send"))
         text = summary(JobInfo(1, "ready", size=len(data), data=data))

@@ -1,4 +1,4 @@
-"""What a user passes wrongly is told at once, and harms neither the channel nor its other users."""
+"""Wrong arguments raise errors at once, and harm neither the channel nor its other users."""
 
 from __future__ import annotations
 

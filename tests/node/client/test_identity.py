@@ -167,7 +167,7 @@ class Impostor:
 
     @property
     def proofs(self) -> list[bytes]:
-        """What it was given to prove the client's identity."""
+        """The proof of the client's identity that it received."""
         received = [each for line in self.peer.lines for each in line.of(p.Handshake)]
         return [each.raw for each in received if each.packet_type == p.AUTH]
 
@@ -303,7 +303,7 @@ async def test_after_a_loss_it_is_proved_again_with_another_nonce() -> None:
 
 
 async def test_a_change_of_keys_after_a_loss_ends_it() -> None:
-    """Whoever took the node's place is not given what waits for it."""
+    """An impostor of the node does not get the requests that wait for the node."""
     keys = iter([NODE, BOB])
     impostor = Impostor(lambda hello: challenge(hello, next(keys)))
     async with impostor.connect(rng=Random(1)) as channel:

@@ -366,7 +366,7 @@ async def test_a_batch_that_is_kept_in_part_is_an_unknown_outcome(
 async def test_a_consumer_follows_all_partitions_and_commits(
     rustlog: Rustlog, topic: Topic
 ) -> None:
-    """What was in hand when the block broke off is given out again."""
+    """The record in progress when the block failed is delivered again."""
     topic.logs = [["YQ==", "Yg=="], ["Yw=="], []]
     topic.commits = {0: 1}
     got = []

@@ -171,7 +171,7 @@ async def test_a_fatal_error_ends_what_is_behind_it(
 async def test_no_call_hangs_when_the_connection_ends(
     server: ByteServer, s3p: S3p, is_reset: bool
 ) -> None:
-    """What may have happened is told apart from what has no effect."""
+    """Requests that may have been done have another error than those without effect."""
     failures: list[type[BaseException]] = []
 
     async def fail(call: str) -> None:

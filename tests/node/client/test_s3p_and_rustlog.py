@@ -152,7 +152,7 @@ async def _all(s3p: S3p, stream: str) -> AsyncIterator[tuple[RecordId, bytes]]:
 async def test_a_bad_network_loses_nothing_unsaid_and_reorders_nothing(
     node: Node, s3p: S3p, seed: int
 ) -> None:
-    """What has an id is kept once under it; what is told to be lost is not there; the rest may be
+    """Records with an id are stored once; those reported as lost are absent; the rest may be
     there once. A follower behind the same network sees each record once."""
     await s3p.create("orders")
     rng = Random(seed)

@@ -126,7 +126,7 @@ FRAME = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe"))
 
 
 class Case(NamedTuple):
-    """What a client says of itself, and the status of the refusal; 0: none."""
+    """The headers of a client, and the status of the refusal; 0: none."""
 
     host: str
     headers: Headers
@@ -351,7 +351,7 @@ async def test_preflights_are_answered_at_every_path(
 
 
 async def test_errors_are_readable_for_listed_origins(version: str, tmp_path: Path) -> None:
-    """Whoever refuses: an API, the application, the connection."""
+    """The same refusal by an API, the application and the connection."""
     tokens = tmp_path / "tokens"
     tokens.write_text("reader get stream:*\n")
     tokens.chmod(0o600)

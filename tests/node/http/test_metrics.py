@@ -1,4 +1,4 @@
-"""What `/metrics` tells after something was done: deliveries, lag, latencies, the disk, crashes."""
+"""Metrics after requests and failures: deliveries, lag, latencies, the disk, crashes."""
 
 from __future__ import annotations
 

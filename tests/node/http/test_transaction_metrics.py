@@ -1,4 +1,4 @@
-"""What `/metrics` tells of batches: staged, published, published before, and left behind."""
+"""Metrics of batches: staged, published, published before, and left behind."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ JOBS = 40
 
 
 class Piece:
-    """What happens in one life: `begun` and `done` by job."""
+    """The events of one worker's life: `begun` and `done` by job."""
 
     def __init__(self, setup: JobSetup, seed: int) -> None:
         self.setup = setup

@@ -79,7 +79,7 @@ async def test_stop_ends_a_drain_that_waits(setup: JobSetup) -> None:
 
 
 async def test_an_idle_queue_is_left_at_once(setup: JobSetup) -> None:
-    """What comes while another queue's job still runs is for other workers."""
+    """Jobs that arrive while another queue's job still runs are for other workers."""
     seen: list[Any] = []
 
     async def send(payload: Any) -> None:
@@ -99,7 +99,7 @@ async def test_an_idle_queue_is_left_at_once(setup: JobSetup) -> None:
 
 
 async def test_jobs_that_never_began_lose_no_attempt(setup: JobSetup) -> None:
-    """What a worker held for another slot, and gave back when it left, is as new."""
+    """A job that a worker held for another slot, and returned when it left, is as new."""
     attempts: list[int] = []
 
     async def send(payload: Any, job: Job) -> None:

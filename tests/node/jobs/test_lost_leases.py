@@ -260,7 +260,7 @@ async def test_two_readers_of_progress_both_come_to_the_end() -> None:
 
 
 async def test_a_mailbox_that_is_slow_to_reach_holds_no_cancel_up(setup: JobSetup) -> None:
-    """What cannot be told to who waits within 5 s is left out, and nothing stays behind."""
+    """A report that is not received within 5 s is left out, and nothing stays behind."""
     async with setup.queue() as producer:
         put = await producer.put(wait=True)
         async with Queue(URL, "mail", rng=Random(4), dialer=slow(setup, "c")) as queue:

@@ -1,4 +1,4 @@
-"""Whatever one job brings, it is that job's failure: its worker goes on with all others."""
+"""Any failure of one job is that job's failure: its worker goes on with all others."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def raising(error: BaseException) -> Callable[[], Awaitable[None]]:
 
 
 async def outcomes(bad: Callable[[], Awaitable[Any]], **options: Any) -> list[tuple[str, str]]:
-    """What became of a bad job of two attempts, beside one that is long and good."""
+    """The outcome of a bad job of two attempts, beside one that is long and good."""
     long_ones: list[str] = []
 
     @task(queue="mail", attempts=2, backoff=SHORT)

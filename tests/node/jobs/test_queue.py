@@ -1,4 +1,4 @@
-"""What a queue is asked besides putting: later, once, look, retry, cancel, dead letters."""
+"""Requests to a queue besides puts: later, once, look, retry, cancel, dead letters."""
 
 from __future__ import annotations
 

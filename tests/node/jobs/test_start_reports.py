@@ -1,4 +1,4 @@
-"""What a worker has and did not begin: it is nobody's attempt, whatever happens to the worker."""
+"""Jobs that a worker has and did not begin use up no attempt, whatever happens to the worker."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PeerNode:
 
     @property
     def as_relay(self) -> str:
-        """How peer books have it where it keeps somebody's mail."""
+        """The entry of the node in peer books, as a relay."""
         return f"{self.identity.id}@{self.url}"
 
     @property
@@ -144,7 +144,7 @@ async def read(node: Node, channel: bytes, count: int = 1) -> list[bytes]:
 
 
 async def remaining(node: Node, channel: bytes) -> list[bytes]:
-    """What else is in the channel, or comes soon: as it is, and it stays there."""
+    """The other messages of the channel, also those that arrive soon; they stay there."""
     found: list[bytes] = []
     with node.outbox.context.local.consumer(channel, 1000) as consumer:
         while True:

@@ -33,7 +33,7 @@ def bob(tmp_path: Path, alice: PeerNode) -> PeerNode:
 
 
 def record_reports(node: Node) -> Reports:
-    """What the node reports from now on."""
+    """The reports of the node from now on."""
     received: Reports = []
 
     async def record_reports(peer: bytes, uuid: bytes, fate: DeliveryStatus) -> None:
@@ -60,7 +60,7 @@ async def test_a_message_that_expired_is_reported_once(alice: PeerNode, bob: Pee
 
 
 async def test_a_report_that_was_not_taken_in_is_made_again(alice: PeerNode, bob: PeerNode) -> None:
-    """Whoever hears of it has it kept before the node forgets it."""
+    """A client stores a report before the node forgets it."""
     async with alice.node() as here:
         begun = anyio.Event()
 

@@ -1,4 +1,4 @@
-"""What stands in the way of mail: relays full or silent, slow disks, revoked peers
+"""Obstacles to mail: relays full or silent, slow disks, revoked peers
 (docs/internals/peers.md)."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def test_a_full_relay_does_not_keep_mail_from_the_next_one(
 async def test_a_relay_that_takes_small_messages_only_does_not_refuse_one_for_good(
     village: Village,
 ) -> None:
-    """What a relay does not take stays here, for the next relay or the peer itself."""
+    """Messages that a relay refuses stay here, for the next relay or the peer itself."""
     alice, bob = village.alice, village.bob
     reports: list[DeliveryStatus] = []
 
@@ -184,7 +184,7 @@ async def test_a_message_sent_again_after_it_was_carried_is_the_same_one(tmp_pat
 async def test_mailboxes_of_strangers_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may put anywhere can name as many as there are keys."""
+    """A client that may put anywhere can name as many peers as there are keys."""
     monkeypatch.setattr("millpond.node.outbox.bounces.IDLE_S", 0.2)
     alice = PeerNode(tmp_path, "alice")
     async with alice.node() as here:

@@ -44,7 +44,7 @@ class Trap:
         self.reports: list[DeliveryStatus] = []
 
     async def taken(self, relay: Node, *texts: bytes) -> list[RelayedMessage]:
-        """What Alice sends, out of Bob's mailbox at the relay."""
+        """The envelope that Alice sends, out of Bob's mailbox at the relay."""
         async with self.alice.node() as here:
             here.outbox.on_status(self._hear)
             for text in texts:

@@ -1,4 +1,4 @@
-"""Who is here: connections either way, and when they last showed life (docs/internals/peers.md)."""
+"""Presence of peers: connections either way, and the last sign of life (docs/internals/peers.md)."""
 
 from __future__ import annotations
 

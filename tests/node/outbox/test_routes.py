@@ -1,4 +1,4 @@
-"""Where mail for a peer can be brought, and how long to rest when nobody is there."""
+"""Routes to a peer, and the retry delay when none of them answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_whoever_is_pinned_only_is_not_whom_we_know_at_an_address(book: AddressB
 
 @pytest.mark.parametrize("text", ["nobody", "sven", "not-an-id@tcp://127.0.0.1:1", ""])
 def test_a_relay_that_cannot_be_one_is_no_place(book: AddressBook, text: str) -> None:
-    """Who is pinned and not confirmed yet is no relay of ours."""
+    """A peer that is pinned and not confirmed yet is no relay of ours."""
     assert list(relay_routes(text, book)) == []
 
 

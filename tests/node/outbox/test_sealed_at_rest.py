@@ -1,4 +1,4 @@
-"""What a node that keeps others' mail has of it: sealed bytes, on disk and in memory (3e, 3f)."""
+"""The mail of others on the node that stores it: sealed bytes, on disk and in memory (3e, 3f)."""
 
 from __future__ import annotations
 

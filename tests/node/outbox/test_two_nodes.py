@@ -155,7 +155,7 @@ async def test_nothing_is_sent_to_untrusted_peers_or_to_forbidden_channels(
 
 
 async def test_a_message_waits_for_trust(alice: PeerNode, bob: PeerNode) -> None:
-    """Who does not know us refuses us at the door: nothing is lost, nothing reported."""
+    """A node that does not know us refuses the connection: nothing is lost, nothing is reported."""
     alice.knows(bob)
     alice.learns_key_of(bob)
     reports: list[object] = []

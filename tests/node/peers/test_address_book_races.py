@@ -1,4 +1,4 @@
-"""What several threads and processes do to one peer book at once: no key comes back by that."""
+"""Concurrent changes of one peer book by threads and processes: no removed key comes back."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def padded(clear: bytes) -> bytes:
 
 
 def read(envelope: bytes, recipient: bytes, private: bytes, channel: bytes) -> tuple[bytes, bytes]:
-    """Who wrote it, and what; InvalidTag or InvalidSignature otherwise."""
+    """The author and the content; InvalidTag or InvalidSignature otherwise."""
     assert envelope[:2] == b"\xe2\x01"
     eph = envelope[6:38]
     secret = X25519PrivateKey.from_private_bytes(private)

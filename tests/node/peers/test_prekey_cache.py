@@ -1,4 +1,4 @@
-"""What a node knows of the prekeys of others (docs/internals/peers.md): the newest few that they
+"""The prekeys that a node knows of others (docs/internals/peers.md): the newest few that they
 signed."""
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_the_published_bytes() -> None:
 
 
 def test_the_first_signature_stands_alone_as_the_wire_has_it() -> None:
-    """Who knows only docs/internals/peers.md can verify it; verify raises otherwise."""
+    """A reader that knows only docs/internals/peers.md verifies it; verify raises otherwise."""
     owner = Ed25519PublicKey.from_public_bytes(BOB.public)
     owner.verify(SIGNED.signature, b"p2pbuf prekey v1\x00" + SIGNED.public)
 

@@ -31,7 +31,7 @@ async def test_every_vector_through_every_protocol_makes_its_state() -> None:
 
 
 async def test_every_vector_through_a_channel_that_feeds_the_stream_makes_its_state() -> None:
-    """Who has the receipt of a message finds it in the state; empty messages are not kept."""
+    """A client with the receipt of a message finds it in the state; empty messages are not kept."""
     names = [f"tee-{number}" for number in range(len(PLAIN))]
     rules = tuple(ChannelRule(f"in/{name}", Mode.FANOUT, tee=name) for name in names)
     async with node_clients(channels=rules) as clients:

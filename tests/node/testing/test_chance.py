@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def told(story: Callable[[World], Awaitable[T]], seed: int = 1) -> T:
-    """What a story comes to in a world of its own, without pytest's fixtures."""
+    """The outcome of a story in a world of its own, without pytest's fixtures."""
 
     async def run() -> T:
         async with World(seed) as world:

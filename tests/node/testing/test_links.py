@@ -1,4 +1,4 @@
-"""What is said of links holds for these links, until the same words end it."""
+"""Settings of links hold for these links, until the same words end it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def differing(one: str, other: str) -> tuple[int, str, str] | None:
 
 
 def test_the_story_has_something_of_everything(trace: str) -> None:
-    """What does not happen in it cannot differ."""
+    """Events that do not happen in the story cannot differ."""
     whats = Counter(line.split(": ")[-1].split()[0] for line in trace.splitlines())
     assert whats["dials"] > 20 and whats["opened"] > 20 and whats["ended"] > 20
     assert trace.count(" did ") == JOBS and trace.count("bob reads") == MESSAGES

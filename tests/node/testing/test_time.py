@@ -64,7 +64,7 @@ async def test_time_is_real_while_a_socket_is_open(world: World) -> None:
 
 
 async def test_settled_returns_while_a_socket_is_open(world: World) -> None:
-    """Who waits until nothing happens waits until nothing comes from outside for a moment."""
+    """A wait until nothing happens lasts until no input has come from outside for a moment."""
     node = await world.node("pond")
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     port: int = listener.extra(anyio.abc.SocketAttribute.local_port)

@@ -155,7 +155,7 @@ def test_a_session_reaches_the_page_alone(login: WebLogin, time: Time, address: 
 
 
 def test_a_session_that_ended_has_nothing_even_where_others_have_all(login: WebLogin) -> None:
-    """Whoever comes from this machine may do everything as long as no file says otherwise."""
+    """Clients on this machine may do everything as long as no file says otherwise."""
     access = AccessPolicy(RuleFiles())
     access.accept_page_sessions(login.rights)
     who = principal(token_of(login))

@@ -1,4 +1,4 @@
-"""What a node writes is read back by columns, whatever way it is read."""
+"""Records that a node wrote, read back by columns in every way."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ pytest.importorskip("deltalake")
 
 
 def add(table: DeltaState, batch: int, rows: list[dict[str, Any]], letters: Path | None) -> None:
-    """What Spark does with a batch, in two pieces that come in the wrong order."""
+    """A batch as Spark runs it, in two pieces in the wrong order."""
     pieces = [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
     batches = [pa.RecordBatch.from_pylist(piece, RECORDS) for piece in pieces]
     reduced = pa.Table.from_batches(reduce_batches(batches, 1, SCHEMAS), ROWS)

@@ -36,7 +36,7 @@ from tests.pipeline.histories import (
 
 
 def write(folder: Path, before: Version, rows: list[dict[str, Any]], cuts: int) -> pa.Table:
-    """What Spark does with a batch: records in pieces, in any order, then each bucket."""
+    """A batch as Spark runs it: records in pieces, in any order, then each bucket."""
     step = max(1, len(rows) // cuts)
     pieces = [
         pa.RecordBatch.from_pylist(rows[i : i + step], RECORDS) for i in range(0, len(rows), step)
@@ -54,7 +54,7 @@ def write(folder: Path, before: Version, rows: list[dict[str, Any]], cuts: int) 
 
 
 class Killed(BaseException):
-    """What kill -9 is to a process: nothing of it goes on."""
+    """A kill of the job, as kill -9 of a process: nothing of it goes on."""
 
 
 @contextmanager

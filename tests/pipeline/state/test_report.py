@@ -1,4 +1,4 @@
-"""What a job tells: the page with pictures, and the bar on a terminal."""
+"""The report of a job: the page with pictures, and the bar on a terminal."""
 
 from __future__ import annotations
 

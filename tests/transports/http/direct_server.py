@@ -87,7 +87,7 @@ class DirectServer:
                 await anyio.sleep(0.001)
 
     async def contents(self, path: bytes = STREAM) -> bytes:
-        """What a stream of Durable Streams holds."""
+        """The content of a stream of Durable Streams."""
         (answer,) = await self.ask(said(b"GET", path + b"?offset=-1"))
         assert answer.status == 200, answer
         return answer.body

@@ -45,7 +45,7 @@ async def _is_quiet(server: DirectServer) -> None:
 async def test_many_connections_that_ask_ahead_are_all_answered(
     tmp_path: Path, is_kept: bool
 ) -> None:
-    """What one commit releases lets each of them ask again, within its answer."""
+    """The replies that one commit releases let each client send again, within its response."""
     told = {"data": str(tmp_path)} if is_kept else {}
     async with direct_server(**told) as server:
         lines = [server.connect() for _ in range(120)]
@@ -118,7 +118,7 @@ async def test_who_half_closes_hears_its_answer(tmp_path: Path) -> None:
 
 
 async def test_who_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
-    """What it appended counts: it was whole. What waited behind that never began."""
+    """The append counts: it was whole. Requests that waited behind it never began."""
     disk = GatedDisk()
     async with direct_server(data=str(tmp_path), disk=disk) as server:
         line = server.connect()

@@ -260,7 +260,7 @@ def test_a_list_in_which_little_is_for_one_ends_with_an_answer_or_a_narrower_que
 
 
 def test_the_cell_of_a_stream_gets_no_requests_without_rights() -> None:
-    """Whatever the order of the requests of one read."""
+    """The same in any order of the requests of one read."""
     node, wire, connection = rustlog(mine=PUT)
     frames = [r.Produce("mine", 0, [b"a"]), r.Produce("others", 0, [b"b"])]
     connection.received(b"".join(map(encode_request, frames * 3)))

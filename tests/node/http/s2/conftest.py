@@ -32,7 +32,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(params=["memory", "disk"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where the node keeps things, as settings."""
+    """The settings of the node's folders."""
     if request.param == "memory":
         return {}
     return {"data": str(tmp_path / "node")}

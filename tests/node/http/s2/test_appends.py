@@ -226,7 +226,7 @@ async def test_a_1_compression_changes_nothing_but_the_bytes(how: Compression) -
 
 
 async def test_the_clients_own_checks_are_not_ours(stream: Any) -> None:
-    """What the client refuses does not reach the node."""
+    """Appends that the client refuses do not reach the node."""
     with pytest.raises(S2Error):
         await stream.append(AppendInput([]))
     assert (await stream.check_tail()).seq_num == 0

@@ -1,4 +1,4 @@
-"""What no decent client sends, over real sockets: typed errors or a closed connection, bounded
+"""Malformed and hostile requests over real sockets: typed errors or a closed connection, bounded
 memory, and nobody else disturbed."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def _prepare(address: str) -> None:
 
 
 async def _raw(address: str, data: bytes) -> bytes:
-    """What is answered to bytes, up to the end of the connection."""
+    """The response to these bytes, up to the end of the connection."""
     async with await dial(address) as stream:
         try:
             await stream.send(data)

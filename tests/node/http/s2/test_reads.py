@@ -21,7 +21,7 @@ from s2_sdk import (
 )
 
 BEGAN = int(time.time() * 1000) - 100_000
-"""When the first record is stamped: young enough to be kept."""
+"""The timestamp of the first record: young enough to be kept."""
 FULL_S = 120.0
 QUIET_S = 20.0
 """A client gives a read session up that says nothing for so long (A.5)."""

@@ -83,7 +83,7 @@ async def test_a_7_after_a_refused_batch_nothing_of_a_session_is_done(stream: An
 
 
 async def test_a_6_a_session_takes_a_stream_over_from_another(s2: Any, stream: Any) -> None:
-    """Who sets the fencing token last writes; the other hears of it with its next append."""
+    """The last session to set the fencing token writes; the other one fails at its next append."""
     await stream.append(AppendInput([CommandRecord.fence("first")]))
     first = stream.append_session()
     for _ in range(5):
@@ -172,7 +172,7 @@ async def test_a_9_a_drain_in_mid_session_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_6_acked_records_survive_kill_9(tmp_path: Path) -> None:
-    """What the client was told is kept is there when the node comes again."""
+    """Acknowledged records are there after a restart of the node."""
     options = ("--p2p", "off", "--ws", "off", "--data", str(tmp_path / "node"))
     acked: list[bytes] = []
 

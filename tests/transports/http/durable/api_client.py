@@ -56,7 +56,7 @@ class ApiClient:
             yield exchange
 
     def otherwise(self, name: bytes, *requests: StreamRequest) -> Reply:
-        """What another view's requests to the stream are answered, the last of them; the store is
+        """The last reply to another view's requests to the stream; the store is
         memory."""
         port = RecordingPort(9, self.served.services.now())
         batch = Batch(port, list(requests))

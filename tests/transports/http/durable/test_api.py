@@ -1,4 +1,4 @@
-"""What the public suite does not look at: other views, rights, origins, halves, what is gone."""
+"""Cases beyond the public suite: other views, rights, origins, partial input, deleted streams."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_the_limit_counts_messages_and_not_commas(
 
 @pytest.mark.parametrize("rest", [b"1]", b"x]", b"", b"1]]"])
 def test_too_many_messages_are_refused_before_they_are_decoded(rest: bytes) -> None:
-    """What follows the limit is not looked at, so that its size costs nothing."""
+    """Bytes beyond the limit are not read, so that their number costs nothing."""
     with pytest.raises(ArrayTooLong):
         messages_of(b"[" + b"1," * 1_000_000 + rest, 10_000)
     with pytest.raises(ArrayTooLong):

@@ -1,4 +1,4 @@
-"""What a client of S2 says byte by byte, to an API on a node in memory."""
+"""An S2 client that sends byte by byte, to an API on a node in memory."""
 
 from __future__ import annotations
 

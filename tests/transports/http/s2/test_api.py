@@ -1,4 +1,4 @@
-"""Which request is what: paths, basins, refusals, and the form of every error (A.1, A.2, A.9)."""
+"""Routing of requests: paths, basins, refusals, and the form of every error (A.1, A.2, A.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an append has too much of is found before anything is made of it (A.6)."""
+"""Limits of an append are checked before it is decoded (A.6)."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ async def test_a_writer_that_ends_its_half_hears_all_acks(late_s: float) -> None
 @CLOCKED
 @pytest.mark.parametrize("heeds", [True, False])
 async def test_the_node_waits_for_its_last_acks_to_be_read(heeds: bool) -> None:
-    """When the last session has gone, connections end; h2 forgets what it reads along with that."""
+    """Connections end after the last session; h2 forgets what it reads along with that."""
     async with writing() as (s2, talk), anyio.create_task_group() as tasks:
         gone: list[float] = []
 

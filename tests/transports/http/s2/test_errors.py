@@ -1,4 +1,4 @@
-"""What S2 answers where it refuses (docs/reference/s2.md)."""
+"""Error responses of S2 (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

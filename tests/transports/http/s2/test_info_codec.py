@@ -1,4 +1,4 @@
-"""What is told of basins, streams and access tokens (docs/reference/s2.md)."""
+"""Descriptions of basins, streams and access tokens (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_sequences_of_all_lengths_in_long_spans(first: int) -> None:
 
 @given(spans())
 def test_a_part_of_what_was_written_is_what_its_records_are(span: RecordColumns) -> None:
-    """What one reader was sent serves another that begins in its middle."""
+    """Bytes that were sent to one reader serve another that begins in their middle."""
     written, ends = RECORDS.encode(span), RECORDS.ends(span)
     assert ends[-1] == len(written)
     for at, expected in enumerate(records_of(span)):

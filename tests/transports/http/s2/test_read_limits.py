@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 class Shared:
-    """What an earlier reader had written."""
+    """The bytes that were encoded for an earlier reader."""
 
     def __init__(self, span: RecordColumns) -> None:
         self._span = span

@@ -1,4 +1,4 @@
-"""What a read asks for (docs/reference/s2.md)."""
+"""Query parameters of reads (docs/reference/s2.md)."""
 
 from __future__ import annotations
 

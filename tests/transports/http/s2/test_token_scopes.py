@@ -1,4 +1,4 @@
-"""What tokens permit: each operation alone, names of basins and streams, prefixes (A.3)."""
+"""Permissions of tokens: each operation alone, names of basins and streams, prefixes (A.3)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ NAMES = {"basins": ALL, "streams": ALL, "access_tokens": ALL}
 
 
 async def _allowed(s2: Account, token: str) -> set[str]:
-    """Which of all requests are not refused, the harmful ones last."""
+    """The requests that are not refused, the harmful ones last."""
     found = set()
     for operation, (method, path, *body) in REQUESTS.items():
         got = await s2.ask(method, path, *body, token=token, basin=OTHER)

@@ -79,7 +79,7 @@ class Line:
             self.session.received(data)
 
     async def read(self) -> bytes:
-        """What is answered until all is still."""
+        """The responses until nothing more happens."""
         before = -1
         while before != len(self.wire.written):
             before = len(self.wire.written)
@@ -181,7 +181,7 @@ class ParsedResponse(msgspec.Struct, frozen=True):
 
 
 def answers(data: bytes, *, methods: str = "") -> list[ParsedResponse]:
-    """What was answered on a connection of HTTP/1.1; `methods`: of the requests, where one is HEAD.
+    """The responses on a connection of HTTP/1.1; `methods`: of the requests, where one is HEAD.
 
     A 100 Continue counts as an answer."""
     found: list[ParsedResponse] = []

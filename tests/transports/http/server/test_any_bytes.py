@@ -1,4 +1,4 @@
-"""Whatever comes: nothing is raised, nothing is logged as a mistake of ours, nothing is left."""
+"""Any received bytes: nothing is raised, nothing is logged as our error, nothing is left."""
 
 from __future__ import annotations
 

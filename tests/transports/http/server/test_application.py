@@ -14,7 +14,7 @@ from tests.transports.http.server.test_http1_responses import get, post
 
 
 async def _of(said: bytes, *, is_ended: bool = False) -> tuple[list[ParsedResponse], bool]:
-    """What an API answers to this, and whether the connection was closed then."""
+    """The response of an API, and whether the connection was closed after it."""
 
     async def run(request: Request, writer: ResponseWriter) -> None:
         match request.segments[-1]:

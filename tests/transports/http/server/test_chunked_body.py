@@ -1,4 +1,4 @@
-"""Where a body in chunks ends: in any split, whatever its bytes look like, in few pieces."""
+"""The end of a body in chunks: in any split, whatever its bytes look like, in few pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAILERS = st.lists(st.sampled_from((b"x: y\r\n", b"a:\r\n", b"0: 0\r\n")), max_
 
 
 def end_of(wire: bytes, cuts: list[int]) -> int:
-    """Where the body ends that the wire begins with, if it comes in these pieces."""
+    """The end of the body that the wire begins with, received in these pieces."""
     chunked = ChunkedBody()
     edges = [0, *sorted(cuts), len(wire)]
     for start, stop in pairwise(edges):

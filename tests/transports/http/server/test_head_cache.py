@@ -174,7 +174,7 @@ AGAIN = st.tuples(SAID, st.integers(1, 4)).map(lambda each: [each[0]] * each[1])
 @example([Said(0, each, (), True) for each in REQUESTS[:14] for _ in range(3)])
 @example([Said(n % 2, each, (), False) for each in REQUESTS[:14] for n in range(6)])
 def test_any_requests_are_answered_as_if_nothing_were_kept(said: list[Said]) -> None:
-    """Whatever came before, on whichever connection, in whatever pieces."""
+    """The same after any input, on any connection, in any pieces."""
     anyio.run(_compare, said)
 
 
@@ -184,7 +184,7 @@ def test_a_request_is_answered_alike_each_time(request_: bytes) -> None:
 
 
 async def test_each_connection_is_told_for_itself() -> None:
-    """Who asks is no part of a head."""
+    """The client's identity is no part of a head."""
     asked: list[tuple[object, bytes | None]] = []
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
