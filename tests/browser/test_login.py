@@ -22,8 +22,8 @@ async def _at_home(homes: AsyncExitStack, alice: Person) -> None:
 
 
 async def addresses(tab: Tab) -> list[str]:
-    """The pages that Back and a reload lead to. (What was typed is remembered beside it, for as long as the
-    tab lives; no page can change that, and the secret in it is used up.)"""
+    """The pages that Back and a reload lead to. (The typed address is remembered beside it for as
+    long as the tab lives; no page can change that, and the secret in it is used up.)"""
     history = await tab.call("Page.getNavigationHistory")
     return [entry["url"] for entry in history["entries"]]
 

@@ -66,7 +66,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     @property
     def faults(self) -> dict[str, int]:
-        """What should not be, by name; empty when all is well."""
+        """The violations by name; empty when all is well."""
         counts = {name: getattr(self, name) for name in FAULTS}
         return {name: count for name, count in counts.items() if count}
 

@@ -27,7 +27,7 @@ class Connection:
         await self._pipe.send(p.framed(*packets))
 
     async def receive(self) -> list[bytes]:
-        """What one read brings, at least one packet. Raises Ended."""
+        """The packets of one read, at least one. Raises Ended."""
         found, self._early = self._early, []
         while not found:
             data = await self._pipe.receive()

@@ -61,7 +61,7 @@ LOOPS = ("uvloop", "uvloop", "asyncio", "uvloop", "trio")
 COMPLAINTS_MAX = 10
 """So many are shown in the table."""
 END_S = 10.0
-"""When the node is dead, everybody notices within."""
+"""The time within which all clients notice that the node is dead."""
 
 
 class Times(msgspec.Struct, frozen=True):

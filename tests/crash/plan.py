@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Phase(Enum):
-    """When in a call the process dies. `DURING`: another thread kills it while the call runs."""
+    """The moment of the death in a call. `DURING`: another thread kills it while the call runs."""
 
     BEFORE = "before"
     MIDDLE = "middle"
@@ -39,7 +39,7 @@ class Death(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a life ends: after `live_s` from outside, or before by its own `death`."""
+    """The end of a life: after `live_s` from outside, or before by its own `death`."""
 
     live_s: float
     death: Death | None

@@ -31,7 +31,7 @@ class Crashed(Exception):
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where a node listens."""
+    """The addresses of a node's listeners."""
 
     p2p: str
     s3p: str
@@ -73,7 +73,7 @@ class Victim:
             raise Crashed(f"SIGTERM ended with {code}: {self._last_words()}")
 
     def cause(self) -> str:
-        """What it died of, once it is dead. Raises Crashed."""
+        """The cause of the process's death, once it is dead. Raises Crashed."""
         text = self.log.read_text(errors="replace")
         if self.process.returncode != -signal.SIGKILL:
             raise Crashed(f"exit {self.process.returncode}: {self._last_words()}")
@@ -85,7 +85,7 @@ class Victim:
         return [each for each in lines if each.startswith(COMPLAINTS)]
 
     def recovery_s(self) -> float:
-        """How long it took to open the store, as its log says."""
+        """The time that opening the store took, from the log."""
         found = RECOVERY.search(self.log.read_text(errors="replace"))
         assert found is not None, self._last_words()
         return float(found[1])

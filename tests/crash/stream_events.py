@@ -14,11 +14,11 @@ from tests.crash.events import Label
 
 Id = tuple[int, int]
 Below = Id | int
-"""Where a trim ends, exclusive: an id, or a sequence."""
+"""The end of a trim, exclusive: an id, or a sequence."""
 
 
 class Place(NamedTuple):
-    """Where a record is: its id, and its sequence where the protocol tells it."""
+    """The position of a record: its id, and its sequence where the protocol tells it."""
 
     ms: int
     seq: int

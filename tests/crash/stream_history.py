@@ -52,7 +52,7 @@ class _Batch:
     may: int = 0
 
     def below(self, bound: Below, unknown: int) -> int:
-        """How many of its records are below; `unknown` where that cannot be told."""
+        """The number of its records below; `unknown` if that cannot be known."""
         if isinstance(bound, int):
             sequence = self.place.sequence
             return unknown if sequence is None else _clamp(bound - sequence, self.count)
@@ -225,7 +225,7 @@ class StreamHistory:
             self._blame("revived", run.label, what)
 
     def _follow_on(self, run: Run, look: _Look, what: str) -> None:
-        """What one reader gets ascends; sequences have no gaps."""
+        """The records of one reader ascend; sequences have no gaps."""
         last = look.last
         look.last = run.place.moved(run.count - 1)
         if last is None:

@@ -78,7 +78,7 @@ class Trimmer:
         history.record(Trimmed(stream, number))
 
     def _choose(self) -> Below:
-        """Where to trim, which is taken for done."""
+        """The point of a trim, which is taken for done."""
         written, rng = self._written_streams[self.plan.stream], self._rng
         what = rng.random()
         is_all = what < self.plan.all_share + self.plan.at_once_share

@@ -24,7 +24,7 @@ IN_FLIGHT = 6
 LAST_BATCHES = 3
 """So many a task sends at the end of a run, and all must be answered."""
 GONE = (ConnectionLost, ChannelClosed, OutcomeUnknown)
-"""What a call may raise when the node dies."""
+"""The errors that a call may raise when the node dies."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class ExactWriter(OwnWriter):
     def __init__(self, plan: AppendPlan, written_streams: WrittenStreams) -> None:
         super().__init__(plan, written_streams)
         self._open: dict[Label, int] = {}
-        """Where each batch without an answer has to begin, in the order of the stream."""
+        """The first positions of batches without an answer, in the order of the stream."""
         self._end = 0
 
     async def _work(self, to: Addresses) -> None:

@@ -26,7 +26,7 @@ SETTLED_S = 60.0
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What is killed are processes: the library in this one is none of the question."""
+    """Kills hit other processes: the event library of this one does not matter."""
     return "asyncio"
 
 

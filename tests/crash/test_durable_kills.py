@@ -148,7 +148,7 @@ class Forker:
         self._deleting = None
 
     def content(self, fork: Fork, orders: list[object]) -> list[object]:
-        """What a fork has."""
+        """The records of a fork."""
         if fork.name == PATH:
             return orders
         source = self.content(self.made[fork.source], orders)

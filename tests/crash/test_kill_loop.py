@@ -1,4 +1,4 @@
-"""What was acknowledged is there after any end of the process (P2P-06, P2P-14, PA-09, PS-13)."""
+"""Acknowledged messages are there after any end of the process (P2P-06, P2P-14, PA-09, PS-13)."""
 
 from __future__ import annotations
 

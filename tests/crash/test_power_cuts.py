@@ -1,4 +1,4 @@
-"""What was acknowledged is there after any loss of power (P2P-06, P2P-14, PA-09)."""
+"""Acknowledged messages are there after any loss of power (P2P-06, P2P-14, PA-09)."""
 
 from __future__ import annotations
 

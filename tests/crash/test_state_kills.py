@@ -30,7 +30,7 @@ QUIET = ("--ws", "off", "--s3p", "off", "--rustlog", "off", "--http", "off")
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What is killed is a process: the library in this one is none of the question."""
+    """A kill hits another process: the event library of this one does not matter."""
     return "asyncio"
 
 

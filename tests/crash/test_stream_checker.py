@@ -33,7 +33,7 @@ Happened = Started | StreamEvent
 
 
 def at(sequence: int) -> Place:
-    """Where a record of the stream is, when all have ids of one millisecond."""
+    """The position of a record of the stream, when all have ids of one millisecond."""
     return Place(9, sequence, sequence)
 
 
@@ -222,7 +222,7 @@ def test_the_ledger_has_a_column_for_streams_and_an_example_of_each_fault() -> N
 
 
 class TestShelves:
-    """What a reader got, as runs of records of one append."""
+    """The records that a reader got, as runs of records of one append."""
 
     def runs(self, rows: list[Row]) -> list[tuple[Label, int, int, bool]]:
         written_streams = WrittenStreams(History(1), 1)

@@ -27,7 +27,7 @@ GONE = (ConnectionLost, ChannelClosed)
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What is killed is a process: the library in this one is none of the question."""
+    """A kill hits another process: the event library of this one does not matter."""
     return "asyncio"
 
 

@@ -63,7 +63,7 @@ SETTINGS = StoreSettings(
 )
 """Partitions with more than 512 bytes in the journal go to files, the others are carried."""
 ROOMY = StoreSettings(segment_bytes=8192, rewrite_bytes_max=10, waste_bytes_max=10, settle_s=1.0)
-"""What is in the journal stays there, but for what wastes space in a file."""
+"""Settings with which records stay in the journal, but for those that waste space in a file."""
 FACTS = {"instance": 613, "format": 1}
 U32_MAX, U64_MAX = 2**32 - 1, 2**64 - 1
 ANN, BOB, CAT = 1, 2, 4
@@ -185,7 +185,7 @@ TERMS = {
         [I1], {1: I1}, {}, Mode.QUEUE, None, MessageAttributes({I1.id: NOW + 5.0}, {I1.id: b"bob"})
     ),
 }
-"""What version 1 has nothing like, nor like `MEMBERS`."""
+"""Queues that version 1 has nothing like; nor has it `MEMBERS`."""
 DAMAGED = b"chat/damaged"
 TORN = b"chat/torn"
 

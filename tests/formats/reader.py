@@ -403,7 +403,7 @@ def partition_path(folder: Path, name: bytes) -> Path:
 
 
 def read_partition(path: Path) -> tuple[tuple[Any, ...], Queue | Log]:
-    """What the file says of itself, and what is in it."""
+    """The header of the file, and its content."""
     connection = connect(path, b"MlpP")
     columns = f"{OUTLINE}, trim_point, end_ms, end_seq, end_timestamp, crc"
     meta = checked(connection.execute(f"SELECT {columns} FROM meta").fetchone())
@@ -439,7 +439,7 @@ def read_list(folder: Path) -> tuple[dict[int, dict[str, Any]], dict[str, int]]:
 
 
 def read_folder(folder: Path) -> dict[bytes, Queue | Log]:
-    """What is kept under each name."""
+    """The content under each name."""
     outlines, dirty, _ = read_catalog(folder)
     records: dict[bytes, list[Record]] = {name: [] for name in outlines}
     for record in read_journal(folder / "journal"):

@@ -66,7 +66,7 @@ def segment() -> bytes:
 
 
 def shown() -> bytes:
-    """What the lines of the last section are, in order."""
+    """The lines of the last section, in order."""
     data = b""
     for offset, text in LINE.findall(section("A segment in full")):
         assert int(offset, 16) == len(data)

@@ -40,7 +40,7 @@ NOW = HERE / "v3"
 
 
 def queues_of(folder: Path) -> dict[bytes, Snapshot]:
-    """What a folder of its version has: the first knew neither members nor terms."""
+    """The content of a folder of its version: the first knew neither members nor terms."""
     return make.QUEUES if folder.name == "v1" else make.QUEUES | make.MEMBERS | make.TERMS
 
 

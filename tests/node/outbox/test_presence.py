@@ -1,4 +1,4 @@
-"""Presence of peers: connections either way, and the last sign of life (docs/internals/peers.md)."""
+"""Presence of peers: connections either way, and their last activity (docs/internals/peers.md)."""
 
 from __future__ import annotations
 
