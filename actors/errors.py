@@ -124,7 +124,7 @@ class IdsExhausted(RequestError):
 
 
 class StorageFailed(RequestError):
-    """the store could not write the change; nothing was stored"""
+    """the store cannot read or write this; nothing was changed"""
 
     code = Code.STORAGE_FAILED
 

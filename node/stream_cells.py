@@ -137,6 +137,9 @@ class StreamCells:
             elif self._register(cell):
                 yield cell, after_s
                 after_s += ADOPT_EVERY_S
+        for damage in self._store.damages:
+            if damage.name is not None:
+                self._register(damage.name)  # nothing else may be left of it; lists have it
 
     def _register(self, cell: bytes) -> bool:
         """Enter the cell of a stream in its directory; False: the cell is no stream's."""

@@ -94,6 +94,9 @@ def test_what_was_acknowledged_is_refused_and_not_forgotten(
             assert status in (500, 503) and "storage" in answer.lower()
             status, answer = append(node, "new", 1)
             assert status in (500, 503), "no sequence is given out again"
+            status, answer = call(node, "GET", "/v1/streams?start_after=m&limit=1")
+            listed = "the stream 'new'" if is_stopped else "the stream '"
+            assert status in (500, 503) and listed in answer, "no list leaves one out"
             assert main(["stream", "read", "new", *where]) == 1
             assert main(["list", "channel/new", *where]) == 1
             assert main(["put", "channel/new", "y", *where]) == 1

@@ -184,7 +184,7 @@ def test_a_full_disk_refuses_messages_until_there_is_room(
         connected = ("--connect", node.urls["tcp"])
         capfd.readouterr()
         assert main(["put", "box", "refused", *connected]) == 1
-        assert "the store could not write the change" in capfd.readouterr().err
+        assert "the store cannot read or write this" in capfd.readouterr().err
         assert main(["recv", "box", *connected]) == 0
         assert main(["info", *connected]) == 0
         told = capfd.readouterr().out

@@ -113,7 +113,9 @@ def error_of(reply: StreamFailed | Failed) -> DurableError:
         case Code.SLOW_DOWN:
             return DurableError(429, "rate_limited", "too many requests")
         case Code.STORAGE_FAILED:
-            return DurableError(503, "storage", "the write to disk failed; nothing was stored")
+            return DurableError(
+                503, "storage", "the store cannot read or write this; nothing was changed"
+            )
         case Code.OUTCOME_UNKNOWN:
             return DurableError(
                 500, "outcome_unknown", "the request may or may not have been carried out"

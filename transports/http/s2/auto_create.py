@@ -106,6 +106,15 @@ def failure(reply: CellReply, target: Target) -> S2Error:
     raise AssertionError(f"{reply} is no refusal")
 
 
+def unlisted(reply: CellReply, target: Target) -> S2Error:
+    """The error of a list with a stream that cannot be described, which it names."""
+    error = failure(reply, target)
+    if not isinstance(error, CodedError):
+        return error
+    shown = target.shown.decode("utf-8", "replace")
+    return CodedError(error.code, f"the stream {shown!r}: {error}", error.delay_ms)
+
+
 def stream_not_found(target: Target) -> CodedError:
     """404, with the name."""
     shown = target.shown.decode("utf-8", "replace")

@@ -204,7 +204,7 @@ def _meaning(code: Code) -> tuple[ErrorCode, str]:
         case Code.IDS_EXHAUSTED | Code.QUARANTINED:
             return ErrorCode.UNAVAILABLE, "the stream accepts no requests now; nothing was done"
         case Code.STORAGE_FAILED:
-            return ErrorCode.STORAGE, "the write to disk failed; nothing was stored"
+            return ErrorCode.STORAGE, "the store cannot read or write this; nothing was changed"
         case Code.OUTCOME_UNKNOWN:
             return ErrorCode.OTHER, "the request may or may not have been carried out"
         case Code.NOT_NEGOTIATED:

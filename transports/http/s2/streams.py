@@ -15,7 +15,9 @@ from millpond.transports.http.s2.auto_create import (
     creation,
     describe,
     failure,
+    is_unknown,
     make,
+    unlisted,
 )
 from millpond.transports.http.s2.codecs import info as info_codec
 from millpond.transports.http.s2.codecs.config import (
@@ -66,8 +68,10 @@ async def list_streams(context: S2Context) -> Response:
         for name in page:
             target = context.target_in(basin, name)
             found = await cells.request(target.cell, m.Describe)
-            if isinstance(found, m.StreamDescription):  # it may have gone since
+            if isinstance(found, m.StreamDescription):
                 infos.append(_info(target, found))
+            elif not is_unknown(found):  # it may have gone since; but a list without it is wrong
+                raise unlisted(found, target)
     return Response(200, (_JSON,), info_codec.encode_streams(infos, has_more=has_more))
 
 
