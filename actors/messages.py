@@ -84,8 +84,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """False: the message has no reply, not even when it is refused."""
 
     @property
-    def is_repeated(self) -> bool:
-        """Is it handled once more by a cell that is built anew because changes were lost?"""
+    def is_repeatable(self) -> bool:
+        """True if a cell that is built anew, because changes were lost, handles it once more."""
         return False
 
     def bounced(self, code: Code) -> tuple[bytes, CellMessage] | None:
@@ -178,7 +178,7 @@ class Detach(Notice, frozen=True, gc=False):
     """The connection is gone: the messages that it holds are ready again."""
 
     @property
-    def is_repeated(self) -> bool:
+    def is_repeatable(self) -> bool:
         return True
 
 

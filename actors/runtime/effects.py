@@ -255,12 +255,12 @@ def _repeat(cell: Cell, undone: Undone) -> set[RequestKey]:
     mailbox: list[Batch] = []
     for port, request in earlier:
         key = (port, request.number)
-        if request.is_repeated and key not in refused | repeated:
+        if request.is_repeatable and key not in refused | repeated:
             repeated.add(key)
             mailbox.append(Batch(port, [request]))
     for batch in batches:
         notices: list[CellMessage] = [
-            each for each in batch.messages if each.is_repeated and not each.is_answered
+            each for each in batch.messages if each.is_repeatable and not each.is_answered
         ]
         if notices:
             mailbox.append(Batch(batch.port, notices))

@@ -136,7 +136,7 @@ class Read(StreamRequest, frozen=True, gc=False):
     by_chunk: bool = False
 
     @property
-    def is_repeated(self) -> bool:
+    def is_repeatable(self) -> bool:
         return self.wait_until > 0
 
 
@@ -146,7 +146,7 @@ class CancelRead(StreamRequest, frozen=True, gc=False):
     is_answered: ClassVar[bool] = False
 
     @property
-    def is_repeated(self) -> bool:
+    def is_repeatable(self) -> bool:
         return True
 
 
@@ -157,7 +157,7 @@ class FinishRead(StreamRequest, frozen=True, gc=False):
     is_answered: ClassVar[bool] = False
 
     @property
-    def is_repeated(self) -> bool:
+    def is_repeatable(self) -> bool:
         return True
 
 

@@ -159,7 +159,7 @@ class Link:
                 if self._is_final(failure, give_up_at):
                     self._give_up(_final(failure))
                     return
-                delay_s = self._backoff.delay_s(lived_s, session.asked_to_leave)
+                delay_s = self._backoff.delay_s(lived_s, session.closed_by_node)
                 self._tell(Retrying(delay_s))
                 await anyio.sleep(delay_s)
 

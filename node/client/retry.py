@@ -34,11 +34,11 @@ class ReconnectBackoff:
         self._stable_s = stable_s
         self._failures = 0
 
-    def delay_s(self, lived_s: float, asked_to_leave: bool = False) -> float:
+    def delay_s(self, lived_s: float, closed_by_node: bool = False) -> float:
         """Seconds to wait after a connection that was live for `lived_s` (0: it never was)."""
         if lived_s > self._stable_s:
             self._failures = 0
-            if not asked_to_leave:
+            if not closed_by_node:
                 return 0.0
         ceiling_s = min(self._max_s, self._base_s * 2.0 ** min(self._failures, DOUBLINGS_MAX))
         self._failures += 1

@@ -42,7 +42,7 @@ class Session:
     """A connection from the upgrade to its end.
 
     Events: `handshake_ended`, it is live or over; `closing`, it begins to end, from either side;
-    `closed`, it has ended. `failure` is the reason. `asked_to_leave`: the node closed it.
+    `closed`, it has ended. `failure` is the reason. `closed_by_node`: the node closed it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Session:
         self.ready: Ready | None = None
         self.live = False
         self.failure: Exception | None = None
-        self.asked_to_leave = False
+        self.closed_by_node = False
         self.received_at = context.now()
         self.handshake_ended = anyio.Event()
         self.closing = anyio.Event()
@@ -286,7 +286,7 @@ class Session:
             self.failure = HandshakeRefused(f"the node refused the handshake: {text}", reason)
 
     def _handle_close(self, goodbye: bool) -> None:
-        self.asked_to_leave = True
+        self.closed_by_node = True
         if self.failure is None:
             text = "the node said goodbye" if goodbye else "the node aborted the connection"
             self.failure = ConnectionLost(text)

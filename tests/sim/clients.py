@@ -66,14 +66,14 @@ class ClientModel:
     unknown: dict[int, Attempt] = field(default_factory=dict)
     """Those to be tried again, by key."""
     acked: set[int] = field(default_factory=set)
-    """What some consumer is done with: it may leave."""
+    """The messages that some consumer acked: they may be removed."""
     said: set[tuple[bytes, int]] = field(default_factory=set)
-    """What consumers with an identity are done with."""
+    """The acks of consumers with an identity."""
     ids: list[int] = field(default_factory=list)
     """Everything anybody saw, in the order of seeing."""
 
     def unknown_to(self, identity: bytes | None) -> list[Attempt]:
-        """What connections of this identity are to try again."""
+        """The requests that connections of this identity are to send again."""
         return [attempt for attempt in self.unknown.values() if attempt.identity == identity]
 
     def forget_promises(self) -> None:
@@ -102,7 +102,7 @@ class Client:
         self.in_flight: list[CellMessage] = []
         """Requests without a reply yet."""
         self.held: list[int] = []
-        """What was pushed, and is neither acked nor given back."""
+        """The pushed messages that are neither acked nor given back."""
         self.on_failed: Callable[[Failed], None] = lambda reply: None
 
     # The port.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Level(IntEnum):
-    """How safe a write is: `OS` outlives the process, `DISK` the machine."""
+    """The safety of a write: `OS` outlives the process, `DISK` the machine."""
 
     FAILED = -1
     OPEN = 0
@@ -64,7 +64,7 @@ class View:
         return self.must(write) or (not self.is_restart and write.level is not Level.FAILED)
 
     def allow(self, allowed: set[T], write: Write, value: T) -> None:
-        """What `write` set may be found, and nothing older if it counts."""
+        """The value that `write` set may be found, and nothing older if it counts."""
         if self.counts(write):
             allowed.clear()
         if not self.must_not(write):

@@ -1,4 +1,4 @@
-"""What goes wrong on the disk of a simulated store, and at which call the machine stops."""
+"""Faults of the disk of a simulated store, and the call at which the machine stops."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class LogState:
         return facts == mine and outline.metadata == self.metadata
 
     def pick(self, seek: Seek) -> list[Chunk]:
-        """What a read by sequence gives."""
+        """The records of a read by sequence."""
         picked: list[Chunk] = []
         size = 0
         for chunk in self.chunks:
@@ -118,7 +118,7 @@ class LogFacts:
         return all(write.level is not Level.OPEN for write in self.writes)
 
     def kept(self, view: View) -> int:
-        """How many writes must be there: everything before one that must be is."""
+        """The number of writes that must be there: everything before one that must be is."""
         return max((at for at, each in enumerate(self.writes, 1) if view.must(each)), default=0)
 
     def found(self, outline: LogSnapshot, chunks: list[Chunk], view: View) -> Iterator[str]:

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FOREIGN = (OSError, sqlite3.Error)
-"""What a disk that fails may raise."""
+"""The errors that a failing disk may raise."""
 
 
 class Clock:

@@ -138,7 +138,7 @@ class QueueFacts:
         yield from self.subscribers.check(snapshot, view, self.has_acked)
 
     def _check_senders(self, snapshot: Snapshot, view: View) -> Iterator[str]:
-        """Who put a message, or has a key, is known by it."""
+        """A check that the senders of messages and keys are known."""
         found = {} if snapshot.subscribers is None else snapshot.subscribers.by_number
         kept = [row for row in snapshot.rows if row.expires_at > view.now]
         ids = {row.id for row in kept}

@@ -81,7 +81,7 @@ class SubscriberFacts:
         self.subscribed = {name: each for name, each in found if each.write is not write}
 
     def owed(self, row: StoredMessage) -> set[bytes]:
-        """Who is subscribed, and did not put it."""
+        """The subscribers that did not put it."""
         return set(self.subscribed) - {self.names.get(row.sender, b"")}
 
     def waits_for(self, row: StoredMessage, owed: set[bytes], has_acked: HasAcked) -> set[bytes]:

@@ -114,7 +114,7 @@ def node() -> Iterator[World]:
 
 
 def calls_that_fail(trouble: Trouble) -> int:
-    """How often the work calls what this befalls."""
+    """The number of calls of the work that this fault can hit."""
     with node() as world:
         calls = world.disk.faults.calls
         before = sum(calls[call] for call in trouble.calls)
@@ -197,7 +197,7 @@ def test_while_the_disk_is_full_a_put_is_refused_and_says_so() -> None:
 
 @pytest.mark.parametrize("trouble", list(Trouble), ids=lambda trouble: trouble.name.lower())
 def test_a_start_that_fails_harms_nothing(trouble: Trouble) -> None:
-    """Whichever call of recovery fails, the next start finds everything."""
+    """Any call of recovery may fail: the next start finds everything."""
     for k in range(1, 40, EVERY):
         with node() as world:
             world.crash() if k % 2 else world.kill()

@@ -122,7 +122,7 @@ def caught(
     seeds: range = SEEDS_TO_CATCH,
     draw_plan: Callable[[Random, int], Plan] = draw,
 ) -> int:
-    """How many of the seeds find something."""
+    """The number of seeds that find something."""
     count = 0
     for seed in seeds:
         try:

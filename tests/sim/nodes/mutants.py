@@ -399,7 +399,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "reconnect",
         "node/client/link.py",
         "                if self._is_final(failure, give_up_at):",
-        "                if session.asked_to_leave or self._is_final(failure, give_up_at):",
+        "                if session.closed_by_node or self._is_final(failure, give_up_at):",
     ),
     Mutant(
         "connection stays",

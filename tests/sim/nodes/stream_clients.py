@@ -33,7 +33,7 @@ Append = Callable[[list[bytes]], Awaitable[tuple[int, ...]]]
 STAMPS = (None, 1, 1234, 2**53)
 """Milliseconds since 1970: a client that counts from its own start, and one whose clock is off."""
 TRIMS = b"\x7f\xff"
-"""How trims begin: they are beyond every tail."""
+"""The first bytes of trims: they are beyond every tail."""
 
 
 @asynccontextmanager
