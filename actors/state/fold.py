@@ -191,7 +191,7 @@ class Fold:
         is_reset = event.headers.control is Control.RESET
         if is_reset and self._on_reset is OnReset.STOP:
             raise StateReset(sequence)
-        control = self.stats.mark(event)
+        control = self.stats.count_control(event)
         if is_reset:
             self.state.clear()
         return ControlApplied(sequence, control)

@@ -41,7 +41,7 @@ class EventStats:
         name = what.reason.name.lower()
         self.rejected[name] = self.rejected.get(name, 0) + 1
 
-    def mark(self, event: ControlEvent) -> Control:
+    def count_control(self, event: ControlEvent) -> Control:
         """Count a control event; a RESET is applied by the caller."""
         self.controls += 1
         control = event.headers.control

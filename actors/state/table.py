@@ -90,7 +90,7 @@ class StateTable:
             case ChangeEvent():
                 self._change(event)
             case ControlEvent():
-                if self.stats.mark(event) is Control.RESET:
+                if self.stats.count_control(event) is Control.RESET:
                     self.clear()
             case _:
                 self.stats.reject(event)
