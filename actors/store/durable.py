@@ -228,8 +228,8 @@ class DurableStore:
                 return _refused()
             entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
-        is_hard = count_usage(entry, changes, self.usage, 1)
-        if is_hard and (entry.fault is not None or not self.health.is_writable):
+        is_awaited = count_usage(entry, changes, self.usage, 1)
+        if is_awaited and (entry.fault is not None or not self.health.is_writable):
             count_usage(entry, changes, self.usage, -1)
             self._forget_if_idle(entry)
             return _refused()
@@ -238,7 +238,7 @@ class DurableStore:
         ):
             return None  # deliveries may fail for ever; everything else comes to an end
         group = self._groups.write(entry, changes)
-        if not is_hard:
+        if not is_awaited:
             return None
         for change in reversed(changes):
             if type(change) is StoredMessage:
