@@ -126,7 +126,8 @@ class Compactor:
         self._worker = worker
         self._segments.update(segments)
         self._current = current
-        self._first_kept = max(segments, default=current)
+        # One without a header was never used, and proves nothing.
+        self._first_kept = max((each for each, size in segments.items() if size), default=current)
         self._stored_lsn = self._synced_lsn = lsn
 
     def segment_written(self, number: int, size: int) -> None:

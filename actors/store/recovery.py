@@ -249,6 +249,7 @@ def _partitions(
     """
     partitions = catalog.partitions()
     dirty = catalog.dirty()
+    resolved: list[bytes] = []
     for name in sorted(dirty):
         listed = Listed(partitions[name], is_dirty=True)
         try:
@@ -264,6 +265,11 @@ def _partitions(
             del partitions[name]
         else:
             partitions[name] = partition.metadata
+        resolved.append(name)
+    if resolved:
+        # A dirty row that never had a change would let its file be missing later.
+        rows = [partitions[name] for name in resolved if name in partitions]
+        catalog.record(rows, [name for name in resolved if name not in partitions], {})
     damages += unlisted_damages(partitions.keys() - dirty, partitions.keys() | dirty, pool)
     return partitions
 

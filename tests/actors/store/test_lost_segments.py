@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from millpond.actors.store.changes import Chunk, LogSnapshot, Position, Snapshot, StoredMessage
+from millpond.actors.store.changes import (
+    Chunk,
+    LogSnapshot,
+    Position,
+    Snapshot,
+    StoredMessage,
+)
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.interface import Fault
 from millpond.actors.store.journal.format import HEADER_SIZE
@@ -315,3 +321,14 @@ def test_what_a_damaged_partition_needs_is_not_written_again_for_ever(stopped: P
         assert opened.store.stats.carries < 10
         opened.write(UNKNOWN, row(2001))
         assert len(load(opened, UNKNOWN).rows) == 2  # type: ignore[union-attr]
+
+
+def test_a_blank_segment_is_not_the_newest(stopped: Path) -> None:
+    """It was made before a crash and never used: it does not say how far the journal went."""
+    (stopped / "journal" / f"{4:020}.journal").write_bytes(bytes(4096))
+    small = StoreSettings(segment_bytes=4000, journal_bytes_max=1, rewrite_bytes_max=0)
+    with run(stopped, small) as opened:
+        opened.work()
+    for _ in range(2):
+        with run(stopped, LAZY) as opened:
+            assert refused(opened) == set() and opened.store.damages == []
