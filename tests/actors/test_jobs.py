@@ -39,7 +39,7 @@ def test_a_damaged_file_is_told_of_with_its_channel(
     path.write_bytes(path.read_bytes().replace(b"data" * 100, b"date" * 100))
     run = Run(tmp_path, SMALL)
     assert run.finish(run.store.load(NAME)) is Fault.DAMAGED
-    assert told(caplog).startswith(f"partition damaged: name={NAME!r} error=message")
+    assert told(caplog).startswith(f"damaged: name={NAME!r} where=")
     run.close()
 
 

@@ -120,7 +120,8 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
     if damaged or damages:
         advice = f"stop the node, then `millpond doctor --data {folder}` says what to do"
         count = "1 channel is" if damaged == 1 else f"{damaged} channels are"
-        text = f"{damages} damages of the data folder; {count} not served; {advice}"
+        found = "1 damage" if damages == 1 else f"{damages} damages"
+        text = f"{found} in the data folder; {count} not served; {advice}"
         yield Finding("damage", "fail", text)
 
 

@@ -312,10 +312,10 @@ def test_a_node_that_runs_tells_of_its_folder_and_of_damage(
         assert told.code == 1
         assert str(damaged) in told.text("store") and told.text("data folder") == str(damaged)
         texts = [each["text"] for each in told.of("damage")]
-        assert len(texts) == 2 and all(
-            f"millpond doctor --data {damaged}`" in each for each in texts
-        )
-        assert "1 channel is not served" in texts[0] and "'in/journal'" in texts[1]
+        assert len(texts) == 3
+        assert all(f"millpond doctor --data {damaged}`" in each for each in texts)
+        assert "2 damages in the data folder; 2 channels are not served" in texts[0]
+        assert "'in/file'" in texts[1] and "'in/journal'" in texts[2]
         assert main(["list", "in/journal", "--connect", node.urls["tcp"]]) == 1
         assert (
             "channel 'in/journal' cannot be read; see `millpond doctor`" in capfd.readouterr().err

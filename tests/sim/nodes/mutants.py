@@ -279,33 +279,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "segment's name not synced",
         "journal",
         "actors/store/journal/writer.py",
-        ("        self._disk.sync_folder(self._folder)\n        self._offset = self"),
-        "        self._offset = self",
+        "        self._disk.sync_folder(self._folder)\n        self._crc = self",
+        "        self._crc = self",
     ),
     Mutant(
         "header not synced",
         "journal",
         "actors/store/journal/writer.py",
-        ("        file.write(encode_header(header), 0)\n        file.sync()\n"),
-        "        file.write(encode_header(header), 0)\n",
+        "        file.write(header, 0)\n        file.sync()\n",
+        "        file.write(header, 0)\n",
     ),
     Mutant(
         "rotation without sync",
         "journal",
         "actors/store/journal/writer.py",
-        (
-            "        self._sync(self._offset)\n"
-            "        if self._file is not None:\n"
-            "            file, self._file = self._file, None\n"
-            "            file.close()\n"
-            "        self._number += 1"
-        ),
-        (
-            "        if self._file is not None:\n"
-            "            file, self._file = self._file, None\n"
-            "            file.close()\n"
-            "        self._number += 1"
-        ),
+        "        self._sync(self._offset)\n        if self._is_listed and self._file",
+        "        if self._is_listed and self._file",
     ),
     Mutant(
         "found records not synced",
