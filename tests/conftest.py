@@ -18,13 +18,25 @@ PARTS = {
 }
 
 
+LONGEST_FIRST = ("spark", "readme", "crash", "http", "browser", "package", "wire")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests below these folders as parts of `scripts/test`."""
+    """Mark the tests below these folders as parts of `scripts/test`; parts of long tests come
+    first, so that no process runs the last of them alone."""
     for item in items:
         for folder in item.path.parents:
             if folder in PARTS:
                 item.add_marker(PARTS[folder])
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    ranks = [
+        LONGEST_FIRST.index(each.name) for each in item.iter_markers() if each.name in LONGEST_FIRST
+    ]
+    return min(ranks, default=len(LONGEST_FIRST))
 
 
 def pytest_collection_finish() -> None:
