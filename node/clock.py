@@ -24,8 +24,10 @@ import msgspec
 
 from millpond.actors.clock_jump import ClockJump
 
+DRIFT_S_MIN = 0.001
+"""The wall clock is followed from this difference on: stamps of records are near to it."""
 STEP_S_MIN = 1.0
-"""Smaller differences are the drift of two clocks."""
+"""Smaller differences are the drift of two clocks, and no event."""
 JUMP_S_MAX = 300.0
 """The wall clock may be ahead of trusted time by this without a proof. Steps of this size are
 trusted only as often as monotonic time passes: a wall clock that runs away is a jump as well."""
@@ -187,13 +189,15 @@ class Clock:
             moved_s = 0.0
         if ahead_s + self._trusted_s <= JUMP_S_MAX:
             jump.seconds = 0.0
-            if ahead_s >= STEP_S_MIN:
+            if ahead_s >= DRIFT_S_MIN:
                 self._offset += ahead_s
                 self._trusted_s += ahead_s
                 moved_s += ahead_s
             if before_s:
                 return ClockLook(ClockEvent.WITHDRAWN, before_s, moved_s)
-            return ClockLook(ClockEvent.FOLLOWED if moved_s else ClockEvent.NONE, moved_s, moved_s)
+            if moved_s < STEP_S_MIN:
+                return ClockLook(ClockEvent.NONE, 0.0, moved_s)
+            return ClockLook(ClockEvent.FOLLOWED, moved_s, moved_s)
         if not before_s or abs(ahead_s - before_s) > AGREE_S:
             self._jumped_at = monotonic
             jump.seconds = ahead_s
