@@ -18,6 +18,8 @@ import pytest
 from millpond.node.cli.main import main
 from tests.node.processes import Serving, serving
 
+pytestmark = pytest.mark.crash
+
 RECORDS = 120
 
 

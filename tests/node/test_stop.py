@@ -22,6 +22,8 @@ from tests.conformance import s3p_peer as s3p
 from tests.node.processes import LIMIT_S, ROOT, Serving, environment, serving
 from tests.node.tls.certificate_files import files_of
 
+pytestmark = pytest.mark.crash
+
 STOP_S = 30
 """A node with default settings is gone within this time (docs/guides/deployment.md)."""
 BIG = "/v1/stream/big"

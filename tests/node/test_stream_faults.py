@@ -31,6 +31,8 @@ from tests.conformance.rustlog_peer import (
     rustlog_server,
 )
 
+pytestmark = pytest.mark.crash
+
 NAME = "orders"
 PATIENCE_S = 10.0
 STEP_S = 0.02

@@ -34,6 +34,8 @@ from tests.node.folders import (
 )
 from tests.node.processes import command, serving
 
+pytestmark = pytest.mark.crash
+
 ANY = "127.0.0.1:0"
 COUNT = 1000
 

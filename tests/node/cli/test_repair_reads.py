@@ -22,6 +22,8 @@ from millpond.actors.streams.names import stream_cell
 from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, partition_of, row, rows, segments, stopped
 
+pytestmark = pytest.mark.crash
+
 ORDERS, BOX = stream_cell(b"orders"), b"box"
 COUNT, IN_FILE = 150, 120
 PAGE = 4096

@@ -18,6 +18,8 @@ from millpond.node.config import LISTENERS, Config
 from millpond.node.node import Node
 from tests.node.http.clients import Headers, Http1, Http2, Reply, dial, rest
 
+pytestmark = pytest.mark.http
+
 LISTED = "https://app.example"
 SETTINGS = {
     **dict.fromkeys(LISTENERS, "127.0.0.1:0"),

@@ -17,6 +17,8 @@ from millpond.node.cli.main import main
 from tests.node.outbox.peer_nodes import free_port
 from tests.node.processes import Serving, command, serving
 
+pytestmark = pytest.mark.crash
+
 TIMEOUT = ("--timeout", "15")
 
 
