@@ -208,7 +208,7 @@ class GroupsFull(RequestError):
 
 
 class UnknownPeer(RequestError):
-    """no trusted peer has this name or key"""
+    """no contact has this name or key"""
 
     code = Code.UNKNOWN_PEER
 

@@ -1,9 +1,9 @@
 """Message ids: 64-bit snowflakes that ascend whatever the clock does (P2P-08, PA-31).
 
 41 bits of milliseconds since EPOCH_MS, 10 bits of node instance, 12 bits of sequence; the top bit
-stays 0 because SQLite's integers are signed. The `snowflake-id` package composes and takes apart
-the values; its generator is not used, because it answers None when a millisecond is full or the
-clock steps back, and reads a clock of its own.
+stays 0 because SQLite's integers are signed. The `snowflake-id` package takes the values apart; its
+generator is not used, because it answers None when a millisecond is full or the clock steps back,
+and reads a clock of its own.
 
 The time part is a hybrid logical clock: the node's time, or that of the highest id where this is
 later. Ids behind the highest one of the folder count on in its sequence part, and use 1 ms of the
@@ -12,11 +12,14 @@ future for 4096 ids. So a clock that is set back stops no PUT, for however long 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from snowflake import MAX_INSTANCE, MAX_SEQ, MAX_TS, Snowflake
 
 from millpond.actors.errors import IdsExhausted
 
 EPOCH_MS = 1_288_834_974_657
+INSTANCE_SHIFT, TIME_SHIFT = 12, 22
 END_MS = EPOCH_MS + MAX_TS
 """The last millisecond that ids can have, in 2080, since the Unix epoch."""
 
@@ -24,9 +27,22 @@ END_MS = EPOCH_MS + MAX_TS
 class IdSource:
     """The ascending ids of one node. `instance` is the node's 10 bits."""
 
-    __slots__ = ("_asked_at", "_instance", "_last", "_last_of_ms", "_ms")
+    __slots__ = (
+        "_asked_at",
+        "_instance",
+        "_last",
+        "_last_of_ms",
+        "_ms",
+        "_reserve_more",
+        "_reserved_ms",
+    )
 
     def __init__(self, instance: int, *, last_id: int = 0):
+        self._reserve_more: Callable[[], None] | None = None
+        self._reserved_ms = MAX_TS
+        self._begin(instance, last_id)
+
+    def _begin(self, instance: int, last_id: int) -> None:
         if not 0 <= instance <= MAX_INSTANCE:
             raise ValueError(f"instance must be within 0..{MAX_INSTANCE}, not {instance}")
         self._instance = instance
@@ -40,7 +56,13 @@ class IdSource:
 
     def resume(self, instance: int, last_id: int) -> None:
         """Continue behind a former run of the node: nothing up to `last_id` comes again."""
-        self.__init__(instance, last_id=last_id)  # type: ignore[misc]
+        self._begin(instance, last_id)
+
+    def bound(self, until: float, reserve_more: Callable[[], None]) -> None:
+        """Give out no id that is later than `until` before `reserve_more` was called, which calls
+        `bound` again: a bound is stored before ids reach it."""
+        self._reserved_ms = min(int(until * 1000) - EPOCH_MS, MAX_TS)
+        self._reserve_more = reserve_more
 
     def next(self, now: float) -> int:
         """The next id at `now` (seconds since the Unix epoch).
@@ -59,9 +81,14 @@ class IdSource:
         self._last += 1
         return self._last
 
+    @property
+    def time(self) -> float:
+        """The time of the last id, in seconds since the Unix epoch; 0: there is none."""
+        return (self._ms + EPOCH_MS) / 1000 if self._ms else 0.0
+
     def ahead_s(self, now: float) -> float:
         """Seconds from `now` to the time of the last id, if that is later; else 0."""
-        return max(0.0, (self._ms + EPOCH_MS) / 1000 - now) if self._last else 0.0
+        return max(0.0, self.time - now)
 
     def has_ended(self, now: float) -> bool:
         """True: there is no id left at this time."""
@@ -69,12 +96,27 @@ class IdSource:
         return is_last_ms or int(now * 1000) > END_MS
 
     def _enter(self, ms: int) -> None:
-        if ms > MAX_TS:
-            raise IdsExhausted
-        first = int(Snowflake(ms, self._instance, EPOCH_MS, 0).value)
+        if ms > self._reserved_ms:
+            self._pass_bound(ms)
+        first = ms << TIME_SHIFT | self._instance << INSTANCE_SHIFT
         self._ms = ms
         self._last = first - 1
         self._last_of_ms = first + MAX_SEQ
+
+    def _pass_bound(self, ms: int) -> None:
+        if ms > MAX_TS:
+            raise IdsExhausted
+        if self._reserve_more is not None:
+            self._ms = ms
+            self._reserve_more()
+
+
+def last_id_at(seconds: float) -> int:
+    """The highest id of any node that has this time; 0 for times before there were ids."""
+    ms = int(seconds * 1000) - EPOCH_MS
+    if ms < 0:
+        return 0
+    return int(Snowflake(min(ms, MAX_TS), MAX_INSTANCE, EPOCH_MS, MAX_SEQ).value)
 
 
 def created_ms(message_id: int) -> int:

@@ -62,6 +62,8 @@ class Rights(IntFlag):
     ACK = 8
     LIST = 16
     ADMIN = 32
+    OPERATOR = 64
+    """Chats, mailboxes, and requests in the name of the node. ALL does not include it."""
     CHANNEL = PUT | GET | PUSH | ACK | LIST
     ALL = CHANNEL | ADMIN
 
@@ -105,6 +107,24 @@ class Put(Message, frozen=True, gc=False):
     key: int
     ttl: int
     data: bytes
+
+
+class Move(Message, frozen=True, gc=False):
+    """A `Put` of a message that moves here from elsewhere in the node, where it is `origin`.
+
+    However often it comes, and however much later, it adds one message until `MovesDone`, or
+    `until` (seconds since 1970).
+    """
+
+    origin: int
+    until: float
+    put: Put
+
+
+class FindMove(Message, frozen=True, gc=False):
+    """Answered by the `PutAck` of the `Move` with this origin, or by NOT_FOUND."""
+
+    origin: int
 
 
 class Get(Message, frozen=True, gc=False):
@@ -202,9 +222,16 @@ class DeadLetter(Notice, frozen=True, gc=False):
 
 
 class DeadLetterStored(Notice, frozen=True, gc=False):
-    """The dead letter is stored, as durably as it was before: the channel may remove it."""
+    """The dead letter is stored, as durably as it was before: the channel may remove it. Answered
+    by `MovesDone`."""
 
     id: int
+
+
+class MovesDone(Notice, frozen=True, gc=False):
+    """Moves with these origins do not come again: the channel may forget them."""
+
+    origins: tuple[int, ...]
 
 
 class DeferredRequest(Message, frozen=True, gc=False):
@@ -298,10 +325,18 @@ class TeeAppended(Notice, frozen=True, gc=False):
 
 LeaseRequest = Ack | Nack | Touch | AttemptStarted
 """Requests about a message that was pushed."""
-ChannelRequest = Put | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
+ChannelRequest = (
+    Put | Move | FindMove | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
+)
 Request = ChannelRequest | DeferredRequest | JobRequest
 CellMessage = (
-    Request | DeadLetter | DeadLetterStored | DeadLettersRequeued | TeeAppend | TeeAppended
+    Request
+    | DeadLetter
+    | DeadLetterStored
+    | DeadLettersRequeued
+    | MovesDone
+    | TeeAppend
+    | TeeAppended
 )
 
 

@@ -45,6 +45,7 @@ from millpond.node.client.errors import (
     ConnectionLost,
     HandshakeRefused,
     ModeMismatch,
+    NotEncrypted,
     PeerMismatch,
     SelfConnection,
 )
@@ -66,7 +67,7 @@ from millpond.node.client.requests.errors import (
 )
 from millpond.node.client.state.writer import SnapshotOpen
 from millpond.node.config_rules import ConfigError
-from millpond.node.data_folder import FolderInUse
+from millpond.node.data_folder import FolderInUse, StopTimedOut
 from millpond.node.jobs.errors import (
     JobCancelled,
     JobFailed,
@@ -113,6 +114,7 @@ __all__ = [
     "NotAQueue",
     "NotAllowed",
     "NotDone",
+    "NotEncrypted",
     "NotFound",
     "NotNegotiated",
     "NotSent",
@@ -134,6 +136,7 @@ __all__ = [
     "SnapshotOpen",
     "StateReset",
     "StateTooLarge",
+    "StopTimedOut",
     "StorageFailed",
     "StoreFailed",
     "StreamClosed",

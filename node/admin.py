@@ -170,6 +170,7 @@ class StatusSources(msgspec.Struct):
     protocol_stats: Mapping[str, ProtocolStats]
     progress: Callable[[], list[GroupProgress]]
     clock: ClockStatus
+    message_requests: int
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:

@@ -36,15 +36,26 @@ AGREE_S = 60.0
 BEHIND_S_MIN = 5.0
 """A wall clock behind trusted time, and ids ahead of it, are reported from this on."""
 CONFIRM_S = 600.0
+IDS_AHEAD_S = 1.0
+"""Ids that are ahead of trusted time move by much less between two readings: 4096 take 1 ms."""
+IDS_LEAD_S = 90.0
+"""Ids are reserved for so long ahead, which is more than the time between two readings."""
 
 
 class ClockReading(msgspec.Struct, frozen=True):
     """Trusted time at one moment, as the data folder keeps it. `boot` names the boot of the
-    machine, and `uptime` is its seconds since then, sleep included (empty and 0: unknown)."""
+    machine, and `uptime` is its seconds since then, sleep included (empty and 0: unknown). The last
+    message id was of the time `ids_at`, and none later than `ids_until` was given out after it
+    (0: unknown). `was_set_back`: an operator set the time back, and the store may have deadlines of
+    the time before.
+    """
 
     time: float
     boot: str = ""
     uptime: float = 0.0
+    ids_at: float = 0.0
+    ids_until: float = 0.0
+    was_set_back: bool = False
 
 
 class Boot(NamedTuple):
@@ -151,11 +162,23 @@ class Clock:
         """Trusted time, or the wall clock during a jump: tokens end by the later one."""
         return self.now() + self.jump.seconds
 
-    def reading(self) -> ClockReading:
+    def reading(
+        self, ids_at: float = 0.0, ids_until: float = 0.0, *, was_set_back: bool = False
+    ) -> ClockReading:
         """Trusted time, to be stored."""
-        if self._boot is None:
-            return ClockReading(self.now())
-        return ClockReading(self.now(), self._boot.name, self._boot.uptime())
+        boot = self._boot
+        name, uptime = ("", 0.0) if boot is None else (boot.name, boot.uptime())
+        return ClockReading(self.now(), name, uptime, ids_at, ids_until, was_set_back)
+
+    def ids_floor(self, last: ClockReading, *, is_confirmed: bool) -> float:
+        """The time behind which ids go on after an earlier run, whose last ids may be on no disk.
+
+        Where trusted time goes on, so do those ids that were not ahead of it.
+        """
+        if is_confirmed or not is_same_boot(last, self._boot):
+            return last.ids_until
+        line = continued_time(last, self._boot)
+        return min(last.ids_until, max(last.ids_at + IDS_AHEAD_S, line))
 
     def resume(self, last: ClockReading, *, is_confirmed: bool = False) -> ClockLook:
         """Continue the trusted time of an earlier run. Call it once, at the start.

@@ -7,13 +7,16 @@ found the wall clock right (`millpond doctor --confirm-clock`); the node uses it
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import msgspec
 
+from millpond.actors.ids import IdSource
 from millpond.node.atomic_files import replace
-from millpond.node.clock import ClockReading
+from millpond.node.clock import IDS_AHEAD_S, IDS_LEAD_S, Clock, ClockReading
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +24,8 @@ READING, CONFIRMATION = "clock.json", "clock-confirmed.json"
 CONFIRMED_S_MAX = 86_400.0
 """A confirmation is used within a day by the wall clock that it confirmed, and refused later."""
 BYTES_MAX = 4096
+IDS_RETRY_S = 10.0
+"""Ids go on for so long where their bound could not be stored: another try may hold up the loop."""
 
 Content = TypeVar("Content")
 
@@ -34,6 +39,56 @@ class Confirmation(msgspec.Struct, frozen=True):
 def store_reading(folder: Path, reading: ClockReading) -> None:
     """Store a reading. Raises OSError."""
     replace(folder / READING, msgspec.json.encode(reading) + b"\n")
+
+
+class ClockStore:
+    """The clock file of a running node, which the loop's thread and workers store, one at a time.
+
+    None of them waits for another, whose disk may hang: what that one stores is as good.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._lock = Lock()
+        self.was_set_back = False
+        """The store may have deadlines of a time that was set back."""
+
+    def store(self, ids_at: float, ids_until: float) -> None:
+        """Store trusted time and bounds of ids, unless another thread is storing."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._write(ids_at, ids_until)
+            finally:
+                self._lock.release()
+
+    def reserve_ids(self, ids: IdSource) -> None:
+        """Store trusted time, and that ids are given out up to some time ahead of it; a later start
+        begins behind that where nothing tells what time it is. Where that cannot be stored, or
+        another thread is at it, ids go on all the same, and ask again soon."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            now, ids_at = self._clock.now(), ids.time
+            # A time that no id can have uses none up.
+            lead = 0.0 if ids.has_ended(now) else now + IDS_LEAD_S
+            until = max(lead, ids_at + IDS_AHEAD_S)
+            if not self._write(ids_at, until):
+                until = max(now, ids_at) + IDS_RETRY_S
+            ids.bound(until, partial(self.reserve_ids, ids))
+        finally:
+            self._lock.release()
+
+    def _write(self, ids_at: float, ids_until: float) -> bool:
+        """False: the disk failed."""
+        try:
+            was_set_back = self.was_set_back
+            reading = self._clock.reading(ids_at, ids_until, was_set_back=was_set_back)
+            store_reading(self._folder, reading)
+        except OSError as exc:
+            log.warning("clock file not written: error=%s", exc)
+            return False
+        return True
 
 
 def stored_reading(folder: Path) -> ClockReading | None:

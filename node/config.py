@@ -25,10 +25,13 @@ from millpond.actors.messages import Durability
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.state.messages import StateLimits
 from millpond.actors.store.settings import StoreSettings
+from millpond.node.client.url import parse_url
 from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
+from millpond.node.ip import is_loopback
 from millpond.transports.browser_policy import host_name_of, origin_of
+from millpond.transports.io.address import parse_address
 from millpond.transports.p2p.admission import LoginSettings
 from millpond.transports.p2p.interface import P2PSettings
 from millpond.transports.server.memory_budget import MemorySettings
@@ -111,6 +114,14 @@ def _check_tls(config: Config) -> None:
         raise ConfigError(f"tls_listeners: {unknown[0]!r} is none of {', '.join(LISTENERS)}")
 
 
+def _check_addresses(config: Config) -> None:
+    for url in config.addresses:
+        try:
+            parse_url(url)
+        except ValueError as exc:
+            raise ConfigError(f"addresses: {exc}") from exc
+
+
 def _check_browsers(config: Config) -> None:
     for name, parse in (("host_names", host_name_of), ("origins", origin_of)):
         for each in getattr(config, name):
@@ -139,6 +150,10 @@ class Config:
     data: str = ""
     """Data folder. `millpond serve` without it uses `$XDG_DATA_HOME/millpond` or
     `~/.local/share/millpond`. Empty in a program's `Config`: nothing is written to disk."""
+    passphrase_file: str = ""
+    """File with the passphrase of the data folder, which only its owner may read. Keys and chat
+    histories are then stored encrypted. A folder that has some in clear text is encrypted by
+    `millpond keys passphrase set`, and a new folder by its first start."""
     durability: Durability = Durability.DISK
     """The promise of an acknowledgement: `disk` (synced), `os` (written, synced within a second) or
     `memory`. Without a data folder it is always `memory`."""
@@ -158,7 +173,8 @@ class Config:
     `durability=disk|os|memory`. The first rule that matches a name applies."""
     access_file: str = ""
     """File with the access rules. Empty: `access.conf` in the data folder, if it exists. Without
-    one, this machine may do everything, and others nothing except what trusted peers may do."""
+    one, this machine may do everything, and others nothing except what contacts and
+    relays may do."""
     token_file: str = ""
     """Older form of access rules, with the tokens themselves. Both files apply together."""
     tls_cert: str = ""
@@ -185,17 +201,31 @@ class Config:
     """Time that a stopping node waits for acknowledgements before it closes what is left."""
     stop_timeout_s: float = 20.0
     """Time for the rest of a stop, behind `drain_timeout_s`. A process that has not ended by then,
-    such as with a disk that does not answer, exits at once with 1."""
+    such as with a disk that does not answer, exits at once with 1. A `Node` in a program raises
+    `StopTimedOut`; its folder stays locked until the disk answers."""
     clock_confirm_s: float = 600.0
     """Time for which a wall clock that jumped ahead by more than 5 minutes must stay ahead before
     anything expires by it. `millpond doctor --confirm-clock` confirms it at once."""
 
     relay: bool = False
-    """Store encrypted messages for trusted peers until they fetch them."""
+    """Store encrypted messages for contacts until they fetch them."""
     via: tuple[str, ...] = ()
-    """Relays that store messages for this node: a peer's name, a URL or `PEER-ID@URL`."""
+    """Relays that store messages for this node: the name of one, a URL or `PEER-ID@URL`."""
     addresses: tuple[str, ...] = ()
     """Addresses at which peers can reach this node. They are in its contact card."""
+    peer_channels: tuple[str, ...] = ()
+    """Channels (patterns) to which all contacts may send messages, besides `chat/<their id>`."""
+    message_requests: bool = False
+    """Keep first chat messages of unknown senders as requests, up to 4 of each of 32 senders, until
+    they are accepted or refused (`millpond chat requests`). Without it they are dropped."""
+    allow_plain_peers: bool = False
+    """Exchange messages with peers on other machines without TLS where they have none (earlier
+    versions). Whoever is on the way can then swallow messages and forge receipts. Without it a peer
+    that connects so is refused (`ff 80 f8`), and none is connected to so."""
+    delivery_tokens_required: bool = False
+    """A relay takes messages for its contacts only from nodes that have the delivery token of the
+    recipient, from its card. Without it contacts and relays of the relay may leave messages for all
+    its contacts; the log says `mail without a delivery token`. A later release requires tokens."""
     peer_ttl_s: int = 604_800
     """Longest time that a message to a peer waits. Then it becomes a dead letter and its sender is
     told. Never more than `ttl_max_s`."""
@@ -447,6 +477,7 @@ class Config:
             _check_rule(rule)
         _check_tls(self)
         _check_browsers(self)
+        _check_addresses(self)
 
     @property
     def message_bytes_max(self) -> int:
@@ -463,6 +494,14 @@ class Config:
         given = self.memory_bytes_max or min(machine_bytes // 4, MEMORY_BYTES_DEFAULT)
         bytes_max = max(given, MESSAGES_IN_MEMORY * self.message_bytes_max)
         return MemorySettings.of(bytes_max, self.message_bytes_max)
+
+    def is_reachable(self, listener: str) -> bool:
+        """True for a listener that other machines reach; an invalid address is no listener's."""
+        try:
+            host, _ = parse_address(getattr(self, listener))
+        except ValueError:  # `off`, or what the listener itself reports
+            return False
+        return not is_loopback(host)
 
     @property
     def tls_names(self) -> tuple[str, ...]:

@@ -127,6 +127,10 @@ class ConnectionRegistry:
         if self._emptied is not None and not self.connections:
             self._emptied.set()
 
+    def may_prove_plainly(self, address: str) -> bool:
+        """May a client at this address prove an identity without TLS?"""
+        return self._config.allow_plain_peers or not is_remote(address)
+
     def may_challenge(self, address: str) -> bool:
         """Is one more HELLO with an identity within the rate?"""
         return self._challenges.take(_counted(address), self._now())
@@ -198,6 +202,7 @@ class Services:
         self.unregister = registry.unregister
         self.record_refusal = registry.record_refusal
         self.may_challenge = registry.may_challenge
+        self.may_prove_plainly = registry.may_prove_plainly
         self.shared_bucket = registry.shared_bucket
         self.reauthorize = registry.reauthorize
         self.random = rng.random
@@ -207,8 +212,10 @@ class Services:
         )
         # Access.
         self.may_use_streams = access.admits_to_streams
+        self.knows = access.knows
         self.authorize = access.authorize
         self.authorize_stream = access.authorize_stream
+        self.is_operator = access.is_operator
         # Streams.
         self.directory = streams.directory
         self.basins = streams.basins
@@ -264,5 +271,7 @@ def _counted(address: str) -> str | None:
     return network_of(address) if is_remote(address) else None
 
 
-def _no_outbox(operation: int, body: bytes, answer: PeersCallback) -> None:
+def _no_outbox(
+    operation: int, body: bytes, answer: PeersCallback, /, owner: bytes | None = None
+) -> None:
     answer(NotNegotiated("this node has no outbox"))

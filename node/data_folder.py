@@ -15,24 +15,67 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Any, TypeVar
 
 import anyio.lowlevel
 
 from millpond.actors.messages import Durability
-from millpond.actors.store.changes import Change, Snapshot
+from millpond.actors.state.checkpoint_store import FOLDER as STATES
+from millpond.actors.store.catalog_recovery import DAMAGED, JOURNAL, PARTITIONS
+from millpond.actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.store.interface import Deferred, Fault
+from millpond.actors.store.interface import Deferred, Fault, Seek
+from millpond.actors.store.partitions.catalog import CATALOG
 from millpond.actors.store.partitions.file_pool import BESIDE
+from millpond.actors.store.repair.quarantine import Damage
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.store.workers import SteppedWorker, StoreWorker, WorkerTask, WorkerThread
+from millpond.node.clock_file import CONFIRMATION, READING, stored_reading
+
+STORE_FOLDERS = (JOURNAL, PARTITIONS, DAMAGED)
+BEGUN_FILES = ("lock", READING, f"{READING}.new", CONFIRMATION, f"{CATALOG}.new")
+"""The files that a first start of an earlier version made before the catalog."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def was_used(folder: Path) -> bool | None:
+    """True: a node ran on this folder, whatever is left of its store. False: nothing was ever
+    stored in it. None: nothing but the store can tell.
+
+    A node stores its time once its store is open. Earlier versions did so before: a first start of
+    one that was interrupted leaves the clock file and empty folders, and nothing else.
+    """
+    states = folder / STATES
+    if states.is_dir() and any(states.iterdir()):
+        return True
+    if not (folder / READING).exists():
+        return None
+    return not _is_begun_only(folder)
+
+
+def has_no_secrets(folder: Path) -> bool:
+    """True: no node ran on this folder, and there are no keys in it."""
+    names = (*STORE_FOLDERS, CATALOG, READING, STATES, "identity.key", "local.key", "prekeys")
+    return not any((folder / name).exists() for name in (*names, "peers.db"))
+
+
+def _is_begun_only(folder: Path) -> bool:
+    """True: a first start was interrupted before there was a catalog. No listener was open: the
+    identity, which a node makes before, is not there."""
+    for path in folder.iterdir():
+        if path.name in STORE_FOLDERS and path.is_dir() and not any(path.iterdir()):
+            continue
+        if path.name not in BEGUN_FILES:
+            return False
+    reading = stored_reading(folder)
+    return reading is not None and not reading.ids_at and not reading.ids_until
 
 
 class FolderInUse(Exception):
@@ -46,6 +89,23 @@ class FolderInUse(Exception):
     def __str__(self) -> str:
         how = "stop that node, or choose another --data"
         return f"{self.folder} is in use by {self.holder}: {how}"
+
+
+class StopTimedOut(Exception):
+    """The disk did not answer within `stop_timeout_s`, so the store is not closed.
+
+    Acknowledged data is as safe as in a crash. `folder` stays locked until the disk answers, or
+    the process ends.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        super().__init__(folder, seconds)
+        self.folder = folder
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        what = "what was acknowledged is as safe as in a crash"
+        return f"the disk of {self.folder} did not answer within {self.seconds:g} s; {what}"
 
 
 class FolderLock:
@@ -152,20 +212,52 @@ def _lockers(inode: int) -> set[int]:
     return {int(each[4]) for each in here if each[4].isdigit() and each[4] != b"0"}
 
 
+Post = Callable[[Callable[[], None]], object]
+"""Has a callback called by the loop."""
+
+
+def _posts() -> tuple[Post, Post]:
+    """For the running loop, asyncio's or trio's: from its own thread, and from any."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        token: Any = anyio.lowlevel.current_token().native_token  # trio's, which is optional
+        return token.run_sync_soon, token.run_sync_soon
+    return loop.call_soon, loop.call_soon_threadsafe
+
+
+async def finish_in_thread(work: Callable[[], None], seconds: float) -> bool:
+    """Do what waits for the disk. False: it still does after so long, and goes on alone.
+
+    The thread does not keep the process from ending. Raises what `work` raises.
+    """
+    done = anyio.Event()
+    errors: list[Exception] = []
+    post = _posts()[1]
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as exc:
+            errors.append(exc)
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            post(done.set)
+
+    Thread(target=run, name="millpond-close", daemon=True).start()
+    with anyio.move_on_after(seconds, shield=True):
+        await done.wait()
+    if errors:
+        raise errors[0]
+    return done.is_set()
+
+
 class LoopRuntime:
     """The running loop, asyncio's or trio's, as the store sees it."""
 
     def __init__(self, now: Callable[[], float], rng: Random) -> None:
         self.now = now
         self._rng = rng
-        self.soon: Callable[[Callable[[], None]], object]
-        self._post: Callable[[Callable[[], None]], object]
-        try:
-            loop = asyncio.get_running_loop()
-            self.soon, self._post = loop.call_soon, loop.call_soon_threadsafe
-        except RuntimeError:
-            token: Any = anyio.lowlevel.current_token().native_token  # trio's, which is optional
-            self.soon = self._post = token.run_sync_soon
+        self.soon, self._post = _posts()
 
     def worker(self, name: str, work: WorkerTask[Item, Result]) -> StoreWorker[Item]:
         return WorkerThread(name, work, self._post)
@@ -224,7 +316,7 @@ class OfflineStore:
 
     def open(self) -> None:
         """Recover what there is. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
-        self._store.open()
+        self._store.open(was_used=was_used(self._store.folder))
 
     def load(self, name: bytes) -> Snapshot | Fault:
         """The stored messages of a channel."""
@@ -232,6 +324,43 @@ class OfflineStore:
         if not isinstance(snapshot, Deferred):
             return snapshot
         return self._finished(snapshot) or Fault.UNREADABLE
+
+    @property
+    def damages(self) -> list[Damage]:
+        """All that is known to be damaged."""
+        return self._store.damages
+
+    def logs(self) -> list[bytes]:
+        """The logs that hold something."""
+        return sorted(self._store.logs())
+
+    def log_snapshot(self, name: bytes) -> LogSnapshot | Fault:
+        """The bounds and metadata of a log."""
+        snapshot = self._store.log_snapshot(name)
+        if not isinstance(snapshot, Deferred):
+            return snapshot
+        return self._finished(snapshot) or Fault.UNREADABLE
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Fault:
+        """Chunks of a log, as they are stored."""
+        chunks = self._store.read(name, seek)
+        if not isinstance(chunks, Deferred):
+            return chunks
+        found = self._finished(chunks)
+        return Fault.UNREADABLE if found is None else found
+
+    def vacate_journal(self) -> bool:
+        """Have everything in the journal written elsewhere, and remove the segments that are there
+        now: nothing of what was removed or replaced is in the journal after this.
+
+        False: the disk fails, and some are left.
+        """
+        store, journal = self._store, self._store.folder / JOURNAL
+        before = set(store.disk.names(journal))
+        for step in (store.complete_segment, store.vacate, store.complete_segment):
+            step()
+            self._runtime.settle()
+        return before.isdisjoint(store.disk.names(journal))
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Fault | None:
         """Keep changes; on the disk when this returns None."""

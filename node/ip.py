@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from functools import lru_cache
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -25,6 +26,41 @@ def is_remote(address: str) -> bool:
     """
     found = ip_of(address)
     return not address if found is None else not found.is_loopback
+
+
+@lru_cache(maxsize=4096)
+def is_local(host: str) -> bool:
+    """True for a host that means another machine to everybody: loopback, link-local, unspecified
+    and multicast addresses, in every notation that resolvers take (`127.1`), and `localhost`."""
+    name = host.removesuffix(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    found = ip_of(name) or _legacy_ip(name)
+    return found is not None and (
+        found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
+    )
+
+
+def is_own(address: str) -> bool:
+    """True for a number of this machine itself: a socket can be bound to it."""
+    found = ip_of(address)
+    if found is None:
+        return False
+    family = socket.AF_INET if found.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(found), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _legacy_ip(host: str) -> IpAddress | None:
+    """An IPv4 address with fewer than four parts, or with hexadecimal or octal ones."""
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, UnicodeEncodeError):
+        return None
 
 
 @lru_cache(maxsize=4096)

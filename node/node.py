@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, assert_never
 
@@ -20,7 +19,7 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.ids import IdSource
+from millpond.actors.ids import IdSource, last_id_at
 from millpond.actors.messages import Attach, Batch, CellMessage, Durability, Port
 from millpond.actors.runtime.cell import Behaviour, CellSnapshot
 from millpond.actors.runtime.scheduler import Scheduler
@@ -31,21 +30,37 @@ from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.names import qualified_name_of
 from millpond.node import admin, clock_file
-from millpond.node.access.default_policy import TrustedPeers
+from millpond.node.access.default_policy import KnownPeers
+from millpond.node.access.operator import Operator, make_cookie, write_listeners
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
 from millpond.node.browser_policy import browser_policy
-from millpond.node.client.connect import Dialer
-from millpond.node.clock import BEHIND_S_MIN, Clock, ClockEvent, ClockLook, ClockStatus
+from millpond.node.chat.history_cipher import HistoryCipher
+from millpond.node.client.connect import PROBE, Dialer
+from millpond.node.clock import (
+    BEHIND_S_MIN,
+    Clock,
+    ClockEvent,
+    ClockLook,
+    ClockStatus,
+)
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
 from millpond.node.connections import ConnectionRegistry, Services
-from millpond.node.data_folder import FolderLock, LoopRuntime
+from millpond.node.data_folder import (
+    FolderLock,
+    LoopRuntime,
+    StopTimedOut,
+    finish_in_thread,
+    has_no_secrets,
+    was_used,
+)
 from millpond.node.environment import current_environment, installed_version, loop_time, rss_bytes
 from millpond.node.jobs.payload import is_result_mailbox
-from millpond.node.outbox.mailbox import rule_name_of
+from millpond.node.outbox.mailbox import is_prekeys, prekeys_settings, rule_name_of
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
+from millpond.node.peers.data_key import DataKey, DataKeyError, open_or_begin
 from millpond.node.stream_cells import (
     StreamCells,
     first_wakes,
@@ -56,6 +71,7 @@ from millpond.node.stream_cells import (
 )
 from millpond.node.tls.listeners import TlsListeners
 from millpond.node.web.app import WebServices
+from millpond.transports.io.address import port_of
 from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import listen, parse_address
@@ -103,7 +119,10 @@ class Node:
         self.clock.confirm_s = config.clock_confirm_s
         self._rng = rng or environment.rng()
         entropy = entropy or environment.entropy
-        self._stores_clock = Lock()
+        self._clock_store = clock_file.ClockStore(Path(config.data), self.clock)
+        self._entropy = entropy
+        self._data_key: DataKey | None = None
+        self._ids_before = self._ids_floor = 0.0
         self._started_at = self.clock.now()
 
         # Access.
@@ -166,12 +185,22 @@ class Node:
             entropy=entropy,
         )
         self.tls = TlsListeners(
-            config, self.clock.now, self.registry.counters, self.services.present_certificate
+            config,
+            self.clock.now,
+            self.registry.counters,
+            self.services.present_certificate,
+            lambda: self.services.memory.handshake_failed(self.clock.now()),
         )
 
         # Messages between nodes, chat, and the web page.
         self.peer_services = PeerServices(
-            config, self.scheduler, self._store, self.clock, self._rng, entropy
+            config,
+            self.scheduler,
+            self._store,
+            self.clock,
+            self._rng,
+            entropy,
+            self._access.may_send,
         )
         self.peer_services.serve(self.services, dialer)
         self.browser_policy = browser_policy(config, self.tls.certificate_names)
@@ -209,6 +238,8 @@ class Node:
         return DurableStore(folder, disk, self.config.store_settings, around, self._durability_of)
 
     def _durability_of(self, cell: bytes) -> Durability:
+        if cell == PROBE:
+            return Durability.MEMORY  # commands that look at the node use it, whatever is damaged
         if is_reserved(cell):
             return self._stream_rules.durability(qualified_name_of(cell))
         # Dead letters are as durable as the messages that they were.
@@ -216,6 +247,8 @@ class Node:
 
     def _channel_settings(self, name: bytes) -> ChannelSettings:
         settings = self._channel_rules.settings(rule_name_of(name))
+        if is_prekeys(name):
+            settings = prekeys_settings(settings)
         if is_result_mailbox(name):  # a rule for `jobs/*` is for it too, but it has no jobs
             settings = msgspec.structs.replace(settings, dead_letter_expired=False)
         return settings
@@ -224,12 +257,16 @@ class Node:
         """Lock the data folder, recover the store, and resume from the last run."""
         store = self._store
         if not isinstance(store, DurableStore):
+            self._open_data_key()
             return
         lock = FolderLock(Path(self.config.data))
         began_ns = self.clock.ticks_ns()
         try:
+            self._open_data_key()
+            if self._data_key is not None:
+                store.cipher = HistoryCipher(self._data_key)
             self._resume_clock(Path(self.config.data))
-            found = store.open()
+            found = store.open(was_used=was_used(Path(self.config.data)))
         except BaseException:
             lock.release()
             raise
@@ -237,7 +274,7 @@ class Node:
         try:
             self._resume(store)
         except BaseException:
-            self._close_store()
+            self._finish_store(store)
             raise
         is_worth_telling = store.usage.messages or found.torn_bytes or found.damages
         log.log(
@@ -251,14 +288,28 @@ class Node:
             (self.clock.ticks_ns() - began_ns) / 1e9,
         )
 
+    def _open_data_key(self) -> None:
+        """Read what keys and histories are encrypted with. Raises ConfigError, OSError."""
+        data, file = self.config.data, self.config.passphrase_file
+        if not data:  # nothing is stored
+            return
+        try:
+            self._data_key = open_or_begin(Path(data), file, self._entropy, has_no_secrets)
+        except DataKeyError as error:
+            raise ConfigError(str(error)) from error
+
     def _resume(self, store: DurableStore) -> None:
         instance = store.facts.get("instance")
         if instance is None:
             instance = self._rng.randrange(INSTANCES)
             store.save_facts({"instance": instance})
-        self._channels.ids.resume(instance, store.last_id)
+        self._channels.ids.resume(instance, max(store.last_id, last_id_at(self._ids_floor)))
+        self._clock_store.reserve_ids(self._channels.ids)
+        uncorrected, kept = self._channels.uncorrected, [*store.stored_queues()]
+        if self._clock_store.was_set_back:
+            uncorrected.update(each.name for each in kept)
         now = self.clock.now()
-        for name, deadline in first_wakes(store.stored_queues(), self._channel_settings, now):
+        for name, deadline in first_wakes(kept, self._channel_settings, now, uncorrected):
             self.scheduler.adopt(name, deadline)
         for cell, after_s in self._streams.stored_cells():
             self.scheduler.adopt(cell, now + after_s)
@@ -268,30 +319,52 @@ class Node:
         last = clock_file.stored_reading(folder)
         is_confirmed = clock_file.take_confirmation(folder, self.clock.wall())
         if last is not None:
-            self._clock_looked(self.clock.resume(last, is_confirmed=is_confirmed), "at the start")
+            self._ids_before = last.ids_until
+            self._ids_floor = self.clock.ids_floor(last, is_confirmed=is_confirmed)
+            look = self.clock.resume(last, is_confirmed=is_confirmed)
+            is_set_back = look.event is ClockEvent.CONFIRMED and look.seconds < 0
+            self._clock_store.was_set_back = last.was_set_back or is_set_back
+            self._clock_looked(look, "at the start")
             self._started_at = self.clock.now()
             if (behind_s := self.clock.behind_s) >= BEHIND_S_MIN:
                 log.warning("clock is behind the data folder: seconds=%.1f", behind_s)
-        self._store_clock()
+            # The store is not open yet: what was reserved stays so. The first clock file comes
+            # after the first store, which it proves.
+            self._clock_store.store(max(last.ids_at, self._ids_floor), self._ids_before)
 
-    def _store_clock(self) -> None:
-        """Store trusted time, unless another thread does."""
-        if not self._stores_clock.acquire(blocking=False):
+    async def _close_store(self) -> None:
+        """Raises StopTimedOut."""
+        self.peer_services.close()
+        store = self._store
+        if not isinstance(store, DurableStore) or self._lock is None:
             return
-        try:
-            clock_file.store_reading(Path(self.config.data), self.clock.reading())
-        except OSError as exc:
-            log.warning("clock file not written: error=%s", exc)
-        finally:
-            self._stores_clock.release()
+        self._streams.close()
+        store.end()
+        seconds = self.config.stop_timeout_s
+        if not await finish_in_thread(partial(self._finish_store, store), seconds):
+            raise StopTimedOut(Path(self.config.data), seconds)
 
-    def _close_store(self) -> None:
-        if isinstance(self._store, DurableStore) and self._lock is not None:
-            self._streams.close()
-            self._store.close()
-            self._store_clock()
+    def _finish_store(self, store: DurableStore) -> None:
+        """Close the store, and unlock its folder; in whatever thread."""
+        store.close()
+        self._clock_store.was_set_back &= bool(self._channels.uncorrected)
+        # Ids of earlier runs were given out before this moment.
+        before = min(self._ids_before, self.clock.now())
+        ids_at = self._channels.ids.time
+        self._clock_store.store(ids_at, max(ids_at, before))
+        if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _operator_cookie(self) -> bytes | None:
+        """A new cookie of the operator; None: there is no data folder. Raises OSError."""
+        if not isinstance(self._store, DurableStore):
+            return None
+        return make_cookie(Path(self.config.data), self._entropy)
+
+    def _ports(self) -> set[int]:
+        """The ports of the listeners."""
+        return {port_of(address) for address in self.listeners.values()}
 
     async def __aenter__(self) -> Node:
         """Start. Raises OSError for an address that is taken, ConfigError for one not allowed."""
@@ -308,10 +381,20 @@ class Node:
                 self.clock.now,
             )
             self._tasks.start_soon(self._keep_time)
-            keyring = self.peer_services.open(self._tasks)
-            self._access.trust_peers(
-                TrustedPeers(keyring.identity.public, keyring.book, self.config.relay)
+            self.tls.open()
+            keyring = self.peer_services.open(self._tasks, self.tls.own_key_hash, self._data_key)
+            self._access.admit_peers(
+                KnownPeers(
+                    keyring.identity.public,
+                    keyring.book,
+                    self.config.relay,
+                    self.config.peer_channels,
+                    self.outbox.context.delivery_keys,
+                    self.config.delivery_tokens_required,
+                )
             )
+            cookie = self._operator_cookie()
+            self._access.recognize_operator(Operator(cookie, self._ports))
             self.web.open(
                 self._access, self.peer_requests, self.listeners, self.registry.reauthorize
             )
@@ -322,6 +405,8 @@ class Node:
                 address: str = getattr(self.config, name)
                 if address != OFF:
                     await self._listen(name, address)
+            if cookie is not None:
+                write_listeners(Path(self.config.data), self.listeners)
             warn_unreachable_listeners(self._access, self.listeners)
             self.peer_services.start(self._tasks)
             if self._http is not None:
@@ -332,16 +417,20 @@ class Node:
             try:
                 await self._tasks.__aexit__(None, None, None)
             finally:
-                self._close_store()
+                await self._close_store()
             raise
         return self
 
     async def _keep_time(self) -> None:
         """Look at the wall clock twice a minute, and store trusted time."""
         folder = Path(self.config.data) if self._lock is not None else None
-        is_ahead = False
+        is_ahead = is_corrected = False
         while True:
             await anyio.sleep(RESYNC_S)
+            # What was corrected since the last look may be on no disk yet.
+            if is_corrected and self._store.health.is_writable:
+                self._clock_store.was_set_back = False
+            is_corrected = not self._channels.uncorrected
             self._clock_looked(self.clock.look(), "while running")
             if folder is not None and clock_file.take_confirmation(folder, self.clock.wall()):
                 self._clock_looked(self.clock.confirm(), "by the operator")
@@ -350,7 +439,8 @@ class Node:
             if is_ahead and not was_ahead:
                 log.warning("ids are ahead of the clock: seconds=%.1f", ahead_s)
             if folder is not None:
-                await anyio.to_thread.run_sync(self._store_clock, abandon_on_cancel=True)
+                reserve = partial(self._clock_store.reserve_ids, self._channels.ids)
+                await anyio.to_thread.run_sync(reserve, abandon_on_cancel=True)
 
     def _clock_looked(self, look: ClockLook, when: str) -> None:
         """Do what follows from a look at the clock."""
@@ -423,7 +513,7 @@ class Node:
                 return None
             return await self._tasks.__aexit__(type(exc), exc, exc.__traceback__)
         finally:
-            self._close_store()
+            await self._close_store()
 
     async def drain(self) -> None:
         """Stop as in PA-36: no new pushes, GOODBYE to all, at most the drain timeout for acks."""
@@ -514,6 +604,7 @@ class Node:
             protocol_stats=self.registry.protocol_stats,
             progress=self._streams.directory.progress,
             clock=self.clock_status(),
+            message_requests=self.peer_services.message_request_count,
         )
 
     def _rss_bytes(self) -> int:

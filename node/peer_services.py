@@ -3,11 +3,13 @@ chat."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.channels.channel import Channel
@@ -21,19 +23,27 @@ from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.interface import Store
 from millpond.node.chat.chat import Chat
 from millpond.node.chat.local_stream import LocalStream
+from millpond.node.chat.message_requests import MessageRequests
 from millpond.node.client.connect import Dialer
+from millpond.node.client.url import pinned
 from millpond.node.clock import Clock
 from millpond.node.config import Config
-from millpond.node.outbox.context import OutboxContext, OutboxSettings
+from millpond.node.outbox.context import OutboxContext, OutboxSettings, Unfinished
+from millpond.node.outbox.delivery_keys import DeliveryKeys
 from millpond.node.outbox.dialer import PeerDialer
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.presence import AttachCallback, DetachCallback, Presence
 from millpond.node.outbox.requests import PeerRequests
+from millpond.node.peers.data_key import DataKey
 from millpond.node.peers.keyring import Keyring, open_keyring
+from millpond.node.peers.peer_store import PeerStore
 from millpond.transports.p2p.handshake import Signer
 from millpond.transports.p2p.interface import AskPeers
+from millpond.transports.server.interface import ConnectionCounters
+
+log = logging.getLogger(__name__)
 
 PACKET_OVERHEAD_BYTES = 64
 
@@ -42,6 +52,7 @@ class ConnectionServices(Protocol):
     """The services of connections, which call these services."""
 
     next_number: Callable[[], int]
+    counters: ConnectionCounters
 
     def watch_attachments(self, attach: AttachCallback, detach: DetachCallback) -> None: ...
 
@@ -55,6 +66,7 @@ class PeerServices:
     outbox: Outbox
     peer_requests: PeerRequests
     chat: Chat
+    message_requests: MessageRequests
 
     def __init__(
         self,
@@ -64,7 +76,10 @@ class PeerServices:
         clock: Clock,
         rng: Random,
         entropy: Callable[[int], bytes],
+        may_send: Callable[[bytes, bytes], bool],
     ) -> None:
+        """`may_send`: True if a peer (its public key) may send messages to a channel."""
+        self._may_send = may_send
         self.presence = Presence(clock.now)
         self._config = config
         self._scheduler = scheduler
@@ -75,6 +90,7 @@ class PeerServices:
         self._entropy = entropy
         self._connections: ConnectionServices | None = None
         self._dialer: Dialer | None = None
+        self._keyring: Keyring | None = None
 
     def serve(self, connections: ConnectionServices, dialer: Dialer | None) -> None:
         """Watch connections. `dialer` opens those of this node; None: sockets."""
@@ -82,22 +98,44 @@ class PeerServices:
         self._connections = connections
         self._dialer = dialer
 
-    def open(self, tasks: TaskGroup) -> Keyring:
+    def open(
+        self, tasks: TaskGroup, key_hash: bytes | None = None, data_key: DataKey | None = None
+    ) -> Keyring:
         """Read the data folder and make the services. Raises ConfigError and OSError.
+
+        `key_hash`: SHA-256 of the key in the node's own certificate, if its listeners show that.
+        `data_key`: that of the folder, if it has one.
 
         Requests are carried out in `tasks`. Messages are forwarded after `start`, so callbacks are
         registered before it.
         """
         assert self._connections is not None
-        self.keyring = open_keyring(self._config, self._clock.wall, self._entropy)
-        self.outbox = Outbox(self._outbox_context(self.keyring, self._connections))
+        self.keyring = self._keyring = open_keyring(
+            self._config, self._clock.wall, self._entropy, data_key
+        )
+        if self._config.allow_plain_peers:
+            log.warning("peers on other machines may connect without tls: allow_plain_peers")
+        context = self._outbox_context(self.keyring, self._connections, key_hash)
+        self.message_requests = MessageRequests(context, is_on=self._config.message_requests)
+        self.outbox = Outbox(context, self.message_requests)
         self.peer_requests = PeerRequests(self.outbox, tasks)
         self._connections.open_to_peers(self.keyring.identity, self.peer_requests.ask)
         for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
             self.outbox.message_arrived(name)
-        self.chat = Chat(self.outbox, self._local_stream)
+        self.chat = Chat(self.outbox, self._local_stream, self.message_requests)
         self.chat.register(self.peer_requests)
         return self.keyring
+
+    @property
+    def message_request_count(self) -> int:
+        """The number of unknown senders whose messages wait to be accepted or refused."""
+        return 0 if self._keyring is None else len(self.message_requests)
+
+    def close(self) -> None:
+        """Close the files that are open; nothing else is called afterwards."""
+        if self._keyring is not None:
+            self._keyring.store.close()
+            self._keyring = None
 
     def start(self, tasks: TaskGroup) -> None:
         """Run outbox and chat in `tasks`, from the next pass of the loop on."""
@@ -120,14 +158,33 @@ class PeerServices:
         if isinstance(snapshot, LogSnapshot) or not is_mailbox(name):
             return None
         settings = mailbox_settings(settings, self._config.peer_ttl_s)
-        return Mailbox(name, snapshot, ports, settings, shared, self.outbox.message_arrived)
+        context = self.outbox.context
+        return Mailbox(
+            name,
+            snapshot,
+            ports,
+            settings,
+            shared,
+            self.outbox.message_arrived,
+            context.local.own_source,
+            context.book.is_accepted,
+        )
 
-    def _outbox_context(self, keyring: Keyring, connections: ConnectionServices) -> OutboxContext:
+    def _outbox_context(
+        self, keyring: Keyring, connections: ConnectionServices, key_hash: bytes | None
+    ) -> OutboxContext:
         return OutboxContext(
             identity=keyring.identity,
             book=keyring.book,
             prekeys=keyring.prekeys,
             prekey_cache=keyring.prekey_cache,
+            store=keyring.store,
+            local_key=keyring.local_key,
+            delivery_tokens=keyring.delivery_tokens,
+            delivery_keys=(
+                DeliveryKeys(keyring.store, keyring.book, self._now) if self._config.relay else None
+            ),
+            may_send=self._may_send,
             local=LocalChannels(self._scheduler, self._store, self._now, connections.next_number),
             presence=self.presence,
             dial=PeerDialer(
@@ -138,23 +195,36 @@ class PeerServices:
                 self._rng,
                 self._entropy,
                 self._dialer,
+                allow_plain=self._config.allow_plain_peers,
             ),
             rng=self._rng,
             entropy=self._entropy,
-            settings=outbox_settings(self._config),
+            settings=msgspec.structs.replace(
+                outbox_settings(self._config, key_hash), successions=keyring.successions
+            ),
             forwarders=anyio.CapacityLimiter(self._config.carriers_max),
             on_status=[],
             on_prekey=[],
+            unfinished=self._unfinished(keyring.store),
+            refusals=connections.counters.reasons,
         )
 
+    def _unfinished(self, store: PeerStore) -> dict[int, Unfinished]:
+        """The messages whose delivery was interrupted by the end of the last run."""
+        text = "SELECT mailbox_id, sender, line, counter FROM unfinished WHERE until >= ?"
+        rows = store.query(text, (int(self._now()),))
+        return {row[0]: Unfinished(*row[1:]) for row in rows}
 
-def outbox_settings(config: Config) -> OutboxSettings:
-    """The settings of the outbox from the configuration."""
+
+def outbox_settings(config: Config, key_hash: bytes | None = None) -> OutboxSettings:
+    """The settings of the outbox from the configuration. `key_hash`: of the own certificate."""
     return OutboxSettings(
         ttl_s=min(config.peer_ttl_s, config.ttl_max_s),
+        ttl_max_s=config.ttl_max_s,
         message_bytes_max=config.packet_bytes_max - PACKET_OVERHEAD_BYTES,
         forwarders_max=config.carriers_max,
         fetchers_max=config.fetchers_max,
         via=config.via,
-        addresses=config.addresses,
+        addresses=tuple(pinned(url, key_hash) for url in config.addresses),
+        is_local=not (config.is_reachable("p2p") or config.is_reachable("ws")),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 import anyio
 import msgspec
@@ -53,7 +54,8 @@ log = logging.getLogger(__name__)
 ADOPT_AFTER_S = 10.0
 ADOPT_EVERY_S = 0.02
 """Streams that nobody uses are woken one after the other, to trim records that are too old."""
-TEE_EVERY_S = 0.002
+WAKE_EVERY_S = 0.002
+"""Channels with something to do at the start are woken one after the other."""
 
 
 class StreamCells:
@@ -101,11 +103,13 @@ class StreamCells:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
         state = state_of(cell)
         if state is not None:
-            is_durable = self._store.durability(stream_cell(state)) is not Durability.MEMORY
-            return StateCell(state, self._state_context, self.checkpoints if is_durable else None)
+            is_stored = self._is_stored_clear(stream_cell(state))
+            return StateCell(state, self._state_context, self.checkpoints if is_stored else None)
         name, context = stream_of(cell), self._context
         if staged_part_of(cell) is not None:
             name, context = cell, msgspec.structs.replace(context, directory=self.stages)
+            if not snapshot.metadata:
+                snapshot = LogSnapshot()  # new: its rows count from 0, also after a loss of names
         elif name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")
             streams = self.basins.other_streams(basin)
@@ -114,6 +118,12 @@ class StreamCells:
         settings = self._rules.settings(qualified_name_of(cell))
         limits = msgspec.structs.replace(settings, is_durable=is_durable)
         return Stream(name, snapshot, limits, context)
+
+    def _is_stored_clear(self, cell: bytes) -> bool:
+        """True: what is computed from a log may be stored in clear text."""
+        cipher = self._store.cipher if isinstance(self._store, DurableStore) else None
+        is_durable = self._store.durability(cell) is not Durability.MEMORY
+        return is_durable and (cipher is None or not cipher.covers(cell))
 
     def age_s(self, label: bytes) -> int:
         """The maximal age of records in a stream without settings of its own; 0: no limit."""
@@ -128,8 +138,12 @@ class StreamCells:
     def stored_cells(self) -> Iterator[tuple[bytes, float]]:
         """The cells of streams that a restart found, and after how many seconds to wake each."""
         after_s = ADOPT_AFTER_S
-        if self.checkpoints is not None:
-            streams = (stream_of(cell) for cell in self._store.logs())
+        damages = self._store.damages
+        self.directory.is_incomplete = any(damage.is_all for damage in damages)
+        if self.checkpoints is not None and not self.directory.is_incomplete:
+            # Those of damaged streams are good until a repair removes records.
+            cells = (*self._store.logs(), *(each.name for each in damages if each.name is not None))
+            streams = (stream_of(cell) for cell in cells)
             self.checkpoints.keep_only(name for name in streams if name is not None)
         for cell in self._store.logs():
             if cell in (TOPICS, BASINS, TOKENS):
@@ -137,7 +151,7 @@ class StreamCells:
             elif self._register(cell):
                 yield cell, after_s
                 after_s += ADOPT_EVERY_S
-        for damage in self._store.damages:
+        for damage in damages:
             if damage.name is not None:
                 self._register(damage.name)  # nothing else may be left of it; lists have it
 
@@ -197,15 +211,18 @@ def _checkpoints(
 
 
 def first_wakes(
-    kept: Iterable[StoredQueue], settings_of: Callable[[bytes], ChannelSettings], now: float
+    kept: Iterable[StoredQueue],
+    settings_of: Callable[[bytes], ChannelSettings],
+    now: float,
+    uncorrected: AbstractSet[bytes] = frozenset(),
 ) -> Iterator[tuple[bytes, float]]:
     """The times at which to wake each channel that a restart found. Those that feed a stream come
-    one after the other: it may lack what they hold."""
-    tee_at = now
+    one after the other: it may lack what they hold; so do those with deadlines to correct."""
+    wake_at = now
     for each in kept:
-        if settings_of(each.name).tee:
-            yield each.name, min(each.deadline, tee_at)
-            tee_at += TEE_EVERY_S
+        if each.name in uncorrected or settings_of(each.name).tee:
+            yield each.name, min(each.deadline, wake_at)
+            wake_at += WAKE_EVERY_S
         else:
             yield each.name, each.deadline
 

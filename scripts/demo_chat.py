@@ -14,6 +14,9 @@ from typing import Any
 
 from scripts.demo_processes import Failed, Processes, report, run_demo, wait_until
 
+LOCAL = "--allow-local-addresses"
+"""All nodes are on this machine."""
+
 
 class Person:
     """A person: a data folder, an address, and a node that runs or is stopped."""
@@ -89,10 +92,10 @@ def introduce(relay: Person, alice: Person, bob: Person) -> None:
     """Exchange contact cards. Alice and Bob cannot be dialled: a relay stores their messages."""
     relays_card = relay.card("--address", f"tcp://{relay.processes.address}")
     for each in (alice, bob):
-        each.run("peer", "add", "relay", "--card", relays_card)
+        each.run("peer", "relay", "relay", "--card", relays_card, LOCAL)
         relay.run("peer", "add", each.name, "--card", each.card())
-    alice.run("peer", "add", "bob", "--card", bob.card("--relay", "relay"))
-    bob.run("peer", "add", "alice", "--card", alice.card("--relay", "relay"))
+    alice.run("peer", "add", "bob", "--card", bob.card("--relay", "relay"), LOCAL)
+    bob.run("peer", "add", "alice", "--card", alice.card("--relay", "relay"), LOCAL)
     report("alice and bob know each other, and a relay")
 
 

@@ -344,7 +344,7 @@ def python_api() -> str:
             lines += entry(module, each)
         parts.append("\n".join(lines))
     about = (
-        "The public modules of the package. What is not on this page is internal and may move "
+        "The public modules of the package. Everything else is internal and may move "
         "without notice."
     )
     return page("Python API", about, parts)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -10,25 +13,29 @@ import pytest
 
 HERE = Path(__file__).parent
 PARTS = {
+    HERE / "bench": "bench",
+    **dict.fromkeys((HERE / "node").glob("test_bench*.py"), "bench"),
     HERE / "crash": "crash",
     HERE / "sim": "crash",
+    HERE / "actors" / "store" / "test_absence.py": "crash",
     HERE / "node" / "http" / "s2": "http",
+    HERE / "node" / "testing" / "test_plugin.py": "package",
     HERE / "suites": "http",
     HERE / "pipeline": "spark",
 }
 
 
-LONGEST_FIRST = ("spark", "readme", "crash", "http", "browser", "package", "wire")
+LONGEST_FIRST = ("spark", "readme", "crash", "http", "browser", "package", "wire", "bench")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests below these folders as parts of `scripts/test`; parts of long tests come
-    first, so that no process runs the last of them alone."""
+    """Mark the tests of these files and folders as parts of `scripts/test`; parts of long tests
+    come first, so that no process runs the last of them alone."""
     for item in items:
-        for folder in item.path.parents:
-            if folder in PARTS:
-                item.add_marker(PARTS[folder])
+        for place in (item.path, *item.path.parents):
+            if place in PARTS:
+                item.add_marker(PARTS[place])
     items.sort(key=_rank)
 
 
@@ -39,6 +46,39 @@ def _rank(item: pytest.Item) -> int:
     return min(ranks, default=len(LONGEST_FIRST))
 
 
+HANGS_S = 600.0
+REARMED_S = 60.0
+
+
+class HangReports:
+    """Tracebacks of all threads on stderr when a test has taken ten minutes, less one at most.
+
+    `faulthandler_timeout` of pytest starts a thread for each test and waits for its end, which
+    takes longer than most tests where processors are busy. Here one serves the tests of a minute.
+    """
+
+    def __init__(self, stderr: int) -> None:
+        self._stderr = stderr
+        self._armed_at = -REARMED_S
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        now = time.monotonic()
+        if now - self._armed_at >= REARMED_S:
+            self._armed_at = now
+            faulthandler.dump_traceback_later(HANGS_S, file=self._stderr)
+        return (yield)
+
+    def pytest_unconfigure(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        os.close(self._stderr)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        config.pluginmanager.register(HangReports(os.dup(2)))
+
+
 def pytest_collection_finish() -> None:
     """Take the collected tests out of the garbage collector, which would visit all each time."""
     gc.freeze()
@@ -47,16 +87,6 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Give them back: hypothesis, if it is imported only now, looks for referrers of objects."""
     gc.unfreeze()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Escape halves of surrogate pairs in logs: reports travel between processes as UTF-8."""
-    report = yield
-    report.sections = [
-        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
-    ]
-    return report
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -71,3 +101,12 @@ def _data_outside_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
+
+
+@pytest.fixture
+def looks_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes look at their files each 15 s. Nodes that live for virtual days spend most of the CPU
+    time on looking twice a second."""
+    for looking in ("outbox.scheduling", "chat.chat", "chat.message_requests"):
+        monkeypatch.setattr(f"millpond.node.{looking}.CHECK_S", 15.0)
+    monkeypatch.setattr("millpond.node.access.revocation.LOOK_EVERY_S", 15.0)

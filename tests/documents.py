@@ -16,7 +16,6 @@ import queue
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,13 +24,15 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 TUTORIALS = [path for path in sorted(SPARK.parent.glob("*.md")) if path != SPARK]
 GUIDES = [ROOT / "docs" / "guides" / name for name in ("clients.md", "tls.md")]
 """The guides that are run; others show parts of programs."""
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 FENCE = re.compile(r"^```(\w+)([ \w]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"127\.0\.0\.1:(\d{4})\b")
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
@@ -47,7 +48,7 @@ VARIES = (
     (re.compile(r"\b20\d\d-\d\d-\d\d( \d\d:\d\d UTC)?"), "DAY"),
     (re.compile(r"\b36[45] days"), "DAYS"),
 )
-"""What differs from run to run, and what is compared in its place."""
+"""Text that differs from run to run, and the text that is compared in its place."""
 
 
 def name_of(path: Path) -> str:
@@ -133,9 +134,7 @@ class Workspace:
 
     def _port(self, shown: str) -> str:
         if shown not in self._ports:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self._ports[shown] = str(free.getsockname()[1])
+            self._ports[shown] = str(free_port())
         return self._ports[shown]
 
     def start(self, command: str, **options: object) -> subprocess.Popen[str]:
@@ -235,9 +234,10 @@ class Terminal:
                 return
 
     def await_ready(self) -> None:
-        """A node has to be ready before the next command."""
+        """A node has to be ready before the next command; a node that is not fails the test."""
         if self._block.address:
             self._dialogue.join(self._limit_s)
+            assert not self._failure, self._failure
 
     def finish(self) -> None:
         """Wait for the end of the dialogue."""

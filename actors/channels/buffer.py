@@ -23,11 +23,16 @@ class Buffer:
     `rows` is for reading: by id, expired ones included.
     """
 
-    __slots__ = ("_order", "_survivor_expiry", "_sweep_at", "bytes", "expiry_at", "rows")
+    __slots__ = (
+        *("_order", "_survivor_expiry", "_sweep_at"),
+        *("bytes", "expiry_at", "last_id", "rows"),
+    )
 
     def __init__(self, rows: Iterable[StoredMessage] = ()) -> None:
         self.rows: dict[int, StoredMessage] = {}
         self._order: list[int] = []
+        self.last_id = 0
+        """The highest id that was here, as far as anyone can still see; 0: none."""
         self.bytes = 0
         self.expiry_at = inf
         """No message expires before this; where a sweep is worth its cost."""
@@ -42,19 +47,16 @@ class Buffer:
     def __contains__(self, message_id: int) -> bool:
         return message_id in self.rows
 
-    @property
-    def last_id(self) -> int:
-        """The highest id that was here, as far as anyone can still see; 0 = none."""
-        return self._order[-1] if self._order else 0
-
     def add(self, row: StoredMessage) -> None:
-        self.rows[row.id] = row
-        self._order.append(row.id)
+        message_id, expires_at = row.id, row.expires_at
+        self.rows[message_id] = row
+        self._order.append(message_id)
+        self.last_id = message_id
         self.bytes += len(row.data)
-        if row.expires_at < self.expiry_at:
-            self.expiry_at = row.expires_at
-        if row.expires_at < self._survivor_expiry:
-            self._survivor_expiry = row.expires_at
+        if expires_at < self.expiry_at:
+            self.expiry_at = expires_at
+        if expires_at < self._survivor_expiry:
+            self._survivor_expiry = expires_at
 
     def replace(self, row: StoredMessage) -> None:
         """Put a row with an earlier deadline in the place of the one with its id."""
@@ -69,16 +71,17 @@ class Buffer:
         self.bytes -= len(row.data)
         if not self.rows:
             self._order.clear()
-            self._restart_sweep(inf)
+            self.last_id = 0
+            self.expiry_at = inf
         elif len(self._order) > 2 * len(self.rows) + 64:
             self._order = list(self.rows)
-            self._restart_sweep(self.expiry_at)
-        return row
-
-    def _restart_sweep(self, expiry_at: float) -> None:
-        self.expiry_at = expiry_at
+            self.last_id = self._order[-1]
+        else:
+            return row
+        # A sweep begins anew.
         self._survivor_expiry = inf
         self._sweep_at = 0
+        return row
 
     def get(self, message_id: int, now: float) -> StoredMessage | None:
         """The message, unless its deadline passed (P2P-14)."""

@@ -18,6 +18,7 @@ from millpond.actors.channels import leases, queries
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import ChannelContext, ChannelInfo
 from millpond.actors.channels.dead_letters import (
+    DEAD_SUFFIX,
     EXPIRED,
     PendingDeadLetters,
     is_dead_letter_channel,
@@ -47,10 +48,13 @@ from millpond.actors.messages import (
     Detach,
     Drain,
     Failed,
+    FindMove,
     Get,
     JobRequest,
     List,
     Mode,
+    Move,
+    MovesDone,
     Msg,
     Nack,
     NackReason,
@@ -67,6 +71,7 @@ from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import (
     SENDER_SHIFT,
     AttemptsSet,
+    DeadlineSet,
     MessageRemoved,
     ModeSet,
     Origin,
@@ -81,6 +86,10 @@ log = logging.getLogger(__name__)
 TOUCH_MS_MAX = 3_600_000
 DEADLINE_SLACK_S = 60.0
 """Deadlines may be further ahead by this, as small steps of the clock are followed."""
+CORRECTIONS_MAX = 2_000
+"""So many deadlines are corrected in the store with one wake."""
+MOVES_TOLD_MAX = 1_000
+"""Of so many dead letters their channel is told with one wake."""
 
 
 class Channel:
@@ -90,7 +99,9 @@ class Channel:
     """
 
     __slots__ = (
+        "_corrected",
         "_heartbeat_at",
+        "_stored_dead_letters",
         "_stored_mode",
         "buffer",
         "context",
@@ -120,10 +131,15 @@ class Channel:
         self.context = context
         self.buffer = Buffer(snapshot.rows)
         self.keys = IdempotencyKeys(snapshot.keys)
+        self._corrected: list[int] = []
+        """Messages with a deadline that the store does not know yet."""
         self._limit_deadlines(
             context.now(), {} if snapshot.attributes is None else snapshot.attributes.due
         )
         self.dead_letters = PendingDeadLetters(name)
+        self._stored_dead_letters = self.keys.moved if is_dead_letter_channel(name) else []
+        """Dead letters that may still be in their channel as well: it did not say that they are
+        not."""
         table = snapshot.subscribers
         self.subscribers = NO_SUBSCRIBERS if table is None else self._new_subscribers(table)
         self._stored_mode = snapshot.mode
@@ -142,6 +158,8 @@ class Channel:
             self._attach(port, attach, port.received_at)
         # Changes of subscribers that were lost in a crash are stored again at once.
         self.deadline = 0.0 if self.subscribers.changes else self._next_deadline()
+        if not self._corrected:
+            self._deadlines_are_stored()
 
     def _new_subscribers(self, table: SubscriberTable | None) -> Subscribers:
         settings = self.settings
@@ -164,11 +182,15 @@ class Channel:
     def can_passivate(self) -> bool:
         if self.tee is not None and not self.tee.can_passivate:
             return False
+        if self._corrected or self._stored_dead_letters:
+            return False
         if self.jobs is None:
             return not self.delivery.has_delays
         return not self.delivery.has_unstored_delays(self.jobs.due)
 
     def _next_deadline(self) -> float:
+        if self._corrected or self._stored_dead_letters:
+            return 0.0
         if self.jobs is not None and self.jobs.requeued:
             return 0.0
         return min(
@@ -192,7 +214,7 @@ class Channel:
         """Handle the messages of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
         publisher, delivery, port = self.publisher, self.delivery, batch.port
-        publisher.quota.start_batch()
+        publisher.quota.is_measured = False
         if port is None:
             for message in batch.messages:
                 self._take_notice(message, now, effects)
@@ -259,8 +281,8 @@ class Channel:
         match reply:
             case PutAck(ttl=ttl, id=message_id):
                 return PutAck(put.key, ttl, message_id)
-            case Failed(code=code):
-                return Failed(put, code)
+            case Failed(code=code, delay_ms=delay_ms):
+                return Failed(put, code, delay_ms)
             case _:
                 return reply
 
@@ -308,6 +330,10 @@ class Channel:
             case List():
                 page = self.settings.list_page
                 return queries.list_ids(self.buffer, self.delivery, port, message, now, page)
+            case Move():
+                reply = self.publisher.move(message, port.number, now, effects, self)
+            case FindMove():
+                return self.publisher.find_move(message, now)
             case Touch():
                 reply = self._touch(port, message, now)
             case JobRequest():
@@ -341,9 +367,13 @@ class Channel:
                 self._store_dead_letter(message, now, effects)
             case DeadLetterStored():
                 self.remove(message.id, effects)
+                # The store has the removal before what that channel forgets; with a tee as well.
+                effects.posts += ((self.name + DEAD_SUFFIX, MovesDone((message.id,))),)
             case DeadLettersRequeued(ids=ids):
                 for message_id in ids:
                     self.remove(message_id, effects)
+            case MovesDone(origins=origins):
+                effects.changes += self.keys.forget_moves(origins)
             case TeeAppended():
                 if self.tee is not None:
                     self.tee.appended(message, self.buffer, now, effects)
@@ -355,6 +385,10 @@ class Channel:
     def wake(self, now: float) -> Effects:
         """Expiry, lost leases, ended delays and silent connections."""
         effects = Effects()
+        if self._corrected:
+            self._store_deadlines(effects)
+        if self._stored_dead_letters:
+            self._tell_of_dead_letters(effects)
         if self.jobs is not None:
             self.jobs.announce_requeued(self.name, effects)
         self.sweep(now, effects)
@@ -560,15 +594,26 @@ class Channel:
     def _store_dead_letter(self, dead: DeadLetter, now: float, effects: Effects) -> None:
         """Store a dead letter of another channel. While there is no room for it that channel gets
         no answer, and sends it again."""
-        # The id of the dead message is its key here, so that one sent twice is stored once.
-        if dead.id not in self.keys.rows:
+        # The id of the dead message is its key here, and the move is remembered with it until that
+        # channel has removed the message: one sent twice is stored once, however much later.
+        keys = self.keys
+        if dead.id not in keys.rows and keys.move(dead.id, now) is None:
             origin = Origin(dead.id, dead.attempts, dead.reason)
             ttl = self.settings.dead_ttl
             if not self.publisher.quota.fits(len(dead.data)) or not self.publisher.add(
                 dead.id, ttl, dead.data, now, effects, 0, origin
             ):
                 return
+            row = self.publisher.added[-1]
+            effects.changes.append(keys.remember_move(dead.id, row, inf))
         effects.posts += ((dead.channel, DeadLetterStored(dead.id)),)
+
+    def _tell_of_dead_letters(self, effects: Effects) -> None:
+        """After a restart: their channel removes those that it still has, and has all of them
+        forgotten as moves."""
+        channel, ids = self.name.removesuffix(DEAD_SUFFIX), self._stored_dead_letters
+        some, self._stored_dead_letters = ids[:MOVES_TOLD_MAX], ids[MOVES_TOLD_MAX:]
+        effects.posts += tuple((channel, DeadLetterStored(each)) for each in some)
 
     # The tee.
 
@@ -577,6 +622,8 @@ class Channel:
         tee.append(now, effects)
         if effects.changes:
             self._withhold(tee, effects)
+        if effects.posts and tee.withheld_messages:
+            effects.posts = tee.withhold_posts(effects.posts)
         self.publisher.quota.withhold(tee.withheld_messages, tee.withheld_bytes)
 
     def _withhold(self, tee: Tee, effects: Effects) -> None:
@@ -635,15 +682,32 @@ class Channel:
         self.deadline = self._next_deadline()
 
     def _limit_deadlines(self, now: float, due: Mapping[int, float]) -> None:
-        """No message has more time left than its ttl, except jobs that are not due yet."""
-        latest = now + DEADLINE_SLACK_S
+        """No message has more time left than its ttl, except jobs that are not due yet. While a
+        jump of the clock waits, ttls count from the time that it would lead to."""
+        start = now + self.context.jump.seconds
+        latest = start + DEADLINE_SLACK_S
         wrong = [row for row in self.buffer.rows.values() if row.expires_at - row.ttl > latest]
         for row in wrong:
-            expires_at = max(now, due.get(row.id, 0.0)) + row.ttl
+            expires_at = max(start, due.get(row.id, 0.0)) + row.ttl
             if expires_at < row.expires_at:
                 limited = msgspec.structs.replace(row, expires_at=expires_at)
                 self.buffer.replace(limited)
                 self.keys.replace(row, limited)
+                self._corrected.append(row.id)
+
+    def _store_deadlines(self, effects: Effects) -> None:
+        """Have the store correct deadlines as well: a later load cannot tell whether they are those
+        of a jump."""
+        ids, rows = self._corrected, self.buffer.rows
+        some, self._corrected = ids[:CORRECTIONS_MAX], ids[CORRECTIONS_MAX:]
+        there = (row for row in map(rows.get, some) if row is not None)
+        effects.changes += (DeadlineSet(row.id, row.expires_at) for row in there)
+        if not self._corrected:
+            self._deadlines_are_stored()
+
+    def _deadlines_are_stored(self) -> None:
+        if not self.context.jump.seconds:
+            self.context.uncorrected.discard(self.name)
 
     # Queries of the node.
 

@@ -56,7 +56,11 @@ def _no_time() -> float:
 
 
 class ChannelContext(msgspec.Struct, frozen=True):
-    """The parts that the channels of one node share. `now` is asked where a channel is built."""
+    """The parts that the channels of one node share. `now` is asked where a channel is built.
+
+    `uncorrected` has the channels that may have deadlines of a time that was set back, until they
+    are loaded.
+    """
 
     ids: IdSource
     rng: Random
@@ -67,6 +71,7 @@ class ChannelContext(msgspec.Struct, frozen=True):
     tees: TeeContext = msgspec.field(default_factory=TeeContext)
     jump: ClockJump = msgspec.field(default_factory=ClockJump)
     now: Callable[[], float] = _no_time
+    uncorrected: set[bytes] = msgspec.field(default_factory=set)
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

@@ -1,6 +1,8 @@
 """Dead letters (PS-14): messages whose attempts are used up, kept in the channel `<name>!dead`.
 
 A message stays in its channel until that one has stored it, so it is in one of them at any time.
+That one remembers the message as a move until it is told that the message is removed, so a crash in
+between leaves one dead letter, however much later the node starts again.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ class ConsumerBacklog:
             row = buffer.get(self._returned.pop(), now)
             if row is not None and row.id not in consumer.leases and self._suits(consumer, row):
                 return row
-        while (row := buffer.next_after(self._cursor, now)) is not None:
+        while self._cursor < buffer.last_id:
+            row = buffer.next_after(self._cursor, now)
+            if row is None:
+                break
             self._cursor = row.id
             if self._suits(consumer, row):
                 return row

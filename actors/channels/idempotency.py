@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from itertools import islice
 from math import inf
 
-from millpond.actors.store.changes import KeyExpired, StoredKey, StoredMessage
+from millpond.actors.store.changes import KeyExpired, KeyRetained, StoredKey, StoredMessage
 
+MOVE_KEYS = 1 << 63
+"""Keys from here on are of moves: this, and the id that the message had before. No message id and
+no key of a client is so high."""
 SWEEP_GAP_S = 1.0
 SWEEP_GAP_S_PER_KEY = 1e-4
 
@@ -17,7 +21,8 @@ class IdempotencyKeys:
     that left.
 
     When there are too many, forgetting the oldest risks a duplicate; refusing the newest would lose
-    a message. `rows` is read from outside; keys whose window is over may be in it.
+    a message. Keys of moves are not forgotten for that. `rows` is read from outside; keys whose
+    window is over may be in it.
     """
 
     __slots__ = ("expiry_at", "rows")
@@ -33,13 +38,16 @@ class IdempotencyKeys:
     def remember(self, row: StoredMessage, until: float) -> KeyExpired | None:
         """Add the key of a new message, whose window ends at `until`. Gives the end of an older
         use."""
-        rows = self.rows
-        # If the window of an older use is over, the key becomes the youngest again.
-        older = rows.pop(row.key, None) if row.key in rows else None
-        rows[row.key] = row
+        rows, key = self.rows, row.key
         if until < self.expiry_at:
             self.expiry_at = until
-        return _expiry_of(row.key, older) if older is not None else None
+        older = rows.setdefault(key, row)
+        if older is row:
+            return None
+        # The window of the older use is over: the key becomes the youngest again.
+        del rows[key]
+        rows[key] = row
+        return _expiry_of(key, older)
 
     def replace(self, row: StoredMessage, limited: StoredMessage) -> None:
         """The key of `row`, if it still stands for it, stands for `limited`."""
@@ -55,9 +63,36 @@ class IdempotencyKeys:
         self.rows[row.key] = left
         return left
 
+    def move(self, origin: int, now: float) -> StoredMessage | StoredKey | None:
+        """What stands for a message that moved here."""
+        known = self.rows.get(MOVE_KEYS | origin)
+        return known if known is not None and known.until > now else None
+
+    @property
+    def moved(self) -> list[int]:
+        """The origins of all moves that are remembered."""
+        return [key ^ MOVE_KEYS for key in self.rows if key >= MOVE_KEYS]
+
+    def remember_move(
+        self, origin: int, row: StoredMessage | StoredKey, until: float
+    ) -> KeyRetained:
+        """A message moved here: remember it until then, or until `forget_moves`."""
+        key = MOVE_KEYS | origin
+        digest = row.digest if isinstance(row, StoredKey) else sha256(row.data).digest()
+        left = self.rows[key] = StoredKey(row.id, row.ttl, until, digest)
+        self.expiry_at = min(self.expiry_at, until)
+        return KeyRetained(key, left)
+
+    def forget_moves(self, origins: Iterable[int]) -> list[KeyExpired]:
+        """Forget moves that do not come again. Gives the changes."""
+        keys = [key for each in origins if (key := MOVE_KEYS | each) in self.rows]
+        return [_expiry_of(key, self.rows.pop(key)) for key in keys]
+
     def forget_retained(self) -> list[KeyExpired]:
         """Forget a sixteenth of the retained keys, oldest first. Gives the changes."""
-        left = [key for key, row in self.rows.items() if isinstance(row, StoredKey)]
+        left = [
+            key for key, row in self.rows.items() if isinstance(row, StoredKey) and key < MOVE_KEYS
+        ]
         oldest = left[: 1 + len(left) // 16]
         return [_expiry_of(key, self.rows.pop(key)) for key in oldest]
 
@@ -67,7 +102,7 @@ class IdempotencyKeys:
         One at a time would be slow: finding the first entry of a dictionary walks over every one
         that was deleted before it.
         """
-        oldest = list(islice(self.rows, 1 + len(self.rows) // 16))
+        oldest = list(islice(filter(MOVE_KEYS.__gt__, self.rows), 1 + len(self.rows) // 16))
         return [_expiry_of(key, self.rows.pop(key)) for key in oldest]
 
     def sweep(self, now: float) -> list[KeyExpired]:

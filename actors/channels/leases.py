@@ -9,13 +9,14 @@ of a queue are handed over: no other consumer gets a message that is still lease
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.delivery_modes import SharedBacklog
-from millpond.actors.messages import Mode, Msg, Port
+from millpond.actors.messages import Attach, Mode, Msg, Port
 from millpond.actors.runtime.cell import Effects
 
 
@@ -105,9 +106,9 @@ def restore_leases(delivery: Delivery, leases: Iterable[HeldLease], buffer: Buff
     nothing. Gives the messages that are leased again."""
     restored = []
     for port, message_id, lease in leases:
-        consumer = delivery.consumers.get(port)
-        if consumer is None or message_id not in buffer:
+        if message_id not in buffer or delivery.mode is not Mode.QUEUE:
             continue
+        consumer = delivery.consumers.get(port) or _attach_ended(delivery, port)
         if isinstance(consumer.backlog, SharedBacklog):
             consumer.backlog.take(message_id)
             consumer.leases[message_id] = lease
@@ -116,3 +117,11 @@ def restore_leases(delivery: Delivery, leases: Iterable[HeldLease], buffer: Buff
             delivery.leases_at = min(delivery.leases_at, lease.until)
             restored.append(message_id)
     return restored
+
+
+def _attach_ended(delivery: Delivery, port: Port) -> Consumer:
+    """Attach a connection that ended before the channel was built: its last acks and its `Detach`
+    are still to come, and end its leases as ever. It gets no pushes and no pings."""
+    consumer = delivery.attach(port, Attach(keep_alive_s=inf))
+    delivery.stop(consumer)
+    return consumer

@@ -10,9 +10,15 @@ from millpond.actors.channels.idempotency import IdempotencyKeys, is_same
 from millpond.actors.channels.quota import Quota
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
 from millpond.actors.errors import Code, IdsExhausted
-from millpond.actors.messages import Failed, Mode, Put, PutAck, Reply
+from millpond.actors.messages import Failed, FindMove, Mode, Move, Put, PutAck, Reply
 from millpond.actors.runtime.cell import Effects
-from millpond.actors.store.changes import WINDOW_S_MIN, Origin, StoredMessage, window_s
+from millpond.actors.store.changes import (
+    WINDOW_S_MAX,
+    WINDOW_S_MIN,
+    Origin,
+    StoredMessage,
+    window_s,
+)
 
 KEYS_SPARED = 16
 """A channel with so few keys keeps them, whatever the node's limit says."""
@@ -59,6 +65,11 @@ class Publisher:
         """The ttl that applies where a client requests this one, in seconds; 0: the default."""
         return min(requested, self._settings.ttl_max) if requested else self._ttl_default
 
+    def is_known(self, put: Put, now: float) -> bool:
+        """True if the idempotency key of a PUT is in use: it adds no message."""
+        known = self._keys.rows.get(put.key)
+        return known is not None and known.until > now
+
     def put(
         self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
     ) -> Reply | None:
@@ -91,6 +102,28 @@ class Publisher:
         message_id = self.add(put.key, ttl, put.data, now, effects, source)
         return PutAck(put.key, ttl, message_id) if message_id else Failed(put, Code.IDS_EXHAUSTED)
 
+    def move(
+        self, move: Move, source: int, now: float, effects: Effects, sweeper: Sweeper
+    ) -> Reply | None:
+        """The answer to a move, as to its PUT. The message and the memory of the move are stored
+        together, or neither is. A message that its key stands for already is remembered as well:
+        the key may be forgotten before the move is over."""
+        put, keys = move.put, self._keys
+        if (known := keys.move(move.origin, now)) is not None:
+            return PutAck(put.key, known.ttl, known.id)
+        reply = self.put(put, source, now, effects, sweeper)
+        if isinstance(reply, PutAck):
+            change = keys.remember_move(move.origin, keys.rows[put.key], move.until)
+            effects.changes.append(change)
+        return reply
+
+    def find_move(self, request: FindMove, now: float) -> Reply:
+        """The answer to the question whether a message moved here."""
+        known = self._keys.move(request.origin, now)
+        if known is None:
+            return Failed(request, Code.NOT_FOUND)
+        return PutAck(0, known.ttl, known.id)
+
     def add(
         self,
         key: int,
@@ -117,9 +150,11 @@ class Publisher:
             effects.changes += keys.forget_oldest()
         elif context.usage.keys >= context.limits.keys_max and len(keys.rows) > KEYS_SPARED:
             effects.changes += keys.forget_retained()
-        self.quota.take(len(data))
+        quota = self.quota
+        quota.messages -= 1
+        quota.bytes -= len(data)
         self._buffer.add(row)
-        until = start + (WINDOW_S_MIN if ttl < WINDOW_S_MIN else window_s(ttl))
+        until = start + (ttl if WINDOW_S_MIN <= ttl <= WINDOW_S_MAX else window_s(ttl))
         older = keys.remember(row, until)
         if older is not None:
             effects.changes.append(older)

@@ -9,7 +9,8 @@ from millpond.actors.channels.settings import ChannelSettings
 
 class Quota:
     """The messages and bytes that a channel may still take. Measured once for each batch, and
-    counted down within it, as the store counts changes only at the end of a batch."""
+    counted down within it, as the store counts changes only at the end of a batch. The channel says
+    with `is_measured` that a batch begins; the publisher counts down."""
 
     __slots__ = (
         "_buffer",
@@ -39,10 +40,6 @@ class Quota:
         self.is_writable = True
         """False: the store takes nothing new for now."""
 
-    def start_batch(self) -> None:
-        """Forget the measurement of the batch before."""
-        self.is_measured = False
-
     def measure(self) -> None:
         """Compute what is left."""
         self.is_measured = True
@@ -60,11 +57,6 @@ class Quota:
         if not self.is_measured:
             self.measure()
         return self.is_writable and self.messages >= 1 and self.bytes >= size
-
-    def take(self, size: int) -> None:
-        """A message of `size` bytes was added."""
-        self.messages -= 1
-        self.bytes -= size
 
     def release(self, size: int) -> None:
         """A message of `size` bytes was removed."""

@@ -10,7 +10,7 @@ import logging
 from math import inf
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.idempotency import IdempotencyKeys
+from millpond.actors.channels.idempotency import MOVE_KEYS, IdempotencyKeys
 from millpond.actors.messages import Attach, Mode, Port
 from millpond.actors.store.changes import SENDER_SHIFT, ModeSet, QueueChange, StoredKey
 from millpond.actors.store.subscribers import (
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 SLACK = 0.25
 """An identity is kept for so much longer than needed, so that not every use of it is stored."""
-NUMBER_MAX = 2**32 - 1
+NUMBER_MAX = (MOVE_KEYS >> SENDER_SHIFT) - 1
+"""No key of a client is as high as those of moves."""
 
 
 class Subscription:
@@ -148,7 +149,7 @@ class Subscribers:
         for row in self._buffer.rows.values():
             highest = max(highest, row.sender)
         for key, left in self._keys.rows.items():
-            if isinstance(left, StoredKey):
+            if isinstance(left, StoredKey) and key < MOVE_KEYS:
                 highest = max(highest, key >> SENDER_SHIFT)
         return highest
 

@@ -19,7 +19,7 @@ from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.errors import Code
-from millpond.actors.messages import TeeAppend, TeeAppended
+from millpond.actors.messages import CellMessage, MovesDone, TeeAppend, TeeAppended
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Change, KeyExpired, MessageRemoved, StoredMessage
 from millpond.actors.streams.names import stream_cell
@@ -58,6 +58,7 @@ class Tee:
         "_is_synced",
         "_keys",
         "_node_run",
+        "_posts",
         "_refused_at",
         "_retry_at",
         "_retry_delay_s",
@@ -90,6 +91,8 @@ class Tee:
         self._withheld: dict[int, list[Change]] = {}
         """Changes for the store once the stream has a message, by its id."""
         self._keys: dict[int, int] = {}
+        self._posts: dict[int, tuple[bytes, MovesDone]] = {}
+        """Messages to other cells that leave behind a withheld removal, by its id."""
         self._is_querying = False
         self._retry_delay_s = self._retry_at = 0.0
         self._refused_at: float | None = None
@@ -166,6 +169,19 @@ class Tee:
             else:
                 left.append(change)
         return left
+
+    def withhold_posts(
+        self, posts: tuple[tuple[bytes, CellMessage], ...]
+    ) -> tuple[tuple[bytes, CellMessage], ...]:
+        """Withhold the end of moves of messages whose removal is withheld: until the store knows of
+        it, they may move again. Gives the messages that are left."""
+        left: list[tuple[bytes, CellMessage]] = []
+        for cell, message in posts:
+            if isinstance(message, MovesDone) and message.origins[0] in self._withheld:
+                self._posts[message.origins[0]] = cell, message
+            else:
+                left.append((cell, message))
+        return tuple(left)
 
     def append(self, now: float, effects: Effects) -> None:
         """Send what waits, as far as the window allows."""
@@ -287,6 +303,8 @@ class Tee:
             removal, *later = self._withheld.pop(message_id)
             assert isinstance(removal, MessageRemoved), "the removal comes first"
             effects.changes += (removal, *later)
+            if message_id in self._posts:
+                effects.posts += (self._posts.pop(message_id),)
             self.withheld_bytes -= removal.size
             if self._keys.get(removal.key) == message_id:
                 del self._keys[removal.key]

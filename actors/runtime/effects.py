@@ -23,7 +23,7 @@ from millpond.actors.messages import (
     Port,
     Reply,
 )
-from millpond.actors.runtime.cell import Behaviour, Cell, Effects, PendingEffects
+from millpond.actors.runtime.cell import LATE_S, Behaviour, Cell, Effects, PendingEffects
 from millpond.actors.store.interface import Commit, Fault, for_each
 
 RequestKey = tuple[Port, int]
@@ -37,12 +37,12 @@ class EffectQueue:
     """The effects of all cells. `forward` takes a batch for another cell; `committed` is told of
     each commit that is done, after its effects were released, or refused because of the fault."""
 
-    __slots__ = ("_cells", "_commit", "_committed", "_depth", "_forward", "_now", "_touched")
+    __slots__ = ("_cells", "_commit", "_committed", "_forward", "_now", "_touched", "depth")
 
     def __init__(
         self,
         forward: Callable[[bytes, Batch], None],
-        committed: Callable[[Cell, Fault | None], None],
+        committed: Callable[[Cell, Fault | None, float], None],
         now: Callable[[], float],
     ) -> None:
         self._forward = forward
@@ -51,17 +51,15 @@ class EffectQueue:
         self._touched: dict[Port, None] = {}
         self._commit: Commit | None = None
         self._cells: list[Cell] = []
-        self._depth = 0
-
-    def enter(self) -> None:
-        """A batch begins: its replies are flushed at the end of the outermost one."""
-        self._depth += 1
+        self.depth = 0
+        """The batches under way. One that begins adds 1, and calls `leave` in the end: replies are
+        flushed at the end of the outermost one."""
 
     def leave(self) -> None:
         """A batch ends. A batch that a flush leads to is no outermost one: it is flushed behind
         it, and not within it, or each request of a pipelining client would be a level of calls."""
-        if self._depth > 1:
-            self._depth -= 1
+        if self.depth > 1:
+            self.depth -= 1
             return
         touched = self._touched
         try:
@@ -73,7 +71,7 @@ class EffectQueue:
                 if touched:  # one of them could not be written to
                     for_each(lambda port: port.flush(), self._take_touched())
             finally:
-                self._depth = 0
+                self.depth = 0
 
     def _take_touched(self) -> Iterator[Port]:
         while self._touched:
@@ -120,35 +118,32 @@ class EffectQueue:
         if batch is not None:
             cell.pending_bytes += batch.size_bytes
         if commit is not None and commit is not last:
-            self._wait(cell, commit)
+            if commit is self._commit and not commit.is_done:
+                self._cells.append(cell)  # those that write in one pass share a commit
+            else:
+                self._commit, self._cells = commit, [cell]
+                commit.when_done(partial(self._done, commit, self._cells))
         for port, reply in urgent:
             self._send(port, reply)
 
-    def _wait(self, cell: Cell, commit: Commit) -> None:
-        """Subscribe to `commit` once for all cells; those that write in one pass share it."""
-        if commit is self._commit and not commit.is_done:
-            self._cells.append(cell)
-            return
-        self._commit, self._cells = commit, [cell]
-        commit.when_done(partial(self._done, commit, self._cells))
-
     def _done(self, commit: Commit, cells: list[Cell], fault: Fault | None) -> None:
         """A failure at one batch or cell must not hold up the others: nothing would wake them."""
-        self.enter()
+        self.depth += 1
         try:
-            for_each(partial(self._end_commit, commit, fault), cells)
+            for_each(partial(self._end_commit, commit, fault, self._now()), cells)
         finally:
             self.leave()
 
-    def _end_commit(self, commit: Commit, fault: Fault | None, cell: Cell) -> None:
+    def _end_commit(self, commit: Commit, fault: Fault | None, now: float, cell: Cell) -> None:
         try:
-            if fault is None:
-                cell.start_release(self._now())
-                self._release_pending(cell, commit)
-            else:
+            if fault is not None:
                 self._refuse_pending(cell)
+            else:
+                if cell.late is None and now >= cell.pending_since + LATE_S:
+                    cell.late = []
+                self._release_pending(cell, commit)
         finally:
-            self._committed(cell, fault)
+            self._committed(cell, fault, now)
 
     def _release_pending(self, cell: Cell, commit: Commit) -> None:
         """Release what waited for `commit`, in order; what is not stored yet still holds up what
@@ -198,7 +193,7 @@ class EffectQueue:
             answered.update(
                 (port, each.number) for each in requests if isinstance(each, DeferredRequest)
             )
-        self.enter()
+        self.depth += 1
         try:
             self._touched[port] = None
             port.send([Failed(each, code) for each in requests])
@@ -223,7 +218,7 @@ class EffectQueue:
             for port, request in behaviour.unanswered:
                 refusals.append((port, request.number, Failed(request, code)))
         batches = [batch for batch, _ in undone if batch is not None]
-        self.enter()
+        self.depth += 1
         try:
             for_each(lambda batch: self.refuse(batch, code, answered), batches)
             for_each(partial(self._refuse_once, answered), refusals)

@@ -159,8 +159,11 @@ class Scheduler:
 
     def clock_jump_withdrawn(self, now: float) -> None:
         """A jump of the clock was an error: deadlines that were given by it are corrected."""
-        for each in self._clock_observers():
-            each.limit_deadlines(now)
+        for cell in self.cells.values():
+            behaviour: object = cell.behaviour
+            if isinstance(behaviour, ClockObserver):
+                behaviour.limit_deadlines(now)
+                self.timers.arm(cell, now)
 
     def _clock_observers(self) -> list[ClockObserver]:
         behaviours: list[object] = [cell.behaviour for cell in self.cells.values()]
@@ -217,6 +220,7 @@ class Scheduler:
         if cell.refusal is None:
             return self._enqueue(cell, batch, now)
         self._effects.refuse(batch, cell.refusal)
+        cell.keep_end(batch)
         return True
 
     def _enqueue(self, cell: Cell, batch: Batch, now: float) -> bool:
@@ -279,7 +283,7 @@ class Scheduler:
         """Let the behaviour handle a batch, or wake it when there is none."""
         cell.is_busy = True
         queue = self._effects
-        queue.enter()
+        queue.depth += 1
         effects: Effects | None = None
         try:
             behaviour = cell.behaviour or self._activate(cell, batch)
@@ -327,6 +331,7 @@ class Scheduler:
         """Make the batch in hand the first to be handled once the cell is loaded."""
         if cell.refusal is not None:
             self._effects.refuse(batch, cell.refusal)
+            cell.keep_end(batch)
         else:
             cell.enqueue(batch, first=True)
 
@@ -364,10 +369,10 @@ class Scheduler:
     def _forward(self, name: bytes, batch: Batch) -> None:
         self.submit(name, batch, self._now())
 
-    def _committed(self, cell: Cell, fault: Fault | None) -> None:
+    def _committed(self, cell: Cell, fault: Fault | None, now: float) -> None:
         """Pending effects have left, or are lost."""
-        now = self._now()
-        cell.end_release(fault, now)
+        if fault is not None or cell.late is not None:
+            cell.end_release(fault, now)
         if fault is not None:
             self.timers.arm(cell, now)
         if cell.is_busy:
@@ -415,6 +420,8 @@ class Scheduler:
             cell.resumes_at = now + pause_s
             self.timers.arm(cell, cell.resumes_at)
         self._effects.refuse_undone(behaviour, [(batch, effects)], Code.OUTCOME_UNKNOWN, set())
+        if batch is not None:
+            cell.keep_end(batch)
         if pause_s == inf:
             self._quarantine(cell, Code.QUARANTINED, policy.quarantine_s, now)
 
@@ -423,7 +430,11 @@ class Scheduler:
         cell.refusal = code
         cell.resumes_at = now + pause_s
         self.timers.arm(cell, cell.resumes_at)
+        refused: list[Batch] = []
         while cell.mailbox:
-            self._effects.refuse(cell.mailbox.popleft(), code)
+            refused.append(cell.mailbox.popleft())
+            self._effects.refuse(refused[-1], code)
         cell.mailbox_bytes = 0
+        for batch in refused:
+            cell.keep_end(batch)
         self._announce_capacity(cell)

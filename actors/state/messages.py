@@ -5,6 +5,8 @@ A reply shows every record that was stored in the stream when the request came.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from millpond.actors.messages import StreamReply, StreamRequest
@@ -49,11 +51,20 @@ class Value(StreamReply, frozen=True, gc=False):
     value: bytes | None
 
 
+Row = tuple[str, str, bytes]
+"""Type, key and value."""
+
+
+def size_of(rows: Iterable[Row]) -> int:
+    """The bytes of the keys and values of rows; those of their types are few."""
+    return sum([len(key) + len(value) for _, key, value in rows])
+
+
 class Values(StreamReply, frozen=True, gc=False):
     """Rows of type, key and value; ask again behind the last one while there is `more`."""
 
     position: int
-    rows: list[tuple[str, str, bytes]]
+    rows: list[Row]
     more: bool
 
 

@@ -72,7 +72,9 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def until(self) -> float:
         """The end of its key's window. Derived: a field would cost every message 32 bytes."""
-        return self.expires_at - self.ttl + window_s(self.ttl)
+        ttl = self.ttl
+        in_between = WINDOW_S_MIN <= ttl <= WINDOW_S_MAX  # as most are: without another call
+        return self.expires_at - ttl + (ttl if in_between else window_s(ttl))
 
     @property
     def sender(self) -> int:
@@ -125,6 +127,13 @@ class AttemptsSet(msgspec.Struct, frozen=True, gc=False):
     attempts: int
 
 
+class DeadlineSet(msgspec.Struct, frozen=True, gc=False):
+    """The deadline of a message that is stored, where a clock that was wrong gave it another."""
+
+    id: int
+    expires_at: float
+
+
 class ModeSet(msgspec.Struct, frozen=True, gc=False):
     """The channel's mode, as long as it holds a message (PS-05)."""
 
@@ -137,6 +146,7 @@ QueueChange = (
     | KeyRetained
     | KeyExpired
     | AttemptsSet
+    | DeadlineSet
     | ModeSet
     | SubscriberChange
     | AttributeChange
@@ -235,6 +245,7 @@ _UNAWAITED_CHANGES = (
     KeyRetained,
     KeyExpired,
     AttemptsSet,
+    DeadlineSet,
     ModeSet,
     *SUBSCRIBER_CHANGES,
     *ATTRIBUTE_CHANGES,

@@ -15,7 +15,7 @@ from math import inf
 
 from millpond.actors.ids import EPOCH_MS
 from millpond.actors.store.group_commit import GroupCommit
-from millpond.actors.store.index import IndexEntry, Memtable, fold, new_memtable
+from millpond.actors.store.index import IndexEntry, Memtable, fold, may_overlap, new_memtable
 from millpond.actors.store.interface import Fault
 from millpond.actors.store.journal.format import Rewrite
 from millpond.actors.store.log_memtable import LogMemtable
@@ -30,6 +30,8 @@ SLICE_ENTRIES = 64
 SLICE_BYTES = 2 * 2**20
 REWRITE_FRACTION = 4
 """Of a segment that is reclaimed, at most a quarter is rewritten; the rest goes to files."""
+LARGE_FACTOR = 3
+"""A journal so many times its budget completes its open segment, for what waits for that."""
 ALL_IDS = 2**63
 
 
@@ -58,6 +60,13 @@ class CompactionEntry:
         self.flushed: Memtable | None = None
         self.rewritten: Memtable = frozen
         self.fault: Fault | None = None
+
+    @property
+    def rewrite(self) -> Rewrite:
+        """The kind of the record that rewrites the partition."""
+        if self.flushed is not None:
+            return Rewrite.REST
+        return Rewrite.MENDED if may_overlap(self.frozen) else Rewrite.WHOLE
 
     def flush_job(self) -> FlushJob:
         """The write to the partition's file. A partition that has nothing else begins with a
@@ -94,6 +103,8 @@ class Compactor:
         self._forget_if_idle = forget_if_idle
         self._segments: dict[int, int] = {}
         """The bytes used of each segment, oldest first."""
+        self.journal_bytes = 0
+        """The size of all segments in bytes."""
         self._current = 0
         """The segment that is written to."""
         self._first_kept = 0
@@ -104,7 +115,15 @@ class Compactor:
         self._synced_lsn = 0
         """Everything up to here counts, and is on the disk."""
         self._sync_asked_lsn = 0
-        self._free_since: dict[int, int] = {}
+        self._free_since: dict[int, tuple[int, int]] = {}
+        """The segments that no partition needs, oldest first: the lsn that was stored when that was
+        found, and the segment of the last rewrite before."""
+        self._free_bytes = 0
+        self._rewritten_to = 0
+        self._ended_early = 0
+        """The last segment that was asked to be completed before it is full."""
+        self._has_news = True
+        """True: a segment may have become free, or a slice failed, since the last step."""
         self._is_dropping = False
         self._has_not_dropped = False
         self._drop_at = -inf
@@ -125,6 +144,7 @@ class Compactor:
         """Begin with the segments that recovery found. `worker` reads and writes files."""
         self._worker = worker
         self._segments.update(segments)
+        self.journal_bytes = sum(segments.values())
         self._current = current
         # One without a header was never used, and proves nothing.
         self._first_kept = max((each for each, size in segments.items() if size), default=current)
@@ -132,12 +152,25 @@ class Compactor:
 
     def segment_written(self, number: int, size: int) -> None:
         """The journal writes to this segment, of which `size` bytes are used."""
+        self.journal_bytes += size - self._segments.get(number, 0)
         self._segments[number] = size
-        self._current = self._first_kept = number
+        if number != self._current or number != self._first_kept:
+            self._current = self._first_kept = number
+            self._has_news = True
 
-    def advance(self, stored_lsn: int, synced_lsn: int) -> None:
-        """The journal stored and synced records up to these."""
+    def advance(self, stored_lsn: int, synced_lsn: int) -> bool:
+        """The journal stored and synced records up to these. True: there may be a reason for a
+        `step`. Most commits are none: what would be is seen here without a look at each segment."""
         self._stored_lsn, self._synced_lsn = stored_lsn, synced_lsn
+        settings, free = self._settings, self._free_since
+        return bool(
+            self._has_news
+            or free
+            or self._eager
+            or self._must_flush_again
+            or self.journal_bytes > settings.journal_bytes_max
+            or len(self._segments) > settings.segments_max
+        )
 
     @property
     def current_segment(self) -> int:
@@ -150,38 +183,49 @@ class Compactor:
         return len(self._segments)
 
     @property
-    def journal_bytes(self) -> int:
-        """The size of all segments in bytes."""
-        return sum(self._segments.values())
-
-    @property
     def is_congested(self) -> bool:
         """True: writers are faster than the files and should wait, unless the files cannot be
         written at all."""
-        return self._is_above(self._settings.slow_factor) and not self._must_flush_again
+        settings = self._settings
+        bytes_max = settings.slow_factor * settings.journal_bytes_max
+        return (
+            self.journal_bytes > bytes_max  # rarely: the rest looks at each segment
+            and self._is_above(bytes_max)
+            and not self._must_flush_again
+        )
 
     @property
     def is_full(self) -> bool:
         """True: the journal is so far above its budget that it must not grow."""
-        return self._is_above(self._settings.stall_factor)
+        return self._is_above(self._settings.stall_factor * self._settings.journal_bytes_max)
 
-    def _is_above(self, factor: int) -> bool:
+    def _is_above(self, bytes_max: int) -> bool:
         # The segment that is written to cannot be reclaimed, however large it is, nor the newest.
-        oldest = next(iter(self._segments), self._current)
-        return oldest < self._first_kept and (
-            self._reclaimable_bytes > factor * self._settings.journal_bytes_max
-        )
+        for number in self._segments:
+            if number not in self._free_since:
+                return number < self._first_kept and self._reclaimable_bytes > bytes_max
+        return False
 
     @property
     def _reclaimable_bytes(self) -> int:
-        """The size of all segments without what damaged partitions need: no flush makes that
-        smaller, and writing it again and again would not either."""
-        return self.journal_bytes - sum(
+        """The size of all segments that are needed, without what damaged partitions need: no flush
+        makes that smaller, and writing it again and again would not either."""
+        damaged = sum(
             memtable.size
             for entry in self._damaged
             for memtable in (entry.frozen, entry.memtable)
             if memtable is not None
         )
+        return self.journal_bytes - self._free_bytes - damaged
+
+    @property
+    def _has_too_many(self) -> bool:
+        """True: more segments are needed than there should be. Those that damaged partitions alone
+        need do not count: no flush makes them fewer."""
+        count = len(self._segments) - len(self._free_since)
+        if self._damaged and count > self._settings.segments_max:
+            count -= sum(pins.keys() <= self._damaged.keys() for pins in self._pins.values())
+        return count > self._settings.segments_max
 
     def exempt(self, entry: IndexEntry) -> None:
         """The partition is damaged: its memtable stays in the journal until it is repaired."""
@@ -202,6 +246,7 @@ class Compactor:
             pins.pop(entry, None)
             if not pins:
                 del self._pins[segment]
+                self._has_news = True
 
     def unpin(self, entry: IndexEntry) -> None:
         """The partition's memtable came to nothing. A frozen one may need the same segment."""
@@ -213,12 +258,18 @@ class Compactor:
         """A segment cannot be read any more: what needs it goes elsewhere while it is in memory."""
         self._eager.update(self._pins.get(number, {}))
 
+    def evacuate_all(self) -> None:
+        """Everything that a segment holds goes elsewhere."""
+        for pins in self._pins.values():
+            self._eager.update(pins)
+
     def prefer(self, entry: IndexEntry) -> None:
         """The partition's file holds much that is gone: flush it before the journal is full."""
         self._eager[entry] = None
 
     def step(self) -> None:
         """Drop unneeded segments; begin the next slice if there is a reason to."""
+        self._has_news = False
         self._drop_segments()
         if self._now() < self._retry_at:
             return
@@ -235,14 +286,15 @@ class Compactor:
         is_rewriting = False
         for each in entries:
             if each.rewritten or each.flushed is None:
-                kind = Rewrite.WHOLE if each.flushed is None else Rewrite.REST
-                each.frozen_at = self._groups.rewrite(each.entry, each.rewritten, each.as_of, kind)
+                each.frozen_at = self._groups.rewrite(each.entry, each.rewritten, each.rewrite)
+                if each.flushed is not None:
+                    each.as_of = each.frozen_at - 1
                 self.rewrites += 1
                 is_rewriting = True
             else:
                 each.frozen_at = self._groups.skip_lsn()
         if not is_rewriting and max(each.as_of for each in entries) > self._synced_lsn:
-            # What a file has must be in the journal too, also after a power failure: a file that
+            # Changes in a file must be in the journal too, also after a power failure: a file that
             # knows more than the journal proves that the journal lost something.
             self._groups.sync()
             is_rewriting = True
@@ -251,20 +303,40 @@ class Compactor:
         else:
             self._flush()
 
+    def make_space(self) -> None:
+        """The journal failed: the disk may be full, and needs what can be dropped."""
+        self._drop_segments()
+
     def _drop_segments(self) -> None:
-        """Drop the oldest segment, if no partition needs it and its successors are on the disk."""
+        """Drop the oldest segment, if no partition needs it and its successors are on the disk.
+
+        A segment whose content was rewritten stays until the one with the rewrite is complete. If
+        the end of an open segment is damaged and the node is killed, that cannot be told from what
+        was never written. That one is completed early where the journal is far above its budget
+        with the segments that wait for it. While the journal fails they go all the same: on a full
+        disk the next segment may need their space.
+        """
         for number in self._segments:
             if number >= self._first_kept or number in self._pins:
                 break
-            self._free_since.setdefault(number, self._stored_lsn)
+            if number not in self._free_since:
+                self._free_since[number] = (self._stored_lsn, self._rewritten_to)
+                self._free_bytes += self._segments[number]
         oldest = next(iter(self._free_since), None)
         if oldest is None or self._is_dropping or self._now() < self._drop_at:
             return
-        if self._free_since[oldest] <= self._synced_lsn:
+        stored_lsn, rewritten_to = self._free_since[oldest]
+        if rewritten_to == self._current and not self._groups.is_broken:
+            is_large = self.journal_bytes > LARGE_FACTOR * self._settings.journal_bytes_max
+            if is_large and self._ended_early != self._current:
+                self._ended_early = self._current
+                self._groups.begin_segment()
+            return
+        if stored_lsn <= self._synced_lsn:
             self._is_dropping, self._has_not_dropped = True, False
             drop = partial(self._files.drop_segment, oldest)
             self._worker.submit(FileJob(drop, partial(self._dropped, oldest)))
-        elif self._sync_asked_lsn < self._free_since[oldest]:
+        elif self._sync_asked_lsn < stored_lsn:
             self._sync_asked_lsn = self._stored_lsn
             self._groups.sync()
 
@@ -275,7 +347,10 @@ class Compactor:
             self._drop_at = self._now() + self._settings.retry_s
             self._wake_worker()
         else:
-            del self._segments[number], self._free_since[number]
+            size = self._segments.pop(number)
+            self.journal_bytes -= size
+            self._free_bytes -= size
+            del self._free_since[number]
             self._drop_segments()
 
     def _wake_worker(self) -> None:
@@ -286,8 +361,9 @@ class Compactor:
         """Freeze the partitions of the next slice."""
         settings = self._settings
         is_full = self._reclaimable_bytes > settings.journal_bytes_max
-        if is_full or len(self._segments) > settings.segments_max:
-            oldest = next(iter(self._segments))
+        if is_full or self._has_too_many:
+            needed = (number for number in self._segments if number not in self._free_since)
+            oldest = next(needed, self._current)
             candidates = list(self._pins.get(oldest, ())) if oldest < self._current else []
             if oldest != self._reclaiming:
                 self._reclaiming = oldest
@@ -333,13 +409,13 @@ class Compactor:
 
     def _split(self, memtable: Memtable) -> tuple[Memtable, Memtable]:
         """The part to flush and the part to rewrite. Young messages may soon be gone, and keys
-        soon will be: they are rewritten if that is not much."""
+        soon will be: they are rewritten if that is not much, and the file does not have them."""
         match memtable:
             case QueueMemtable():
                 settled_ms = int((self._now() - self._settings.settle_s) * 1000) - EPOCH_MS
                 keys_stay = memtable.lesser_size <= self._rewrite_bytes_left
                 flushed, rewritten = memtable.split(max(settled_ms, 0) << 22, keys_stay=keys_stay)
-                if rewritten.size > self._rewrite_bytes_left:
+                if memtable.may_overlap or rewritten.size > self._rewrite_bytes_left:
                     flushed, rewritten = memtable.split(ALL_IDS, keys_stay=False)
                 return flushed, rewritten
             case LogMemtable():
@@ -351,11 +427,13 @@ class Compactor:
         assert self._slice is not None
         if segment is None:
             entries, self._slice = self._slice, None
+            self._has_news = True
             for each in entries:
                 self._thaw(each, is_done=False)
             return
         for each in self._slice:
             each.rewritten_segment = segment
+        self._rewritten_to = segment
         self._flush()
 
     def _flush(self) -> None:
@@ -414,8 +492,8 @@ class Compactor:
         if newer is not None:
             self._unpin(entry, newer_oldest)
         memtable = new_memtable(entry.kind, is_oldest=not entry.has_file)
-        if isinstance(memtable, QueueMemtable) and isinstance(done.frozen, QueueMemtable):
-            memtable.may_overlap = done.frozen.may_overlap and entry.has_file
+        if isinstance(memtable, QueueMemtable):
+            memtable.may_overlap = may_overlap(done.frozen) and entry.has_file
         fold(memtable, done.rewritten.changes() if is_done else done.frozen.changes())
         oldest = (done.rewritten_segment or self._current) if is_done else done.segment
         if newer is not None:

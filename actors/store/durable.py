@@ -29,8 +29,9 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.compaction import Compactor
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.group_commit import GroupCommit, UnackedWrites
-from millpond.actors.store.index import IndexEntry, count_usage, fold, new_memtable
+from millpond.actors.store.index import IndexEntry, count_usage, fold, may_overlap, new_memtable
 from millpond.actors.store.interface import (
+    ChunkCipher,
     Commit,
     Deferred,
     Fault,
@@ -45,7 +46,7 @@ from millpond.actors.store.journal.writer import CommitGroup, CommitOutcome, Jou
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.store.message_attributes import DueAt
-from millpond.actors.store.partitions.file_pool import file_name
+from millpond.actors.store.partitions.file_pool import file_name, is_file_name
 from millpond.actors.store.partitions.files import FileJob
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.reads import LogReader, QueueLoader, holds_log
@@ -63,7 +64,10 @@ SCRUB_BYTES = 2**20
 
 
 class DurableStore:
-    """All partitions of a node in one data folder. Call `open` before anything else."""
+    """All partitions of a node in one data folder. Call `open` before anything else.
+
+    `cipher` (None: nothing is encrypted) may be set before `open`.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class DurableStore:
         self._settings = settings
         self.environment = environment
         self._durability = durability
+        self.cipher: ChunkCipher | None = None
         self.usage = Usage()
         self.health = Health()
         self.damages: list[Damage] = []
@@ -90,10 +95,19 @@ class DurableStore:
 
     # Start and end.
 
-    def open(self) -> Recovered:
-        """Find what a former run left. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
+    def open(self, *, was_used: bool | None = None) -> Recovered:
+        """Find what a former run left. `was_used`: there was one, or none that stored anything,
+        whatever the folder has; None: the folder tells. Raises
+        Damaged, UnknownVersion, OSError, sqlite3.Error."""
         settings, environment = self._settings, self.environment
-        found = recover(self.folder, self.disk, self._durability, settings)
+        found = recover(
+            self.folder,
+            self.disk,
+            self._durability,
+            settings,
+            was_used=was_used,
+            now=environment.now(),
+        )
         salt = environment.salt()
         self._groups = GroupCommit(salt, found.tail.lsn, environment.soon)
         self._files = found.files
@@ -102,6 +116,10 @@ class DurableStore:
         self._stored_lsn = found.tail.lsn
         self.damages.extend(found.damages)
         self._is_all_lost = any(damage.is_all for damage in found.damages)
+        self._refused_files = {
+            path for each in found.damages if (path := _nameless_file(each)) is not None
+        }
+        self._first_sequence = found.first_sequence
         self.last_id = found.last_id
         self.facts = found.facts
         for entry in found.entries.values():
@@ -126,6 +144,7 @@ class DurableStore:
         return found
 
     def _start_workers(self, found: Recovered) -> None:
+        self._is_ended = False
         environment = self.environment
         self._compactor = compactor = Compactor(
             self._settings,
@@ -162,17 +181,27 @@ class DurableStore:
                 self._journal.commit, self._done, self._crashed, idle_s=self._journal.idle_s
             ),
         )
-        self._groups.start(self._journal_worker)
+        self._groups.start(self._journal_worker, self._journal.takes_quickly)
+
+    def end(self) -> None:
+        """Take nothing more. `close` follows, and may be in another thread."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._groups.end()
+            self._journal_worker.end()
+            self._file_worker.end()
 
     def close(self) -> None:
         """Everything written is on the disk when this returns, if the disk takes it."""
-        self._groups.seal()
+        self.end()
         self._journal_worker.close()
         self._file_worker.close()
         try:
             self._journal.close()
         except OSError as exc:
             log.error("journal does not close: error=%s", exc)
+        else:
+            self._files.copy_catalog()
         self._files.close()
 
     @property
@@ -200,11 +229,25 @@ class DurableStore:
         self._files.save_facts(facts)
         self.facts.update(facts)
 
+    def vacate(self) -> None:
+        """Have all that the journal holds written elsewhere, in new segments or in files, so that
+        `complete_segment` lets go of the segments that are there now."""
+        self._compactor.evacuate_all()
+        self._groups.sync()
+
+    def complete_segment(self) -> None:
+        """Have the next segment of the journal begun, and those removed that nothing needs."""
+        self._groups.begin_segment()
+
     # The interface.
 
     def _refuses(self, name: bytes) -> bool:
         """True: nothing is known of this name, and it may have lost everything."""
-        return self._is_all_lost and self._durability(name) is not Durability.MEMORY
+        if not self._is_all_lost and not self._refused_files:
+            return False
+        if self._durability(name) is Durability.MEMORY:
+            return False
+        return self._is_all_lost or Path(file_name(name)).name in self._refused_files
 
     def durability(self, name: bytes) -> Durability:
         entry = self._entries.get(name)
@@ -218,13 +261,15 @@ class DurableStore:
         yield from self._stored_queues
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
+        if self.cipher is not None and self.cipher.covers(name):
+            changes = _encrypted(self.cipher, name, changes)
         entry = self._entries.get(name)
         if entry is None:
             durability = self._durability(name)
             if durability is Durability.MEMORY:
                 self._memory.write(name, changes)
                 return None
-            if self._is_all_lost:
+            if self._refuses(name):
                 return _refused()
             entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
@@ -233,11 +278,10 @@ class DurableStore:
             count_usage(entry, changes, self.usage, -1)
             self._forget_if_idle(entry)
             return _refused()
-        if self._groups.is_overfull and all(
-            type(change) in (AttemptsSet, DueAt) for change in changes
-        ):
-            return None  # deliveries may fail for ever; everything else comes to an end
-        group = self._groups.write(entry, changes)
+        groups = self._groups
+        if groups.is_broken and groups.is_overfull and all(map(_may_fail_for_ever, changes)):
+            return None  # everything else comes to an end
+        group = groups.write(entry, changes)
         if not is_awaited:
             return None
         for change in reversed(changes):
@@ -261,9 +305,28 @@ class DurableStore:
         entry = self._entries.get(name)
         if entry is not None:
             return self._logs.log_snapshot(entry)
-        return _damaged() if self._refuses(name) else self._memory.log_snapshot(name)
+        if self._refuses(name):
+            return _damaged()
+        if self._first_sequence and self._durability(name) is not Durability.MEMORY:
+            return LogSnapshot(self._first_sequence, self._first_sequence)
+        return self._memory.log_snapshot(name)
 
     def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
+        cipher = self.cipher
+        if cipher is None or not cipher.covers(name):
+            return self._read(name, seek)
+        found = self._read(name, seek)
+        chunks = found if isinstance(found, Deferred) else _decrypted(cipher, name, found)
+        if isinstance(chunks, list):
+            return chunks
+        answer: Deferred[list[Chunk] | Fault] = Deferred()
+        if isinstance(chunks, Fault):
+            answer.finish(chunks)
+        else:
+            chunks.when_done(lambda result: answer.finish(_decrypted(cipher, name, result)))
+        return answer
+
+    def _read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         entry = self._entries.get(name)
         if entry is not None:
             return self._logs.read(entry, seek)
@@ -272,21 +335,21 @@ class DurableStore:
     # Groups that were written.
 
     def _done(self, groups: list[CommitGroup], outcome: CommitOutcome) -> None:
-        compactor = self._compactor
+        compactor, commits = self._compactor, self._groups
         if outcome.size:
             compactor.segment_written(outcome.segment, outcome.size)
-        space = self._settings.segment_bytes - outcome.size
-        self._groups.set_segment_space(space, self._journal.id_mark)
-        for group in self._groups.take_stored(groups, outcome.epoch):
-            self._apply(group, outcome)
-        compactor.advance(self._stored_lsn, outcome.synced_lsn)
+        for group in groups:
+            if commits.take_stored(group, outcome.epoch):
+                self._apply(group, outcome)
+        may_step = compactor.advance(self._stored_lsn, outcome.synced_lsn)
         if outcome.synced_lsn >= self._stored_lsn:
             self._unsynced.clear()
-        if outcome.epoch > self._groups.epoch:
+        if outcome.epoch > commits.epoch:
             self._fail(outcome)
-        elif self._groups.is_broken and outcome.error is None:
+        elif commits.is_broken and outcome.error is None:
             self._resume()
-        self._compact()
+        if may_step or self._delayed or not self.health.is_writable:
+            self._compact()
 
     def _apply(self, group: CommitGroup, outcome: CommitOutcome) -> None:
         """Fold what is stored into memtables, and tell the callers."""
@@ -362,6 +425,7 @@ class DurableStore:
             group.commit.finish(Fault.NOT_STORED)
         for entry in unacked.affected:
             self._forget_if_idle(entry)
+        self._compactor.make_space()
 
     def _resume(self) -> None:
         """The journal is written again: rewrite what may have been lost with the segment."""
@@ -370,14 +434,15 @@ class DurableStore:
         for entry in unsynced:
             is_oldest = not entry.has_file and entry.frozen is None
             memtable = new_memtable(entry.kind, is_oldest=is_oldest)
+            # The frozen memtable may get to the file after this, so removals leave a trace.
+            overlaps = entry.frozen is not None or may_overlap(entry.memtable)
             if isinstance(memtable, QueueMemtable):
-                # The frozen memtable may get to the file after this, so removals leave a trace.
-                memtable.may_overlap = entry.frozen is not None
+                memtable.may_overlap = overlaps
             for each in (entry.frozen, entry.memtable):
                 if each is not None:
                     fold(memtable, each.changes())
-            kind = Rewrite.WHOLE if entry.frozen is None else Rewrite.MENDED
-            self._groups.rewrite(entry, memtable, entry.lsn, kind)
+            kind = Rewrite.MENDED if overlaps else Rewrite.WHOLE
+            self._groups.rewrite(entry, memtable, kind)
         if unsynced:
             self._groups.when_stored(partial(self._rewritten, unsynced))
         self._groups.resume()
@@ -459,6 +524,8 @@ class DurableStore:
         if (damage.where, damage.name) in known:
             return
         self.damages.append(damage)
+        if (path := _nameless_file(damage)) is not None:
+            self._refused_files.add(path)
         log_damage(damage)
         entry = None if damage.name is None else self._entries.get(damage.name)
         if entry is not None:
@@ -466,6 +533,38 @@ class DurableStore:
             self._compactor.exempt(entry)
         report = partial(write_report, self.folder / "damaged", self.disk, damage)
         self._file_worker.submit(FileJob(report))
+
+
+def _encrypted(cipher: ChunkCipher, name: bytes, changes: Sequence[Change]) -> Sequence[Change]:
+    return [cipher.encrypted(name, each) if isinstance(each, Chunk) else each for each in changes]
+
+
+def _decrypted(
+    cipher: ChunkCipher, name: bytes, result: list[Chunk] | Fault
+) -> list[Chunk] | Fault:
+    """The chunks as they were written. A chunk that was not encrypted with the key is damage."""
+    if isinstance(result, Fault):
+        return result
+    chunks: list[Chunk] = []
+    for each in result:
+        chunk = cipher.decrypted(name, each)
+        if chunk is None:
+            log.error("chunk not decrypted: name=%r sequence=%d", name, each.first)
+            return Fault.DAMAGED
+        chunks.append(chunk)
+    return chunks
+
+
+def _nameless_file(damage: Damage) -> str | None:
+    """The name of a damaged file that does not say whose it is: the hash of a partition's name.
+    None: the damage is another one."""
+    path = Path(damage.where).name
+    return path if damage.name is None and is_file_name(path) else None
+
+
+def _may_fail_for_ever(change: Change) -> bool:
+    """True for what each failed delivery of a message writes."""
+    return isinstance(change, AttemptsSet | DueAt)
 
 
 def _refused() -> Commit:

@@ -40,7 +40,8 @@ class Disk(Protocol):
         """All of a file."""
 
     def install(self, path: Path, data: bytes) -> None:
-        """A file with this content, durably: after a crash it is there complete, or not at all."""
+        """A file with this content, durably: after a crash it is there complete, or not at all.
+        After an error nothing of it takes up space."""
 
     def has(self, path: Path) -> bool: ...
 
@@ -110,11 +111,15 @@ class OsDisk:
         new = path.with_name(path.name + ".new")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            OsFile(fd).write(data, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        new.replace(path)
+            try:
+                OsFile(fd).write(data, 0)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)  # of a full disk it may have taken the last space
+            raise
         self.sync_folder(path.parent)
 
     def has(self, path: Path) -> bool:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
+    DeadlineSet,
     MessageRemoved,
     StoredMessage,
     is_unawaited,
 )
-from millpond.actors.store.index import IndexEntry, Memtable
+from millpond.actors.store.index import IndexEntry, Memtable, copy_of, fold
 from millpond.actors.store.journal.change_codec import encode
-from millpond.actors.store.journal.format import GROUP_SIZE, Rewrite, encode_record
+from millpond.actors.store.journal.format import Rewrite, encode_record
 from millpond.actors.store.journal.writer import CommitGroup
 from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.subscribers import (
@@ -42,7 +43,8 @@ HELD_BACK_MAX = 50_000
 class GroupCommit:
     """The open group, which collects writes, and the groups that the journal's writer has.
 
-    `call_soon` calls back at the end of the loop's pass. While `is_broken`, the open group waits.
+    `call_soon` calls back at the end of the loop's pass. `epoch` counts the journal's failures
+    since the start. `is_broken`: it cannot be written just now, and the open group waits.
     """
 
     def __init__(
@@ -55,70 +57,80 @@ class GroupCommit:
         self._in_flight: deque[CommitGroup] = deque()
         self._is_sealing = False
         self._passes = self._seen = 0
-        self._epoch = 0
-        self._is_broken = False
-        self._segment_bytes_left = self._id_mark = 0
+        self.epoch = 0
+        self.is_broken = False
+        self._is_ending = False
 
-    def start(self, worker: StoreWorker[CommitGroup]) -> None:
-        """Begin with the journal's worker thread; before anything else."""
+    def start(
+        self, worker: StoreWorker[CommitGroup], takes_quickly: Callable[[CommitGroup], bool]
+    ) -> None:
+        """Begin with the journal's worker thread; before anything else. While the journal has
+        nothing in hand, `takes_quickly` tells whether it writes a group without a sync."""
         self._worker = worker
-
-    @property
-    def epoch(self) -> int:
-        """The count of the journal's failures since the start."""
-        return self._epoch
-
-    @property
-    def is_broken(self) -> bool:
-        """True: the journal cannot be written just now, and the open group waits."""
-        return self._is_broken
+        self._takes_quickly = takes_quickly
 
     @property
     def is_overfull(self) -> bool:
         """True: the journal fails, and much is held back already."""
         group = self._open
-        return self._is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
+        return self.is_broken and group is not None and len(group.writes) >= HELD_BACK_MAX
 
-    def set_segment_space(self, size: int, id_mark: int) -> None:
-        """The segment that is written to takes `size` more bytes before it is full, and message ids
-        up to `id_mark` are reserved."""
-        self._segment_bytes_left = size
-        self._id_mark = id_mark
-
-    def write(self, entry: IndexEntry, changes: Sequence[Change]) -> CommitGroup:
-        """Put changes into the open group."""
-        group = self._add(entry, encode(changes), Rewrite.NONE, 0)
-        group.writes.append((entry, group.last_lsn, changes))
-        entry.in_flight += 1
-        return group
-
-    def rewrite(self, entry: IndexEntry, memtable: Memtable, as_of: int, kind: Rewrite) -> int:
-        """Write a memtable again, as it is at the lsn `as_of`; gives the lsn of the record."""
-        group = self._add(entry, encode(memtable.changes()), kind, as_of)
-        group.needs_sync = True
-        return group.last_lsn
-
-    def _add(self, entry: IndexEntry, body: bytes, rewrite: Rewrite, as_of: int) -> CommitGroup:
-        """Number a record and put it into the open group."""
+    def write(
+        self,
+        entry: IndexEntry,
+        changes: Sequence[Change],
+        rewrite: Rewrite = Rewrite.NONE,
+        as_of: int = 0,
+    ) -> CommitGroup:
+        """Number a record of these changes, and put it into the open group."""
+        body = encode(changes)
+        group = self._open or self._begin()
         self._lsn = self._lsn_recorded = lsn = self._lsn + 1
-        group = self._open
-        if group is None:
-            group = self._open = CommitGroup(self._epoch, lsn)
-            self._seal_soon()
-        if not group.records:
-            group.first_lsn = lsn
         record = encode_record(self._salt, lsn, entry.kind, entry.name, body, rewrite, as_of)
         group.records.append(record)
         group.last_lsn = group.names[entry.name] = lsn
+        if not rewrite:  # which changes nothing
+            group.writes.append((entry, lsn, changes))
+            entry.in_flight += 1
+        return group
+
+    def rewrite(self, entry: IndexEntry, memtable: Memtable, kind: Rewrite) -> int:
+        """Write a memtable again, with the writes on their way; gives the lsn of the record.
+
+        Else those would be changes to the rewrite, and might be in an earlier segment, which is
+        removed before it. Everything before the record is in it, so the segments that are left
+        always tell the end of a history. It fails if one of those writes does.
+
+        The file that REST goes with has everything but the record. It gets a number that no record
+        has, and so proves that the journal went on from there.
+        """
+        if entry.in_flight:
+            memtable = copy_of(memtable, entry.kind)
+            for changes in self.unstored(entry):
+                fold(memtable, changes)
+        if kind is Rewrite.REST:
+            self.skip_lsn()
+        group = self.write(entry, [*memtable.changes()], kind, self._lsn)
+        group.needs_sync = True
+        return group.last_lsn
+
+    def _begin(self) -> CommitGroup:
+        """Open a group, which is sealed when the pass is over."""
+        group = self._open = CommitGroup(self.epoch, self._lsn_recorded)
+        if not self._is_sealing:
+            self._is_sealing = True
+            self._call_soon(self.seal)
         return group
 
     def sync(self) -> None:
         """Have everything written so far synced, with what else this pass of the loop writes."""
-        if self._open is None:
-            self._open = CommitGroup(self._epoch, self._lsn + 1)
-            self._open.last_lsn = self._lsn_recorded
-            self._seal_soon()
-        self._open.needs_sync = True
+        group = self._open or self._begin()
+        group.needs_sync = True
+
+    def begin_segment(self) -> None:
+        """Have the open segment completed, and the next one begun."""
+        group = self._open or self._begin()
+        group.needs_sync = group.begins_segment = True
 
     def skip_lsn(self) -> int:
         """A number that no record has."""
@@ -133,46 +145,40 @@ class GroupCommit:
     def seal(self) -> None:
         """A pass of the loop is over: what it wrote goes to the disk together."""
         group = self._open
-        if group is not None and self._grows(group):
-            self._call_soon(self.seal)
-            return
+        if group is not None:
+            seen, self._seen = self._seen, len(group.records)
+            self._passes += 1
+            if self._passes <= PASSES_MAX and self._seen > max(1, seen):
+                # This pass added to a group of several, so the next one may as well.
+                self._call_soon(self.seal)
+                return
         self._passes = self._seen = 0
         self._is_sealing = False
-        if group is not None and not self._is_broken:
+        if group is not None and not self.is_broken:
             self._open = None
-            is_quick = not group.needs_sync and not self._in_flight and self._fits(group)
+            is_quick = not (group.needs_sync or self._in_flight or self._is_ending)
+            is_quick = is_quick and self._takes_quickly(group)
             self._in_flight.append(group)
             self._worker.submit(group, quick=is_quick)
 
-    def _grows(self, group: CommitGroup) -> bool:
-        """True: this pass of the loop added to a group of several, so the next pass may as well."""
-        seen, self._seen = self._seen, len(group.records)
-        self._passes += 1
-        return self._passes <= PASSES_MAX and self._seen > max(1, seen)
+    def end(self) -> None:
+        """Nothing more is written: what was written goes to the disk, in the worker's thread, which
+        may wait for it."""
+        self._is_ending = True
+        while self._open is not None and not self.is_broken:
+            self.seal()
 
-    def _fits(self, group: CommitGroup) -> bool:
-        # A new segment means a sync of the one before it, and other ids one of the catalog: both
-        # may take long.
-        return (
-            group.last_id <= self._id_mark
-            and GROUP_SIZE + sum(map(len, group.records)) <= self._segment_bytes_left
-        )
+    def take_stored(self, group: CommitGroup, epoch: int) -> bool:
+        """True: the writer stored the group; it was in `epoch` when it had done so. The store
+        applies it at once: until then it is among those that `unstored` looks through.
 
-    def _seal_soon(self) -> None:
-        if not self._is_sealing:
-            self._is_sealing = True
-            self._call_soon(self.seal)
-
-    def take_stored(self, groups: list[CommitGroup], epoch: int) -> Iterator[CommitGroup]:
-        """Those of `groups` that the writer stored; it was in `epoch` when it had done so.
-
-        Those of an earlier epoch have failed already, with the group that ended it.
+        A group of an earlier epoch has failed already, with the one that ended it.
         """
-        for group in groups:
-            if group.epoch == self._epoch == epoch:
-                first = self._in_flight.popleft()
-                assert first is group, "groups are stored in order"
-                yield group
+        if not group.epoch == self.epoch == epoch:
+            return False
+        first = self._in_flight.popleft()
+        assert first is group, "groups are stored in order"
+        return True
 
     def unstored(self, entry: IndexEntry) -> Iterator[Sequence[Change]]:
         """The writes of a partition that are not stored yet, oldest first."""
@@ -191,26 +197,27 @@ class GroupCommit:
     def fail(self, epoch: int) -> list[CommitGroup]:
         """Give all groups on their way, which are lost, and hold back what comes until `resume`.
 
-        What was held back before stays, unless a caller waits for it: the disk may fail for long,
+        Changes held back before stay, unless a caller waits for them: the disk may fail for long,
         and much may have come.
         """
         failed = [*self._in_flight]
         self._in_flight.clear()
         group = self._open
-        if group is not None and self._is_broken and not group.callbacks:
+        if group is not None and self.is_broken and not group.callbacks:
             group.epoch = epoch
         elif group is not None:
             failed.append(group)
             self._open = None
-        self._epoch = epoch
-        self._is_broken = True
+        self.epoch = epoch
+        self.is_broken = True
         return failed
 
     def resume(self) -> None:
         """The journal is written again: what was held back goes to it."""
-        self._is_broken = False
-        if self._open is not None:
-            self._seal_soon()
+        self.is_broken = False
+        if self._open is not None and not self._is_sealing:
+            self._is_sealing = True
+            self._call_soon(self.seal)
 
 
 class UnackedWrites:
@@ -253,7 +260,7 @@ class UnackedWrites:
 
     def _is_valid(self, entry: IndexEntry, change: Change) -> bool:
         match change:
-            case MessageRemoved(id=id_) | AttemptsSet(id=id_) | DueAt(id=id_):
+            case MessageRemoved(id=id_) | AttemptsSet(id=id_) | DeadlineSet(id=id_) | DueAt(id=id_):
                 return id_ not in self._ids[entry]
             case Acked(number=number, id=id_) | AckedUpTo(number=number, id=id_):
                 # The number may be another identity's when the channel is built anew.

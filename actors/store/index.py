@@ -10,6 +10,7 @@ from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
     Chunk,
+    DeadlineSet,
     KeyExpired,
     KeyRetained,
     LogDeleted,
@@ -49,6 +50,20 @@ def new_memtable(kind: PartitionKind, *, is_oldest: bool) -> Memtable:
 def fold(memtable: Memtable, changes: Iterable[Change]) -> None:
     """Take changes into a memtable of their kind."""
     memtable.fold(changes)  # type: ignore[arg-type]  # a partition has changes of one kind only
+
+
+def may_overlap(memtable: Memtable | None) -> bool:
+    """True: the file or an older memtable may have the same messages as this one."""
+    return isinstance(memtable, QueueMemtable) and memtable.may_overlap
+
+
+def copy_of(memtable: Memtable, kind: PartitionKind) -> Memtable:
+    """A memtable with the same content, over the same file or older memtable."""
+    copy = new_memtable(kind, is_oldest=memtable.is_oldest)
+    if isinstance(copy, QueueMemtable):
+        copy.may_overlap = may_overlap(memtable)
+    fold(copy, memtable.changes())
+    return copy
 
 
 class IndexEntry:
@@ -118,10 +133,9 @@ class IndexEntry:
             is_oldest = not self.has_file and self.frozen is None
             memtable = self.memtable = new_memtable(self.kind, is_oldest=is_oldest)
             self.oldest_segment = segment
-        fold(memtable, changes)
-        self.lsn = lsn
-        if not memtable:
+        if not memtable.fold(changes):  # type: ignore[arg-type]  # they are of this kind only
             self.memtable = None
+        self.lsn = lsn
 
     def usage(self) -> PartitionUsage:
         return PartitionUsage(self.messages, self.bytes, self.messages + self.keys, self.mode)
@@ -138,38 +152,40 @@ def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign
         usage.log_bytes += size
         return True
     is_awaited = False
-    messages = added = 0
+    messages = added = keys = 0
     for change in changes:
-        if type(change) is StoredMessage:  # the change of every day, without another call
-            messages += sign
-            added += len(change.data)
-            continue
         match change:
             case StoredMessage():
-                raise AssertionError("handled above")
-            case MessageRemoved(left=left, size=size):
-                _add(entry, usage, -sign, -size * sign, sign if left is not None else 0)
-            case KeyExpired(was_left=was_left):
-                _add(entry, usage, 0, 0, -sign if was_left else 0)
-            case KeyRetained():
-                _add(entry, usage, 0, 0, sign)
-            case ModeSet(mode=mode):
-                entry.mode = mode
-            case Subscriber():
-                _add(entry, usage, 0, 0, sign)
+                is_awaited = True
+                messages += 1
+                added += len(change.data)
+            case MessageRemoved():
+                messages -= 1
+                added -= change.size
+                keys += change.left is not None
+            case KeyExpired():
+                keys -= change.was_left
+            case ModeSet():
+                entry.mode = change.mode
+            case KeyRetained() | Subscriber():
+                keys += 1
             case SubscriberRemoved():
-                _add(entry, usage, 0, 0, -sign)
-            case (
-                AttemptsSet() | SubscriberTouched() | Acked() | AckedUpTo() | DueAt() | UniqueKey()
-            ):
+                keys -= 1
+            case AttemptsSet() | DeadlineSet() | DueAt() | UniqueKey():
+                pass
+            case SubscriberTouched() | Acked() | AckedUpTo():
                 pass
             case Chunk() | LogTrimmed() | MetadataSet() | LogDeleted():
                 raise AssertionError("a queue does not take changes of a log")
             case _:
                 assert_never(change)
-    if messages:
-        is_awaited = True
-        _add(entry, usage, messages, added * sign, 0)
+    messages, added, keys = messages * sign, added * sign, keys * sign
+    entry.messages += messages
+    entry.bytes += added
+    entry.keys += keys
+    usage.messages += messages
+    usage.bytes += added
+    usage.keys += keys
     return is_awaited
 
 
@@ -182,12 +198,3 @@ def log_bytes_of(changes: Sequence[Change]) -> int:
         elif isinstance(change, LogTrimmed | LogDeleted):
             size -= change.size
     return size
-
-
-def _add(entry: IndexEntry, usage: Usage, messages: int, size: int, keys: int) -> None:
-    entry.messages += messages
-    entry.bytes += size
-    entry.keys += keys
-    usage.messages += messages
-    usage.bytes += size
-    usage.keys += keys

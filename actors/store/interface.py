@@ -68,7 +68,7 @@ class Fault(Enum):
 def for_each(do: Callable[[T], object], items: Iterable[T]) -> None:
     """Do it for every item, in order, also if it raises for some.
 
-    What it raises is raised behind the last item; of several, the earlier is the later's context.
+    Its error is raised behind the last item; of several, the earlier is the later's context.
     """
     rest = iter(items)
     is_done = False
@@ -94,15 +94,12 @@ def _go_on(do: Callable[[T], object], rest: Iterator[T]) -> None:
         go_on()
 
 
-class Deferred(Generic[T]):
+class Deferred(msgspec.Struct, Generic[T], eq=False):
     """Something that the store finishes later, in the loop's thread."""
 
-    __slots__ = ("_value", "_waiting", "is_done")
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self._value: T | None = None
-        self._waiting: list[Callable[[T], None]] | None = None
+    is_done: bool = False
+    _value: T | None = None
+    _waiting: list[Callable[[T], None]] | None = None
 
     def when_done(self, done: Callable[[T], None]) -> None:
         """Call `done` with the result: in order of asking, at once if it is there already."""
@@ -118,7 +115,10 @@ class Deferred(Generic[T]):
         self.is_done = True
         self._value = value
         waiting, self._waiting = self._waiting, None
-        for_each(lambda done: done(value), waiting or ())
+        if waiting is not None and len(waiting) == 1:  # as a commit that one cell waits for
+            waiting[0](value)
+        elif waiting is not None:
+            for_each(lambda done: done(value), waiting)
 
 
 Commit = Deferred[Fault | None]
@@ -130,6 +130,19 @@ class StoredQueue(msgspec.Struct, frozen=True):
 
     name: bytes
     deadline: float
+
+
+class ChunkCipher(Protocol):
+    """Encrypts the chunks of some logs before they are stored, and decrypts what is read."""
+
+    def covers(self, name: bytes) -> bool:
+        """True: the chunks of this log are stored encrypted."""
+
+    def encrypted(self, name: bytes, chunk: Chunk) -> Chunk:
+        """The chunk with encrypted data; one without data stays as it is."""
+
+    def decrypted(self, name: bytes, chunk: Chunk) -> Chunk | None:
+        """The chunk as it was; None: it was not encrypted so, for this log and these sequences."""
 
 
 class Store(Protocol):

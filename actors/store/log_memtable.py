@@ -56,8 +56,8 @@ class LogMemtable:
         """The part of `size` that is not chunks."""
         return sum(len(name) + len(value or b"") + 16 for name, value in self.metadata.items())
 
-    def fold(self, changes: Iterable[LogChange]) -> None:
-        """Take in what was written."""
+    def fold(self, changes: Iterable[LogChange]) -> bool:
+        """Take in what was written. True: a restart needs something of it."""
         for change in changes:
             match change:
                 case Chunk():
@@ -70,6 +70,7 @@ class LogMemtable:
                     self._drop()
                 case _:
                     assert_never(change)
+        return bool(self)
 
     def add(self, chunk: Chunk) -> None:
         """The log got longer."""

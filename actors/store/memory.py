@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
+import msgspec
+
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
     Chunk,
+    DeadlineSet,
     KeyExpired,
     KeyRetained,
     LogDeleted,
@@ -122,14 +125,18 @@ class MemoryStore:
                 self._write_log(name, changes)
                 return
             partition = self._partitions[name] = Partition()
-        rows = partition.rows
+        rows, keys = partition.rows, partition.keys
         added = size = 0
         for change in changes:
-            # The change of every day, without another call.
-            if type(change) is StoredMessage and not partition.keys:
+            # The changes of every day come first, and with the fewest calls.
+            if type(change) is StoredMessage:
                 rows[change.id] = change
                 added += 1
                 size += len(change.data)
+                if keys and keys.pop(change.key, None) is not None:
+                    self.usage.keys -= 1  # the window of the older use is over
+            elif type(change) is MessageRemoved:
+                self._remove(partition, change)
             else:
                 self._apply(partition, change)
         if added:
@@ -152,10 +159,8 @@ class MemoryStore:
 
     def _apply(self, partition: Partition, change: Change) -> None:
         match change:
-            case StoredMessage():
-                self._add(partition, change)
-            case MessageRemoved():
-                self._remove(partition, change)
+            case StoredMessage() | MessageRemoved():
+                raise AssertionError("handled where they arrive")
             case KeyExpired():
                 if partition.keys.pop(change.key, None) is not None:
                     self.usage.keys -= 1
@@ -163,6 +168,10 @@ class MemoryStore:
                 if partition.attempts is None:
                     partition.attempts = {}
                 partition.attempts[change.id] = change.attempts
+            case DeadlineSet():
+                if (row := partition.rows.get(change.id)) is not None:
+                    limited = msgspec.structs.replace(row, expires_at=change.expires_at)
+                    partition.rows[change.id] = limited
             case ModeSet():
                 partition.mode = change.mode
             case KeyRetained():
@@ -184,14 +193,6 @@ class MemoryStore:
         subscribers.fold(change, is_oldest=True)
         partition.subscribers = subscribers or None
         self.usage.keys += partition.remembered - before
-
-    def _add(self, partition: Partition, row: StoredMessage) -> None:
-        partition.rows[row.id] = row
-        partition.bytes += len(row.data)
-        self.usage.messages += 1
-        self.usage.bytes += len(row.data)
-        if partition.keys and partition.keys.pop(row.key, None) is not None:
-            self.usage.keys -= 1  # the window of the older use is over
 
     def _remove(self, partition: Partition, gone: MessageRemoved) -> None:
         row = partition.rows.pop(gone.id, None)

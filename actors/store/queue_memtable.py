@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import assert_never
 
+import msgspec
+
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
     AttemptsSet,
+    DeadlineSet,
     KeyExpired,
     KeyRetained,
     MessageRemoved,
@@ -45,13 +48,14 @@ KEY_BYTES = 64
 class QueueMemtable:
     """The rows, keys, attempts, subscribers and attributes that changed.
 
-    `removed` and `expired_keys` are tombstones: rows (with the size of their data) and keys that
-    the file or an older memtable may still have.
+    `deadlines` are of rows that the file or an older memtable has. `removed` and `expired_keys` are
+    tombstones: rows (with the size of their data) and keys that these may still have.
     """
 
     __slots__ = (
         "attempts",
         "attributes",
+        "deadlines",
         "expired_keys",
         "is_oldest",
         "keys",
@@ -76,6 +80,7 @@ class QueueMemtable:
         self.keys: dict[int, StoredKey] = {}
         self.expired_keys: set[int] = set()
         self.attempts: dict[int, int] = {}
+        self.deadlines: dict[int, float] = {}
         self.mode: Mode | None = None
         self.subscribers: SubscriberTable | None = None
         """The changes to subscribers; None for the many queues that have none."""
@@ -87,7 +92,7 @@ class QueueMemtable:
         known = (
             self.keys or self.expired_keys or self.attempts or self.subscribers or self.attributes
         )
-        return bool(self.rows or self.removed or known)
+        return bool(self.rows or self.removed or self.deadlines or known)
 
     @property
     def size(self) -> int:
@@ -98,7 +103,7 @@ class QueueMemtable:
     def lesser_size(self) -> int:
         """The part of `size` that is not rows."""
         count = len(self.keys) + len(self.expired_keys) + len(self.removed)
-        size = KEY_BYTES * count + 16 * len(self.attempts)
+        size = KEY_BYTES * count + 16 * (len(self.attempts) + len(self.deadlines))
         return size + sum(
             each.size for each in (self.subscribers, self.attributes) if each is not None
         )
@@ -115,23 +120,26 @@ class QueueMemtable:
     def deadline(self) -> float:
         """Nothing in the memtable expires before this."""
         rows = min((min(row.expires_at, row.until) for row in self.rows.values()), default=inf)
+        rows = min(rows, *self.deadlines.values(), inf)
         members = inf if self.subscribers is None else min(self.subscribers.deadlines, default=inf)
         return min(rows, members, min((key.until for key in self.keys.values()), default=inf))
 
-    def fold(self, changes: Iterable[QueueChange]) -> None:
-        """Apply changes that were written to the journal."""
+    def fold(self, changes: Iterable[QueueChange]) -> bool:
+        """Apply changes that were written to the journal. True: a restart needs something of it."""
         rows, added = self.rows, 0
         for change in changes:
-            if (
-                type(change) is StoredMessage and change.id not in rows
-            ):  # the usual case, without another call
+            # The usual cases first, with the fewest calls.
+            if type(change) is StoredMessage and change.id not in rows:
                 rows[change.id] = change
                 added += len(change.data)
                 if self.keys:
                     self._use_key(change)
+            elif type(change) is MessageRemoved:
+                self._remove(change)
             else:
                 self._fold(change)
         self.row_bytes += added
+        return bool(rows or self)
 
     def add(self, row: StoredMessage) -> None:
         """Add a stored message."""
@@ -153,7 +161,7 @@ class QueueMemtable:
             case StoredMessage():
                 self.add(change)
             case MessageRemoved():
-                self._remove(change)
+                raise AssertionError("handled where it arrives")
             case KeyRetained():
                 self.keys[change.key] = change.left
             case KeyExpired():
@@ -164,6 +172,8 @@ class QueueMemtable:
             case AttemptsSet():
                 if change.id in self.rows or not self.is_oldest:
                     self.attempts[change.id] = change.attempts
+            case DeadlineSet():
+                self._set_deadline(change)
             case ModeSet():
                 self.mode = change.mode
             case DueAt() | UniqueKey():
@@ -172,6 +182,13 @@ class QueueMemtable:
                 self._fold_subscriber(change)
             case _:
                 assert_never(change)
+
+    def _set_deadline(self, change: DeadlineSet) -> None:
+        row = self.rows.get(change.id)
+        if row is not None:
+            self.rows[row.id] = msgspec.structs.replace(row, expires_at=change.expires_at)
+        elif not self.is_oldest:
+            self.deadlines[change.id] = change.expires_at
 
     def _fold_attribute(self, change: AttributeChange) -> None:
         is_oldest = self.is_oldest or (change.id in self.rows and not self.may_overlap)
@@ -197,6 +214,7 @@ class QueueMemtable:
             self.removed[change.id] = change.size
             self.removed_bytes += change.size
         self.attempts.pop(change.id, None)
+        self.deadlines.pop(change.id, None)
         if self.subscribers is not None:
             self.subscribers.forget(change.id)
         if self.attributes is not None:
@@ -225,6 +243,8 @@ class QueueMemtable:
             yield KeyRetained(key, left)
         for message_id, attempts in self.attempts.items():
             yield AttemptsSet(message_id, attempts)
+        for message_id, expires_at in self.deadlines.items():
+            yield DeadlineSet(message_id, expires_at)
         if self.attributes is not None:
             yield from self.attributes.changes()
 
@@ -241,6 +261,7 @@ class QueueMemtable:
             (moved if row.id < settled_id else stays).add(row)
         for message_id, attempts in self.attempts.items():
             (stays if message_id in stays.rows else moved).attempts[message_id] = attempts
+        moved.deadlines = dict(self.deadlines)
         moved.expired_keys = set(self.expired_keys)
         (stays if keys_stay else moved).keys = dict(self.keys)
         if self.subscribers is not None:
@@ -258,6 +279,9 @@ class QueueMemtable:
         for message_id in self.removed:
             rows.pop(message_id, None)
         rows.update(self.rows)
+        for message_id, expires_at in self.deadlines.items():
+            if (row := rows.get(message_id)) is not None:
+                rows[message_id] = msgspec.structs.replace(row, expires_at=expires_at)
         for key in self.expired_keys:
             keys.pop(key, None)
         keys.update(self.keys)

@@ -6,7 +6,6 @@ Nothing is opened that the catalog can answer for, so the time it takes grows wi
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing, suppress
@@ -16,6 +15,15 @@ from pathlib import Path
 import msgspec
 
 from millpond.actors.messages import Durability
+from millpond.actors.store.catalog_copy import remove_copy
+from millpond.actors.store.catalog_recovery import (
+    DAMAGED,
+    JOURNAL,
+    OLD,
+    PARTITIONS,
+    CatalogRecovery,
+    has_traces,
+)
 from millpond.actors.store.changes import (
     Change,
     Chunk,
@@ -33,12 +41,11 @@ from millpond.actors.store.journal.reader import (
     Loss,
     SegmentsKnown,
     read_journal,
-    segment_numbers,
 )
 from millpond.actors.store.journal.writer import JournalTail, segment_path
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.catalog import (
-    CATALOG,
+    FIRST_SEQUENCE,
     ID_MARK,
     LAST_ID,
     LAST_LSN,
@@ -47,7 +54,6 @@ from millpond.actors.store.partitions.catalog import (
     Catalog,
     Listed,
     check_listed,
-    rebuild,
 )
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
 from millpond.actors.store.partitions.files import PartitionFiles
@@ -59,14 +65,11 @@ from millpond.actors.store.repair.damaged_logs import drop_copy, keep_damaged_lo
 from millpond.actors.store.repair.quarantine import Damage, log_damage, read_reports, write_report
 from millpond.actors.store.settings import StoreSettings
 
-log = logging.getLogger(__name__)
-
-MADE_ANEW = "it is made anew from the files and the journal"
-
 
 class Recovered(msgspec.Struct):
     """A store as it was. `damages` is all that is known to be damaged, of this and former runs;
-    `damaged_kinds` tells what those are of which the journal has something, or had.
+    `damaged_kinds` tells what those are of which the journal has something, or had. Logs that
+    nothing is known of begin at `first_sequence`.
     """
 
     files: PartitionFiles
@@ -80,6 +83,7 @@ class Recovered(msgspec.Struct):
     torn_bytes: int
     damages: list[Damage]
     damaged_kinds: dict[bytes, PartitionKind]
+    first_sequence: int = 0
 
 
 def recover(
@@ -87,24 +91,41 @@ def recover(
     disk: Disk,
     durability: Callable[[bytes], Durability],
     settings: StoreSettings,
+    *,
+    was_used: bool | None = None,
+    now: float = 0.0,
 ) -> Recovered:
-    """Read everything back. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
-    for part in ("journal", "partitions", "damaged"):
-        disk.make_folder(folder / part)
-    pool = FilePool(folder / "partitions", disk, handles_max=settings.handles_max)
-    copied = keep_damaged_logs(pool.paths(), folder / "damaged", disk)
-    catalog, damages = _open_catalog(folder, pool, disk)
+    """Read everything back. `was_used`: something else proves that a store was in the folder, or
+    that nothing was stored there. `now` is in seconds since 1970, 0 if it is unknown. Raises
+    Damaged, UnknownVersion, OSError, sqlite3.Error."""
+    pool = FilePool(folder / PARTITIONS, disk, handles_max=settings.handles_max)
+    opening = CatalogRecovery(folder, disk, pool, now)
+    was_used = has_traces(folder, disk) if was_used is None else was_used
+    if was_used:
+        _make_folders(folder, disk)
+    else:
+        disk.make_folder(folder)
+    copied = keep_damaged_logs(pool.paths(), folder / DAMAGED, disk)
+    catalog = opening.open(was_used=was_used)
+    # A crash before this leaves a catalog alone, or a folder that was never used.
+    _make_folders(folder, disk)
     try:
-        return _recover(folder, disk, durability, pool, copied, catalog, damages)
+        found = _recover(folder, disk, durability, pool, copied, catalog, opening)
     except UnknownFormat:
         raise
     except Damaged as exc:
         # A part of it that is not read when it is opened, such as an index.
-        log.error("catalog damaged, making it anew: %s", exc)
         catalog.close()
-        damages = [Damage(CATALOG, f"{exc}; {MADE_ANEW}")]
-        catalog = _rebuilt_catalog(folder, pool, disk, damages)[0]
-        return _recover(folder, disk, durability, pool, copied, catalog, damages)
+        catalog = opening.replace(str(exc))
+        found = _recover(folder, disk, durability, pool, copied, catalog, opening)
+    # What recovery changed, it would change again; what follows, the copy does not know.
+    remove_copy(folder, disk)
+    return found
+
+
+def _make_folders(folder: Path, disk: Disk) -> None:
+    for part in (JOURNAL, PARTITIONS, DAMAGED):
+        disk.make_folder(folder / part)
 
 
 def _recover(
@@ -114,27 +135,30 @@ def _recover(
     pool: FilePool,
     copied: list[Path],
     catalog: Catalog,
-    damages: list[Damage],
+    opening: CatalogRecovery,
 ) -> Recovered:
     """Read everything that the catalog tells of; `copied` are files whose logs were damaged. Raises
     Damaged if the catalog is."""
     file_damages: list[Damage] = []
-    partitions = _partitions(catalog, pool, file_damages)
-    for path in copied:
-        file_damages += _damages_of_log(path, catalog, pool, folder / "damaged", disk)
-    found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
-    is_made_anew = any(damage.where == CATALOG for damage in damages)
-    if found.generation > catalog.generation and not is_made_anew:
+    partitions, resolved = _partitions(catalog, pool, file_damages)
+    for path in () if opening.is_made_anew else copied:
+        file_damages += _damages_of_log(path, catalog, pool, folder / DAMAGED, disk)
+    found = read_journal(folder / JOURNAL, disk, segments_known(catalog, partitions))
+    if found.generation > catalog.generation and not opening.is_made_anew:
         # An older copy, or one without marks: what it lists is not what there is.
-        damages.append(Damage(CATALOG, f"an older copy is back; {MADE_ANEW}"))
         catalog.close()
-        catalog, partitions = _rebuilt_catalog(folder, pool, disk, damages)
-        found = read_journal(folder / "journal", disk, segments_known(catalog, partitions))
-    else:
-        damages += file_damages
+        catalog = opening.replace(OLD)
+        return _recover(folder, disk, durability, pool, copied, catalog, opening)
+    if resolved:
+        # A dirty row that never had a change would let its file be missing later. Not before the
+        # generations were compared, because this raises that of an older catalog.
+        rows = [partitions[name] for name in resolved if name in partitions]
+        catalog.record(rows, [name for name in resolved if name not in partitions], {})
     catalog.resume(found.generation)
-    _make_durable(folder / "journal", disk, found)
-    damages += journal_damages(found, partitions)
+    _make_durable(folder / JOURNAL, disk, found)
+    lost = journal_damages(found, partitions)
+    _raise_first_sequence(catalog, lost)
+    damages = [*opening.damages, *file_damages, *lost]
     entries: dict[bytes, IndexEntry] = {}
     kept: list[StoredQueue] = []
     rebuilder = _Rebuilder(durability, partitions, damages)
@@ -148,11 +172,11 @@ def _recover(
             if entry.kind is PartitionKind.QUEUE and (entry.messages or entry.keys):
                 kept.append(StoredQueue(name, deadline))
     damages = _with_names(damages, by_name)
-    reported = {damage.name for damage in read_reports(folder / "damaged", disk)}
+    reported = {damage.name for damage in read_reports(folder / DAMAGED, disk)}
     is_journal_harmed = bool(found.losses) or any(
         damage.name not in reported for damage in found.damages
     )
-    damages = _note_damages(folder / "damaged", disk, damages)
+    damages = _note_damages(folder / DAMAGED, disk, damages)
     kinds = _damaged_kinds(damages, found, by_name)
     for damage in damages:
         if damage.name is not None:
@@ -165,7 +189,7 @@ def _recover(
     used = (max(metadata.applied, metadata.frozen_at) for metadata in partitions.values())
     lsn = max(found.tail.lsn, *used, marks.get(LAST_LSN, 0))
     last_id = max(found.last_id, rebuilder.last_id, marks.get(LAST_ID, 0))
-    if is_journal_harmed or any(damage.where == CATALOG for damage in damages):
+    if is_journal_harmed or LAST_LSN not in marks:
         # Ids that were in what is lost are not given out again.
         last_id = max(last_id, marks.get(ID_MARK, 0), found.id_mark)
     _list_segments(catalog, found, lsn, last_id, is_harmed=is_journal_harmed)
@@ -181,35 +205,16 @@ def _recover(
         torn_bytes=found.torn_bytes,
         damages=damages,
         damaged_kinds=kinds,
+        first_sequence=marks.get(FIRST_SEQUENCE, 0),
     )
 
 
-def _open_catalog(folder: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[Damage]]:
-    """The catalog, made anew from the partitions if it is lost or damaged."""
-    path = folder / CATALOG
-    has_data = next(pool.paths(), None) is not None or segment_numbers(folder / "journal", disk)
-    is_lost = not disk.has(path) and bool(has_data)
-    text = "it is lost"
-    if not is_lost:
-        try:
-            return Catalog(path, disk), []
-        except UnknownFormat:
-            raise  # of a later version, which knows what is in it
-        except Damaged as exc:
-            log.error("catalog damaged, making it anew: %s", exc)
-            text = str(exc)
-    damages = [Damage(CATALOG, f"{text}; {MADE_ANEW}")]
-    return _rebuilt_catalog(folder, pool, disk, damages)[0], damages
-
-
-def _rebuilt_catalog(
-    folder: Path, pool: FilePool, disk: Disk, damages: list[Damage]
-) -> tuple[Catalog, dict[bytes, PartitionMetadata]]:
-    """The catalog that the files make, and what it says."""
-    pool.close()
-    catalog, unreadable = rebuild(folder / CATALOG, pool, disk)
-    damages += (Damage(file.name, text) for file, text in unreadable)
-    return catalog, catalog.partitions()
+def _raise_first_sequence(catalog: Catalog, lost: Iterable[Damage]) -> None:
+    """Have new logs begin above all records that a log may have had in lost parts of the journal;
+    before these are reported."""
+    if records_max := sum(damage.records_max for damage in lost if damage.is_all):
+        first = catalog.marks().get(FIRST_SEQUENCE, 0) + records_max
+        catalog.change_segments(marks={FIRST_SEQUENCE: first})
 
 
 def segments_known(
@@ -242,8 +247,9 @@ def _list_segments(
 
 def _partitions(
     catalog: Catalog, pool: FilePool, damages: list[Damage]
-) -> dict[bytes, PartitionMetadata]:
-    """Metadata by name; of files that were being changed, from the files themselves.
+) -> tuple[dict[bytes, PartitionMetadata], list[bytes]]:
+    """Metadata by name; of files that were being changed, from the files themselves: the second
+    are the names of these, whose rows are still to be written.
 
     A file that is listed and missing, or there and not listed, damages its partition.
     """
@@ -266,12 +272,8 @@ def _partitions(
         else:
             partitions[name] = partition.metadata
         resolved.append(name)
-    if resolved:
-        # A dirty row that never had a change would let its file be missing later.
-        rows = [partitions[name] for name in resolved if name in partitions]
-        catalog.record(rows, [name for name in resolved if name not in partitions], {})
     damages += unlisted_damages(partitions.keys() - dirty, partitions.keys() | dirty, pool)
-    return partitions
+    return partitions, resolved
 
 
 def _damages_of_log(
@@ -325,6 +327,11 @@ def journal_damages(
     by_name: dict[bytes, list[tuple[int, Record]]] = {}
     for number, record in found.records:
         by_name.setdefault(record.name, []).append((number, record))
+    for name, records in by_name.items():
+        metadata = partitions.get(name)
+        rewritten = _effective_rewrite(records, 0 if metadata is None else metadata.frozen_at)
+        if rewritten is not None:
+            have[name] = max(have.get(name, 0), rewritten[1].as_of)
     appended = _AppendLsns(by_name)
     lsns = found.damaged_lsns
     damages = [
@@ -332,11 +339,6 @@ def journal_damages(
         for damage in found.damages
         if damage.name is None or have.get(damage.name, 0) < lsns[damage.name]
     ]
-    for name, records in by_name.items():
-        metadata = partitions.get(name)
-        rewritten = _effective_rewrite(records, 0 if metadata is None else metadata.frozen_at)
-        if rewritten is not None:
-            have[name] = max(have.get(name, 0), rewritten[1].as_of)
     for loss in found.losses:
         damages += _damages_of(loss, have, appended)
     return damages
@@ -393,12 +395,13 @@ def _make_durable(folder: Path, disk: Disk, found: JournalContents) -> None:
     """Write to the disk what may be in the system's memory only: it is served, so it must not get
     lost.
 
-    What is not known to be synced is written again: after a sync that failed, the system may take
+    Changes not known to be synced are written again: after a sync that failed, the system may take
     it for clean, and a sync would do nothing.
     """
     # A segment that was taken back may not return under the number of the next one.
     disk.sync_folder(folder)
     doubtful = {number for number, record in found.records if record.lsn > found.synced_lsn}
+    doubtful.add(found.torn_segment)
     for number, size in found.segments.items():
         if size:
             path = segment_path(folder, number)

@@ -30,12 +30,14 @@ class ScrubSlice(msgspec.Struct):
     """The result of a step: `size` bytes were read. `is_last`: the pass has come to its end.
 
     `damages` were found; `bad_segments` are numbers of segments that a restart could not read.
+    `errors` are those of the disk, where something could not be read now.
     """
 
     size: int = 0
     is_last: bool = False
     damages: list[Damage] = []
     bad_segments: list[int] = []
+    errors: list[sqlite3.Error | OSError] = []
 
 
 class Scrub:
@@ -56,12 +58,15 @@ class Scrub:
         return 1 - len(self._items) / self._total if self._total else 0.0
 
     def run(self) -> list[Damage]:
-        """A whole pass. Gives what is damaged; files that cannot be read now are logged."""
+        """A whole pass. Gives what is damaged. Raises OSError, sqlite3.Error where something cannot
+        be read now."""
         self._items.clear()
         damages: list[Damage] = []
         is_last = False
         while not is_last:
             done = self.step(2**24)
+            if done.errors:
+                raise done.errors[0]
             damages += done.damages
             is_last = done.is_last
         return damages
@@ -88,6 +93,7 @@ class Scrub:
                 self._point = None
             except (sqlite3.Error, OSError) as exc:
                 log.warning("not scrubbed: item=%r error=%s", item, exc)
+                done.errors.append(exc)
                 self._point = None
             if self._point is None:
                 self._items.popleft()

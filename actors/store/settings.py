@@ -20,6 +20,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     `rewrite_bytes_max`, and go to its file when they are more; messages younger than `settle_s`
     never go there. Above `slow_factor` times its budget, the journal's commits are reported only
     when compaction has made room, so clients wait; above `stall_factor` times it takes nothing new.
+    Both are at least 1.
 
     The scrub reads `scrub_bytes_s` (0: there is none), the first time `scrub_delay_s` after the
     start, and again `scrub_every_s` after the end of a pass.

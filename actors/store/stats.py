@@ -43,30 +43,23 @@ class JournalStats:
     `sync_s`: a sync alone. `records`: the number of records written together.
     """
 
-    __slots__ = ("_began_at", "bytes", "commit_s", "records", "sync_s")
+    __slots__ = ("began_at", "bytes", "commit_s", "records", "sync_s")
 
     def __init__(self) -> None:
         self.commit_s = Histogram(SECONDS)
         self.sync_s = Histogram(SECONDS)
         self.records = Histogram(AMOUNTS)
         self.bytes = 0
-        self._began_at = 0.0
-
-    def begin(self, now: float) -> None:
-        """A write begins."""
-        self._began_at = now
-
-    def end(self) -> None:
-        """The write is over, however it went."""
-        self._began_at = 0.0
+        self.began_at = 0.0
+        """The time at which the write in progress began; 0: there is none."""
 
     def written(self, records: int, size: int, now: float) -> None:
         """The records of this write are in the file, and synced if they had to be."""
-        self.commit_s.add(now - self._began_at)
+        self.commit_s.add(now - self.began_at)
         self.records.add(records)
         self.bytes += size
 
     def busy_s(self, now: float) -> float:
         """The age in seconds of the write in progress (0: none); shows a disk that hangs."""
-        began_at = self._began_at
+        began_at = self.began_at
         return max(now - began_at, 0.0) if began_at else 0.0

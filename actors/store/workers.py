@@ -29,8 +29,12 @@ class StoreWorker(Protocol[ItemIn]):
         takes no long time: if nothing else waits, it may be done in the calling thread.
         """
 
+    def end(self) -> None:
+        """Take nothing more, and report nothing more, in the loop's thread. `close` follows."""
+
     def close(self) -> None:
-        """Return when everything submitted has been worked on. Nothing is reported after."""
+        """Return when everything submitted has been worked on, in any thread. Nothing is reported
+        after."""
 
 
 class WorkerTask(Generic[Item, Result]):
@@ -63,35 +67,35 @@ class WorkerTask(Generic[Item, Result]):
             result = self.run(items)
         except Exception as exc:
             log.exception("worker crashed: items=%d", len(items))
-            failure = exc
-            return lambda: self.crashed(items, failure)
-        return lambda: self.done(items, result)
+            return partial(self.crashed, items, exc)
+        return partial(self.done, items, result)
 
 
 class TaskQueue(Generic[Item]):
     """Items that wait, urgent ones apart; they go first, but not for ever."""
 
-    __slots__ = ("_items", "_urgent", "_was_urgent")
+    __slots__ = ("_was_urgent", "items", "urgent")
 
     def __init__(self) -> None:
-        self._items: deque[Item] = deque()
-        self._urgent: deque[Item] = deque()
+        self.items: deque[Item] = deque()
+        self.urgent: deque[Item] = deque()
         self._was_urgent = False
 
     def __bool__(self) -> bool:
-        return bool(self._items or self._urgent)
+        return bool(self.items or self.urgent)
 
     def add(self, item: Item, *, urgent: bool) -> None:
-        (self._urgent if urgent else self._items).append(item)
+        (self.urgent if urgent else self.items).append(item)
 
     def take(self, count_max: int) -> list[Item]:
         """At most so many; other threads may add meanwhile."""
+        items, urgent = self.items, self.urgent
+        queues = (items, urgent) if self._was_urgent else (urgent, items)
+        self._was_urgent = not self._was_urgent and bool(urgent)
         taken: list[Item] = []
-        queues = (self._items, self._urgent) if self._was_urgent else (self._urgent, self._items)
-        self._was_urgent = not self._was_urgent and bool(self._urgent)
         for queue in queues:
-            count = min(len(queue), count_max - len(taken))
-            taken += [queue.popleft() for _ in range(count)]
+            while queue and len(taken) < count_max:
+                taken.append(queue.popleft())
         return taken
 
 
@@ -120,13 +124,20 @@ class WorkerThread(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
-        if not (quick and not self._waiting and self._attempt_here(item)):
-            self._waiting.add(item, urgent=urgent)
-            self._wake_thread()
+        waiting = self._waiting
+        is_alone = not (waiting.items or waiting.urgent)
+        if not (quick and is_alone and self._attempt_here(item)):
+            (waiting.urgent if urgent else waiting.items).append(item)
+            if self._wake.locked():  # as `_wake_thread` has it
+                self._wake.release()
 
-    def close(self) -> None:
+    def end(self) -> None:
         self._is_closed = True
         self._wake_thread()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self.end()
         self._thread.join()
 
     def _attempt_here(self, item: Item) -> bool:
@@ -155,11 +166,13 @@ class WorkerThread(Generic[Item, Result]):
 
     def _run(self) -> None:
         work, waiting = self._work, self._waiting
-        while waiting or not self._is_closed:
+        while waiting.items or waiting.urgent or not self._is_closed:
             self._sleeps_deep = True  # said first: what is done here meanwhile must wake it
             idle_s = work.idle_s()
             self._sleeps_deep = idle_s is None
-            is_woken = bool(waiting) or self._wake.acquire(timeout=-1 if idle_s is None else idle_s)
+            is_woken = bool(waiting.items or waiting.urgent) or self._wake.acquire(
+                timeout=-1 if idle_s is None else idle_s
+            )
             with self._working:
                 items = waiting.take(work.batch_max)
                 if not items and is_woken:
@@ -187,6 +200,9 @@ class SteppedWorker(Generic[Item, Result]):
             return False
         self._work.attempt(items)()
         return True
+
+    def end(self) -> None:
+        pass
 
     def close(self) -> None:
         while self._waiting:

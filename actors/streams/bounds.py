@@ -8,7 +8,14 @@ from operator import itemgetter
 from millpond.actors.errors import Code
 from millpond.actors.messages import StreamFailed
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import LogDeleted, LogSnapshot, LogTrimmed, Position
+from millpond.actors.store.changes import (
+    Chunk,
+    LogChange,
+    LogDeleted,
+    LogSnapshot,
+    LogTrimmed,
+    Position,
+)
 from millpond.actors.store.interface import Seek
 from millpond.actors.streams.durable.messages import ForkParent
 from millpond.actors.streams.messages import Records
@@ -16,6 +23,12 @@ from millpond.actors.streams.messages import Records
 EMPTY = Position(0, 0)
 MARKS_MAX = 64
 _sequence = itemgetter(0)
+
+
+def beginning(first: int) -> list[LogChange]:
+    """The changes with which a new log begins whose records begin at `first`, because a lost log of
+    its name may have had the sequences before: these count as trimmed."""
+    return [Chunk(first - 1, 1, 0, 0, EMPTY, EMPTY, b""), LogTrimmed(first)]
 
 
 class StreamBounds:
@@ -49,9 +62,14 @@ class StreamBounds:
         self._marks: list[tuple[int, int]] = []
         """First sequences of chunks and the size before them; the first record is one without."""
 
+    def begin_at(self, first: int) -> None:
+        """The stream is empty, and its first record gets this sequence."""
+        self.delete()
+        self.tail = self.trim_point = first
+
     def start_at_fork(self, parent: ForkParent, trim_point: int = 0) -> None:
-        """The stream is a fork: it begins where it left its source."""
-        self.base = parent.point
+        """The stream is a fork: its own records begin where it left its source, or above."""
+        self.base = parent.first
         if self.tail <= self.base:
             self.tail = self.base
             self.last_id = Position(parent.last_ms, parent.last_seq)

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import merge, nsmallest
 
+from millpond.actors.errors import StorageFailed
 from millpond.actors.messages import CellMessage
 from millpond.actors.streams.messages import PartitionDeleted
 from millpond.actors.streams.metadata import GroupProgress
@@ -26,7 +27,7 @@ class Directory:
 
     __slots__ = (
         *("_tombstones", "_groups", "_removed", "_single", "_topics", "groups", "on_deleted"),
-        "streams",
+        *("is_incomplete", "streams"),
     )
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class Directory:
         """Deleted topics of which some partitions may still exist."""
         self.on_deleted: Callable[[bytes], None] = _nothing
         """Called with the name of a deleted stream."""
+        self.is_incomplete = False
+        """True: the store lost names that nothing tells of."""
 
     # Calls of the cells.
 
@@ -98,6 +101,12 @@ class Directory:
         return TOPICS, PartitionDeleted(0, name)
 
     # Queries of others.
+
+    def check_complete(self) -> None:
+        """Before the names of streams or topics are listed. Raises StorageFailed if some are lost:
+        a list without them would be wrong."""
+        if self.is_incomplete:
+            raise StorageFailed
 
     def progress(self) -> list[GroupProgress]:
         """The offsets of the groups of each stream that has any and was in use since the start."""

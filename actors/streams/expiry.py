@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import Change, Chunk
+from millpond.actors.store.changes import Change, Chunk, MetadataSet
 from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.durable.messages import NO_EXPIRY
@@ -69,13 +69,28 @@ class Expiry:
     def configure(self) -> Retention:
         """Follow the stream's settings, or the node's."""
         settings, limits = self._metadata.settings, self._limits
-        age_s = limits.age_s if settings.age_s is None else settings.age_s
         keep = limits.keep_bytes if settings.bytes_max is None else settings.bytes_max
-        self._retention = Retention(age_s * 1000, keep)
+        self._retention = Retention(self._age_s(settings.age_s), keep, self._metadata.ages)
         self._is_scanning_for = None
         has_end = self._metadata.durable.lifetime != NO_EXPIRY
         self._may_be_deleted = has_end or settings.options is not None or self._must_check_forks
         return self._retention
+
+    def _age_s(self, own_s: int | None) -> int:
+        return self._limits.age_s if own_s is None else own_s
+
+    def change_age(self, age_s: int | None, *, is_for_all: bool) -> MetadataSet | None:
+        """The settings get this age: the change by which the records that are there keep theirs.
+
+        None: there is nothing to remember. `is_for_all`: the age is theirs as well.
+        """
+        metadata, bounds = self._metadata, self._bounds
+        if is_for_all:
+            return metadata.forget_ages()
+        before_s = self._age_s(metadata.settings.age_s)
+        if self._age_s(age_s) == before_s:
+            return None
+        return metadata.keep_age(before_s, bounds.trim_point, bounds.tail)
 
     @property
     def _grain_ms(self) -> int:
@@ -116,9 +131,10 @@ class Expiry:
         """The time at which there may be something to do; infinity: never."""
         retention, bounds = self._retention, self._bounds
         deleted_at = self.deleted_at if self._may_be_deleted else inf
-        if self._is_scanning_for is not None or not (retention.age_ms or retention.keep_bytes):
+        if self._is_scanning_for is not None or not retention.has_limits:
             return deleted_at
-        return min(retention.next_at(bounds.tail - bounds.trim_point, bounds.size), deleted_at)
+        trim_at = retention.next_at(bounds.trim_point, bounds.tail, bounds.size)
+        return min(trim_at, deleted_at)
 
     @property
     def deleted_at(self) -> float:

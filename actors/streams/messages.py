@@ -177,10 +177,14 @@ class Delete(StreamRequest, frozen=True, gc=False):
 
 class Configure(StreamRequest, frozen=True, gc=False):
     """Change the settings. Answered by `Done`; SEQUENCE_MISMATCH if they are not `expected` any
-    more."""
+    more.
+
+    Records that are there keep the age that they had (S2X-61), unless `is_for_all`.
+    """
 
     settings: Settings
     expected: Settings | None = None
+    is_for_all: bool = False
 
 
 class CommitOffset(StreamRequest, frozen=True, gc=False):

@@ -20,6 +20,7 @@ CREATED = b"created"
 FENCE = b"fence"
 EMPTIED = b"emptied"
 TRIM = b"trim"
+AGES = b"ages"
 _GROUP = b"group\0"
 _WRITER = b"writer\0"
 _TEE = b"tee\0"
@@ -29,6 +30,8 @@ TEE_CHANNELS_MAX = 10_000
 are forgotten."""
 GROUP_BYTES_MAX = 256
 """Of the name of a group."""
+AGES_MAX = 32
+"""The most changes of the age that a stream remembers; beyond, the two oldest become one."""
 _SERIAL_BITS = 20
 
 
@@ -48,6 +51,16 @@ class Created(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return Settings(self.age_s, self.bytes_max, self.content_type, self.options)
 
 
+class FormerAge(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The age of the records below `end`; 0: they do not grow too old.
+
+    The key `ages` has those of a stream as MessagePack, ascending by `end`.
+    """
+
+    end: int
+    age_s: int
+
+
 class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The value of a writer's key, as MessagePack: its last batch, and how much of it is stored.
 
@@ -64,6 +77,7 @@ class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _CREATED_DECODER = msgspec.msgpack.Decoder(Created)
+_AGES_DECODER = msgspec.msgpack.Decoder(tuple[FormerAge, ...])
 _WRITER_DECODER = msgspec.msgpack.Decoder(WriterState)
 
 
@@ -145,6 +159,7 @@ class StreamMetadata:
 
     __slots__ = (
         "_serials",
+        "ages",
         "created",
         "durable",
         "emptied_ms",
@@ -165,6 +180,9 @@ class StreamMetadata:
         """The time at which the last record was removed; 0: unknown, or there was none."""
         self.trim_point = int.from_bytes(values.get(TRIM, b""))
         """The point of trims that have not taken effect; 0: there are none."""
+        ages = values.get(AGES)
+        self.ages = () if ages is None else _AGES_DECODER.decode(ages)
+        """The ages of records that were appended before the age was changed."""
         self.groups = {
             name[len(_GROUP) :]: int.from_bytes(value)
             for name, value in values.items()
@@ -201,6 +219,7 @@ class StreamMetadata:
         self.created = None
         self.fence = b""
         self.emptied_ms = self.trim_point = 0
+        self.ages = ()
         self.groups.clear()
         self.writers = {}
         self.durable = DurableMetadata({})
@@ -219,6 +238,28 @@ class StreamMetadata:
         )
         self.created = created
         return MetadataSet(CREATED, _ENCODER.encode(created))
+
+    def keep_age(self, age_s: int, trim_point: int, tail: int) -> MetadataSet | None:
+        """The records that are there keep their age, which was `age_s` until now."""
+        kept = [each for each in self.ages if each.end > trim_point]
+        if tail > (kept[-1].end if kept else trim_point):
+            kept.append(FormerAge(tail, age_s))
+        if len(kept) > AGES_MAX:
+            first, second = kept[:2]
+            is_endless = not (first.age_s and second.age_s)
+            longer_s = 0 if is_endless else max(first.age_s, second.age_s)
+            kept[:2] = [FormerAge(second.end, longer_s)]
+        return self._set_ages(tuple(kept))
+
+    def forget_ages(self) -> MetadataSet | None:
+        """The present age is that of all records."""
+        return self._set_ages(())
+
+    def _set_ages(self, ages: tuple[FormerAge, ...]) -> MetadataSet | None:
+        if ages == self.ages:
+            return None
+        self.ages = ages
+        return MetadataSet(AGES, _ENCODER.encode(ages) if ages else None)
 
     def set_emptied(self, now_ms: int) -> MetadataSet:
         """Remember when the last record was removed."""

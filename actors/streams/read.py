@@ -144,7 +144,7 @@ class StreamReader:
         sequence = max(scan.sequence, self._bounds.trim_point)
         if not chunks:
             sequence = self._bounds.tail
-        old = self._retention.expired(chunks, int(now * 1000))
+        old = self._retention.expired(chunks, self._bounds.trim_point, int(now * 1000))
         scan.is_behind = 0 < old == len(chunks)
         if old:
             sequence = max(sequence, chunks[old - 1].end)

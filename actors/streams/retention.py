@@ -2,17 +2,21 @@
 
 The oldest chunks are read, a slice at a time, for their sizes and ages. Reads do not wait for that:
 they never show records that are too old. Age counts from the arrival of a record at the node,
-whatever its timestamp says (S2X-60, S2X-62).
+whatever its timestamp says (S2X-60, S2X-62). A record has the age that was set when it was appended
+(S2X-61), and goes in its turn: one with a shorter age than those before it goes when they have
+gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import msgspec
 
 from millpond.actors.store.changes import Chunk
 from millpond.actors.streams.chunks import arrival_of
+from millpond.actors.streams.metadata import FormerAge
 
 SLICE_BYTES = 2**20
 PAUSE_S = 1.0
@@ -30,49 +34,61 @@ class TrimPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retention:
-    """The limits of age and size of one stream; 0: no limit."""
+    """The limits of age and size of one stream; 0: no limit. `former`: the ages of records that
+    were appended before the age was changed."""
 
     __slots__ = (
-        "_oldest_ms",
+        "_age_ms",
+        "_due_ms",
+        "_due_point",
+        "_former",
+        "_has_ages",
         "_paused_until",
         "_stuck_until",
-        "age_ms",
+        "has_limits",
         "keep_bytes",
     )
 
-    def __init__(self, age_ms: int, keep_bytes: int) -> None:
-        self.age_ms = age_ms
+    def __init__(self, age_s: int, keep_bytes: int, former: Sequence[FormerAge] = ()) -> None:
         self.keep_bytes = keep_bytes
-        self._oldest_ms: int | None = None
-        """The arrival of the oldest record, or before it; None: unknown."""
+        self._age_ms = _milliseconds(age_s)
+        self._former = [(each.end, _milliseconds(each.age_s)) for each in former]
+        self._has_ages = bool(age_s) or any(each.age_s for each in former)
+        self.has_limits = self._has_ages or bool(keep_bytes)
+        self._due_ms: float | None = None
+        """The time at which the oldest record is too old, or before it; None: unknown."""
+        self._due_point = 0
+        """The trim point for which that holds. Without former ages it holds for later ones too."""
         self._paused_until = self._stuck_until = -inf
 
     def pause(self, now: float) -> None:
         """The oldest chunks cannot be read now: try again later."""
         self._paused_until = self._stuck_until = now + RETRY_S
 
-    def floor_ms(self, now_ms: int) -> int:
-        """The arrival at or before which records are too old; -1: none is."""
-        return now_ms - self.age_ms if self.age_ms else -1
-
-    def expired(self, chunks: list[Chunk], now_ms: int) -> int:
+    def expired(self, chunks: list[Chunk], trim_point: int, now_ms: int) -> int:
         """The number of chunks before the first one that is not too old."""
-        floor_ms, oldest_ms = self.floor_ms(now_ms), self._oldest_ms
-        if floor_ms < 0 or (oldest_ms is not None and oldest_ms > floor_ms):
+        if not self._has_ages:
             return 0
-        young = (at for at, each in enumerate(chunks) if arrival_of(each, now_ms) > floor_ms)
+        due_ms = self._known_due_ms(trim_point)
+        if due_ms is not None and due_ms > now_ms:
+            return 0
+        young = (
+            at
+            for at, each in enumerate(chunks)
+            if self._chunk_due_ms(each, trim_point, now_ms) > now_ms
+        )
         return next(young, len(chunks))
 
-    def next_at(self, count: int, size: int) -> float:
-        """The time at which a stream of so many records and bytes may have something to trim."""
-        if not count:
+    def next_at(self, trim_point: int, tail: int, size: int) -> float:
+        """The time at which a stream with these records and bytes may have something to trim."""
+        if trim_point == tail:
             return inf
         if self.keep_bytes and size > self.keep_bytes:
             return self._stuck_until
-        if not self.age_ms:
+        if not self._has_ages:
             return inf
-        oldest_ms = self._oldest_ms
-        due_at = -inf if oldest_ms is None else (oldest_ms + self.age_ms) / 1000
+        due_ms = self._known_due_ms(trim_point)
+        due_at = -inf if due_ms is None else due_ms / 1000
         return max(due_at, self._paused_until)
 
     def plan(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> TrimPlan:
@@ -81,21 +97,43 @@ class Retention:
         The last chunk of all does not go for its size alone.
         """
         now_ms = int(now * 1000)
-        floor_ms = self.floor_ms(now_ms)
         is_large = bool(self.keep_bytes) and size > self.keep_bytes
         bytes_max = self.keep_bytes - self.keep_bytes // SLACK_FRACTION if is_large else size
         freed = 0
-        self._oldest_ms = None
+        self._due_ms = None
         for chunk in chunks:
             is_excess = size - freed > bytes_max and chunk.end < tail
             if not is_excess:
-                arrived_ms = arrival_of(chunk, now_ms)
-                if arrived_ms > floor_ms:
-                    self._oldest_ms = arrived_ms
+                due_ms = self._chunk_due_ms(chunk, point, now_ms)
+                if due_ms > now_ms:
+                    self._due_ms = due_ms
                     break
             point, freed = chunk.end, freed + len(chunk.data)
-        if self._oldest_ms is not None or not chunks:
+        self._due_point = point
+        if self._due_ms is not None or not chunks:
             self._paused_until = now + PAUSE_S
         if not freed:
             self._stuck_until = now + PAUSE_S
         return TrimPlan(point, freed)
+
+    def _known_due_ms(self, trim_point: int) -> float | None:
+        return None if self._former and trim_point != self._due_point else self._due_ms
+
+    def _chunk_due_ms(self, chunk: Chunk, trim_point: int, now_ms: int) -> float:
+        """The time at which the records of a chunk are too old; infinity: never."""
+        age_ms = self._age_ms_at(chunk.first, trim_point) if self._former else self._age_ms
+        return arrival_of(chunk, now_ms) + age_ms
+
+    def _age_ms_at(self, sequence: int, trim_point: int) -> float:
+        """The age of a record, or that of earlier ones that are there and have a longer one."""
+        longest_ms = 0.0
+        for end, age_ms in self._former:
+            if end > trim_point:
+                longest_ms = max(longest_ms, age_ms)
+                if sequence < end:
+                    return longest_ms
+        return max(longest_ms, self._age_ms)
+
+
+def _milliseconds(age_s: int) -> float:
+    return age_s * 1000 if age_s else inf

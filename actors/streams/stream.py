@@ -28,7 +28,7 @@ from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.append import AppendSessions, StreamAppender
-from millpond.actors.streams.bounds import StreamBounds
+from millpond.actors.streams.bounds import StreamBounds, beginning
 from millpond.actors.streams.command_records import SetFence, command_records_of
 from millpond.actors.streams.consumer_groups import commit_offset
 from millpond.actors.streams.durable import messages as d
@@ -59,6 +59,7 @@ class Stream:
         "_durable_appends",
         "_expiry",
         "_expiry_at",
+        "_first_sequence",
         "_forks",
         "_limits",
         "_metadata",
@@ -89,6 +90,8 @@ class Stream:
         self._writers = IdempotentWriters(appender, metadata, bounds)
         self._reader = StreamReader(cell, bounds, appender, context)
         self._expiry = Expiry(name, bounds, metadata, self._reader, limits, context)
+        self._first_sequence = bounds.tail if metadata.created is None else 0
+        """The sequence at which the log begins, where it is not made yet."""
         self._trim_grace = TrimGrace(limits.trim_grace_s, metadata.trim_point)
         self._durable_appends = DurableAppends(bounds, metadata, appender)
         self._forks = Forks(
@@ -164,7 +167,7 @@ class Stream:
         return effects
 
     def _begin(self, now: float, effects: Effects) -> None:
-        # What is stored now is as old as it would be if a jump of the clock is confirmed.
+        # Records stored now are as old as they would be if a jump of the clock is confirmed.
         self._now, self._now_ms = now, int((now + self._context.jump.seconds) * 1000)
         self._appender.begin(self._now_ms)
         if now >= self._expiry_at:
@@ -183,6 +186,10 @@ class Stream:
             appender.end()
             self._metadata.progress.tail = self._bounds.tail
             self._expiry.use(self._now_ms, effects.changes)
+        if self._first_sequence and self._metadata.created is not None:
+            if self._metadata.durable.parent is None:
+                effects.changes[:0] = beginning(self._first_sequence)
+            self._first_sequence = 0
         if self._durable_appends.take_closed():
             self._reader.close(effects)
         self.deadline = self._next_deadline()
@@ -300,6 +307,9 @@ class Stream:
         if request.expected not in (None, self._metadata.settings):
             return self._failure(request, Code.SEQUENCE_MISMATCH)
         self._appender.flush(effects.changes)
+        ages = self._expiry.change_age(request.settings.age_s, is_for_all=request.is_for_all)
+        if ages is not None:
+            effects.changes.append(ages)
         effects.changes.append(self._metadata.create(self._now_ms, request.settings))
         self._expiry.check_empty(self._now_ms, effects.changes)
         self._configure()
@@ -355,6 +365,7 @@ class Stream:
             self._forks.leave_parent(effects)
             self._appender.discard()
             effects.changes.append(self._bounds.delete())
+            self._first_sequence = 0
             self._reader.deleted()
             self._metadata.clear()
             self._trim_grace.clear()
@@ -513,7 +524,7 @@ class Stream:
         """Remove what is due."""
         expiry = self._expiry
         if self._limits.is_durable and not self._context.health.is_writable:
-            # What is refused now would be due again at once.
+            # Appends that are refused now would be due again at once.
             self._paused_until = self._now + RETRY_S
             return
         self._end_grace(effects)

@@ -1,31 +1,56 @@
-"""Default grants, without any rule: for this machine, for trusted peers, for the chat page."""
+"""Default grants, without any rule: for this machine, for peers, for the chat page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
 from millpond.actors.messages import Rights
 from millpond.node.access.grants import PEER_ID, Grant, Subject, SubjectKind
 from millpond.node.ip import is_remote
+from millpond.node.outbox.mailbox import is_prekeys, mailbox_of, owner_of
 from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.identity import peer_id
 from millpond.node.web.login import CHANNEL as PAGE_CHANNEL
-from millpond.transports.server.interface import Principal
+from millpond.transports.server.interface import DeliveryProof, Principal
 
 STREAM_LISTENERS = ("s3p", "rustlog", "http")
 """Listeners that serve streams and nothing else."""
 _OWN_KEYS = "mail/{id}!keys"
+_OWN_CHAT = "chat/{id}"
 
 
-class TrustedPeers(msgspec.Struct, frozen=True):
-    """The node among its peers: its public key, its address book, and whether it is a relay."""
+class MailboxKeys(Protocol):
+    """The delivery keys of the mailboxes at this relay."""
+
+    def accepts(self, owner: bytes, sender: bytes, delivery: DeliveryProof) -> bool:
+        """True if a sender has proved that it has a token of the owner."""
+
+    def note_without_token(self, owner: bytes, sender: bytes) -> None:
+        """A sender without a token was given a right to the mailbox of the owner."""
+
+
+class KnownPeers(msgspec.Struct, frozen=True):
+    """The node among its peers: its public key, its address book, and whether it is a relay.
+
+    `channels`: patterns of channels to which all contacts may send messages. `delivery_keys`: those
+    of the mailboxes here. `needs_tokens`: nobody puts mail for others here without one.
+    """
 
     own: bytes
     book: AddressBook
     is_relay: bool = False
+    channels: tuple[str, ...] = ()
+    delivery_keys: MailboxKeys | None = None
+    needs_tokens: bool = False
+
+    @property
+    def takes_mail(self) -> bool:
+        """True if contacts and relays may put mail for others here without a token."""
+        return self.is_relay and not self.needs_tokens
 
 
 def is_channel_owner(principal: Principal, channel: bytes) -> bool:
@@ -48,6 +73,9 @@ _CERTIFIED = _rule(Rights.CHANNEL, "certificates of our authority", None, ())
 _CERTIFIED_STREAMS = _rule(Rights.ALL, "certificates of our authority", (), None)
 
 
+OPERATOR_GRANT = _rule(Rights.ALL | Rights.OPERATOR, "the cookie of the operator", None, None)
+
+
 def default_grants(principal: Principal, is_public: bool) -> Iterator[Grant]:
     """The grants of a client as long as there is no access file."""
     serves_streams = principal.listener in STREAM_LISTENERS
@@ -66,26 +94,79 @@ def page_session_grants(rights: Rights | None) -> Iterator[Grant]:
         yield _rule(rights, "a session of the chat page", (PAGE_CHANNEL.decode(),), ())
 
 
-def peer_grants(peers: TrustedPeers) -> Sequence[Grant]:
-    """The default grants of a trusted peer (docs/internals/peers.md)."""
-    return _of_peers(peers.own, peers.is_relay)
+def message_grant(peers: KnownPeers) -> Grant:
+    """The channels to which every contact may send messages, with its signature alone."""
+    channels = (_OWN_CHAT, *peers.channels)
+    return _rule(Rights.PUT, "contacts: their messages", channels, ())
+
+
+def contact_grants(peers: KnownPeers) -> Sequence[Grant]:
+    """The default grants of a contact (docs/internals/peers.md)."""
+    return _of_contacts(peers.own, peers.is_relay, peers.takes_mail)
+
+
+def relay_grants(peers: KnownPeers) -> Sequence[Grant]:
+    """The default grants of a relay: it delivers what it has stored, and nothing else."""
+    return _of_relays(peers.own, peers.takes_mail)
+
+
+def delivery_rights(peers: KnownPeers, principal: Principal, channel: bytes) -> Rights:
+    """The rights of a client in the mailbox of a contact at this relay, or in its prekeys, by the
+    owner's delivery token."""
+    owner, sender, keys = owner_of(channel), principal.identity, peers.delivery_keys
+    if owner is None or sender is None or principal.delivery is None or keys is None:
+        return Rights(0)
+    if owner == peers.own or not peers.book.is_contact(owner):
+        return Rights(0)
+    if not keys.accepts(owner, sender, principal.delivery):
+        return Rights(0)
+    if is_prekeys(channel):
+        return Rights.GET | Rights.LIST
+    return Rights.PUT if channel == mailbox_of(owner) else Rights(0)
+
+
+def takes_tokens(peers: KnownPeers, channel: bytes) -> bool:
+    """True for the mailbox of a contact at this relay."""
+    owner = owner_of(channel)
+    if owner is None or owner == peers.own or channel != mailbox_of(owner):
+        return False
+    return peers.is_relay and peers.book.is_contact(owner)
+
+
+def note_without_token(peers: KnownPeers, principal: Principal, channel: bytes) -> None:
+    """A client has a right to put messages into a channel, and showed no delivery token."""
+    owner, sender = owner_of(channel), principal.identity
+    if owner is None or sender is None or peers.delivery_keys is None:
+        return
+    if owner not in (peers.own, sender) and channel == mailbox_of(owner):
+        peers.delivery_keys.note_without_token(owner, sender)
 
 
 @lru_cache(maxsize=4)
-def _of_peers(own: bytes, is_relay: bool) -> Sequence[Grant]:
-    return tuple(_made_of_peers(own, is_relay))
+def _of_relays(own: bytes, takes_mail: bool) -> Sequence[Grant]:
+    role, mine, others = "relays", f"mail/{peer_id(own)}", f"mail/{PEER_ID}"
+    found = [_rule(Rights.PUT, f"{role}: mail for this node", (mine,), ())]
+    if takes_mail:
+        found.append(_rule(Rights.PUT, f"{role}: mail by way of this relay", (others,), ()))
+    return tuple(found)
 
 
-def _made_of_peers(own: bytes, is_relay: bool) -> Iterator[Grant]:
+@lru_cache(maxsize=4)
+def _of_contacts(own: bytes, is_relay: bool, takes_mail: bool) -> Sequence[Grant]:
+    return tuple(_made_of_contacts(own, is_relay, takes_mail))
+
+
+def _made_of_contacts(own: bytes, is_relay: bool, takes_mail: bool) -> Iterator[Grant]:
     mine = f"mail/{peer_id(own)}"
     read = Rights.GET | Rights.LIST
-    role = "trusted peers"
+    role = "contacts"
     yield _rule(Rights.PUT, f"{role}: mail for this node", (mine,), ())
     yield _rule(read | Rights.PUSH | Rights.ACK, f"{role}: their own mail", ("mail/{id}",), ())
     yield _rule(read, f"{role}: prekeys of this node", (f"{mine}!keys",), ())
     if is_relay:
         others = f"mail/{PEER_ID}"
-        yield _rule(Rights.PUT, f"{role}: mail by way of this relay", (others,), ())
+        if takes_mail:
+            yield _rule(Rights.PUT, f"{role}: mail by way of this relay", (others,), ())
         yield _rule(read, f"{role}: prekeys kept by this relay", (f"{others}!keys",), ())
         keep = read | Rights.PUT | Rights.ACK
         yield _rule(keep, f"{role}: their prekeys at this relay", (_OWN_KEYS,), ())

@@ -21,6 +21,7 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.peer import checked_name, is_peer_id
+from millpond.transports.server.private_names import PRIVATE_PREFIXES
 
 RIGHTS = {
     "put": Rights.PUT,
@@ -30,6 +31,7 @@ RIGHTS = {
     "list": Rights.LIST,
     "admin": Rights.ADMIN,
     "all": Rights.ALL,
+    "operator": Rights.OPERATOR,
 }
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The listeners that a subject `listener:` may name."""
@@ -37,7 +39,7 @@ STREAM_PREFIX = "stream:"
 REVOKED_PREFIX = "revoked:"
 UNTIL_PREFIX = "until="
 OWN_ID, PEER_ID = "{id}", "{peer}"
-"""Placeholders in patterns: the client's own peer id, and the id of any trusted peer."""
+"""Placeholders in patterns: the client's own peer id, and the id of any contact."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 TOKEN_ID = re.compile(r"[0-9a-f]{12,64}")
 
@@ -94,6 +96,11 @@ class Grant(msgspec.Struct, frozen=True):
         text = name.decode("utf-8", "surrogateescape")
         return any(_fits(text, pattern, own, is_peer) for pattern in patterns)
 
+    def is_for_private(self, *, is_stream: bool) -> bool:
+        """True if a pattern names chats or mailboxes; a right to everything does not."""
+        patterns = self.streams if is_stream else self.channels
+        return any(each.encode().startswith(PRIVATE_PREFIXES) for each in patterns or ())
+
 
 class Revoked(msgspec.Struct, frozen=True):
     """A signed token that is revoked."""
@@ -114,11 +121,13 @@ def parse_line(words: Sequence[str], source: str) -> Grant | Revoked:
 def parse_token_line(words: Sequence[str], source: str) -> Grant:
     """The grant in a line of a token file, which begins with the token itself. Raises BadRule.
 
-    Token files know no streams: `admin` reaches all streams, other rights none.
+    A line with patterns, or with `admin`, means the same as in the access file: `admin` in all
+    channels reaches all streams. Other lines grant nothing in streams.
     """
     subject = Subject(SubjectKind.TOKEN, sha256(words[0].encode()).digest())
     grant = make_grant(subject, words[1:], source)
-    return grant if grant.streams else msgspec.structs.replace(grant, streams=())
+    has_streams = grant.streams is not None or Rights.ADMIN in grant.rights
+    return grant if has_streams else msgspec.structs.replace(grant, streams=())
 
 
 def make_grant(subject: Subject, words: Sequence[str], source: str) -> Grant:

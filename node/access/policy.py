@@ -3,7 +3,7 @@
 
 Rights add up over everything that is known of the client: token, identity, certificate, address and
 listener. Without an access file this machine may do everything and others nothing, except for
-trusted peers, client certificates and `--insecure-public`.
+contacts, relays, client certificates and `--insecure-public`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ import msgspec
 
 from millpond.actors.messages import Rights
 from millpond.node.access.default_policy import (
+    OPERATOR_GRANT,
     STREAM_LISTENERS,
-    TrustedPeers,
+    KnownPeers,
+    contact_grants,
     default_grants,
+    delivery_rights,
     is_channel_owner,
+    message_grant,
+    note_without_token,
     page_session_grants,
-    peer_grants,
+    relay_grants,
+    takes_tokens,
 )
 from millpond.node.access.grants import ANYONE, Grant, Subject, SubjectKind
+from millpond.node.access.operator import Operator
 from millpond.node.access.rules_file import (
     FILE_NAME,
     AccessFileError,
@@ -40,9 +47,11 @@ from millpond.node.client.connect import PROBE
 from millpond.node.config import ConfigError
 from millpond.node.ip import ip_of, is_loopback, is_remote
 from millpond.node.peers.address_book import Trust
-from millpond.node.peers.identity import BadPeerId, public_key_of
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
+from millpond.node.peers.peer import CONTACTS
 from millpond.node.web.login import PREFIX as PAGE_PREFIX
 from millpond.transports.server.interface import Principal
+from millpond.transports.server.private_names import is_private
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +66,7 @@ class GrantOutcome(Enum):
     ELSEWHERE = "is for other names"
     EXPIRED = "has ended"
     REVOKED = "is revoked"
+    PRIVATE = "does not include chats and mailboxes"
 
 
 class GrantDecision(msgspec.Struct, frozen=True):
@@ -106,8 +116,9 @@ class AccessPolicy:
         is_public: bool = False,
     ) -> None:
         """Raises AccessFileError."""
-        self._peers: TrustedPeers | None = None
+        self._peers: KnownPeers | None = None
         self._session_rights: Callable[[bytes], Rights | None] = lambda token: None
+        self._operator: Operator | None = None
         self._issued_grants: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
         self._sources = sources or RuleFiles()
         self.now = now
@@ -117,8 +128,8 @@ class AccessPolicy:
         self._networks: list[tuple[Network, Grant]] = []
         self._set_rules(self._sources.read())
 
-    def trust_peers(self, peers: TrustedPeers) -> None:
-        """Give trusted peers of this node, and tokens that it signed, their rights."""
+    def admit_peers(self, peers: KnownPeers) -> None:
+        """Give contacts and relays of this node, and tokens that it signed, their rights."""
         self._peers = peers
 
     def accept_page_sessions(self, rights: Callable[[bytes], Rights | None]) -> None:
@@ -128,6 +139,10 @@ class AccessPolicy:
     def accept_issued_tokens(self, grants: Callable[[Principal], Sequence[Grant]]) -> None:
         """Accept tokens that the S2 API issued; `grants` gives those of a client with one."""
         self._issued_grants = grants
+
+    def recognize_operator(self, operator: Operator) -> None:
+        """Give the operator of the node its rights."""
+        self._operator = operator
 
     @property
     def is_controlled(self) -> bool:
@@ -189,25 +204,92 @@ class AccessPolicy:
             rights &= ~Rights.PUT
             if not rights and channel != PROBE:
                 return None
+        return self._with_delivery(principal, channel, rights)
+
+    def _with_delivery(
+        self, principal: Principal, channel: bytes, rights: Rights | None
+    ) -> Rights | None:
+        """The rights with those by the delivery token of a mailbox."""
+        peers = self._peers
+        if peers is None or not peers.is_relay or self._trust(principal) is Trust.BLOCKED:
+            return rights
+        given = delivery_rights(peers, principal, channel)
+        if given:
+            return given if rights is None else rights | given
+        if rights is not None and Rights.PUT in rights:
+            note_without_token(peers, principal, channel)
         return rights
 
     def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
         """The rights of a client in a stream or topic, or in all (the empty name); None: none."""
         return self._rights(principal, name, is_stream=True)
 
+    def is_operator(self, principal: Principal) -> bool:
+        """True for a client that may read chats and mailboxes, and write in the node's name: by the
+        cookie, a session of the chat page, a grant of the right `operator`, or, without an access
+        file, as the user that the node runs as."""
+        if self._trust(principal) is Trust.BLOCKED:
+            return False
+        token = principal.token or b""
+        if token.startswith(PAGE_PREFIX.encode()):
+            return self._session_rights(token) is not None
+        if token.startswith(ISSUED_PREFIX.encode()):
+            return False
+        if any(
+            Rights.OPERATOR in grant.rights and self._is_in_force(grant)
+            for grant in self._grants_for(principal)
+        ):
+            return True
+        operator = self._operator
+        return self._rules is None and operator is not None and operator.is_same_user(principal)
+
     def admits_to_streams(self, principal: Principal) -> bool:
         """True if the client may have rights in some stream."""
-        now = self.now()
         return any(
-            grant.streams != () and (grant.until is None or now < grant.until)
+            grant.streams != () and self._is_in_force(grant)
             for grant in self._grants_for(principal)
+        )
+
+    def knows(self, principal: Principal) -> bool:
+        """True for a client with some right in some channel or stream, by whatever it shows or
+        wherever it is.
+
+        Otherwise HTTP refuses its credentials (401), and not only the request (403).
+        """
+        return any(map(self._is_in_force, self._grants_for(principal)))
+
+    def may_send(self, sender: bytes, channel: bytes) -> bool:
+        """True if a peer, known by its signature, may send messages to a channel of this node.
+
+        A contact may send to its own chat, and to the channels of `--peer-channel`. Further
+        only rules count that name its key: neither its address nor a listener is known. The chats
+        of others are for nobody else, whatever a pattern says.
+        """
+        if self._peers is None or not self._peers.book.is_contact(sender):
+            return False
+        if is_private(channel) and channel != b"chat/" + peer_id(sender).encode():
+            return False
+        peer = self._peers.book.by_public(sender)
+        subjects = [Subject(SubjectKind.KEY, sender)]
+        if peer is not None:
+            subjects.append(Subject(SubjectKind.NAME, peer.name))
+        grants = [grant for each in subjects for grant in self._by_subject.get(each, ())]
+        return any(
+            Rights.PUT in grant.rights
+            and self._is_in_force(grant)
+            and grant.covers(channel, is_stream=False, own=sender, is_peer=self._is_peer)
+            for grant in [message_grant(self._peers), *grants]
         )
 
     def explain(self, principal: Principal, name: bytes, *, is_stream: bool = False) -> Explanation:
         """The decision of `authorize` or `authorize_stream`, with its reasons."""
         authorize = self.authorize_stream if is_stream else self.authorize
+        is_open = self._is_open(principal, name)
         reasons = [
-            GrantDecision(grant, self._outcome(grant, principal, name, is_stream=is_stream))
+            GrantDecision(
+                grant,
+                self._outcome(grant, principal, name, is_stream=is_stream, is_open=is_open),
+            )
             for grant in self._grants_for(principal)
         ]
         return Explanation(
@@ -216,34 +298,54 @@ class AccessPolicy:
 
     def _rights(self, principal: Principal, name: bytes, *, is_stream: bool) -> Rights | None:
         rights = None
+        is_open = self._is_open(principal, name)
         for grant in self._grants_for(principal):
-            if self._outcome(grant, principal, name, is_stream=is_stream) is GrantOutcome.GIVES:
+            outcome = self._outcome(grant, principal, name, is_stream=is_stream, is_open=is_open)
+            if outcome is GrantOutcome.GIVES:
                 rights = grant.rights if rights is None else rights | grant.rights
         return rights
 
+    def _is_open(self, principal: Principal, name: bytes) -> bool:
+        """True if a right to everything includes this name."""
+        return not is_private(name) or self.is_operator(principal)
+
     def _outcome(
-        self, grant: Grant, principal: Principal, name: bytes, *, is_stream: bool
+        self, grant: Grant, principal: Principal, name: bytes, *, is_stream: bool, is_open: bool
     ) -> GrantOutcome:
+        ended = self._end_of(grant)
+        if ended is not None:
+            return ended
+        is_covered = grant.covers(
+            name, is_stream=is_stream, own=principal.identity, is_peer=self._is_peer
+        )
+        if not is_covered:
+            return GrantOutcome.ELSEWHERE
+        if not is_open and not grant.is_for_private(is_stream=is_stream):
+            return GrantOutcome.PRIVATE
+        return GrantOutcome.GIVES
+
+    def _is_in_force(self, grant: Grant) -> bool:
+        return self._end_of(grant) is None
+
+    def _end_of(self, grant: Grant) -> GrantOutcome | None:
+        """The reason why a grant gives nothing any more; None: it is in force."""
         if grant.until is not None and self.now() >= grant.until:
             return GrantOutcome.EXPIRED
         if self._rules is not None and _is_revoked(grant, self._rules):
             return GrantOutcome.REVOKED
-        is_covered = grant.covers(
-            name, is_stream=is_stream, own=principal.identity, is_peer=self._is_peer
-        )
-        return GrantOutcome.GIVES if is_covered else GrantOutcome.ELSEWHERE
+        return None
 
     def _is_peer(self, text: str) -> bool:
-        """True for the id of a trusted peer."""
+        """True for the id of a contact."""
         try:
-            return self._peers is not None and self._peers.book.is_trusted(public_key_of(text))
+            return self._peers is not None and self._peers.book.is_contact(public_key_of(text))
         except BadPeerId:
             return False
 
     def _grants_for(self, principal: Principal) -> Iterator[Grant]:
-        """All grants of a client; a revoked key has none."""
+        """All grants of a client; a blocked key has none."""
         trust = None if principal.identity is None else self._trust(principal)
-        if trust is Trust.REVOKED:
+        if trust is Trust.BLOCKED:
             return
         if principal.token is not None and principal.token.startswith(PAGE_PREFIX.encode()):
             # Nothing else counts, wherever the page is opened: all rights end with its session.
@@ -253,6 +355,8 @@ class AccessPolicy:
             # The token restricts its client, on this machine too; a revoked one permits nothing.
             yield from self._issued_grants(principal)
             return
+        if self._operator is not None and self._operator.has_cookie(principal):
+            yield OPERATOR_GRANT
         if self._rules is None:
             yield from default_grants(principal, self._is_public)
         else:
@@ -268,8 +372,10 @@ class AccessPolicy:
             signed = read_signed(principal.token, self._peers.own)
             if signed is not None:
                 yield signed.grant
-        if trust is Trust.TRUSTED and self._peers is not None:
-            yield from peer_grants(self._peers)
+        if self._peers is not None and trust in CONTACTS:
+            yield from contact_grants(self._peers)
+        elif self._peers is not None and trust is Trust.RELAY:
+            yield from relay_grants(self._peers)
 
     def _subjects(self, principal: Principal) -> Iterator[Subject]:
         yield ANYONE
@@ -282,8 +388,8 @@ class AccessPolicy:
         if principal.identity is not None:
             yield Subject(SubjectKind.KEY, principal.identity)
             peer = None if self._peers is None else self._peers.book.by_public(principal.identity)
-            if peer is not None and peer.trust is Trust.TRUSTED:
-                # A name counts only for a trusted key; a key stands for itself.
+            if peer is not None and (peer.is_contact or peer.trust is Trust.RELAY):
+                # A name counts only for a key that a person added; a key stands for itself.
                 yield Subject(SubjectKind.NAME, peer.name)
 
     def _trust(self, principal: Principal) -> Trust | None:
@@ -306,10 +412,12 @@ class AccessPolicy:
     def _notes(self, principal: Principal, name: bytes, is_stream: bool) -> Iterator[str]:
         """Remarks beyond the grants."""
         match self._trust(principal):
-            case Trust.REVOKED:
-                yield "the key was revoked: it has no rights at all"
+            case Trust.BLOCKED:
+                yield "the key is blocked: it has no rights at all"
             case Trust.PINNED:
-                yield "the peer is pinned: only trusted peers have the default rights of peers"
+                yield "the peer is pinned: it has no rights until a person adds it"
+            case Trust.RELAY:
+                yield "the peer is a relay: it has none of the rights of contacts"
             case None if principal.identity is not None:
                 yield "the key is not in the peer book"
         if self._rules is None and is_remote(principal.address):
@@ -321,6 +429,8 @@ class AccessPolicy:
                 yield "the token was not signed by this node"
         if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
             yield "a token of the S2 API has the rights of its scope, at the http listener only"
+        if not is_stream and self._peers is not None and takes_tokens(self._peers, name):
+            yield "on this relay clients that show the delivery token of its owner may put, too"
         if not is_stream and INTERNAL_SEPARATOR in name and not is_channel_owner(principal, name):
             yield "only its owner may put messages into a channel with `!` in its name"
 

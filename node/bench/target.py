@@ -61,7 +61,13 @@ class Target(msgspec.Struct, frozen=True):
     async def info(self) -> dict[str, int]:
         """The node's `rss_bytes` and number of `channels`; needs the right `admin`."""
         async with connect(
-            self.url, PROBE, role="consumer", window=0, token=self.token, reconnect=False
+            self.url,
+            PROBE,
+            role="consumer",
+            window=0,
+            token=self.token,
+            allow_plain=True,  # the command has checked it
+            reconnect=False,
         ) as channel:
             answer = await channel.admin(INFO, {"limit": 1})
         return {name: answer[name] for name in ("rss_bytes", "channels")}

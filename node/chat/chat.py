@@ -1,9 +1,9 @@
-"""The chat of a node: a conversation with each trusted peer, and requests about conversations."""
+"""The chat of a node: a conversation with each contact, and requests about conversations."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import anyio
@@ -15,14 +15,18 @@ from millpond.node.chat import messages as b
 from millpond.node.chat.conversation import LatestMessage
 from millpond.node.chat.conversation_task import ConversationTask
 from millpond.node.chat.local_stream import LocalStream
+from millpond.node.chat.message_requests import KeptMessage, MessageRequests
 from millpond.node.chat.records import COUNT_MAX, conversation_stream
 from millpond.node.outbox.context import DeliveryStatus
-from millpond.node.outbox.messages import PeerOperation, write_body
+from millpond.node.outbox.messages import AddAnswer, Nothing, PeerOperation, write_body
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
-from millpond.node.peers.address_book import Peer, Trust
+from millpond.node.outbox.routes import relay_urls
+from millpond.node.peers.address_book import AddressBookError, KeyChanged, Peer, Trust
 from millpond.node.peers.envelope import UUID_BYTES
-from millpond.node.peers.identity import peer_id
+from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
+from millpond.node.peers.peer import ADDRESSES_MAX
 from millpond.transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
@@ -36,8 +40,14 @@ CONVERSATIONS_MAX = 1000
 class Chat:
     """The chat of a node; `run` is its task. `stream` opens the local stream of a name."""
 
-    def __init__(self, outbox: Outbox, stream: Callable[[bytes], LocalStream]) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        stream: Callable[[bytes], LocalStream],
+        message_requests: MessageRequests,
+    ) -> None:
         self._outbox = outbox
+        self._message_requests = message_requests
         self._open_stream = stream
         self._conversations: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
@@ -47,16 +57,20 @@ class Chat:
         outbox.context.book.on_change(self._on_book_change)
 
     def register(self, peer_requests: PeerRequests) -> None:
-        """Add the handlers of operations 7 to 9."""
+        """Add the handlers of operations 7 to 9 and 12 to 14."""
         peer_requests.register(PeerOperation.CHAT_SEND, self._send)
         peer_requests.register(PeerOperation.CHATS, self._chats)
         peer_requests.register(PeerOperation.CHAT_READ, self._read)
+        peer_requests.register(PeerOperation.CHAT_REQUESTS, self._list_requests)
+        peer_requests.register(PeerOperation.CHAT_ACCEPT, self._accept)
+        peer_requests.register(PeerOperation.CHAT_REFUSE, self._refuse)
 
     async def run(self) -> None:
-        """Run a conversation with every trusted peer, until cancelled."""
+        """Run a conversation with every contact, until cancelled."""
         self._scopes.clear()
         self._has_new_book = True
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._message_requests.run)
             while True:
                 if self._has_new_book:
                     self._has_new_book = False
@@ -68,17 +82,19 @@ class Chat:
 
     def _apply_address_book(self, tasks: TaskGroup) -> None:
         own = self._outbox.context.identity.public
-        trusted = [
+        contacts = [
             each.public
             for each in self._outbox.context.book.peers
-            if each.trust is Trust.TRUSTED and each.public != own
+            if each.is_contact and each.public != own
         ]
-        if len(trusted) > CONVERSATIONS_MAX:
+        if len(contacts) > CONVERSATIONS_MAX:
             log.warning(
-                "too many peers for the chat: trusted=%d limit=%d", len(trusted), CONVERSATIONS_MAX
+                "too many contacts for the chat: count=%d limit=%d",
+                len(contacts),
+                CONVERSATIONS_MAX,
             )
         wanted = dict.fromkeys(
-            trusted[:CONVERSATIONS_MAX]
+            contacts[:CONVERSATIONS_MAX]
         )  # in a fixed order: a simulation can be repeated
         for public in [each for each in self._conversations if each not in wanted]:
             self._conversations.pop(public).close()
@@ -110,10 +126,10 @@ class Chat:
 
     # Events of the outbox.
 
-    async def _on_status(self, peer: bytes, uuid: bytes, report: DeliveryStatus) -> None:
+    async def _on_status(self, peer: bytes, uuids: Sequence[bytes], report: DeliveryStatus) -> None:
         while (task := self._conversations.get(peer)) is not None:
             try:
-                await task.report(uuid, report)
+                await task.report(uuids, report)
             except RequestError as error:
                 log.warning("delivery status not stored: peer=%s: %s", peer_id(peer), error)
                 await anyio.sleep(RETRY_S)
@@ -150,13 +166,39 @@ class Chat:
             found = [
                 each
                 for each in known
-                if each.trust is not Trust.REVOKED and each.name > request.after
+                if each.trust not in (Trust.BLOCKED, Trust.RELAY) and each.name > request.after
             ]
             found.sort(key=lambda each: each.name)
         limit = max(1, min(request.limit, b.PAGE_MAX))
         page = found[:limit]
         await self._until_loaded(page)
         return write_body(b.ChatsAnswer([self._info(each) for each in page], len(found) > limit))
+
+    async def _list_requests(self, body: bytes) -> bytes:
+        read_body(body, Nothing)
+        requests = await self._message_requests.open()
+        found = [_request_info(sender, kept) for sender, kept in requests.items()]
+        return write_body(b.MessageRequestsAnswer(self._message_requests.is_on, found))
+
+    async def _accept(self, body: bytes) -> bytes:
+        request, context = read_body(body, b.AcceptRequest), self._outbox.context
+        # It came by a relay of this node, which may have its mailbox, too.
+        relays = relay_urls(context.settings.via, context.book)[:ADDRESSES_MAX]
+        sender = _sender_of(request.id)
+        try:
+            await self._message_requests.accept(sender, request.name, relays)
+        except KeyChanged as error:  # of the name, which somebody has typed for a new peer
+            text = f"{error.peer.name!r} is another peer: choose another name"
+            return write_body(AddAnswer(None, text))
+        except AddressBookError as error:
+            return write_body(AddAnswer(None, str(error)))
+        self._outbox.scheduler.address_book_changed()
+        return write_body(AddAnswer(request.id))
+
+    async def _refuse(self, body: bytes) -> bytes:
+        request = read_body(body, b.RefuseRequest)
+        await self._message_requests.refuse(_sender_of(request.id), block=request.block)
+        return write_body(Nothing())
 
     async def _until_loaded(self, peers: list[Peer]) -> None:
         """Wait for the histories of these peers, which a new node reads first, for a few
@@ -173,7 +215,7 @@ class Chat:
     def _has_conversation(self, peer: Peer) -> bool:
         own = self._outbox.context.identity.public
         has_capacity = len(self._conversations) < CONVERSATIONS_MAX
-        return has_capacity and peer.trust is Trust.TRUSTED and peer.public != own
+        return has_capacity and peer.is_contact and peer.public != own
 
     def _resolve(self, text: str) -> Peer:
         peer = self._outbox.context.book.resolve(text)
@@ -183,8 +225,8 @@ class Chat:
 
     def _task_of(self, text: str) -> ConversationTask:
         peer = self._resolve(text)
-        if peer.trust is not Trust.TRUSTED:
-            raise NotAllowed(f"{peer.name} is {peer.trust.value}, not trusted")
+        if not peer.is_contact:
+            raise NotAllowed(f"{peer.name} is {peer.trust.value}, and no contact")
         if peer.public == self._outbox.context.identity.public:
             raise UnknownPeer
         if len(self._conversations) >= CONVERSATIONS_MAX and peer.public not in self._conversations:
@@ -213,6 +255,24 @@ class Chat:
             info.unread, info.waiting = conversation.unread, len(conversation.waiting)
             info.last = _preview(conversation.last)
         return info
+
+
+def _sender_of(text: str) -> bytes:
+    try:
+        return public_key_of(text)
+    except BadPeerId as error:
+        raise Malformed(str(error)) from error
+
+
+def _request_info(sender: bytes, kept: dict[bytes, KeptMessage]) -> b.MessageRequestInfo:
+    texts = [
+        b.MessageRequestText(uuid, each.text.text, each.text.at, int(each.received_at * 1000))
+        for uuid, each in kept.items()
+        if each.text is not None
+    ]
+    return b.MessageRequestInfo(
+        peer_id(sender), fingerprint(sender), fingerprint_words(sender), texts
+    )
 
 
 def _preview(last: LatestMessage | None) -> b.LastMessage | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 
 from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, OutcomeUnknown
@@ -19,6 +21,7 @@ WAITING_MAX = 10_000
 DAY_S = 86_400.0
 STATES = {
     DeliveryStatus.SENT: State.SENT,
+    DeliveryStatus.DELIVERED: State.DELIVERED,
     DeliveryStatus.EXPIRED: State.EXPIRED,
     DeliveryStatus.REFUSED: State.REFUSED,
 }
@@ -105,6 +108,6 @@ class ConversationTask:
                 self._sender.receipt_due()
         return conversation.unread
 
-    async def report(self, uuid: bytes, report: DeliveryStatus) -> None:
-        """Store the new status of a message. Raises RequestErrors."""
-        await self._history.save_states([(uuid.hex(), STATES[report])])
+    async def report(self, uuids: Sequence[bytes], report: DeliveryStatus) -> None:
+        """Store the new status of messages. Raises RequestErrors."""
+        await self._history.save_states([(uuid.hex(), STATES[report]) for uuid in uuids])

@@ -1,4 +1,5 @@
-"""The bodies of operations 7 to 9 of packets 94 and 95 (docs/guides/chat.md): MessagePack maps."""
+"""The bodies of operations 7 to 9 and 12 to 14 of packets 94 and 95 (docs/guides/chat.md):
+MessagePack maps."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ class ChatInfo(msgspec.Struct):
 
 
 class ChatsAnswer(msgspec.Struct):
-    """Conversations with peers that are not revoked. `more`: the next page follows the last
-    name."""
+    """Conversations with peers that are neither blocked nor relays. `more`: the next page follows
+    the last name."""
 
     chats: list[ChatInfo]
     more: bool
@@ -83,3 +84,43 @@ class ChatReadAnswer(msgspec.Struct):
     """The number of messages that are still unread."""
 
     unread: int
+
+
+class MessageRequestText(msgspec.Struct):
+    """A text of a message request: written at `sent_at` by the clock of its sender, received at
+    `at` (ms)."""
+
+    uuid: bytes
+    text: str
+    sent_at: int
+    at: int
+
+
+class MessageRequestInfo(msgspec.Struct):
+    """A message request of the peer id `id`; its key is not verified."""
+
+    id: str
+    fingerprint: str
+    words: str
+    texts: list[MessageRequestText]
+
+
+class MessageRequestsAnswer(msgspec.Struct):
+    """All message requests, the oldest first. `on`: the node keeps them (`message_requests`)."""
+
+    on: bool
+    requests: list[MessageRequestInfo]
+
+
+class AcceptRequest(msgspec.Struct):
+    """The sender of a message request, by its peer id, becomes a contact with this name."""
+
+    id: str
+    name: str
+
+
+class RefuseRequest(msgspec.Struct):
+    """The message request of a peer id is removed. `block`: its key is blocked."""
+
+    id: str
+    block: bool = False

@@ -7,7 +7,7 @@ import os
 import ssl
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
 from pathlib import Path
@@ -22,18 +22,30 @@ from millpond.actors.errors import (
     StorageFailed,
     UnknownStream,
 )
+from millpond.node.access.operator import read_cookie
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
+from millpond.node.cli.options.data_folder import data_folder
 from millpond.node.cli.options.identity import explain_mismatch, identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE, ModeName, RoleName, connect
-from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
+from millpond.node.client.errors import (
+    ConnectionLost,
+    HandshakeRefused,
+    ModeMismatch,
+    NotEncrypted,
+    PeerMismatch,
+)
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.url import parse_url
+from millpond.node.ip import is_loopback
 from millpond.node.tls.errors import reason_of
+from millpond.transports.io.address import format_address
 from millpond.transports.io.tls import HandshakeFailed
 from millpond.transports.p2p.nacks import HelloCode
 
+COOKIE = "DIR/operator.cookie"
+"""The token of the operator, in the data folder of the node."""
 INFO = 1
 """The operation of packet 90 with the statistics of the node (wire protocol)."""
 
@@ -73,11 +85,12 @@ async def open_channel(
             role=role,
             mode=mode,
             window=window,
-            token=read_token(args.token_file),
+            token=read_token(args.token_file) or operator_cookie(args.connect),
             identity=known.identity,
             peer=known.peer,
             on_peer=known.on_peer,
             tls=tls_context(args, parse_url(args.connect)),
+            allow_plain=args.allow_plain,
             reconnect=reconnect_s > 0,
             on_event=limit.on_event,
         ) as opened:
@@ -132,6 +145,40 @@ def read_token(file: str | None) -> str | None:
     raise usage_error(f"--token-file: there is no token in {file}")
 
 
+def operator_cookie(
+    url: str, environ: Mapping[str, str] = os.environ, platform: str = sys.platform
+) -> str | None:
+    """The cookie of the operator for a node on this machine, where the system does not tell the
+    node which user connects; None: it does, or the node is not that of the data folder.
+
+    The folder is that of MILLPOND_DATA, or the default one.
+    """
+    if platform.startswith("linux"):
+        return None
+    found = read_cookie(Path(environ.get("MILLPOND_DATA") or data_folder(environ)))
+    if found is None:
+        return None
+    cookie, addresses = found
+    address = parse_url(url)
+    host = "127.0.0.1" if address.host == "localhost" else address.host
+    wanted = format_address(host, address.port)
+    listener = "ws" if address.websocket else "p2p"
+    is_own = is_loopback(host) and wanted == local_address(addresses.get(listener, ""))
+    return cookie if is_own else None
+
+
+def local_address(address: str) -> str:
+    """The address of a listener on this machine; it may listen at all addresses of the machine."""
+    host, colon, port = address.rpartition(":")
+    match host.strip("[]"):
+        case "" | "0.0.0.0" if colon:
+            return f"127.0.0.1:{port}"
+        case "::":
+            return f"[::1]:{port}"
+        case _:
+            return address
+
+
 @contextmanager
 def explain_errors(args: argparse.Namespace) -> Generator[None]:
     """A context that turns errors of the client into failures."""
@@ -152,6 +199,9 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
     match error:
         case PeerMismatch():
             return explain_mismatch(error, where)
+        case NotEncrypted():
+            how = "use tls:// (docs/guides/tls.md), or accept that with --allow-plain"
+            return Failure(f"{error}; {how}", ExitCode.REFUSED)
         case HandshakeRefused():
             return _refused(error, args, where)
         case ConnectionLost(__cause__=ssl.SSLError() | HandshakeFailed() as cause):
@@ -177,6 +227,9 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return Failure(f"{about}{error}", ExitCode.NOT_FOUND)
         case NotAllowed() if args.command == "put" and b"!" in args.channel:
             return Failure(f"{error}: clients cannot write to names with `!`", ExitCode.REFUSED)
+        case NotAllowed() if args.command == "chat" or getattr(args, "to", None):
+            text = f"{error}; chats are for the operator of the node (--token-file {COOKIE})"
+            return Failure(text, ExitCode.REFUSED)
         case NotAllowed():
             text = f"{error}; use a token with this right (--token-file)"
             return Failure(text, ExitCode.REFUSED)
@@ -205,6 +258,8 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
         return Failure(text, ExitCode.REFUSED)
     if isinstance(error, ModeMismatch):
         return Failure(f"{error}; remove --mode, or use another channel")
+    if error.code == HelloCode.TLS_REQUIRED:
+        return Failure(f"{where}: {error}: use tls:// or wss://", ExitCode.REFUSED)
     if error.code == HelloCode.STORAGE_FAILED:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
         text = f"{where}: {error}: channel {name!r} cannot be read; see `millpond doctor`"

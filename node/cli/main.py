@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -39,6 +41,9 @@ COMMANDS = {
     "pipeline": ("commands.pipeline", "Build tables from streams with Spark."),
 }
 """Each command's module and its line in `millpond --help`."""
+
+SERVICES = ("serve", "work")
+"""Commands that run for long, often with nobody who reads what they say."""
 
 COMMANDS_PACKAGE = "millpond.node.cli"
 
@@ -112,8 +117,21 @@ def _run(words: list[str]) -> int:
         return _without_command(parser, parser.parse_args(words))
     module = import_module(f"{COMMANDS_PACKAGE}.{COMMANDS[wanted][0]}")
     module.add_parser(commands)
-    code: int = module.run(parser.parse_args(words))
+    code: int = module.run(_parsed(parser, words))
     return code
+
+
+def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """The arguments. A service does not wait for a reader of what is wrong with them."""
+    if words[0] not in SERVICES:
+        return parser.parse_args(words)
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            return parser.parse_args(words)
+    finally:
+        if said.getvalue():
+            _write_error(said.getvalue().rstrip("\n"))
 
 
 def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
@@ -151,4 +169,14 @@ def _end(error: BaseException, words: list[str]) -> int:
 
 def _print_error(text: str, words: list[str]) -> None:
     command = words[0] if words and words[0] in COMMANDS else ""
-    print(f"millpond {command}".rstrip() + f": {text}", file=sys.stderr)
+    line = f"millpond {command}".rstrip() + f": {text}"
+    if command in SERVICES:
+        _write_error(line)
+    else:
+        print(line, file=sys.stderr)
+
+
+def _write_error(text: str) -> None:
+    from millpond.node.log_handler import write_error  # it takes time, and other commands do not
+
+    write_error(text)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import select
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 
 
 def print_json(value: Any) -> None:
     """One line of JSON, flushed."""
-    write((json.dumps(value, ensure_ascii=False) + "\n").encode())
+    write(json_line(value))
+
+
+def json_line(value: Any) -> bytes:
+    """One line of JSON."""
+    return (json.dumps(value, ensure_ascii=False) + "\n").encode()
 
 
 def print_line(text: str) -> None:
@@ -27,15 +31,18 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def write_async(data: bytes) -> None:
-    """Write and flush without blocking the event loop while the reader is slow.
+async def write_async(data: bytes, file: TextIO | None = None) -> None:
+    """Write and flush without blocking the event loop while the reader is slow; to standard output
+    if no file is given.
 
     A writable pipe takes PIPE_BUF bytes without blocking; more is not promised.
     """
+    output = sys.stdout if file is None else file
     for start in range(0, len(data), select.PIPE_BUF):
-        if not select.select([], [sys.stdout], [], 0)[1]:
-            await anyio.wait_writable(sys.stdout)
-        write(data[start : start + select.PIPE_BUF])
+        if not select.select([], [output], [], 0)[1]:
+            await anyio.wait_writable(output)
+        output.buffer.write(data[start : start + select.PIPE_BUF])
+        output.buffer.flush()
 
 
 def counted(messages: int) -> str:
@@ -61,6 +68,8 @@ def printable(name: str | bytes) -> str:
 
 def installed(package: str) -> str | None:
     """The version of an installed package, which is not imported; None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # late: few commands need it
+
     try:
         return version(package)
     except PackageNotFoundError:

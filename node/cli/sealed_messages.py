@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from millpond.actors.errors import NoPrekey, NotAllowed, NotNegotiated, OutcomeUnknown, UnknownPeer
+from millpond.node.cli.connection import COOKIE
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.output import data_field, print_json, print_line, printable
 from millpond.node.client.channel import Channel, Message
@@ -20,8 +21,9 @@ from millpond.node.outbox.messages import OpenAnswer, PeerOperation, SendAnswer
 
 ASKED_MAX = 3
 """The number of tries of a request to the node, if the connection ends before the reply."""
-ENVELOPE = b"\xe2\x01"
-"""The first bytes of an envelope (docs/internals/peers.md)."""
+ENVELOPES = (b"\xe2\x03", b"\xe2\x01")
+"""The first bytes of a message that is sealed for the disk of the node, and of an envelope of
+version 1 (docs/reference/sealed-messages.md)."""
 UUID_BYTES = 16
 
 
@@ -53,7 +55,7 @@ async def send_message(channel: Channel, args: argparse.Namespace, data: bytes) 
     try:
         body = await _request(channel, PeerOperation.SEND, request)
     except UnknownPeer as exc:
-        text = f"there is no trusted peer {args.to!r}; `millpond peer ls` lists them"
+        text = f"there is no contact {args.to!r}; `millpond peer list` lists them"
         raise Failure(text, ExitCode.NOT_FOUND) from exc
     except NoPrekey as exc:
         text = (
@@ -70,12 +72,13 @@ async def send_message(channel: Channel, args: argparse.Namespace, data: bytes) 
 
 def is_envelope(data: bytes) -> bool:
     """True for data that begins like an envelope."""
-    if not data.startswith(ENVELOPE):
+    if not data.startswith(ENVELOPES):
         return False
     from millpond.node.peers.envelope import CannotOpen, envelope_uuid  # 20 ms, if there is any
+    from millpond.node.peers.local_envelope import is_local, local_uuid
 
     try:
-        envelope_uuid(data)
+        local_uuid(data) if is_local(data) else envelope_uuid(data)
     except CannotOpen:
         return False
     return True
@@ -87,8 +90,9 @@ async def open_message(channel: Channel, name: bytes, message: Message) -> Opene
     try:
         body = await _request(channel, PeerOperation.OPEN, request)
     except (NotAllowed, NotNegotiated) as exc:
-        text = f"message {message.id} is encrypted, and decrypting it requires the right admin"
-        raise Failure(f"{text}; --sealed prints it encrypted", ExitCode.REFUSED) from exc
+        text = f"message {message.id} is encrypted, and the operator of the node may decrypt it"
+        ways = f"--token-file {COOKIE}, or --sealed to print it encrypted"
+        raise Failure(f"{text}: {ways}", ExitCode.REFUSED) from exc
     answer = msgspec.convert(body, OpenAnswer)
     if answer.data is None or answer.sender is None:
         reason = answer.reason or "no reason given"

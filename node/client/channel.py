@@ -122,15 +122,24 @@ class Message:
                 self._link.send(encode(AttemptStarted(self.id)), at_once=at_once)
 
     async def touch(self, seconds: float) -> float:
-        """Extend the lease to so many seconds from now; the seconds granted. Raises LeaseLost."""
+        """Extend the lease to so many seconds from now. Gives those that are left of it.
+
+        The lease counts from the request, to be sure. Raises LeaseLost, also where its time was
+        over before the answer was read: the program or the node hung.
+        """
         session = await self._link.live()
         if session.number != self._connection:
             raise LeaseLost("the connection that held the lease ended")
         if not session.negotiated(TOUCH):
             raise NotNegotiated
         packet, reply = self._link.inflight.touch(self.id, _milliseconds(seconds))
+        sent_at = self._link.now()
         self._link.send(packet, at_once=True)
-        return await reply.wait()
+        granted_s = await reply.wait()
+        left_s = granted_s - (self._link.now() - sent_at)
+        if left_s <= 0 < granted_s:
+            raise LeaseLost("the lease was extended, and over before the answer was read")
+        return max(0.0, left_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,6 +198,11 @@ class Channel:
     def connected(self) -> bool:
         """Whether a connection is live now."""
         return self._link.session is not None
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether pushed messages wait: `receive` returns at once."""
+        return bool(self._link.inbox)
 
     @property
     def silent_s(self) -> float:

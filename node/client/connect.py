@@ -68,7 +68,9 @@ async def connect(
     identity: Signer | None = None,
     peer: bytes | None = None,
     on_peer: Callable[[bytes], None] | None = None,
+    delivery_key: bytes | None = None,
     tls: ssl.SSLContext | None = None,
+    allow_plain: bool = False,
     key_counter: str | os.PathLike[str] | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
@@ -92,10 +94,15 @@ async def connect(
     `bare`: go on without the handshake when the other end has none (after 3 s).
     `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
     that is lost before has not used up an attempt.
+    `tls`: the context for tls and wss, in place of the system's authorities or the pin of the URL.
+    `allow_plain`: send a token, and prove an identity, to another machine without TLS as well.
     `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` accepts.
+    `delivery_key`: prove that the delivery token of the mailbox `channel` at the relay `peer` is
+    known (docs/reference/peer-formats.md).
     `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
 
-    Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
+    Raises ConnectionLost, HandshakeRefused, ModeMismatch, NotEncrypted, PeerMismatch, and
+    ValueError for arguments.
     """
     name = _name(channel)
     address = _address(url, name)
@@ -109,10 +116,11 @@ async def connect(
         dial=_dialling(dialer, address, tls),
         framing=partial(_framing, address, hello, entropy),
         hello=hello,
-        credentials=_credentials(identity, peer, on_peer, bare, entropy),
+        credentials=_credentials(identity, peer, on_peer, delivery_key, bare, entropy),
         on_event=on_event,
         reconnect=reconnect,
         bare=bare,
+        allow_plain=allow_plain,
         wait_s=wait_s,
         idle_s=keep_alive_s,
     )
@@ -139,13 +147,14 @@ async def _running(link: Link) -> AsyncIterator[None]:
 
 
 def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | None) -> Dial:
+    if tls is not None and not address.secure:
+        raise ValueError("a TLS context needs a tls:// or wss:// address")
+    if dialer is not None:
+        return lambda tasks, session: dialer(tasks, address.host, address.port, session)
     context = _context(address, tls)
 
     async def dial(tasks: TaskGroup, session: Session) -> None:
-        if dialer is not None:
-            await dialer(tasks, address.host, address.port, session)
-        else:
-            await tcp.dial(tasks, address.host, address.port, session, tls=context)
+        await tcp.dial(tasks, address.host, address.port, session, tls=context)
 
     return dial
 
@@ -170,10 +179,14 @@ def _framing(address: Address, hello: Hello, entropy: Callable[[int], bytes]) ->
 
 def _context(address: Address, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
     if not address.secure:
-        if tls is not None:
-            raise ValueError("a TLS context needs a tls:// or wss:// address")
         return None
-    return tls or ssl.create_default_context()
+    if tls is not None:
+        return tls
+    if address.key_pin is not None:
+        from millpond.node.tls.contexts import client_context  # X.509 takes 50 ms
+
+        return client_context(key_pins=[address.key_pin])
+    return ssl.create_default_context()
 
 
 def _name(channel: str | bytes | None) -> bytes | None:
@@ -189,18 +202,19 @@ def _credentials(
     identity: Signer | None,
     peer: bytes | None,
     on_peer: Callable[[bytes], None] | None,
+    delivery_key: bytes | None,
     bare: bool,
     entropy: Callable[[int], bytes],
 ) -> Credentials | None:
     if identity is None:
-        if peer is not None or on_peer is not None:
-            raise ValueError("`peer` and `on_peer` need an `identity`")
+        if peer is not None or on_peer is not None or delivery_key is not None:
+            raise ValueError("`peer`, `on_peer` and `delivery_key` need an `identity`")
         return None
     if bare:
         raise ValueError("without a handshake there are no identities")
     if peer is not None and len(peer) != KEY_BYTES:
         raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(peer)}")
-    return Credentials(identity, peer, on_peer, partial(entropy, NONCE_BYTES))
+    return Credentials(identity, peer, on_peer, partial(entropy, NONCE_BYTES), delivery_key)
 
 
 def _hello(
@@ -232,7 +246,11 @@ def _hello(
 def _check(hello: Hello, *, has_identity: bool) -> None:
     if has_identity:
         hello = msgspec.structs.replace(
-            hello, public_key=bytes(32), nonce=bytes(32), certificate_hash=bytes(32)
+            hello,
+            public_key=bytes(32),
+            nonce=bytes(32),
+            certificate_hash=bytes(32),
+            delivery_proof=bytes(32),
         )
     try:
         encode_hello(hello)

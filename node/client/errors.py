@@ -45,5 +45,13 @@ class SelfConnection(PeerMismatch):
     """The other end shows our own key: it is our own node, or it reflects our packets."""
 
 
+class NotEncrypted(HandshakeRefused):
+    """A connection to another machine without TLS, over which no token and no identity are sent.
+
+    Whoever is on the way could read a token, and could change everything that follows the proof of
+    an identity. Nothing was sent.
+    """
+
+
 class ChannelClosed(Exception):
     """The channel was closed on this side."""

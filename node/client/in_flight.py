@@ -201,7 +201,7 @@ class InFlight:
         self._puts: dict[int, _Put] = {}
         self._gets: dict[int, ReplyFuture[bytes]] = {}
         self._lists: deque[_List] = deque()
-        self._touches: dict[int, ReplyFuture[float]] = {}
+        self._touches: dict[int, deque[ReplyFuture[float]]] = {}
         self._operations: dict[int, _Operation] = {}
         self._pings: deque[_Ping] = deque()
         self._request_id = 0
@@ -246,9 +246,10 @@ class InFlight:
         return pending.packet, pending.future
 
     def touch(self, message_id: int, ms: int) -> tuple[bytes, ReplyFuture[float]]:
-        """The reply is the lease in seconds. A later TOUCH shares the future."""
-        packet = encode(Touch(message_id, ms))
-        return packet, self._touches.setdefault(message_id, ReplyFuture())
+        """The reply is the lease in seconds. TOUCHes of one message are answered in order."""
+        future: ReplyFuture[float] = ReplyFuture()
+        self._touches.setdefault(message_id, deque()).append(future)
+        return encode(Touch(message_id, ms)), future
 
     def admin(self, operation: int, body: bytes) -> tuple[bytes, ReplyFuture[bytes]]:
         """Add an operation whose size was acquired from `operations_limit`."""
@@ -291,8 +292,26 @@ class InFlight:
             self._lists.popleft().future.resolve(ids)
 
     def touch_acked(self, ack: TouchAck) -> None:
-        if (future := self._touches.pop(ack.id, None)) is not None:
+        if (future := self._answered_touch(ack.id)) is not None:
             future.resolve(ack.ms / 1000)
+
+    def _answered_touch(self, message_id: int | None) -> ReplyFuture[float] | None:
+        """The TOUCH that an answer is for; without an id, that of the oldest message."""
+        if message_id is None:
+            message_id = next(iter(self._touches), None)
+        futures = None if message_id is None else self._touches.get(message_id)
+        if message_id is None or futures is None:
+            return None
+        future = futures.popleft()
+        if not futures:
+            del self._touches[message_id]
+        return future
+
+    def _fail_touches(self, error: Exception) -> None:
+        for futures in self._touches.values():
+            for future in futures:
+                future.fail(error)
+        self._touches.clear()
 
     def operation_replied(self, reply: AdminReply | PeersReply | JobsReply) -> None:
         if (pending := self._operations.pop(reply.request_id, None)) is not None:
@@ -312,7 +331,7 @@ class InFlight:
 
     def lost(self) -> None:
         """The connection ended: its leases are lost, and operations are not repeated."""
-        _fail(self._touches, LeaseLost("the connection that held the lease ended"))
+        self._fail_touches(LeaseLost("the connection that held the lease ended"))
         self._fail_operations(OutcomeUnknown("the connection ended before the reply came"))
         self.streams.lost()
         self._forget_abandoned()
@@ -346,7 +365,7 @@ class InFlight:
             self.limit.release(len(put.packet))
         self._puts.clear()
         _fail(self._gets, error)
-        _fail(self._touches, error)
+        self._fail_touches(error)
         self._fail_operations(error)
         self.streams.fail(error)
         while self._lists:
@@ -391,7 +410,7 @@ class InFlight:
             case p.LIST:
                 return self._lists.popleft().future if self._lists else None
             case p.TOUCH:
-                return _named(self._touches, refused)
+                return self._answered_touch(correlation_number(refused))
             case p.ADMIN | p.PEERS | p.JOBS:
                 operation = _named(self._operations, refused)
                 if operation is None:

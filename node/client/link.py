@@ -47,6 +47,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
     on_event: Callable[[Event], None] | None = None
     reconnect: bool = True
     bare: bool = False
+    allow_plain: bool = False
     wait_s: float = 0.0
     idle_s: float = 20.0
     pong_s: float = 10.0
@@ -177,6 +178,7 @@ class Link:
             context,
             bare=settings.bare,
             credentials=settings.credentials,
+            allow_plain=settings.allow_plain,
         )
         try:
             async with anyio.create_task_group() as tasks:

@@ -12,9 +12,16 @@ import anyio
 import msgspec
 
 from millpond.actors.messages import GetAck, ListAck, Mode, Msg, PutAck, TouchAck
-from millpond.node.client.errors import ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch
+from millpond.node.client.errors import (
+    ConnectionLost,
+    HandshakeRefused,
+    ModeMismatch,
+    NotEncrypted,
+    PeerMismatch,
+)
 from millpond.node.client.in_flight import InFlight
 from millpond.node.client.inbox import Counts, Inbox
+from millpond.node.ip import is_remote
 from millpond.node.peers.authentication import Credentials, MutualAuth
 from millpond.transports.errors import MalformedHandshake, MalformedPacket, UpgradeRefused
 from millpond.transports.io.interface import Wire
@@ -54,7 +61,9 @@ class Session:
         *,
         bare: bool = False,
         credentials: Credentials | None = None,
+        allow_plain: bool = False,
     ) -> None:
+        """`allow_plain`: show token and identity to another machine without TLS, too."""
         self.number = number
         self.ready: Ready | None = None
         self.live = False
@@ -69,6 +78,7 @@ class Session:
         self._context = context
         self._bare = bare
         self._credentials = credentials
+        self._allow_plain = allow_plain
         self._auth: MutualAuth | None = None
         self._hello_sent = False
         self._closing = False
@@ -81,8 +91,26 @@ class Session:
     def opened(self, wire: Wire) -> None:
         self._wire = wire
         self.received_at = self._context.now()
+        shown = self._unprotected(wire)
+        if shown:
+            self.failure = (
+                NotEncrypted(f"{shown} not sent: {wire.host} is reached without TLS")
+                if wire.host
+                else ConnectionLost("the connection was reset at once")
+            )
+            self._closing = True  # nothing leaves, not even the upgrade of a WebSocket
+            wire.abort()
+            return
         self._send_hello()
         self.flush()
+
+    def _unprotected(self, wire: Wire) -> str:
+        """The secrets that others could read or misuse on the way; "" if there are none."""
+        if wire.secure or self._allow_plain or not is_remote(wire.host):
+            return ""
+        if self._hello.token is not None:
+            return "the token was"
+        return "" if self._credentials is None else "the identity was"
 
     def received(self, data: bytes) -> None:
         self.received_at = self._context.now()

@@ -1,4 +1,8 @@
-"""URLs of nodes: tcp://H:P, tls://H:P, ws://H:P, wss://H:P."""
+"""URLs of nodes: tcp://H:P, tls://H:P, ws://H:P, wss://H:P.
+
+A tls:// or wss:// URL may end with the pin of the key that the node's certificate has:
+tls://H:P#key-sha256:HEX.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,41 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from millpond.node.ip import is_loopback
+from millpond.node.tls.pins import key_pin_of, parse_key_pin
+
 PORTS = {"tcp": 7400, "tls": 7400, "ws": 7401, "wss": 7401}
+SECURE = ("tls", "wss")
 
 
 class Address(msgspec.Struct, frozen=True):
-    """The address of a node, and the transport to use there."""
+    """The address of a node, and the transport to use there.
+
+    `key_pin`: SHA-256 of the public key in the node's certificate, if the URL has it.
+    """
 
     host: str
     port: int
     websocket: bool
     secure: bool
+    key_pin: bytes | None = None
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_url(url: str) -> Address:
-    """Read `scheme://host[:port]`; ValueError says what is wrong with anything else."""
+    """Read `scheme://host[:port][#pin]`; ValueError says what is wrong with anything else."""
     parts = urlsplit(url)
     if parts.scheme not in PORTS:
         raise ValueError(f"{url!r}: the scheme must be one of {', '.join(PORTS)}")
     if not parts.hostname:
         raise ValueError(f"{url!r}: no host")
-    if parts.username is not None or parts.query or parts.fragment or parts.path not in ("", "/"):
+    if parts.username is not None or parts.query or parts.path not in ("", "/"):
         raise ValueError(f"{url!r}: only scheme://host:port is allowed")
+    secure = parts.scheme in SECURE
+    if parts.fragment and not secure:
+        raise ValueError(f"{url!r}: a pin needs tls:// or wss://")
     try:
         parts.hostname.encode("idna")
     except UnicodeError as exc:
@@ -37,6 +52,19 @@ def parse_url(url: str) -> Address:
     port = PORTS[parts.scheme] if parts.port is None else parts.port
     if port == 0:
         raise ValueError(f"{url!r}: port 0 cannot be dialled")
-    return Address(
-        parts.hostname, port, parts.scheme in ("ws", "wss"), parts.scheme in ("tls", "wss")
-    )
+    key_pin = parse_key_pin(parts.fragment) if parts.fragment else None
+    return Address(parts.hostname, port, parts.scheme in ("ws", "wss"), secure, key_pin)
+
+
+def pinned(url: str, key_hash: bytes | None) -> str:
+    """The URL with the pin of a key, if it is one with TLS and has none. Raises ValueError."""
+    address = parse_url(url)
+    if key_hash is None or not address.secure or address.key_pin is not None:
+        return url
+    return f"{url.rstrip('/')}#{key_pin_of(key_hash)}"
+
+
+def crosses_plainly(url: str) -> bool:
+    """True for a URL that leads to another machine and does not say TLS. Raises ValueError."""
+    address = parse_url(url)
+    return not (address.secure or is_loopback(address.host))

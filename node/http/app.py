@@ -158,8 +158,10 @@ class HttpServices:
         """Report as ready: all listeners of the node are open."""
         self._is_started = True
 
-    def _rights_of(self, principal: Principal) -> Rights:
+    def _rights_of(self, principal: Principal) -> Rights | None:
         services = self._services
+        if not services.knows(principal):
+            return None
         everywhere = (services.authorize_stream(principal, b""), services.authorize(principal, b""))
         return reduce(or_, (each or Rights.NONE for each in everywhere))
 

@@ -28,8 +28,8 @@ _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"
 _NO_STORE = ((b"cache-control", b"no-store"),)
 READING = ("GET", "HEAD")
 
-RightsOf = Callable[[Principal], Rights]
-"""The rights of a client in all streams, or in all channels."""
+RightsOf = Callable[[Principal], Rights | None]
+"""The rights of a client in all streams, or in all channels; None: the client is unknown."""
 
 
 def rejection_of(request: Request, rights_of: RightsOf | None) -> Response | None:
@@ -42,14 +42,17 @@ def rejection_of(request: Request, rights_of: RightsOf | None) -> Response | Non
         return json_response(
             405, {"code": "method", "message": "only GET and HEAD are supported"}, allow
         )
-    if rights_of is not None and Rights.ADMIN not in rights_of(request.principal):
-        if request.principal.token is None:
-            challenge = ((b"www-authenticate", b"Bearer"),)
-            message = "a token is required (Authorization: Bearer)"
-            return json_response(401, {"code": "authn", "message": message}, challenge)
-        message = "the right admin in all streams or channels is required"
-        return json_response(403, {"code": "permission_denied", "message": message})
-    return None
+    if rights_of is None:
+        return None
+    rights = rights_of(request.principal)
+    if rights is None:
+        challenge = ((b"www-authenticate", b"Bearer"),)
+        message = "unknown or missing access token (Authorization: Bearer)"
+        return json_response(401, {"code": "authn", "message": message}, challenge)
+    if Rights.ADMIN in rights:
+        return None
+    message = "the right admin in all streams or channels is required"
+    return json_response(403, {"code": "permission_denied", "message": message})
 
 
 class HealthApi:

@@ -28,6 +28,7 @@ from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import JournalStats
 from millpond.node.http.metric_sources import CellTotals, MetricSources
+from millpond.node.log_handler import dropped_records
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
 from millpond.transports.server.memory_budget import MemoryBudget, MemoryStats
@@ -131,6 +132,11 @@ class _Snapshot(Collector):
             "Limit of bytes of all materialized states.",
             config.node_state_bytes_max,
         )
+        yield (
+            "message_requests",
+            "Unknown senders whose messages wait to be accepted or refused.",
+            status.message_requests,
+        )
         yield "limit_connections", "Limit of open connections.", config.connections_max
         store = status.store
         if isinstance(store, DurableStore):
@@ -198,6 +204,11 @@ class _Snapshot(Collector):
         yield "http_sent_bytes", "Bytes of HTTP response bodies.", http.bytes_out
         yield "http_clients_gone", "HTTP clients that disconnected before the response.", http.gone
         yield "http_crashes", "HTTP requests that failed with an internal error.", http.crashed
+        yield (
+            "log_dropped_records",
+            "Log records dropped because nobody read the log.",
+            dropped_records(),
+        )
         yield "store_failures", "Failed disk writes.", status.store.health.failures
         store = status.store
         if isinstance(store, DurableStore):
@@ -315,7 +326,7 @@ def _memory(memory: MemoryBudget) -> Iterator[tuple[str, str, Amount]]:
     yield (
         "memory_used_bytes",
         "Bytes of requests under way and of answers not read, in all connections.",
-        memory.used_bytes + memory.promised_bytes,
+        memory.used_bytes + memory.promised_bytes + memory.connections_bytes,
     )
     yield "memory_waiting", "Connections and requests that wait for memory.", memory.waiting
 

@@ -23,6 +23,7 @@ class ConnectionOptions(TypedDict, total=False):
     peer: bytes | None
     on_peer: Callable[[bytes], None] | None
     tls: ssl.SSLContext | None
+    allow_plain: bool
     wait_s: float
     dialer: Dialer | None
     rng: Random | None

@@ -73,5 +73,9 @@ class BounceReader:
         origin = None if row is None else row.origin
         reason = origin.reason if origin is not None else EXPIRED
         log.info("message bounced: channel=%s reason=%s", self._channel.decode(), reason)
+        if not relayed.is_version_1:
+            if origin is not None and reason != EXPIRED:
+                await self._context.report_forwarded(self.peer, [origin.id], reason)
+            return  # the outbox knows by itself when a message expires
         status = DeliveryStatus.EXPIRED if reason == EXPIRED else DeliveryStatus.REFUSED
-        await self._context.report_status(self.peer, envelope_uuid(relayed.envelope), status)
+        await self._context.report_status(self.peer, [envelope_uuid(relayed.envelope)], status)

@@ -13,7 +13,12 @@ from millpond.actors.messages import Put, Reply
 from millpond.node.client.channel import Channel, Message
 from millpond.node.client.future import ReplyFuture
 from millpond.node.outbox.context import GONE, OutboxContext, Wakeup
-from millpond.node.outbox.key_exchange import ASKED_EVERY_S, fetch_prekey, publish_prekey
+from millpond.node.outbox.key_exchange import (
+    ASKED_EVERY_S,
+    fetch_prekey,
+    give_delivery_keys,
+    publish_prekey,
+)
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import (
@@ -21,7 +26,7 @@ from millpond.node.outbox.relayed_message import (
     RelayedMessage,
     decode_relayed_message,
     encode_relayed_message,
-    envelope_idempotency_key,
+    relayed_idempotency_key,
 )
 from millpond.node.outbox.routes import RedialDelay, Route
 
@@ -45,6 +50,14 @@ class FetchSource(msgspec.Struct, frozen=True):
     routes: Callable[[], list[Route]]
     owner: bytes | None
     leaves_key: bool
+
+
+class _Fetched(msgspec.Struct, frozen=True, gc=False):
+    """A fetched message, and the answer of the own mailbox to come; None: it cannot be read."""
+
+    message: Message
+    relayed: RelayedMessage | None
+    answer: ReplyFuture[Reply] | None
 
 
 class RelayFetcher:
@@ -82,12 +95,10 @@ class RelayFetcher:
             tasks.start_soon(self._exchange_keys, route)
             try:
                 while True:
-                    message = await channel.receive()
-                    relayed = self._read(message)
-                    if relayed is None:
-                        await message.ack()
-                    else:
-                        tasks.start_soon(self._settle, message, relayed, self._store(relayed, 0))
+                    messages = [await channel.receive()]
+                    while channel.has_messages:
+                        messages.append(await channel.receive())
+                    tasks.start_soon(self._settle, self._store(messages))
             except GONE as error:
                 tasks.cancel_scope.cancel()
                 return error
@@ -100,6 +111,7 @@ class RelayFetcher:
                     await fetch_prekey(self._context, self._source.owner, route)
                 if self._source.leaves_key:
                     await publish_prekey(self._context, route)
+                    await give_delivery_keys(self._context, route)
             except GONE as error:
                 log.debug("no keys exchanged: at=%s: %s", route.url, error)
             await self.prekey_changed.wait(ASKED_EVERY_S)
@@ -116,20 +128,35 @@ class RelayFetcher:
             return None
         return relayed
 
-    def _store(self, relayed: RelayedMessage, attempt: int) -> ReplyFuture[Reply]:
-        """Put the message into the own mailbox, with the same bytes on every route."""
+    def _store(self, messages: list[Message]) -> list[_Fetched]:
+        """Put messages into the own mailbox, in their order."""
+        read = [(message, self._read(message)) for message in messages]
+        puts = [self._put(relayed, 0) for _, relayed in read if relayed is not None]
+        answers = iter(self._context.local.put_all_nowait(self._mailbox, puts) if puts else [])
+        return [
+            _Fetched(message, relayed, None if relayed is None else next(answers))
+            for message, relayed in read
+        ]
+
+    def _put(self, relayed: RelayedMessage, attempt: int) -> Put:
+        """The PUT of a message, with the same bytes on every route."""
         now = self._context.now()
         ttl = seconds_left(max(relayed.deadline, now + LATE_S), now)
         data = encode_relayed_message(msgspec.structs.replace(relayed, hops=0))
-        key = envelope_idempotency_key(relayed.envelope, attempt, data)
-        return self._context.local.put_nowait(self._mailbox, Put(key, ttl, data))
+        key = relayed_idempotency_key(relayed, attempt, data)
+        return Put(key, ttl, data)
 
-    async def _is_stored(self, relayed: RelayedMessage, answer: ReplyFuture[Reply]) -> bool:
+    async def _is_done(self, fetched: _Fetched) -> bool:
+        """True if the message is stored, or cannot be read."""
+        answer, relayed = fetched.answer, fetched.relayed
+        if answer is None or relayed is None:
+            return True
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             try:
                 await answer
             except KeyReused:
-                answer = self._store(relayed, attempt)
+                put = self._put(relayed, attempt)
+                answer = self._context.local.put_nowait(self._mailbox, put)
             except RequestError as error:
                 log.warning("message not stored: %s", error)
                 return False
@@ -138,15 +165,14 @@ class RelayFetcher:
         log.warning("message not stored: its idempotency keys are taken by other messages")
         return False
 
-    async def _settle(
-        self, message: Message, relayed: RelayedMessage, answer: ReplyFuture[Reply]
-    ) -> None:
-        is_stored = await self._is_stored(relayed, answer)
-        try:
-            if is_stored:
-                await message.ack()
-            else:
-                await message.nack(LATER_S)
-        except GONE as error:
-            # It is pushed again on the next connection, and recognized by its key.
-            log.debug("message not acknowledged: id=%d: %s", message.id, error)
+    async def _settle(self, messages: list[_Fetched]) -> None:
+        for each in messages:
+            is_done = await self._is_done(each)
+            try:
+                if is_done:
+                    await each.message.ack()
+                else:
+                    await each.message.nack(LATER_S)
+            except GONE as error:
+                # It is pushed again on the next connection, and recognized by its key.
+                log.debug("message not acknowledged: id=%d: %s", each.message.id, error)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 
 import anyio
@@ -34,9 +36,9 @@ from millpond.node.outbox.relayed_message import (
     RelayedMessage,
     decode_relayed_message,
     encode_relayed_message,
-    envelope_idempotency_key,
+    relayed_idempotency_key,
 )
-from millpond.node.outbox.routes import RedialDelay, Route, routes_to
+from millpond.node.outbox.routes import RedialDelay, Route, may_serve, routes_to
 from millpond.node.peers.envelope import envelope_uuid
 from millpond.node.peers.identity import peer_id
 
@@ -67,6 +69,7 @@ class Forwarder:
         self._mailbox = mailbox_of(peer)
         self._delay = RedialDelay(context.rng)
         self._asked_at = -inf
+        self._has_answered = False
         self._delivery: _Delivery | None = None
 
     def message_arrived(self) -> None:
@@ -101,8 +104,8 @@ class Forwarder:
         """Forward until the mailbox is empty, or there is no route."""
         while self.is_wanted:
             peer = self._context.book.by_public(self.peer)
-            trusted = peer is not None and self._context.book.is_trusted(self.peer)
-            routes = list(routes_to(peer, self._context.book)) if peer and trusted else []
+            has_route = peer is not None and peer.is_contact
+            routes = list(routes_to(peer, self._context.book)) if peer and has_route else []
             if not routes:
                 self._wants_prekey = self._has_messages = False
                 return
@@ -121,6 +124,7 @@ class Forwarder:
             try:
                 retry_s = await self._forward(route)
             except GONE as error:
+                self._has_answered = False
                 log.debug("no connection: peer=%s at=%s: %s", peer_id(self.peer), route.url, error)
             else:
                 if retry_s is None or not route.is_relay:
@@ -133,6 +137,9 @@ class Forwarder:
         if self._wants_prekey or context.now() > self._asked_at + ASKED_EVERY_S:
             await fetch_prekey(context, self.peer, route)
             self._asked_at = context.now()
+            if not self._has_answered:
+                self._has_answered = True
+                self._delay.reset()  # it has just started, and may publish its prekey soon
             has_key = (
                 context.prekey_cache.best(self.peer, context.now() + ASKED_EVERY_S) is not None
             )
@@ -155,6 +162,14 @@ class Forwarder:
                 return self._delivery.retry_s
             finally:
                 self._delivery = None
+
+
+class _Sent(msgspec.Struct, frozen=True, gc=False):
+    """A message of the mailbox that was sent with a PUT, and the answer to come."""
+
+    message: Msg
+    relayed: RelayedMessage
+    answer: ReplyFuture[Receipt]
 
 
 class _Delivery:
@@ -190,32 +205,39 @@ class _Delivery:
         async with anyio.create_task_group() as tasks:
             with self._receiving:
                 while self._context.now() < leave_at:
-                    message = await self._next(consumer)
-                    if message is None:
+                    messages = await self._next(consumer)
+                    if not messages:
                         self.is_idle = True
                         return
-                    if not self._is_trusted():
+                    if not self._is_allowed():
                         return
-                    relayed = self._read(consumer, message)
-                    if relayed is not None:
-                        self._pending += 1
-                        answer = self._put(relayed, 0)
-                        tasks.start_soon(self._settle, consumer, message, relayed, answer)
+                    sent = list(self._send(consumer, messages))
+                    self._pending += len(sent)
+                    tasks.start_soon(self._settle, consumer, sent)
 
-    def _is_trusted(self) -> bool:
-        """True if the peer and the node at the other end are still trusted."""
+    def _is_allowed(self) -> bool:
+        """True if the peer is still a contact, and the node at the other end one or a relay."""
         book, public = self._context.book, self._route.public
-        return book.is_trusted(self._peer) and (public is None or book.is_trusted(public))
+        return book.is_contact(self._peer) and (
+            public is None or may_serve(book, public, self._route)
+        )
 
-    async def _next(self, consumer: LocalConsumer) -> Msg | None:
-        """The next message; None if nothing came for a while and nothing is in flight."""
+    async def _next(self, consumer: LocalConsumer) -> list[Msg]:
+        """The next messages; none if nothing came for a while and nothing is in flight."""
         idle_until = self._context.now() + self._context.settings.idle_s
         while True:
             with anyio.move_on_after(IDLE_CHECK_S):
-                return await consumer.receive()
+                return await consumer.receive_all()
             is_awaited = self._context.forwarders.statistics().tasks_waiting > 0
             if not self._pending and (is_awaited or self._context.now() >= idle_until):
-                return None
+                return []
+
+    def _send(self, consumer: LocalConsumer, messages: list[Msg]) -> Iterator[_Sent]:
+        """Send PUTs of the messages that are forwarded."""
+        for message in messages:
+            relayed = self._read(consumer, message)
+            if relayed is not None:
+                yield _Sent(message, relayed, self._put(relayed, 0))
 
     def _read(self, consumer: LocalConsumer, message: Msg) -> RelayedMessage | None:
         """The relayed message; None if it is not forwarded."""
@@ -241,55 +263,68 @@ class _Delivery:
         data = encode_relayed_message(msgspec.structs.replace(relayed, hops=relayed.hops + 1))
         ttl = seconds_left(relayed.deadline, self._context.now())
         try:
-            key = envelope_idempotency_key(relayed.envelope, attempt, data)
+            key = relayed_idempotency_key(relayed, attempt, data)
             return self._channel.put_nowait(data, ttl=ttl, key=key)
         except (RequestError, anyio.WouldBlock, *GONE) as error:
             answer: ReplyFuture[Receipt] = ReplyFuture()
             answer.fail(error)
             return answer
 
-    async def _settle(
-        self,
-        consumer: LocalConsumer,
-        message: Msg,
-        relayed: RelayedMessage,
-        answer: ReplyFuture[Receipt],
-    ) -> None:
+    async def _settle(self, consumer: LocalConsumer, sent: list[_Sent]) -> None:
+        """Settle messages by the answers to their PUTs. One without an answer stays."""
+        stored: list[_Sent] = []
+        with anyio.move_on_after(ANSWERED_WITHIN_S) as waiting:
+            for each in sent:
+                with self._stopping_on_errors():
+                    refusal = await self._refusal(each)
+                    self._delay.reset()
+                    if refusal is None:
+                        stored.append(each)
+                    else:
+                        self._context.local.dead_letter(consumer.channel, each.message, refusal)
+        if waiting.cancelled_caught:
+            self._fail(TimeoutError(f"no answer within {ANSWERED_WITHIN_S:.0f} s"))
+        with self._stopping_on_errors(), anyio.fail_after(ANSWERED_WITHIN_S):
+            await self._report_sent([each for each in stored if each.relayed.hops == 0])
+            consumer.settle(*(Ack(each.message.id) for each in stored))
+        self._pending -= len(sent)
+
+    @contextmanager
+    def _stopping_on_errors(self) -> Iterator[None]:
+        """Send nothing more over this connection after an error of it, or of the other end."""
         try:
-            with anyio.fail_after(ANSWERED_WITHIN_S):
-                refusal = await self._refusal(relayed, answer)
-            self._delay.reset()
-            if refusal is not None:
-                self._context.local.dead_letter(consumer.channel, message, refusal)
-                return
-            if relayed.hops == 0:
-                await self._context.report_status(
-                    self._peer, envelope_uuid(relayed.envelope), DeliveryStatus.SENT
-                )
-            consumer.settle(Ack(message.id))
+            yield
         except (*LATER, anyio.WouldBlock) as error:
             delay_ms = error.delay_ms if isinstance(error, RequestError) else None
             self.stop(LATER_S if delay_ms is None else max(LATER_S, delay_ms / 1000))
         except GONE as error:
             self._fail(error)
-        finally:
-            self._pending -= 1
+
+    async def _report_sent(self, sent: list[_Sent]) -> None:
+        peer, v1 = self._peer, [each for each in sent if each.relayed.is_version_1]
+        if v1:
+            uuids = [envelope_uuid(each.relayed.envelope) for each in v1]
+            await self._context.report_status(peer, uuids, DeliveryStatus.SENT)
+        ids = [each.message.id for each in sent if not each.relayed.is_version_1]
+        if ids:
+            await self._context.report_forwarded(peer, ids, None)
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
         self.stop(None)
 
-    async def _refusal(self, relayed: RelayedMessage, answer: ReplyFuture[Receipt]) -> str | None:
+    async def _refusal(self, sent: _Sent) -> str | None:
         """None if the message is stored at the other end, else the reason of a final refusal.
 
         Only the peer itself can refuse a message for good; what a relay refuses stays here.
         """
         refusal = "its idempotency keys are taken by other messages"
+        answer = sent.answer
         for attempt in range(1, KEYS_TRIED_MAX + 1):
             try:
                 await answer
             except KeyReused:
-                answer = self._put(relayed, attempt)
+                answer = self._put(sent.relayed, attempt)
             except LATER:
                 raise
             except RequestError as error:

@@ -8,14 +8,17 @@ from functools import partial
 import anyio
 
 from millpond.actors.errors import NotFound, RequestError
-from millpond.actors.messages import U64_MAX, Put
+from millpond.actors.messages import U64_MAX, Put, PutAck
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
+from millpond.node.outbox.messages import PeerOperation
 from millpond.node.outbox.routes import Route
 from millpond.node.peers.address_book import Peer
 from millpond.node.peers.card import BadCard, decode_card
+from millpond.node.peers.delivery_proof import delivery_key
+from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.identity import peer_id
 from millpond.node.peers.prekeys import MalformedPrekey, SignedPrekey, decode_prekey, encode_prekey
 
@@ -24,6 +27,8 @@ log = logging.getLogger(__name__)
 ASKED_EVERY_S = 3600.0
 ANSWERED_WITHIN_S = 60.0
 """A peer that takes longer counts as away, even if the connection is alive."""
+FORMS = 2
+"""A prekey is published for versions 2 and 1."""
 
 
 async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bool:
@@ -35,8 +40,8 @@ async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bo
     try:
         with anyio.fail_after(ANSWERED_WITHIN_S):
             async with context.dial(route, name, "consumer") as channel:
-                ids = await channel.list(U64_MAX, 0, 1)
-                data = await channel.get(ids[0]) if ids else b""
+                ids = await channel.list(U64_MAX, 0, FORMS)
+                found = [await channel.get(each) for each in ids]
     except HandshakeRefused as error:
         log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), route.url, error)
         return False
@@ -44,7 +49,9 @@ async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bo
         if not isinstance(error, NotFound):
             log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), route.url, error)
         return False
-    return bool(data) and await learn_prekey(context, owner, data, route.url)
+    # In the order of publication: of the two forms of a key that of version 2 comes first.
+    learned = [await learn_prekey(context, owner, each, route.url) for each in reversed(found)]
+    return any(learned)
 
 
 async def learn_prekey(context: OutboxContext, owner: bytes, data: bytes, source: str) -> bool:
@@ -60,9 +67,18 @@ async def learn_prekey(context: OutboxContext, owner: bytes, data: bytes, source
 async def _learn(context: OutboxContext, owner: bytes, prekey: SignedPrekey) -> bool:
     is_new = await anyio.to_thread.run_sync(context.prekey_cache.learn, owner, prekey)
     if is_new:
+        await note_version(context, owner, prekey)
         for callback in context.on_prekey:
             callback(owner)
     return is_new
+
+
+async def note_version(context: OutboxContext, owner: bytes, prekey: SignedPrekey) -> None:
+    """Record that a peer reads version 2, for good: nobody gets it down to version 1 again."""
+    state = context.store.state(owner)
+    if prekey.version >= 2 and not state.speaks_v2 and context.book.by_public(owner) is not None:
+        state.speaks_v2 = True
+        await context.store.write([context.store.stored(owner)])
 
 
 async def learn_from_cards(context: OutboxContext, peers: list[Peer], known: set[str]) -> set[str]:
@@ -84,32 +100,63 @@ async def learn_from_cards(context: OutboxContext, peers: list[Peer], known: set
 async def publish_prekey(context: OutboxContext, route: Route) -> None:
     """Publish the prekey of this node at a relay. Raises ConnectionLost and OSError."""
     prekey = await anyio.to_thread.run_sync(context.prekeys.current)
-    put = _prekey_put(prekey, context.now())
+    puts = _prekey_puts(context, prekey)
     name = mailbox_of(context.identity.public) + KEYS_SUFFIX
     try:
         with anyio.fail_after(ANSWERED_WITHIN_S):
             async with context.dial(route, name, "producer") as channel:
-                await channel.put(put.data, ttl=put.ttl, key=put.key)
+                for put in puts:
+                    await channel.put(put.data, ttl=put.ttl, key=put.key)
     except (HandshakeRefused, RequestError) as error:
         log.warning("relay refuses the prekey: at=%s: %s", route.url, error)
 
 
+async def give_delivery_keys(context: OutboxContext, route: Route) -> None:
+    """Give a relay the delivery keys of the mailbox of this node. Raises ConnectionLost, OSError.
+
+    A relay of an earlier version refuses them.
+    """
+    if route.public is None:
+        return
+    own, relay = context.identity.public, route.public
+    try:
+        tokens = await anyio.to_thread.run_sync(context.delivery_tokens.valid)
+        keys = [
+            {"key": delivery_key(each.token, own, relay), "until": each.until} for each in tokens
+        ]
+        with anyio.fail_after(ANSWERED_WITHIN_S):
+            async with context.dial(route, mailbox_of(own) + KEYS_SUFFIX, "producer") as channel:
+                await channel.peers(PeerOperation.DELIVERY_KEYS, {"keys": keys})
+    except (HandshakeRefused, RequestError, DeliveryTokenError) as error:
+        log.info("delivery keys not given: at=%s: %s", route.url, error)
+
+
 async def publish_prekey_locally(context: OutboxContext) -> SignedPrekey:
-    """Publish the prekey of this node as the only message of its channel. Raises RequestErrors."""
+    """Publish the prekey of this node, both forms and nothing else. Raises RequestErrors."""
     prekey = await anyio.to_thread.run_sync(context.prekeys.current)
     name = mailbox_of(context.identity.public) + KEYS_SUFFIX
-    kept = await context.local.put(name, _prekey_put(prekey, context.now()))
+    answers = [context.local.put_nowait(name, put) for put in _prekey_puts(context, prekey)]
+    kept = [answer.id for each in answers if isinstance(answer := await each, PutAck)]
     context.local.discard(
-        name, [each for each in await context.local.list(name) if each != kept.id]
+        name, [each for each in await context.local.list(name) if each not in kept]
     )
     return prekey
 
 
 async def destroy_old_prekeys(context: OutboxContext) -> None:
-    """Destroy prekeys of this node that are too old."""
+    """Destroy the prekeys of this node that are too old, and contact keys."""
     await anyio.to_thread.run_sync(partial(context.prekeys.sweep, context.now()))
+    now_ms = int(context.now() * 1000)
+    states = [context.store.stored(peer) for peer in context.store.sweep_keys(now_ms)]
+    tables = ("seen_v1", "unfinished")
+    old = [(f"DELETE FROM {each} WHERE until < ?", (int(context.now()),)) for each in tables]
+    await context.store.write([*states, *old])
+    await anyio.to_thread.run_sync(context.store.erase)
 
 
-def _prekey_put(prekey: SignedPrekey, now: float) -> Put:
-    key = int.from_bytes(prekey.kid, "big")
-    return Put(key, seconds_left(prekey.good_until, now), encode_prekey(prekey))
+def _prekey_puts(context: OutboxContext, prekey: SignedPrekey) -> list[Put]:
+    """The two forms of a prekey. That of version 1 is the last one: its readers read only that."""
+    forms = (prekey, context.prekeys.as_version_1(prekey))
+    ttl = seconds_left(prekey.good_until, context.now())
+    kid = int.from_bytes(prekey.kid, "big")
+    return [Put(kid ^ form.version - 1, ttl, encode_prekey(form)) for form in forms]

@@ -13,7 +13,7 @@ from math import ceil, inf
 import anyio
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.errors import ERRORS, OutcomeUnknown
+from millpond.actors.errors import ERRORS, NotFound, OutcomeUnknown
 from millpond.actors.messages import (
     U64_MAX,
     Ack,
@@ -21,11 +21,15 @@ from millpond.actors.messages import (
     Batch,
     CellMessage,
     DeadLetter,
+    Durability,
     Failed,
+    FindMove,
     Get,
     GetAck,
     List,
     ListAck,
+    Move,
+    MovesDone,
     Msg,
     Nack,
     Port,
@@ -42,26 +46,27 @@ from millpond.node.client.future import ReplyFuture
 DEAD_SUFFIX = b"!dead"
 
 
-class _ReplyPort(Port):
-    """The port of one request, with a future for its reply."""
+class _RepliesPort(Port):
+    """The port of several requests, with a future for each reply, in order."""
 
-    __slots__ = ("answer", "number", "received_at")
+    __slots__ = ("_waiting", "answers", "number", "received_at")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, count: int) -> None:
         self.number = number
         self.received_at = inf
-        self.answer: ReplyFuture[Reply] = ReplyFuture()
+        self.answers: list[ReplyFuture[Reply]] = [ReplyFuture() for _ in range(count)]
+        self._waiting = iter(self.answers)
 
     @property
     def writable(self) -> bool:
         return True
 
     def send(self, replies: Sequence[Reply]) -> None:
-        for reply in replies:
+        for reply, answer in zip(replies, self._waiting, strict=False):
             if isinstance(reply, Failed):
-                self.answer.fail(ERRORS[reply.code]("", reply.delay_ms))
+                answer.fail(ERRORS[reply.code]("", reply.delay_ms))
             else:
-                self.answer.resolve(reply)
+                answer.resolve(reply)
 
     def flush(self) -> None:
         """Replies are not buffered."""
@@ -108,9 +113,16 @@ class LocalConsumer(Port):
             await self._arrived.wait()
         return self._pushed.popleft()
 
-    def settle(self, message: Ack | Nack) -> None:
-        """Acknowledge or reject a message."""
-        self._local.submit(self.channel, Batch(self, [message]))
+    async def receive_all(self) -> list[Msg]:
+        """The next message, and those that wait behind it."""
+        messages = [await self.receive(), *self._pushed]
+        self._pushed.clear()
+        return messages
+
+    def settle(self, *messages: Ack | Nack) -> None:
+        """Acknowledge or reject messages."""
+        if messages:
+            self._local.submit(self.channel, Batch(self, list(messages)))
 
 
 class LocalChannels:
@@ -127,7 +139,8 @@ class LocalChannels:
         self._scheduler = scheduler
         self._store = store
         self._number = number
-        self._own_number = number()
+        self.own_source = number()
+        """The number of the connection that all puts come from."""
 
     def submit(self, channel: bytes, batch: Batch) -> None:
         """Send a batch to the cell of the channel."""
@@ -142,6 +155,27 @@ class LocalChannels:
         answer = await self._request(channel, put)
         assert isinstance(answer, PutAck)
         return answer
+
+    def put_all_nowait(
+        self, channel: bytes, messages: Sequence[Put | Move]
+    ) -> list[ReplyFuture[Reply]]:
+        """Put messages into a channel, in this order; each future has a PutAck or a RequestError.
+        A message and the memory of its move are stored together."""
+        port = _RepliesPort(self.own_source, len(messages))
+        self.submit(channel, Batch(port, list(messages)))
+        return port.answers
+
+    async def has_moved(self, channel: bytes, origin: int) -> bool:
+        """True if the channel remembers a move with this origin. Raises RequestErrors."""
+        try:
+            await self._request(channel, FindMove(origin))
+        except NotFound:
+            return False
+        return True
+
+    def moves_done(self, channel: bytes, origins: Sequence[int]) -> None:
+        """Have the channel forget moves that do not come again."""
+        self.submit(channel, Batch(None, [MovesDone(tuple(origins))]))
 
     async def list(self, channel: bytes) -> list[int]:
         """The first page of the ids of the messages in a channel. Raises RequestErrors."""
@@ -185,6 +219,17 @@ class LocalChannels:
             return behaviour.info.messages
         return self._store.partition_usage(channel).messages
 
+    def size(self, channel: bytes) -> int:
+        """The bytes of the messages in a channel."""
+        behaviour = self._scheduler.view(channel)
+        if isinstance(behaviour, Channel):
+            return behaviour.info.bytes
+        return self._store.partition_usage(channel).bytes
+
+    def is_stored(self, channel: bytes) -> bool:
+        """True if the channel outlives the process."""
+        return self._store.durability(channel) is not Durability.MEMORY
+
     def is_storing(self, channel: bytes) -> bool:
         """True while the channel has messages that are not durable yet."""
         cell = self._scheduler.cells.get(channel)
@@ -205,12 +250,13 @@ class LocalChannels:
             return None
         return next((row for row, _ in behaviour.export(message_id - 1, message_id + 1)), None)
 
-    def _request(self, channel: bytes, request: Put | Get | List) -> ReplyFuture[Reply]:
-        port = _ReplyPort(self._own_number)
+    def _request(self, channel: bytes, request: Put | FindMove | Get | List) -> ReplyFuture[Reply]:
+        port = _RepliesPort(self.own_source, 1)
         self.submit(channel, Batch(port, [request]))
+        (answer,) = port.answers
         if isinstance(request, Put) and not request.data:
-            port.answer.fail(OutcomeUnknown("an empty message is ignored"))
-        return port.answer
+            answer.fail(OutcomeUnknown("an empty message is ignored"))
+        return answer
 
 
 def seconds_left(deadline: float, now: float) -> int:

@@ -22,6 +22,10 @@ class PeerOperation(IntEnum):
     CHAT_SEND = 7
     CHATS = 8
     CHAT_READ = 9
+    CHAT_REQUESTS = 12
+    CHAT_ACCEPT = 13
+    CHAT_REFUSE = 14
+    DELIVERY_KEYS = 15
 
 
 class Nothing(msgspec.Struct):
@@ -51,7 +55,9 @@ class PeersRequest(msgspec.Struct):
 class PeerInfo(msgspec.Struct):
     """A peer. `here`: it is online; `seen_at`: seconds since 1970, None if not in this run.
 
-    `queued` is the number of messages that wait for it; `can_seal`: a message can be sealed now.
+    `safety_number` is None in lists of several peers: it takes 10 ms for each. `queued` is the
+    number of messages that wait for it, `unconfirmed` that of messages without a receipt;
+    `can_seal`: a message can be sealed now. `version` is that of messages to it.
     """
 
     name: str
@@ -66,6 +72,9 @@ class PeerInfo(msgspec.Struct):
     seen_at: float | None
     queued: int
     can_seal: bool
+    version: int
+    unconfirmed: int
+    safety_number: str | None = None
 
 
 class PeersAnswer(msgspec.Struct):
@@ -117,6 +126,20 @@ class SendAnswer(msgspec.Struct):
     ttl: int
 
 
+class GivenKey(msgspec.Struct, frozen=True):
+    """A delivery key (32 bytes), good until a time in seconds since 1970; None: until it is
+    replaced."""
+
+    key: bytes
+    until: float | None = None
+
+
+class DeliveryKeysRequest(msgspec.Struct):
+    """All delivery keys of the client's own mailbox; they replace those that it gave before."""
+
+    keys: tuple[GivenKey, ...]
+
+
 class OpenRequest(msgspec.Struct):
     """An envelope to be opened, from `channel`."""
 
@@ -128,7 +151,7 @@ class OpenAnswer(msgspec.Struct):
     """An opened envelope, or the `reason` why `data` is None.
 
     `sender` has signed the message; `name` and `trust` are from the address book. A message that a
-    stranger or a revoked key has signed has no `data`.
+    stranger, a relay or a blocked key has signed has no `data`.
     """
 
     uuid: bytes

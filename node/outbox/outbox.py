@@ -3,9 +3,10 @@ online."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, inf
 
 import anyio
 import msgspec
@@ -19,12 +20,19 @@ from millpond.actors.errors import (
     NotAllowed,
     OutcomeUnknown,
     RequestError,
+    StorageFailed,
     UnknownPeer,
 )
 from millpond.actors.messages import Put, PutAck
 from millpond.node.client.future import ReplyFuture
-from millpond.node.outbox.context import DeliveryStatus, OnDeliveryStatus, OutboxContext
-from millpond.node.outbox.inbound import accepts_relayed
+from millpond.node.outbox.context import (
+    DeliveryStatus,
+    OnDeliveryStatus,
+    OutboxContext,
+    StrangerMessages,
+)
+from millpond.node.outbox.deliveries import Deliveries
+from millpond.node.outbox.inbound import InboundRouter, accepts_relayed
 from millpond.node.outbox.key_exchange import learn_from_cards
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.presence import Presence
@@ -33,9 +41,10 @@ from millpond.node.outbox.relayed_message import (
     RelayedMessage,
     decode_relayed_message,
     encode_relayed_message,
-    envelope_idempotency_key,
+    relayed_idempotency_key,
 )
 from millpond.node.outbox.scheduling import OutboxScheduler
+from millpond.node.peers.delivery_token import DeliveryToken
 from millpond.node.peers.envelope import (
     UUID_BYTES,
     OpenedEnvelope,
@@ -43,16 +52,23 @@ from millpond.node.peers.envelope import (
     open_envelope,
     seal,
 )
+from millpond.node.peers.errors import DeliveryTokenError
+from millpond.node.peers.identity import peer_id
+from millpond.node.peers.local_envelope import is_local
 from millpond.node.peers.prekeys import SignedPrekey
+from millpond.node.peers.sealed_message import sealed_size_max
 from millpond.transports.p2p.admission import is_channel_name
+
+log = logging.getLogger(__name__)
 
 KEYS_TRIED_MAX = 4
 RECENT_MAX = 4096
 """The number of recent messages whose uuids are remembered after they were forwarded."""
+REFUSED_LOGGED_EVERY_S = 60.0
+"""The least time between two lines of the log about refused messages of one peer."""
+TOKENS_READ_EVERY_S = 2.0
 TTL_S_MIN = 3600.0
 """The least lifetime of a prekey for a message without a time to live."""
-SEALED_BYTES = 230
-"""The largest overhead of sealing."""
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
@@ -63,20 +79,49 @@ class QueuedMessage(msgspec.Struct, frozen=True):
     ttl: int
 
 
+class _Refused(msgspec.Struct):
+    """The messages that a peer has refused since the start."""
+
+    count: int = 0
+    logged_at: float = -inf
+
+
 class Outbox:
     """The outbox of a node. `run` is its task; everything else is called in the same loop."""
 
-    def __init__(self, context: OutboxContext) -> None:
+    def __init__(self, context: OutboxContext, strangers: StrangerMessages | None = None) -> None:
+        """`strangers` keeps messages of unknown senders; None: they are dropped."""
         self.context = context
-        self.scheduler = OutboxScheduler(context)
-        self._locks: dict[bytes, anyio.Lock] = {}
+        self._deliveries = Deliveries(context)
+        inbound = InboundRouter(context, self._deliveries, strangers)
+        self.scheduler = OutboxScheduler(context, inbound)
+        self._refused: dict[bytes, _Refused] = {}
         self._recent: dict[tuple[bytes, bytes], ReplyFuture[QueuedMessage]] = {}
         """By peer and uuid, in the order of the calls."""
         context.on_status.append(self._on_status)
 
     async def run(self) -> None:
         """Forward, fetch and route messages until cancelled."""
-        await self.scheduler.run()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._deliveries.run)
+            if self.context.settings.via:
+                tasks.start_soon(self._watch_delivery_tokens)
+            await self.scheduler.run()
+
+    async def _watch_delivery_tokens(self) -> None:
+        """Give relays new delivery keys soon after a command has changed the tokens."""
+        before: list[DeliveryToken] | None = None
+        while True:
+            try:
+                tokens = await anyio.to_thread.run_sync(self.context.delivery_tokens.valid)
+            except (DeliveryTokenError, OSError) as error:
+                if before != []:
+                    log.error("delivery tokens not read: %s", error)
+                tokens = []
+            if before is not None and tokens != before:
+                self.scheduler.publish_again()
+            before = tokens
+            await anyio.sleep(TOKENS_READ_EVERY_S)
 
     def message_arrived(self, mailbox: bytes) -> None:
         """There is a message in a mailbox."""
@@ -88,11 +133,15 @@ class Outbox:
         return self.context.presence
 
     def queued(self, peer: bytes) -> int:
-        """The number of messages that wait for the peer."""
+        """The number of messages that wait for the peer, here or on their way."""
         return self.context.local.count(mailbox_of(peer))
 
+    def unconfirmed(self, peer: bytes) -> int:
+        """The number of messages to a peer without a receipt."""
+        return self._deliveries.count(peer)
+
     def on_status(self, callback: OnDeliveryStatus) -> None:
-        """Call `callback` with every new status of a sent message."""
+        """Call `callback` with every new status of sent messages."""
         self.context.on_status.append(callback)
 
     def on_prekey(self, callback: Callable[[bytes], None]) -> None:
@@ -100,8 +149,14 @@ class Outbox:
         self.context.on_prekey.append(callback)
 
     def can_seal(self, peer: bytes, ttl: float = 0.0) -> bool:
-        """True if a prekey is valid for the lifetime of such a message."""
-        return self._prekey(peer, ttl) is not None
+        """True if such a message can be sealed now."""
+        return self._deliveries.prekey_for(peer, 0.0) is not None or (
+            not self._speaks_v2(peer) and self._prekey_v1(peer, ttl) is not None
+        )
+
+    def version(self, peer: bytes) -> int:
+        """The version of the messages that a peer reads, as far as this node knows."""
+        return 2 if self._speaks_v2(peer) else 1
 
     async def send(
         self,
@@ -148,23 +203,56 @@ class Outbox:
                 queued.fail(error)
                 self._recent.pop((peer, uuid), None)
 
-    async def _on_status(self, peer: bytes, uuid: bytes, status: DeliveryStatus) -> None:
-        """A message that does not arrive may be sent again."""
-        if status is not DeliveryStatus.SENT:
-            self._recent.pop((peer, uuid), None)
+    async def _on_status(self, peer: bytes, uuids: Sequence[bytes], status: DeliveryStatus) -> None:
+        """Messages that do not arrive may be sent again; the log has those that are refused."""
+        if status in (DeliveryStatus.EXPIRED, DeliveryStatus.REFUSED):
+            for uuid in uuids:
+                self._recent.pop((peer, uuid), None)
+                if status is DeliveryStatus.REFUSED:
+                    self._log_refused(peer, uuid)
+
+    def _log_refused(self, peer: bytes, uuid: bytes) -> None:
+        now = self.context.now()
+        refused = self._refused.setdefault(peer, _Refused())
+        refused.count += 1
+        if 0 <= now - refused.logged_at < REFUSED_LOGGED_EVERY_S:
+            return
+        refused.logged_at = now
+        text = "message refused: by=%s uuid=%s refused=%d"
+        log.warning(text, peer_id(peer), uuid.hex(), refused.count)
 
     async def _send(
         self, peer: bytes, channel: bytes, plaintext: bytes, ttl: float, uuid: bytes
     ) -> QueuedMessage:
-        async with self._locks.setdefault(peer, anyio.Lock()):
-            prekey = self._prekey(peer, ttl) or await self._prekey_of_card(peer, ttl)
+        context, deliveries = self.context, self._deliveries
+        kept = deliveries.kept(peer, uuid)
+        if kept is None:
+            await self._learn_from_card(peer)
+            deadline = context.now() + min(ttl or inf, context.settings.ttl_s)
+            try:
+                if deliveries.prekey_for(peer, deadline) is not None:
+                    kept = await deliveries.send(peer, channel, plaintext, deadline, uuid)
+            except OSError as error:
+                raise StorageFailed(str(error)) from error
+        if kept is not None:
+            ttl_s = ceil(kept.deadline / 1000 - context.now())
+            return QueuedMessage(uuid, kept.mailbox_id, max(1, ttl_s))
+        return await self._send_v1(peer, channel, plaintext, ttl, uuid)
+
+    async def _send_v1(
+        self, peer: bytes, channel: bytes, plaintext: bytes, ttl: float, uuid: bytes
+    ) -> QueuedMessage:
+        """Send to a peer of version 1."""
+        async with self._deliveries.lock(peer):
+            prekey = None if self._speaks_v2(peer) else self._prekey_v1(peer, ttl)
             if prekey is None:
                 self.scheduler.request_prekey(peer)
                 raise NoPrekey
-            relayed = await self._seal(peer, prekey, channel, plaintext, uuid, ttl)
+            log.info("message sent by version 1: to=%s", peer_id(peer))
+            relayed = await self._seal_v1(peer, prekey, channel, plaintext, uuid, ttl)
             ttl_s = ceil(relayed.deadline - self.context.now())
             put = Put(
-                envelope_idempotency_key(relayed.envelope),
+                relayed_idempotency_key(relayed),
                 max(1, ttl_s),
                 encode_relayed_message(relayed),
             )
@@ -177,11 +265,13 @@ class Outbox:
         return QueuedMessage(uuid, stored.id, stored.ttl)
 
     async def open(self, channel: bytes, envelope: bytes) -> OpenedEnvelope:
-        """Open an envelope that was sealed for this node and `channel`. Raises CannotOpen.
+        """Open a message of `channel`: it is sealed for this disk, or by version 1 for this node.
 
-        The caller checks whether `sender` is known and trusted.
+        The caller checks whether `sender` is a contact. Raises CannotOpen.
         """
         context = self.context
+        if is_local(envelope):
+            return context.local_key.open(envelope, channel)
         work = partial(
             open_envelope,
             envelope,
@@ -192,29 +282,32 @@ class Outbox:
         return await anyio.to_thread.run_sync(work)
 
     def _check(self, peer: bytes, channel: bytes, plaintext: bytes) -> None:
-        if peer == self.context.identity.public or not self.context.book.is_trusted(peer):
+        if peer == self.context.identity.public or not self.context.book.is_contact(peer):
             raise UnknownPeer
         if not is_channel_name(channel) or not accepts_relayed(channel):
             raise NotAllowed("messages to peers cannot name this channel")
         if not plaintext:
             raise EmptyData
-        size = OVERHEAD_BYTES + len(channel) + len(plaintext) + SEALED_BYTES
+        size = OVERHEAD_BYTES + sealed_size_max(len(plaintext), len(channel))
         if size > self.context.settings.message_bytes_max:
             raise DataTooLarge
 
-    def _prekey(self, peer: bytes, ttl: float) -> SignedPrekey | None:
+    def _speaks_v2(self, peer: bytes) -> bool:
+        return self.context.store.state(peer).speaks_v2
+
+    def _prekey_v1(self, peer: bytes, ttl: float) -> SignedPrekey | None:
         needed_s = min(ttl, self.context.settings.ttl_s) if ttl else TTL_S_MIN
         return self.context.prekey_cache.best(peer, self.context.now() + needed_s)
 
-    async def _prekey_of_card(self, peer: bytes, ttl: float) -> SignedPrekey | None:
-        """A prekey from the card of a peer that was just added, or whose card is not read yet."""
+    async def _learn_from_card(self, peer: bytes) -> None:
+        """Learn the prekey of the card of a peer that was just added."""
+        if self.can_seal(peer):
+            return
         found = self.context.book.by_public(peer)
-        if found is None or not found.card:
-            return None
-        await learn_from_cards(self.context, [found], set())
-        return self._prekey(peer, ttl)
+        if found is not None and found.card:
+            await learn_from_cards(self.context, [found], set())
 
-    async def _seal(
+    async def _seal_v1(
         self,
         peer: bytes,
         prekey: SignedPrekey,
@@ -242,10 +335,10 @@ class Outbox:
         local, mailbox, uuid = self.context.local, mailbox_of(peer), envelope_uuid(relayed.envelope)
         for row in local.messages(mailbox):
             stored = decode_relayed_message(row.data)
-            if envelope_uuid(stored.envelope) == uuid:
+            if stored.is_version_1 and envelope_uuid(stored.envelope) == uuid:
                 return PutAck(row.key, row.ttl, row.id)
         for attempt in range(1, KEYS_TRIED_MAX + 1):
-            key = envelope_idempotency_key(relayed.envelope, attempt, put.data)
+            key = relayed_idempotency_key(relayed, attempt, put.data)
             try:
                 return await local.put(mailbox, Put(key, put.ttl, put.data))
             except KeyReused:

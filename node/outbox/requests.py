@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import (
     Malformed,
+    NotAllowed,
     OutcomeUnknown,
     RequestError,
     StorageFailed,
@@ -21,13 +22,16 @@ from millpond.actors.errors import (
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.outbox import messages as b
 from millpond.node.outbox.outbox import Outbox
-from millpond.node.outbox.routes import relay_routes
-from millpond.node.peers.address_book import AddressBookError, DuplicatePeer, Peer, Trust
+from millpond.node.outbox.routes import relay_urls
+from millpond.node.peers.address_book import AddressBookError, Peer, Trust
 from millpond.node.peers.address_book_file import BookBusy
-from millpond.node.peers.card import BadCard, ContactCard, decode_card, encode_card
+from millpond.node.peers.card import BadCard, ContactCard, decode_card, encode_card, local_addresses
 from millpond.node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
-from millpond.node.peers.fingerprint import fingerprint, safety_words
+from millpond.node.peers.errors import DeliveryTokenError
+from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
+from millpond.node.peers.local_envelope import is_local, local_uuid
+from millpond.node.peers.safety_number import safety_number
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.interface import PeersCallback
 
@@ -61,9 +65,13 @@ class PeerRequests:
         assert operation not in self._handlers
         self._handlers[operation] = handler
 
-    def ask(self, operation: int, body: bytes, answer: PeersCallback) -> None:
-        """Start an operation; `answer` is called once with its outcome."""
+    def ask(
+        self, operation: int, body: bytes, answer: PeersCallback, /, owner: bytes | None = None
+    ) -> None:
+        """Start an operation; `answer` is called once with its outcome. See `AskPeers`."""
         handler = self._handlers.get(operation)
+        if operation == b.PeerOperation.DELIVERY_KEYS:
+            handler = partial(self._take_delivery_keys, owner)
         if handler is None:
             answer(Malformed(f"unknown operation {operation}"))
             return
@@ -85,7 +93,7 @@ class PeerRequests:
             outcome = await handler(body)
         except RequestError as error:
             outcome = error
-        except (OSError, AddressBookError, BookBusy) as error:
+        except (OSError, AddressBookError, BookBusy, DeliveryTokenError) as error:
             log.warning("request about peers failed: %s", error)
             outcome = StorageFailed(str(error))
         finally:
@@ -97,19 +105,23 @@ class PeerRequests:
         read_body(body, b.Nothing)
         context = self._outbox.context
         identity, settings = context.identity, context.settings
-        relays = tuple(
-            route.url if route.public is None else f"{peer_id(route.public)}@{route.url}"
-            for text in settings.via
-            for route in relay_routes(text, context.book)
-        )
+        relays = relay_urls(settings.via, context.book)
         prekey = await anyio.to_thread.run_sync(context.prekeys.current)
-        card = ContactCard(identity.public, settings.addresses, relays, prekey, context.now())
+        card = ContactCard(
+            identity.public,
+            settings.addresses,
+            relays,
+            prekey,
+            context.now(),
+            settings.successions,
+            await anyio.to_thread.run_sync(context.delivery_tokens.current),
+        )
         return b.write_body(
             b.WhoAnswer(
                 id=identity.id,
                 key=identity.public,
                 fingerprint=fingerprint(identity.public),
-                words=safety_words(identity.public),
+                words=fingerprint_words(identity.public),
                 addresses=settings.addresses,
                 relays=relays,
                 card=encode_card(card, identity),
@@ -126,6 +138,10 @@ class PeerRequests:
             found.sort(key=lambda each: each.name)
         limit = max(1, min(request.limit, b.PAGE_MAX))
         page = [self._info(each) for each in found[:limit]]
+        if request.peer is not None:
+            own = self._outbox.context.identity.public
+            number = partial(safety_number, own, found[0].public)
+            page[0].safety_number = await anyio.to_thread.run_sync(number)
         return b.write_body(b.PeersAnswer(page, len(found) > limit))
 
     def _info(self, peer: Peer) -> b.PeerInfo:
@@ -136,20 +152,23 @@ class PeerRequests:
             key=peer.public,
             trust=peer.trust.value,
             fingerprint=fingerprint(peer.public),
-            words=safety_words(peer.public),
+            words=fingerprint_words(peer.public),
             addresses=peer.addresses,
             relays=peer.relays,
             here=seen.is_online,
             seen_at=seen.seen_at,
             queued=self._outbox.queued(peer.public),
             can_seal=self._outbox.can_seal(peer.public),
+            version=self._outbox.version(peer.public),
+            unconfirmed=self._outbox.unconfirmed(peer.public),
         )
 
     async def _add(self, body: bytes) -> bytes:
-        """Add a peer; an entry with the same name and key is replaced."""
+        """Add a contact, or update the one with this key."""
         request = read_body(body, b.AddRequest)
         try:
             peer = self._peer_of(request)
+            # In a worker thread: the file is written and synced.
             await anyio.to_thread.run_sync(self._store, peer)
         except (AddressBookError, BadCard, BadPeerId, ValueError) as error:
             return b.write_body(b.AddAnswer(None, str(error)))
@@ -158,35 +177,54 @@ class PeerRequests:
 
     def _peer_of(self, request: b.AddRequest) -> Peer:
         card = None if request.card is None else decode_card(request.card)
+        local: tuple[str, ...] = ()
         if card is None and request.key is None:
             raise BadCard("give a card or a key")
         public = public_key_of(request.key) if request.key is not None else b""
         if card is not None:
             if public not in (b"", card.public):
                 raise BadCard("the card belongs to another key")
+            local = local_addresses(card)
+            if local and not self._outbox.context.settings.is_local:
+                raise BadCard(f"the card has addresses of this machine or link: {', '.join(local)}")
             public = card.public
         if public == self._outbox.context.identity.public:
             raise BadPeerId("this is the key of this node")
         addresses = (*request.addresses, *(card.addresses if card else ()))
         relays = (*request.relays, *(card.relays if card else ()))
         now, line = self._outbox.context.now(), request.card or ""
-        return Peer(request.name, public, Trust.TRUSTED, addresses, relays, now, line)
+        return Peer(
+            request.name,
+            public,
+            Trust.ADDED,
+            addresses,
+            relays,
+            now,
+            line,
+            allows_local=bool(local),
+        )
 
     def _store(self, peer: Peer) -> None:
-        """Called in a worker thread: the file is written and synced."""
         book = self._outbox.context.book
-        known = book.by_name(peer.name)
-        if known is None:
-            book.add(peer)
-        elif known.public == peer.public and known.trust is not Trust.REVOKED:
-            book.replace(peer.name, peer)
+        earlier = decode_card(peer.card).predecessors if peer.card else []
+        if book.predecessor(peer.public, earlier) is None:
+            book.update(peer)
         else:
-            raise DuplicatePeer(f"peer {peer.name!r} already exists with another key")
+            book.follow(earlier, peer)
 
     async def _remove(self, body: bytes) -> bytes:
         peer = self._resolve(read_body(body, b.RemoveRequest).peer)
         await anyio.to_thread.run_sync(self._outbox.context.book.remove, peer.name)
         self._outbox.scheduler.address_book_changed()
+        return b.write_body(b.Nothing())
+
+    async def _take_delivery_keys(self, owner: bytes | None, body: bytes) -> bytes:
+        """Replace the delivery keys of the mailbox of a contact at this relay."""
+        request = read_body(body, b.DeliveryKeysRequest)
+        delivery_keys = self._outbox.context.delivery_keys
+        if owner is None or delivery_keys is None:
+            raise NotAllowed("this node is no relay for this client")
+        await delivery_keys.give(owner, request.keys)
         return b.write_body(b.Nothing())
 
     # Messages.
@@ -206,7 +244,7 @@ class PeerRequests:
     async def _open(self, body: bytes) -> bytes:
         request = read_body(body, b.OpenRequest)
         try:
-            uuid = envelope_uuid(request.envelope)
+            uuid = _uuid_of(request.envelope)
         except CannotOpen as error:
             raise Malformed("not an envelope") from error
         try:
@@ -219,8 +257,10 @@ class PeerRequests:
             answer.reason = f"the sender is not a known peer: {answer.sender}"
             return b.write_body(answer)
         answer.name, answer.trust = peer.name, peer.trust.value
-        if peer.trust is Trust.REVOKED:
-            answer.reason = f"the key of {peer.name!r} is revoked"
+        if peer.trust is Trust.BLOCKED:
+            answer.reason = f"the key of {peer.name!r} is blocked"
+        elif peer.trust is Trust.RELAY:
+            answer.reason = f"{peer.name!r} is a relay, and no contact"
         else:
             answer.data = opened.plaintext
         return b.write_body(answer)
@@ -230,3 +270,7 @@ class PeerRequests:
         if peer is None:
             raise UnknownPeer
         return peer
+
+
+def _uuid_of(envelope: bytes) -> bytes:
+    return local_uuid(envelope) if is_local(envelope) else envelope_uuid(envelope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Protocol
@@ -12,7 +12,7 @@ import msgspec
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import RoleName
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
-from millpond.node.peers.identity import BadPeerId, public_key_of
+from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 
 DELAY_S_MIN, DELAY_S_MAX = 1.0, 300.0
 DOUBLINGS_MAX = 10
@@ -20,11 +20,21 @@ KEY_SEPARATOR = "@"
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A node to dial. It has to prove the key `public`; None: the key of any trusted peer."""
+    """A node to dial. It has to prove the key `public`; None: the key of any relay of the book.
+
+    `allows_local`: a person has allowed that the name in `url` leads to this machine or link.
+    """
 
     url: str
     public: bytes | None
     is_relay: bool
+    allows_local: bool = False
+
+
+def may_serve(book: AddressBook, public: bytes, route: Route) -> bool:
+    """True if the peer with this key may be the other end: a relay at the route of a relay, and a
+    contact at its own address."""
+    return book.is_relay(public) if route.is_relay else book.is_contact(public)
 
 
 class RouteDialer(Protocol):
@@ -59,21 +69,23 @@ class RedialDelay:
 def routes_to(peer: Peer, book: AddressBook) -> Iterator[Route]:
     """The routes to a peer: its own addresses, then its relays."""
     for url in peer.addresses:
-        yield Route(url, peer.public, False)
+        yield Route(url, peer.public, False, peer.allows_local)
     for relay in peer.relays:
-        yield from relay_routes(relay, book)
+        yield from relay_routes(relay, book, allows_local=peer.allows_local)
 
 
-def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
+def relay_routes(text: str, book: AddressBook, *, allows_local: bool = False) -> Iterator[Route]:
     """The routes of a relay given as `PEER-ID@URL`, as a URL, or as the name or id of a peer.
 
-    A bare URL has the key of the trusted peer with this address, else that of any trusted peer. A
-    revoked key gives no route.
+    A bare URL has the key of the relay with this address, else that of any relay. A blocked key
+    gives no route. `allows_local` is for URLs; for those of the configuration it is true, as the
+    person who runs the node gave them.
     """
     if "://" not in text:
         peer = _peer(text, book)
-        if peer is not None and peer.trust is Trust.TRUSTED:
-            yield from (Route(url, peer.public, True) for url in peer.addresses)
+        if peer is not None and peer.trust is Trust.RELAY:
+            local = peer.allows_local
+            yield from (Route(url, peer.public, True, local) for url in peer.addresses)
         return
     head, mark, url = text.partition(KEY_SEPARATOR)
     if mark and "://" not in head:
@@ -82,12 +94,31 @@ def relay_routes(text: str, book: AddressBook) -> Iterator[Route]:
         except BadPeerId:
             return
         found = book.by_public(public)
-        if found is None or found.trust is not Trust.REVOKED:
-            yield Route(url, public, True)
+        if found is None or found.trust is not Trust.BLOCKED:
+            yield Route(url, public, True, allows_local)
         return
-    trusted = (each for each in book.peers if each.trust is Trust.TRUSTED)
-    known = (each.public for each in trusted if text in each.addresses)
-    yield Route(text, next(known, None), True)
+    relays = (each for each in book.peers if each.trust is Trust.RELAY)
+    known = (each.public for each in relays if text in each.addresses)
+    yield Route(text, next(known, None), True, allows_local)
+
+
+def relay_urls(via: Iterable[str], book: AddressBook) -> tuple[str, ...]:
+    """The relays of this node, as contact cards have them."""
+    return tuple(
+        route.url if route.public is None else f"{peer_id(route.public)}@{route.url}"
+        for text in via
+        for route in relay_routes(text, book)
+    )
+
+
+def unused_relays(via: Iterable[str], book: AddressBook) -> Iterator[str]:
+    """The relays of this node and of its contacts whose key or name is none of a relay here."""
+    contacts = (each for each in book.peers if each.is_contact)
+    for text in (*via, *(relay for each in contacts for relay in each.relays)):
+        routes = list(relay_routes(text, book))
+        known = (route.public for route in routes if route.public is not None)
+        if not routes or any(not book.is_relay(public) for public in known):
+            yield text
 
 
 def _peer(text: str, book: AddressBook) -> Peer | None:

@@ -23,8 +23,8 @@ from millpond.node.outbox.key_exchange import (
     publish_prekey_locally,
 )
 from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of, owner_of
-from millpond.node.outbox.routes import Route, relay_routes, routes_to
-from millpond.node.peers.address_book import BookUnreadable, Peer, Trust
+from millpond.node.outbox.routes import Route, relay_routes, routes_to, unused_relays
+from millpond.node.peers.address_book import BookUnreadable, Peer
 from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ FetchTarget = bytes | str
 class OutboxScheduler:
     """The tasks of one outbox. All methods but `run` are synchronous and called in the loop."""
 
-    def __init__(self, context: OutboxContext) -> None:
+    def __init__(self, context: OutboxContext, inbound: InboundRouter) -> None:
         self._context = context
+        self._inbound = inbound
         self._forwarders: dict[bytes, Forwarder] = {}
         self._bounce_readers: dict[bytes, BounceReader] = {}
         self._running: dict[Forwarder | BounceReader, None] = {}
@@ -53,6 +54,7 @@ class OutboxScheduler:
         self._cards: set[str] = set()
         self._has_new_book = True
         self._is_book_unreadable = False
+        self._unused_relays: set[str] = set()
         context.book.on_change(self._on_book_change)
         context.presence.on_change.append(self._on_presence)
         context.presence.on_fetching.append(self._on_fetching)
@@ -65,10 +67,10 @@ class OutboxScheduler:
             tasks.start_soon(self._start_mailbox_tasks, tasks)
             await self._watch_book(tasks)
 
-    @property
-    def mailbox_tasks(self) -> int:
-        """The number of forwarders and bounce readers, running or not."""
-        return len(self._forwarders) + len(self._bounce_readers)
+    def publish_again(self) -> None:
+        """Prekeys or delivery tokens have changed: exchange keys with relays now."""
+        for fetcher, _ in self._fetchers.values():
+            fetcher.prekey_changed()
 
     # Events.
 
@@ -154,13 +156,13 @@ class OutboxScheduler:
         """Forget a task: there may be mailboxes of any number of unknown peers."""
         if isinstance(mailbox_task, BounceReader):
             del self._bounce_readers[mailbox_task.peer]
-        elif not self._context.book.is_trusted(mailbox_task.peer):
+        elif not self._context.book.is_contact(mailbox_task.peer):
             del self._forwarders[mailbox_task.peer]
 
     # Fetchers run as long as the address book has their peer.
 
-    def _update_fetchers(self, trusted: list[Peer], tasks: TaskGroup) -> None:
-        sources = dict(self._fetch_sources(trusted))
+    def _update_fetchers(self, contacts: list[Peer], tasks: TaskGroup) -> None:
+        sources = dict(self._fetch_sources(contacts))
         for target in [target for target in self._fetchers if target not in sources]:
             self._fetchers.pop(target)[1].cancel()
         for target, source in sources.items():
@@ -180,20 +182,16 @@ class OutboxScheduler:
             await anyio.sleep(RETRY_S)
             self.address_book_changed()
 
-    def _fetch_sources(self, trusted: list[Peer]) -> Iterator[tuple[FetchTarget, FetchSource]]:
-        book = self._context.book
-        reachable = dict.fromkeys(peer.public for peer in trusted if peer.addresses)
-        own_relays: set[bytes | None] = set()
-        for relay in self._context.settings.via:
-            publics = {route.public for route in relay_routes(relay, book)}
-            if publics & reachable.keys():
-                own_relays |= publics
-            elif publics:
-                yield relay, FetchSource(partial(_relay_routes, relay, self._context), None, True)
+    def _fetch_sources(self, contacts: list[Peer]) -> Iterator[tuple[FetchTarget, FetchSource]]:
         # Relays of this node come first: their messages are nowhere else, and fetchers are limited.
-        for public in sorted(reachable, key=lambda each: each not in own_relays):
-            find_routes = partial(self._direct_routes, public)
-            yield public, FetchSource(find_routes, public, public in own_relays)
+        seen: set[bytes | None] = set()
+        for relay in self._context.settings.via:
+            publics = {route.public for route in relay_routes(relay, self._context.book)}
+            if publics - seen or None in publics:
+                yield relay, FetchSource(partial(_relay_routes, relay, self._context), None, True)
+            seen |= publics
+        for public in dict.fromkeys(peer.public for peer in contacts if peer.addresses):
+            yield public, FetchSource(partial(self._direct_routes, public), public, False)
 
     def _direct_routes(self, public: bytes) -> list[Route]:
         peer = self._context.book.by_public(public)
@@ -211,9 +209,9 @@ class OutboxScheduler:
                 self._has_new_book = False
                 checked_at = self._context.now()
                 has_peers = await self._apply_address_book(tasks)
-                if is_without_peers and has_peers:
+                if is_without_peers and (has_peers or self._inbound.keeps_requests):
                     is_without_peers = False
-                    tasks.start_soon(InboundRouter(self._context).run)
+                    tasks.start_soon(self._inbound.run)
                     tasks.start_soon(self._rotate_prekeys)
             await anyio.sleep(CHECK_S)
 
@@ -228,30 +226,49 @@ class OutboxScheduler:
             self._is_book_unreadable = False
 
     async def _apply_address_book(self, tasks: TaskGroup) -> bool:
-        """Start and stop tasks as the address book says; True if it has a trusted peer."""
+        """Start and stop tasks as the address book says; True if it has a contact."""
         context = self._context
-        trusted = [
+        contacts = [
             peer
             for peer in context.book.peers
-            if peer.trust is Trust.TRUSTED and peer.public != context.identity.public
+            if peer.is_contact and peer.public != context.identity.public
         ]
-        self._cards = await learn_from_cards(context, trusted, self._cards)
+        self._warn_of_unused_relays()
+        self._cards = await learn_from_cards(context, contacts, self._cards)
         until = context.now() + context.settings.ttl_s
-        without_prekey = await anyio.to_thread.run_sync(self._without_prekey, trusted, until)
-        self._update_fetchers(trusted, tasks)
-        for peer in trusted:
+        without_prekey = await anyio.to_thread.run_sync(self._without_prekey, contacts, until)
+        self._update_fetchers(contacts, tasks)
+        for peer in contacts:
             if peer.public in self._forwarders:
                 self._forwarders[peer.public].wakeup()
             if context.local.count(mailbox_of(peer.public)):
                 self.message_arrived(mailbox_of(peer.public))
             if peer.public in without_prekey:
                 self.request_prekey(peer.public)
-        return bool(trusted)
+        return bool(contacts)
 
-    def _without_prekey(self, trusted: list[Peer], until: float) -> set[bytes]:
+    def _warn_of_unused_relays(self) -> None:
+        """Log the relays that are named and not used, each once."""
+        context = self._context
+        unused = set(unused_relays(context.settings.via, context.book))
+        for text in sorted(unused - self._unused_relays):
+            log.warning(
+                "relay not used: %s is no relay in the address book; `millpond peer relay` makes"
+                " or adds one",
+                text,
+            )
+        self._unused_relays = unused
+
+    def _without_prekey(self, contacts: list[Peer], until: float) -> set[bytes]:
         """The peers without a prekey that is valid until then. Reads files: in a worker thread."""
         cache = self._context.prekey_cache
-        return {peer.public for peer in trusted if cache.best(peer.public, until) is None}
+        states = self._context.store.states
+        return {
+            peer.public
+            for peer in contacts
+            if (state := states.get(peer.public)) is None
+            or cache.best(peer.public, until, version_min=2 if state.speaks_v2 else 1) is None
+        }
 
     async def _rotate_prekeys(self) -> None:
         """Publish the prekey, here and at relays, and destroy old ones."""
@@ -266,11 +283,10 @@ class OutboxScheduler:
                 retry_s = RETRY_S
             else:
                 if published not in (None, prekey):
-                    for fetcher, _ in self._fetchers.values():
-                        fetcher.prekey_changed()
+                    self.publish_again()
                 published = prekey
             await anyio.sleep(retry_s)
 
 
 def _relay_routes(relay: str, context: OutboxContext) -> list[Route]:
-    return list(relay_routes(relay, context.book))
+    return list(relay_routes(relay, context.book, allows_local=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from millpond.node.atomic_files import UnsafeFile
 from millpond.node.peers.address_book_file import AddressBookFile, InMemoryFile, Stamp
 from millpond.node.peers.address_book_toml import format_address_book, parse_address_book
+from millpond.node.peers.card import BadCard, decode_card
 from millpond.node.peers.errors import (
     AddressBookError,
     BadPeer,
@@ -23,7 +24,8 @@ from millpond.node.peers.errors import (
     BookUnreadable,
     DuplicatePeer,
     KeyChanged,
-    PeerRevoked,
+    PeerBlocked,
+    StaleCard,
     UnknownPeer,
 )
 from millpond.node.peers.identity import public_key_of
@@ -41,7 +43,11 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "peers.toml"
 PEERS_MAX = 10_000
+UNACCEPTED = frozenset({Trust.PINNED, Trust.BLOCKED})
+"""The levels of keys that no person has accepted."""
 CHECK_EVERY_S = 1.0
+AHEAD_S_MAX = 3600.0
+"""A card is made at most so long ahead: a later one would keep all genuine ones out."""
 
 __all__ = [
     "AddressBook",
@@ -52,8 +58,9 @@ __all__ = [
     "DuplicatePeer",
     "KeyChanged",
     "Peer",
-    "PeerRevoked",
+    "PeerBlocked",
     "Pinned",
+    "StaleCard",
     "Trust",
     "UnknownPeer",
 ]
@@ -97,17 +104,27 @@ class _Peers:
             raise UnknownPeer(f"there is no peer {who!r}")
         return peer
 
+    def accepted(self, publics: Iterable[bytes]) -> Peer:
+        """The first contact or relay with one of these keys. Raises UnknownPeer, PeerBlocked."""
+        known = [self.by_public[each] for each in publics if each in self.by_public]
+        for peer in known:
+            if peer.trust not in UNACCEPTED:
+                return peer
+        if known and known[0].trust is Trust.BLOCKED:
+            raise PeerBlocked(known[0])
+        raise UnknownPeer("no earlier key of this peer is known")
+
     def met_at(self, public: bytes, address: str, host_port: str) -> Peer | None:
         """The peer that shows the key `public` at `address`; None for a stranger.
 
-        Raises KeyChanged when another peer is known by that address, and PeerRevoked.
+        Raises KeyChanged when another peer is known by that address, and PeerBlocked.
         """
         expected = self._at(host_port)
         if expected is not None and expected.public != public:
             raise KeyChanged(expected, public, address)
         peer = self.by_public.get(public)
-        if peer is not None and peer.trust is Trust.REVOKED:
-            raise PeerRevoked(peer)
+        if peer is not None and peer.trust is Trust.BLOCKED:
+            raise PeerBlocked(peer)
         return peer
 
     def _at(self, host_port: str) -> Peer | None:
@@ -126,17 +143,17 @@ class _Peers:
         return [new if each is old else each for each in self.by_name.values()]
 
     def rekeyed(self, old: Peer, new: Peer) -> list[Peer]:
-        """All peers, with `new` in place of `old`, which stays in the book as revoked.
+        """All peers, with `new` in place of `old`, which stays in the book as blocked.
 
-        An entry that has the new key without being trusted was the same peer, and goes.
+        A pinned or blocked entry with the new key was the same peer, and goes.
         """
         same = self.by_public.get(new.public)
-        if same is not None and same.trust is Trust.TRUSTED:
+        if same is not None and same.trust not in UNACCEPTED:
             raise DuplicatePeer(f"that is the key of {same.name!r}")
         ends = (f" (old {number})" for number in range(1, PEERS_MAX + 2))
         names = (old.name[: NAME_CHARS_MAX - len(end)].rstrip() + end for end in ends)
         name = next(each for each in names if each not in self.by_name)
-        kept = Peer(name, old.public, Trust.REVOKED, (), (), old.added_at)
+        kept = Peer(name, old.public, Trust.BLOCKED, (), (), old.added_at)
         return [*(new if each is old else each for each in self.without(same)), kept]
 
 
@@ -184,17 +201,27 @@ class AddressBook:
         return self._current().named(name)
 
     def by_public(self, public: bytes) -> Peer | None:
-        """The peer with this key, trusted or not."""
+        """The peer with this key, at any level of trust."""
         return self._current().by_public.get(public)
 
     def resolve(self, text: str) -> Peer | None:
         """The peer with this name or peer id."""
         return self.by_public(public_key_of(text)) if is_peer_id(text) else self.by_name(text)
 
-    def is_trusted(self, public: bytes) -> bool:
-        """True for the key of a trusted peer; a pinned one is not trusted."""
+    def is_contact(self, public: bytes) -> bool:
+        """True for the key of an added or verified peer."""
         peer = self._current().by_public.get(public)
-        return peer is not None and peer.trust is Trust.TRUSTED
+        return peer is not None and peer.is_contact
+
+    def is_relay(self, public: bytes) -> bool:
+        """True for the key of a relay."""
+        peer = self._current().by_public.get(public)
+        return peer is not None and peer.trust is Trust.RELAY
+
+    def is_accepted(self, public: bytes) -> bool:
+        """True for the key of a contact or a relay."""
+        peer = self._current().by_public.get(public)
+        return peer is not None and peer.trust not in UNACCEPTED
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each change, in the thread that made or noticed the change."""
@@ -218,44 +245,123 @@ class AddressBook:
         self._change(lambda peers: [*peers.without(), new])
         return new
 
+    def update(self, peer: Peer) -> Peer:
+        """Add a peer, or update the one with its key; what `peer` leaves empty stays.
+
+        A verified key stays verified when it is added again. Raises KeyChanged when the name has
+        another key, PeerBlocked, DuplicatePeer when an accepted key has another name, StaleCard,
+        and the errors of `add`. The card has to be valid.
+        """
+        new = _checked(peer)
+        if new.card and _made_at(new) > self._now() + AHEAD_S_MAX:
+            raise StaleCard(f"the card of {new.name!r} was made in the future: is a clock wrong?")
+
+        def edited(peers: _Peers) -> list[Peer]:
+            named, known = peers.named(new.name), peers.by_public.get(new.public)
+            if named is not None and named.public != new.public:
+                raise KeyChanged(named, new.public)
+            if known is None:
+                return [*peers.without(), new]
+            if known.trust is Trust.BLOCKED:
+                raise PeerBlocked(known)
+            if known.name != new.name and known.trust is not Trust.PINNED:
+                raise DuplicatePeer(f"that is the key of {known.name!r}, a peer already")
+            if new.card and known.card and _made_at(new) < _made_at(known):
+                raise StaleCard(f"a newer card of {known.name!r} is known")
+            return peers.replaced(known, _merged(known, new))
+
+        return self._change(edited).by_public[new.public]
+
+    def follow(self, predecessors: Sequence[bytes], peer: Peer) -> Peer:
+        """Put the new key of `peer` in the place of an earlier key of the same node.
+
+        `predecessors` are its keys that have signed for the next one. The peer keeps its name, and
+        is an added contact, or a relay if it was one; the old key stays in the book as blocked.
+        Raises UnknownPeer if none of the keys is that of a contact or a relay, PeerBlocked, and
+        the errors of `add`.
+        """
+        new = _checked(peer)
+
+        def edited(peers: _Peers) -> list[Peer]:
+            old = peers.accepted(predecessors)
+            merged = msgspec.structs.replace(
+                new,
+                name=old.name,
+                trust=Trust.RELAY if old.trust is Trust.RELAY else Trust.ADDED,
+                addresses=new.addresses or old.addresses,
+                relays=new.relays or old.relays,
+                allows_local=new.allows_local or old.allows_local,
+            )
+            return peers.rekeyed(old, merged)
+
+        return self._change(edited).by_public[new.public]
+
+    def predecessor(self, public: bytes, predecessors: Sequence[bytes]) -> Peer | None:
+        """The contact or relay that an unknown key takes the place of, by its statements."""
+        peers = self._current()
+        if public in peers.by_public and peers.by_public[public].trust not in UNACCEPTED:
+            return None
+        found = (peers.by_public.get(each) for each in predecessors)
+        return next((each for each in found if each and each.trust not in UNACCEPTED), None)
+
     def replace(self, who: str, peer: Peer) -> Peer:
         """Replace the peer `who` (a name or id) by `peer`.
 
-        Raises UnknownPeer, PeerRevoked (another process may have revoked the key just now), and
+        Raises UnknownPeer, PeerBlocked (another process may have blocked the key just now), and
         the errors of `add`.
         """
         new = _checked(peer)
 
         def edited(peers: _Peers) -> list[Peer]:
             old = peers.get(who)
-            if old.trust is Trust.REVOKED and new.trust is not Trust.REVOKED:
-                raise PeerRevoked(old)
+            if old.trust is Trust.BLOCKED and new.trust is not Trust.BLOCKED:
+                raise PeerBlocked(old)
             return peers.replaced(old, new)
 
         self._change(edited)
         return new
 
     def remove(self, who: str) -> None:
-        """Remove a peer by name or id, even a revoked one. Raises UnknownPeer."""
+        """Remove a peer by name or id, even a blocked one. Raises UnknownPeer."""
         self._change(lambda peers: peers.without(peers.get(who)))
 
-    def revoke(self, who: str) -> Peer:
-        """Mark a key as revoked; it stays in the book. Raises UnknownPeer."""
+    def block(self, who: str) -> Peer:
+        """Block a key; it stays in the book. Raises UnknownPeer."""
+        return self._set_trust(who, Trust.BLOCKED)
+
+    def verify(self, who: str) -> Peer:
+        """Mark the key of a contact as compared by a person.
+
+        Name it by its id, so that no other key is meant than the one that was compared. Raises
+        UnknownPeer, PeerBlocked, and BadPeer for a peer that is no contact.
+        """
+        return self._set_trust(who, Trust.VERIFIED)
+
+    def make_relay(self, who: str) -> Peer:
+        """Make a peer a relay; it is no contact then. Raises UnknownPeer and PeerBlocked."""
+        return self._set_trust(who, Trust.RELAY)
+
+    def _set_trust(self, who: str, trust: Trust) -> Peer:
         public = b""
 
         def edited(peers: _Peers) -> list[Peer]:
             nonlocal public
             old = peers.get(who)
             public = old.public
-            return peers.replaced(old, msgspec.structs.replace(old, trust=Trust.REVOKED))
+            if old.trust is Trust.BLOCKED and trust is not Trust.BLOCKED:
+                raise PeerBlocked(old)
+            if trust is Trust.VERIFIED and not old.is_contact:
+                raise BadPeer(f"{old.name!r} is {old.trust.value}; only contacts are verified")
+            return peers.replaced(old, msgspec.structs.replace(old, trust=trust))
 
         return self._change(edited).by_public[public]
 
-    def trust(self, who: str, public: bytes | None = None, *, replace: bool = False) -> Peer:
-        """Mark the key of the peer `who` as trusted, or `public` as its new key.
+    def accept(self, who: str, public: bytes | None = None, *, replace: bool = False) -> Peer:
+        """Accept the key of the peer `who`, or `public` as its new key.
 
-        `replace` allows another key, or one that was revoked; without it these raise KeyChanged and
-        PeerRevoked. The old key stays in the book as revoked, under a name made of the old one.
+        A relay stays a relay, and a verified key verified; any other is added. `replace` allows
+        another key, or one that is blocked; without it these raise KeyChanged and PeerBlocked. The
+        old key stays in the book as blocked, under a name made of the old one.
         Raises KeyChanged also when the peer got another key since the book was read, and
         UnknownPeer, BadPeer, DuplicatePeer, BookFull.
         """
@@ -269,11 +375,12 @@ class AddressBook:
             if old.public != seen.public:
                 raise KeyChanged(seen, old.public)
             if wanted == old.public:
-                if old.trust is Trust.REVOKED and not replace:
-                    raise PeerRevoked(old)
-                new = msgspec.structs.replace(old, trust=Trust.TRUSTED)
-                return peers.replaced(old, new)
-            changed = {"public": wanted, "trust": Trust.TRUSTED, "card": ""}
+                if old.trust is Trust.BLOCKED and not replace:
+                    raise PeerBlocked(old)
+                trust = Trust.ADDED if old.trust in UNACCEPTED else old.trust
+                return peers.replaced(old, msgspec.structs.replace(old, trust=trust))
+            trust = Trust.RELAY if old.trust is Trust.RELAY else Trust.ADDED
+            changed = {"public": wanted, "trust": trust, "card": ""}
             new = msgspec.structs.replace(old, added_at=self._now(), **changed)
             return peers.rekeyed(old, _checked(new))
 
@@ -283,7 +390,7 @@ class AddressBook:
         """Record the key that a node at `address` has proved, which was dialled without a key.
 
         A stranger is added as pinned, with the name `host:port`. Raises KeyChanged when another
-        peer has that address or name, PeerRevoked, BadPeer, BookFull.
+        peer has that address or name, PeerBlocked, BadPeer, BookFull.
         """
         host_port = _host_port(address)
         if (met := self._current().met_at(public, address, host_port)) is not None:
@@ -345,6 +452,27 @@ class AddressBook:
     def _notify(self) -> None:
         for callback in self._callbacks:
             callback()
+
+
+def _made_at(peer: Peer) -> float:
+    """The time of a peer's card; 0 for one that the file has and that cannot be read."""
+    try:
+        return decode_card(peer.card).made_at
+    except BadCard:
+        return 0.0
+
+
+def _merged(known: Peer, new: Peer) -> Peer:
+    was_verified = known.trust is Trust.VERIFIED and new.trust is Trust.ADDED
+    return msgspec.structs.replace(
+        new,
+        trust=Trust.VERIFIED if was_verified else new.trust,
+        addresses=new.addresses or known.addresses,
+        relays=new.relays or known.relays,
+        added_at=known.added_at,
+        card=new.card or known.card,
+        allows_local=new.allows_local or known.allows_local,
+    )
 
 
 def _host_port(address: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from millpond.node.client.errors import PeerMismatch, SelfConnection
 from millpond.node.environment import current_environment
+from millpond.node.peers.delivery_proof import delivery_proof
 from millpond.node.peers.errors import AddressBookError
 from millpond.node.peers.identity import peer_id, verify
 from millpond.transports.errors import MalformedHandshake
@@ -35,13 +36,14 @@ class Credentials(msgspec.Struct, frozen=True):
 
     `peer` is the expected public key. `on_peer` is called with the key that the node has proved,
     before the client proves its own; it raises an AddressBookError or an OSError (PeerMismatch is
-    one) to reject the node.
+    one) to reject the node. `delivery_key` is that of a mailbox at the expected peer.
     """
 
     identity: Signer
     peer: bytes | None = None
     on_peer: Callable[[bytes], None] | None = None
     nonce: Callable[[], bytes] = lambda: current_environment().entropy(NONCE_BYTES)
+    delivery_key: bytes | None = None
 
 
 class MutualAuth:
@@ -53,11 +55,17 @@ class MutualAuth:
     ) -> None:
         """`certificate_hash`: what TLS showed us of the other end. Raises MalformedHandshake."""
         self._credentials = credentials
+        public, nonce, key = (
+            credentials.identity.public,
+            credentials.nonce(),
+            credentials.delivery_key,
+        )
         self._hello = msgspec.structs.replace(
             hello,
-            public_key=credentials.identity.public,
-            nonce=credentials.nonce(),
+            public_key=public,
+            nonce=nonce,
             certificate_hash=certificate_hash,
+            delivery_proof=None if key is None else delivery_proof(key, public, nonce),
         )
         self.packet = encode_hello(self._hello)
         self.peer: bytes | None = None

@@ -52,6 +52,8 @@ class Reason(Enum):
     NOT_AUTHENTIC = "it was altered, or sealed for another recipient or channel"
     BAD_PADDING = "what was sealed is not padded as it has to be"
     BAD_SIGNATURE = "its sender did not sign it for this recipient and channel"
+    MALFORMED = "what was sealed is not a message of this version"
+    WRONG_SENDER = "it was sealed with a key that another peer was given"
 
 
 class CannotOpen(Exception):
@@ -90,7 +92,7 @@ def kid_of(prekey: bytes) -> bytes:
 
 def is_usable(prekey: bytes) -> bool:
     """True for a usable prekey: 32 bytes, and not a low-order point."""
-    return len(prekey) == KEY_BYTES and _shared(_ANY, prekey) is not None
+    return len(prekey) == KEY_BYTES and shared_secret(_ANY, prekey) is not None
 
 
 def seal(
@@ -114,7 +116,7 @@ def seal(
     public = ephemeral.public_key().public_bytes_raw()
     head = _HEAD.pack(VERSION, kid_of(prekey), public, uuid)
     bound = _bound(head, channel, recipient)
-    shared = _shared(ephemeral, prekey)
+    shared = shared_secret(ephemeral, prekey)
     if shared is None:
         raise UnusablePrekey("the prekey is a low-order point")
     cipher, nonce = _cipher(shared, public + prekey, bound)
@@ -140,7 +142,7 @@ def open_envelope(
     if secret is None:
         raise CannotOpen(Reason.UNKNOWN_PREKEY)
     prekey = X25519PrivateKey.from_private_bytes(secret)
-    shared = _shared(prekey, public)
+    shared = shared_secret(prekey, public)
     if shared is None:
         raise CannotOpen(Reason.LOW_ORDER_POINT)
     bound = _bound(envelope[: _HEAD.size], channel, recipient.public)
@@ -180,7 +182,7 @@ def _bound(head: bytes, channel: bytes, recipient: bytes) -> bytes:
     return b"".join((head, len(channel).to_bytes(2, "big"), channel, recipient))
 
 
-def _shared(private: X25519PrivateKey, public: bytes) -> bytes | None:
+def shared_secret(private: X25519PrivateKey, public: bytes) -> bytes | None:
     """None for a low-order point: the secret would be all zeros, and known to everybody."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))

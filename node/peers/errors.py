@@ -6,7 +6,8 @@ AddressBookError
 +-- BookFull
 +-- DuplicatePeer
 +-- UnknownPeer
-+-- PeerRevoked
++-- PeerBlocked
++-- StaleCard       a card older than the known one, or made in the future
 `-- KeyChanged      a peer shows another key: never to be ignored
 """
 
@@ -39,12 +40,16 @@ class UnknownPeer(AddressBookError):
     """A name or key that no peer has."""
 
 
-class PeerRevoked(AddressBookError):
-    """A revoked key; only a person can trust it again."""
+class PeerBlocked(AddressBookError):
+    """A blocked key; only a person can accept it again."""
 
     def __init__(self, peer: Peer) -> None:
-        super().__init__(f"the key of {peer.name!r} is revoked")
+        super().__init__(f"the key of {peer.name!r} is blocked")
         self.peer = peer
+
+
+class StaleCard(AddressBookError):
+    """A card that is older than the known one of this key, or that was made in the future."""
 
 
 class KeyChanged(AddressBookError):
@@ -56,3 +61,7 @@ class KeyChanged(AddressBookError):
         self.peer = peer
         self.public = public
         self.address = address
+
+
+class DeliveryTokenError(Exception):
+    """An unusable file of delivery tokens; the text names the file and the reason."""

@@ -1,6 +1,8 @@
-"""Fingerprints of public keys, which people compare: hexadecimal digits, or safety words.
+"""Fingerprints of public keys: hexadecimal digits, or ten words.
 
-Both show the beginning of SHA-256 of the public key: 128 bits of it as digits, 80 as words.
+Both show the beginning of SHA-256 of the public key: 128 bits of it as digits, 80 as words. They
+tell keys apart and find mistakes. SHA-256 is fast, so a key with the same first words as another is
+found by trying: two keys are compared by their safety number.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from hashlib import sha256
 
 HEX_BYTES = 16
 WORD_COUNT = 10
-SAFETY_WORDS = tuple(
+FINGERPRINT_WORDS = tuple(
     """
     acorn adobe agent album alley amber anchor angle apron aspen atlas attic autumn badge bamboo
     banjo barrel basil beacon bench berry bishop blanket blossom bottle bread bronze brush
@@ -43,6 +45,6 @@ def fingerprint(public: bytes) -> str:
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
-def safety_words(public: bytes) -> str:
+def fingerprint_words(public: bytes) -> str:
     """10 words, one for each byte, with a space between."""
-    return " ".join(SAFETY_WORDS[byte] for byte in sha256(public).digest()[:WORD_COUNT])
+    return " ".join(FINGERPRINT_WORDS[byte] for byte in sha256(public).digest()[:WORD_COUNT])

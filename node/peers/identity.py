@@ -5,6 +5,9 @@ The file is text, mode 0600, and is refused when anything in it is not as it sho
     millpond identity 1
     public 52 letters, the peer id
     secret 64 hexadecimal digits, the seed
+
+In a folder with a data key it begins with `millpond identity 2`, and the last line is `sealed` and
+the seed, sealed for the place `identity.key`, in hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -12,14 +15,20 @@ from __future__ import annotations
 from base64 import b32decode, b32encode
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from millpond.node.atomic_files import UnsafeFile, read_private, write_new
+from millpond.node.atomic_files import UnsafeFile, read_private, replace, write_new
+
+if TYPE_CHECKING:
+    from millpond.node.peers.data_key import DataKey
 
 KEY_BYTES = 32
 ID_LETTERS = 52
 FILE_NAME = "identity.key"
 FILE_BYTES_MAX = 1024
+_PLACE = FILE_NAME.encode()
 VERSION_LINE = "millpond identity 1"
+SEALED_LINE = "millpond identity 2"
 
 _PRIME = 2**255 - 19
 _ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -120,10 +129,30 @@ def public_key_of(text: str) -> bytes:
     return public
 
 
-def load_identity(path: Path) -> Identity:
-    """The identity in a file. Raises NoIdentity, or IdentityError for an unsafe or damaged file."""
+def load_identity(path: Path, key: DataKey | None = None) -> Identity:
+    """The identity in a file, which is sealed with `key` if there is one.
+
+    Raises NoIdentity, or IdentityError for a file that is unsafe, damaged, or sealed differently.
+    """
+    return _parsed(_read(path), path, key)
+
+
+def load_public(path: Path) -> bytes:
+    """The public key of the identity in a file, which may be sealed. Raises as `load_identity`."""
+    text = _read(path)
+    match text.split("\n"):
+        case [str(version), str(public), str(sealed), ""] if version == SEALED_LINE:
+            if public.startswith("public ") and sealed.startswith("sealed "):
+                try:
+                    return public_key_of(public.removeprefix("public "))
+                except BadPeerId as exc:
+                    raise IdentityError(f"{path}: damaged: {exc}") from exc
+    return _parsed(text, path, None).public
+
+
+def _read(path: Path) -> str:
     try:
-        text = read_private(path, FILE_BYTES_MAX).decode("ascii")
+        return read_private(path, FILE_BYTES_MAX).decode("ascii")
     except FileNotFoundError as exc:
         raise NoIdentity(f"{path}: there is no identity; `millpond keys new` makes one") from exc
     except OSError as exc:
@@ -132,20 +161,20 @@ def load_identity(path: Path) -> Identity:
         raise IdentityError(f"{path}: damaged: not text") from exc
     except UnsafeFile as exc:
         raise IdentityError(str(exc)) from exc
-    return _parsed(text, path)
 
 
-def create_identity(path: Path, entropy: Callable[[int], bytes]) -> Identity:
+def create_identity(
+    path: Path, entropy: Callable[[int], bytes], key: DataKey | None = None
+) -> Identity:
     """Create an identity and its file; a missing folder is made with mode 0700.
 
     It is on disk when this returns. Raises IdentityExists and IdentityError.
     """
     identity = Identity.new(entropy)
-    text = f"{VERSION_LINE}\npublic {identity.id}\nsecret {identity.seed.hex()}\n"
     beside = f".{path.name}.{entropy(8).hex()}"
     try:
         _make_folder(path.parent)
-        write_new(path, text.encode("ascii"), beside)
+        write_new(path, _text(identity, key), beside)
     except FileExistsError as exc:
         raise IdentityExists(f"{path}: there is an identity already; it is never replaced") from exc
     except OSError as exc:
@@ -153,16 +182,31 @@ def create_identity(path: Path, entropy: Callable[[int], bytes]) -> Identity:
     return identity
 
 
-def load_or_create(path: Path, entropy: Callable[[int], bytes]) -> Identity:
+def replace_identity(path: Path, identity: Identity, key: DataKey | None = None) -> None:
+    """Put another identity into a file, for good. Raises OSError; the old one stays then."""
+    replace(path, _text(identity, key))
+
+
+def load_or_create(
+    path: Path, entropy: Callable[[int], bytes], key: DataKey | None = None
+) -> Identity:
     """The identity in a file, a new one if there is none. Raises IdentityError."""
     try:
-        return load_identity(path)
+        return load_identity(path, key)
     except NoIdentity:
         pass
     try:
-        return create_identity(path, entropy)
+        return create_identity(path, entropy, key)
     except IdentityExists:  # made in between, by somebody else
-        return load_identity(path)
+        return load_identity(path, key)
+
+
+def _text(identity: Identity, key: DataKey | None) -> bytes:
+    version, secret = VERSION_LINE, f"secret {identity.seed.hex()}"
+    if key is not None:
+        version, secret = SEALED_LINE, f"sealed {key.seal(_PLACE, identity.seed).hex()}"
+    lines = (version, f"public {identity.id}", secret, "")
+    return "\n".join(lines).encode("ascii")
 
 
 def _make_folder(folder: Path) -> None:
@@ -172,27 +216,44 @@ def _make_folder(folder: Path) -> None:
         raise IdentityError(f"{folder} is a file, and no folder") from exc
 
 
-def _parsed(text: str, path: Path) -> Identity:
+def _parsed(text: str, path: Path, key: DataKey | None) -> Identity:
     match text.split("\n"):
-        case [str(version), *_] if version != VERSION_LINE:
+        case [str(version), *_] if version not in (VERSION_LINE, SEALED_LINE):
             if version.startswith("millpond identity "):
                 raise IdentityError(f"{path}: of a later version; install that one")
             raise IdentityError(f"{path}: damaged: does not begin with {VERSION_LINE!r}")
-        case [_, str(public), str(secret), ""]:
-            identity = _identity(secret)
+        case [str(version), str(public), str(secret), ""]:
+            seed = _seed(version, secret, path, key)
+            identity = None if seed is None else Identity(seed)
             if identity is not None and public == f"public {identity.id}":
                 return identity
     raise IdentityError(f"{path}: damaged: secret and public key do not belong together")
 
 
-def _identity(line: str) -> Identity | None:
+def _seed(version: str, line: str, path: Path, key: DataKey | None) -> bytes | None:
+    """The seed in the last line; None: it is damaged. Raises IdentityError."""
     word, _, digits = line.partition(" ")
-    if word != "secret" or len(digits) != 2 * KEY_BYTES or digits != digits.lower():
-        return None
     try:
-        return Identity(bytes.fromhex(digits))
+        value = bytes.fromhex(digits)
     except ValueError:
         return None
+    if digits != value.hex():
+        return None
+    if version == VERSION_LINE:
+        if key is not None:
+            raise IdentityError(f"{path}: not encrypted, although the folder is")
+        return value if word == "secret" and len(value) == KEY_BYTES else None
+    if key is None:
+        raise IdentityError(
+            f"{path}: encrypted; give the file with its passphrase (MILLPOND_PASSPHRASE_FILE)"
+        )
+    from millpond.node.peers.data_key import CannotUnseal
+
+    try:
+        seed = key.unseal(_PLACE, value)
+    except CannotUnseal:
+        return None
+    return seed if word == "sealed" and len(seed) == KEY_BYTES else None
 
 
 def _not_an_id(text: str) -> str:

@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from millpond.node.client.url import parse_url
+from millpond.node.client.url import crosses_plainly, parse_url
 from millpond.node.peers.identity import BadPeerId, is_key, peer_id, public_key_of
 
 NAME_CHARS_MAX = 64
@@ -22,17 +22,29 @@ RESERVED = "/!"
 
 
 class Trust(Enum):
-    """The trust in a peer. TRUSTED: a person confirmed that the key is this peer's. PINNED: it was
-    the key at the first connection. REVOKED: the key must not be accepted any more."""
+    """The trust in a peer, which gives it its rights.
 
-    TRUSTED = "trusted"
+    PINNED: its key was shown at the first connection, and no person has added it. It has no rights.
+    ADDED: a person added the key, and compared nothing. VERIFIED: a person compared the safety
+    number. Both are contacts. RELAY: it stores and forwards mail, and is no contact. BLOCKED: the
+    key must not be accepted any more.
+    """
+
     PINNED = "pinned"
-    REVOKED = "revoked"
+    ADDED = "added"
+    VERIFIED = "verified"
+    RELAY = "relay"
+    BLOCKED = "blocked"
+
+
+CONTACTS = frozenset({Trust.ADDED, Trust.VERIFIED})
+"""The levels of people: they write to each other, and a relay keeps their mail."""
 
 
 class Peer(msgspec.Struct, frozen=True):
     """A known identity, by a local name. `added_at`: seconds since 1970. `card`: the line of the
-    contact card that it was added by, which has a prekey."""
+    contact card that it was added by, which has a prekey. `allows_local`: a person has allowed that
+    its addresses lead to this machine or link."""
 
     name: str
     public: bytes
@@ -41,11 +53,17 @@ class Peer(msgspec.Struct, frozen=True):
     relays: tuple[str, ...]
     added_at: float
     card: str = ""
+    allows_local: bool = False
 
     @property
     def id(self) -> str:
         """The peer id."""
         return peer_id(self.public)
+
+    @property
+    def is_contact(self) -> bool:
+        """True for an added or verified peer."""
+        return self.trust in CONTACTS
 
 
 def checked_name(text: str) -> str:
@@ -95,6 +113,12 @@ def checked_relays(relays: Sequence[str]) -> tuple[str, ...]:
             checked_key(public_key_of(owner))
         _checked_url(url if mark else relay)
     return _distinct(relays, "relays")
+
+
+def plain_addresses(peer: Peer) -> tuple[str, ...]:
+    """The addresses and relays of a peer on other machines that do not say TLS."""
+    urls = (*peer.addresses, *(relay.rpartition("@")[2] for relay in peer.relays))
+    return tuple(url for url in urls if crosses_plainly(url))
 
 
 def endpoint(url: str) -> str:

@@ -6,7 +6,8 @@ A file per owner in a folder, named by the peer id: a MessagePack array of what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -16,7 +17,10 @@ import msgspec
 from millpond.node.atomic_files import OTHERS_WRITE, UnsafeFile, read_private, replace
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.prekeys import (
+    CLOCKS_APART_S,
+    KEPT_BEYOND_TTL_S,
     PUBLISHED_BYTES_MAX,
+    TTL_S_MAX,
     PublishedPrekey,
     SignedPrekey,
     check,
@@ -36,11 +40,21 @@ class PrekeyCache:
     """The newest prekeys of each peer, in a file for each in the folder `path`.
 
     A file is read at the first request for its owner. Of more than `owners_max` the one with
-    the oldest news is forgotten. Any thread may call; `learn` takes as long as an fsync.
+    the oldest news is forgotten. A prekey that is dated more than an hour ahead of `now` is not
+    believed, as it would lock out all later ones, and none is used for longer than messages live
+    here (`ttl_s_max`) and two days. Any thread may call; `learn` takes as long as an fsync.
     """
 
-    def __init__(self, path: Path | None, owners_max: int = OWNERS_MAX) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        now: Callable[[], float] = time.time,
+        owners_max: int = OWNERS_MAX,
+        ttl_s_max: float = TTL_S_MAX,
+    ) -> None:
         """OSError when the folder cannot be made or read."""
+        self._now = now
+        self._lifetime_s = ttl_s_max + KEPT_BEYOND_TTL_S
         self._folder = path
         self._owners_max = owners_max
         self._lock = Lock()
@@ -52,11 +66,11 @@ class PrekeyCache:
 
     def learn(self, owner: bytes, prekey: SignedPrekey) -> bool:
         """Add a prekey; True if it is new."""
-        if not check(prekey, owner):
+        if not check(prekey, owner) or self._is_ahead(prekey):
             return False
         with self._lock:
             known = self._known(owner)
-            if known and known[0].made_at >= prekey.made_at:
+            if known and _order(known[0]) >= _order(prekey):
                 return False
             self._by_owner.pop(owner, None)
             self._by_owner[owner] = (prekey, *known)[:PREKEYS_PER_OWNER_MAX]
@@ -66,17 +80,32 @@ class PrekeyCache:
                 log.warning("prekey_not_kept owner=%s error=%s", peer_id(owner), exc)
         return True
 
-    def best(self, owner: bytes, needed_until: float) -> SignedPrekey | None:
+    def best(
+        self, owner: bytes, needed_until: float, *, version_min: int = 1
+    ) -> SignedPrekey | None:
         """The newest one that is good until `needed_until` (seconds since 1970), if any is."""
         with self._lock:
             known = self._known(owner)
-        return next((each for each in known if each.good_until >= needed_until), None)
+        return next(
+            (
+                each
+                for each in known
+                if each.version >= version_min
+                and min(each.good_until, each.made_at + self._lifetime_s) >= needed_until
+            ),
+            None,
+        )
+
+    def _is_ahead(self, prekey: SignedPrekey) -> bool:
+        return prekey.made_at > self._now() + CLOCKS_APART_S
 
     def _known(self, owner: bytes) -> tuple[SignedPrekey, ...]:
         known = self._by_owner.get(owner, ())
         if known is None:
             assert self._folder is not None
-            known = self._by_owner[owner] = tuple(_read(self._folder / peer_id(owner), owner))
+            found = _read(self._folder / peer_id(owner), owner)
+            known = tuple(each for each in found if not self._is_ahead(each))
+            self._by_owner[owner] = known
         return known
 
     def _save(self, owner: bytes) -> None:
@@ -107,4 +136,9 @@ def _read(path: Path, owner: bytes) -> Iterable[SignedPrekey]:
         log.warning("prekeys_unreadable file=%s error=%s", path, exc)
         return ()
     valid = [each for each in known if check(each, owner)]
-    return sorted(valid, key=lambda each: each.made_at, reverse=True)
+    return sorted(valid, key=_order, reverse=True)
+
+
+def _order(prekey: SignedPrekey) -> tuple[float, int]:
+    """The newest counts; of the two forms of one key that of the later version."""
+    return prekey.made_at, prekey.version

@@ -41,6 +41,9 @@ class InlineWorker(Generic[Item, Result]):
         """Drop waiting work: the process is gone."""
         self._is_killed = True
 
+    def end(self) -> None:
+        pass
+
     def close(self) -> None:
         """As a thread's: what waits is done, errors are logged, and nothing is reported."""
         if not self._is_killed:

@@ -40,8 +40,9 @@ Storage = Literal["simulated", "real", "memory"]
 WHO = "client"
 ENDS_WITHIN_S = 60.0
 """Time limit of a killed node's clean-up, in the world's time."""
-SETTINGS = {"segment_bytes": 2**18, "drain_timeout_s": 0.2}
-"""Segments of 256 KiB are allocated faster than those of 16 MiB."""
+SETTINGS = {"segment_bytes": 2**18, "drain_timeout_s": 0.2, "peer_channels": ("*",)}
+"""Segments of 256 KiB are allocated faster than those of 16 MiB. Linked nodes may send to each
+other's channels, which other nodes have to be told with `--peer-channel`."""
 
 
 class NotRunning(Exception):
@@ -259,12 +260,12 @@ class SimNode:
     def add_peer(
         self, other: SimNode, *, dials: bool = True, relays: Sequence[SimNode] = ()
     ) -> None:
-        """Add a trusted peer to the address book, with its key for sealing. Both nodes run."""
+        """Add a contact or a relay to the address book, with its prekey. Both nodes run."""
         keyring = self.node.peer_services.keyring
         peer = Peer(
             name=other.name,
             public=other.public,
-            trust=Trust.TRUSTED,
+            trust=Trust.RELAY if other.node.config.relay else Trust.ADDED,
             addresses=(other.url,) if dials else (),
             relays=tuple(f"{_id(relay)}@{relay.url}" for relay in relays),
             added_at=self._world.clock.now(),

@@ -1,13 +1,15 @@
 """Time limits of tests in real time, also for loops that are always busy and code that blocks.
 
-A thread watches the clock. It interrupts the test at its next `await`; where that does not end the
-test, it raises the exception in the loop's thread at the running code.
+A thread watches the clock. It interrupts the test at its next `await`. Where that does not end the
+test, it raises the exception in the loop's thread at the running code of a task; if no task runs,
+nothing is shielded from the interruption any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import sys
 import threading
 from collections import Counter
@@ -15,7 +17,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from math import isinf
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
+
+import anyio
 
 from millpond.node.testing.task_dump import frames_of, place_of, running_location, waiting_locations
 
@@ -24,6 +28,7 @@ GRACE_S = 5.0
 LINES_MAX = 12
 SAMPLE_S = 0.05
 """Time for which running functions are counted."""
+THREAD = "millpond-time-limit"
 DEBUGGERS = frozenset({"bdb", "cmd", "pdb", "pydevd"})
 
 CallSoon = Callable[[Callable[[], None]], object]
@@ -52,6 +57,25 @@ def call_soon_of_loop() -> CallSoon:
         return trio.lowlevel.current_trio_token().run_sync_soon
 
 
+def _is_trio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _unshield() -> None:
+    """Have the cancellations of this process pass all shields."""
+    kinds: tuple[type[Any], ...] = (anyio.CancelScope,)
+    if "trio" in sys.modules:
+        kinds += (sys.modules["trio"].CancelScope,)
+    scopes: list[Any] = [each for each in gc.get_objects() if isinstance(each, kinds)]
+    for scope in scopes:
+        if scope.shield:
+            scope.shield = False
+
+
 @contextmanager
 def time_limit(sink: ErrorSink, seconds: float) -> Generator[None]:
     """Give `sink` a TookTooLong if the block takes longer than `seconds` of real time."""
@@ -59,9 +83,10 @@ def time_limit(sink: ErrorSink, seconds: float) -> Generator[None]:
         yield
         return
     watch = _Watch(sink, seconds)
-    thread = threading.Thread(target=watch.run, name="millpond-time-limit", daemon=True)
-    thread.start()
+    thread = threading.Thread(target=watch.run, name=THREAD, daemon=True)
     try:
+        thread.start()
+        watch.may_raise = True
         yield
     finally:
         watch.end()
@@ -72,17 +97,32 @@ class _Watch:
         self._sink = sink
         self._seconds = seconds
         self._call_soon = call_soon_of_loop()
+        self._is_trio = _is_trio()
         self._thread = threading.get_ident()
         self._is_over = threading.Event()
+        # An exception inside a function of `threading` would leave its lock taken for ever, so none
+        # is raised while the loop's thread starts this one's, or ends it.
+        self.may_raise = False
         self._is_reported = False
+        self._is_unshielded = False
         self._ran: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def end(self) -> None:
-        """Stop watching; in the loop's thread."""
-        self._stop_sampling()
-        with self._lock:  # nothing is raised in the thread from here on
+        """Stop watching; in the loop's thread. Raises TookTooLong if the thread does at this very
+        moment."""
+        try:
+            self._raise_no_more()
+        except TookTooLong:
+            self._raise_no_more()
+            raise
+        finally:
             self._is_over.set()
+
+    def _raise_no_more(self) -> None:
+        self.may_raise = False
+        with self._lock:  # what is raised in the thread was raised when this was left
+            self._stop_sampling()
 
     def run(self) -> None:
         """Watch the clock, in a thread of its own."""
@@ -93,8 +133,21 @@ class _Watch:
         self._schedule(self._report)
         while not self._is_over.wait(GRACE_S):
             if self._sink.is_guarded and not self._is_debugged():
-                with self._lock:
-                    self._raise_in_thread()
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Raise TookTooLong where a task runs, or have the interruption pass all shields.
+
+        Raised in the loop's own code it would end the loop of asyncio, which is the last resort,
+        and lose a step of trio's, so that nothing ever ended.
+        """
+        if not self._is_unshielded and running_location(self._frame()) is None:
+            self._is_unshielded = True
+            self._schedule(_unshield)
+            return
+        self._is_unshielded = False
+        with self._lock:
+            self._raise_in_thread()
 
     def _schedule(self, callback: Callable[[], None]) -> None:
         try:
@@ -133,10 +186,12 @@ class _Watch:
 
     def _raise_in_thread(self) -> None:
         """Raise TookTooLong in the loop's thread, at the running code."""
-        if self._is_over.is_set():
+        if not self.may_raise:
+            return
+        place = running_location(self._frame())
+        if place is None and self._is_trio:
             return
         self._is_reported = True
-        place = running_location(self._frame())
         self._ran.update([place] if place else [])
         text = self._message(Counter())
         kind = type("TookTooLong", (TookTooLong,), {"__str__": lambda _: text})

@@ -72,9 +72,13 @@ class WorldNode(Node):
             folder, disk, self.config.store_settings, self.runtime, self._durability_of
         )
 
-    def _close_store(self) -> None:
+    async def _close_store(self) -> None:
+        self.peer_services.close()
         if not self._is_killed:
-            super()._close_store()
+            store = self._store
+            if isinstance(store, DurableStore) and self._lock is not None:
+                self._streams.close()
+                self._finish_store(store)
         elif self._lock is not None:
             self._lock.release()
             self._lock = None

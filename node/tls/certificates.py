@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -66,29 +69,35 @@ def make_certificate(
     days: int,
     now: float,
     authority: CertificateAndKey | None = None,
+    *,
+    key: bytes | None = None,
 ) -> CertificateAndKey:
     """A certificate for a node or a client, signed by `authority` or by itself.
 
-    `hosts`: names and addresses that it is valid for. Raises BadCertificate.
+    `hosts`: names and addresses that it is valid for. `key`: the key to certify (PEM); None: a new
+    one. Raises BadCertificate.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
+    private = _private_key(key)
     alternatives = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-    builder = _builder(name, days, now, key.public_key())
+    builder = _builder(name, days, now, private.public_key())
     builder = builder.add_extension(alternatives, critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-    return _signed(builder, _named(name), key, authority)
+    return _signed(builder, _named(name), private, authority)
 
 
-def make_authority(name: str, days: int, now: float) -> CertificateAndKey:
-    """A certificate of an authority, which signs others. Raises BadCertificate."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(name, days, now, key.public_key())
+def make_authority(
+    name: str, days: int, now: float, *, key: bytes | None = None
+) -> CertificateAndKey:
+    """A certificate of an authority, which signs others; `key` as in `make_certificate`. Raises
+    BadCertificate."""
+    private = _private_key(key)
+    builder = _builder(name, days, now, private.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs=True), critical=True)
-    return _signed(builder, _named(name), key, None)
+    return _signed(builder, _named(name), private, None)
 
 
 def read_certificate(path: Path) -> CertificateInfo:
@@ -115,9 +124,33 @@ def read_der(der: bytes) -> CertificateInfo:
         raise BadCertificate(f"it cannot be read: {exc}") from exc
 
 
+def make_key() -> bytes:
+    """A new key for a certificate (PEM)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def public_key_hash(key: bytes) -> bytes:
+    """SHA-256 of the public half of a key (PEM), as `key_hash`. Raises BadCertificate."""
+    return _hash_of(_private_key(key).public_key())
+
+
+def key_hash(der: bytes) -> bytes:
+    """SHA-256 of the public key of a certificate (SubjectPublicKeyInfo). Raises BadCertificate."""
+    try:
+        public = x509.load_der_x509_certificate(der).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as exc:
+        raise BadCertificate(f"it cannot be read: {exc}") from exc
+    return _hash_of(public)
+
+
 def is_host(text: str) -> bool:
     """True for a name or address that a certificate can be valid for."""
     return _address(text) is not None or (len(text) <= HOST_MAX and bool(HOST.fullmatch(text)))
+
+
+def _hash_of(public: PublicKeyTypes) -> bytes:
+    return sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def _load(pem: bytes) -> list[x509.Certificate]:
@@ -169,6 +202,18 @@ def _is_issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+def _private_key(pem: bytes | None) -> ec.EllipticCurvePrivateKey:
+    if pem is None:
+        return ec.generate_private_key(ec.SECP256R1())
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as exc:
+        raise BadCertificate(f"the key cannot be read: {exc}") from exc
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadCertificate("the key is none of `keys cert`")
+    return key
 
 
 def _builder(

@@ -6,7 +6,6 @@ TLS 1.3 is the only version. docs/guides/tls.md tells how to use it.
 from __future__ import annotations
 
 import logging
-import re
 import ssl
 import stat
 from collections.abc import Collection
@@ -18,8 +17,9 @@ import msgspec
 
 from millpond.node.atomic_files import OTHERS_WRITE
 from millpond.node.config_rules import ConfigError
-from millpond.node.tls.certificates import BadCertificate, read_certificate
+from millpond.node.tls.certificates import BadCertificate, key_hash, read_certificate
 from millpond.node.tls.errors import PinMismatch
+from millpond.node.tls.pins import key_pin_of, pin_of
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,6 @@ REQUIRED, OPTIONAL = "required", "optional"
 WARN_DAYS = 14
 DAY_S = 86_400.0
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
-PIN = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
 
 class TlsError(ConfigError):
@@ -120,46 +119,34 @@ def client_context(
     *,
     ca: str = "",
     pins: Collection[bytes] = (),
+    key_pins: Collection[bytes] = (),
     cert: str = "",
     key: str = "",
     alpn: Collection[str] = (),
 ) -> ssl.SSLContext:
     """A context for a client. Raises TlsError.
 
-    `ca`: a file of certificates to trust instead of the system's. `pins`: SHA-256 of certificates,
-    one of which the server has to show; without `ca` nothing else is checked, neither name nor
-    date. `cert`, `key`: the client's own, for servers that ask for one.
+    `ca`: a file of certificates to trust instead of the system's. `pins`: SHA-256 of certificates
+    (DER), `key_pins`: SHA-256 of their public keys (DER, SubjectPublicKeyInfo); the server has to
+    show one of these, and without `ca` nothing else is checked, neither name nor date. `cert`,
+    `key`: the client's own, for servers that ask for one.
     """
-    of_own = bool(ca or pins)
+    is_pinned = bool(pins or key_pins)
+    of_own = bool(ca or is_pinned)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if of_own else ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if ca:
         _load_authorities(context, ca)
-    if pins:
+    if is_pinned:
         if not ca:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        context.sslobject_class = _pinned(frozenset(pins))
+        context.sslobject_class = _pinned(frozenset(pins), frozenset(key_pins))
     if cert:
         _load_pair(context, cert, key)
     if alpn:
         context.set_alpn_protocols(list(alpn))
     return context
-
-
-def pin_of(certificate_hash: bytes) -> str:
-    """The pin of a certificate, in the form that people copy."""
-    return f"sha256:{certificate_hash.hex()}"
-
-
-def parse_pin(text: str) -> bytes:
-    """The hash in a pin; colons between the bytes are fine. Raises ValueError."""
-    plain = text.strip().lower()
-    head, _, digits = plain.rpartition("sha256:")
-    found = PIN.fullmatch(head + digits.replace(":", ""))
-    if found is None:
-        raise ValueError(f"{text!r} is not sha256: and 64 hexadecimal digits")
-    return bytes.fromhex(found[1])
 
 
 def check_secret(path: Path) -> None:
@@ -209,15 +196,25 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
         raise TlsError(f"{path}: {exc.strerror}") from exc
 
 
-def _pinned(pins: frozenset[bytes]) -> type[ssl.SSLObject]:
+def _pinned(pins: frozenset[bytes], key_pins: frozenset[bytes]) -> type[ssl.SSLObject]:
     class Pinned(ssl.SSLObject):
-        """A TLS connection that requires one of these certificates at the other end."""
+        """A TLS connection that requires one of these certificates or keys at the other end."""
 
         def do_handshake(self) -> None:
             super().do_handshake()
-            shown = sha256(self.getpeercert(True) or b"").digest()
-            if shown not in pins:
+            der = self.getpeercert(True) or b""
+            shown = sha256(der).digest()
+            if shown in pins:
+                return
+            if not key_pins:
                 text = f"the certificate is not the pinned one but {pin_of(shown)}"
+                raise PinMismatch(ssl.SSL_ERROR_SSL, text)
+            try:
+                key = key_hash(der)
+            except BadCertificate as exc:
+                raise PinMismatch(ssl.SSL_ERROR_SSL, f"the certificate: {exc}") from exc
+            if key not in key_pins:
+                text = f"the certificate's key is not the pinned one but {key_pin_of(key)}"
                 raise PinMismatch(ssl.SSL_ERROR_SSL, text)
 
     return Pinned

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.errors import IdsExhausted
-from millpond.actors.ids import END_MS, EPOCH_MS, IdSource, created_ms
+from millpond.actors.ids import END_MS, EPOCH_MS, IdSource, created_ms, last_id_at
 
 NOW = 1_763_683_200.0
 
@@ -106,3 +106,27 @@ def test_the_last_id_is_the_last_one() -> None:
         ids.next(NOW)
     with pytest.raises(IdsExhausted):
         IdSource(3, last_id=2**63 - 1).next(NOW)
+
+
+@given(st.lists(st.floats(-10.0, 500.0), max_size=40))
+def test_no_id_is_later_than_a_bound_that_was_told_before(offsets: list[float]) -> None:
+    ids, bounds = IdSource(7), [NOW]
+
+    def reserve_more() -> None:
+        bounds.append(max(bounds[-1], ids.time) + 60.0)
+        ids.bound(bounds[-1], reserve_more)
+
+    ids.bound(NOW, reserve_more)
+    for offset in offsets:
+        assert created_ms(ids.next(NOW + offset)) <= bounds[-1] * 1000
+    assert len(bounds) <= 1 + 10, "a bound is used up before the next one"
+
+
+def test_ids_begin_above_all_of_a_time() -> None:
+    for instance in (0, 1023):
+        first = IdSource(instance, last_id=last_id_at(NOW)).next(NOW - 60.0)
+        assert created_ms(first) == int(NOW * 1000) + 1
+        assert first > IdSource(1023, last_id=IdSource(1023).next(NOW)).next(NOW)
+    assert last_id_at(0.0) == 0
+    with pytest.raises(IdsExhausted):
+        IdSource(0, last_id=last_id_at(END_MS / 1000 + 1e6)).next(NOW)

@@ -3,7 +3,8 @@
     python -m tests.attacks.memory [--budget 64] [--only NAME]
 
 Each attack runs against a node in a process of its own, and holds its connections open while the
-peak of that process is read. The table is that of docs/internals/reliability.md.
+peak of that process is read. S3P has TLS there, the other listeners have none. The table is that of
+docs/internals/reliability.md.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import resource
 import selectors
 import socket
+import ssl
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -25,18 +28,25 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes
 
+from millpond.node.tls.certificates import make_certificate
+from millpond.transports.p2p.streams.operations import Operation
 from tests.conformance import packets as p
 from tests.node.processes import Serving, environment, serving
 
 MIB = 2**20
 BUDGET_BYTES = 64 * MIB
 SLACK_BYTES = 100 * MIB
+CONNECTION_BYTES = 2**15
+"""For each connection of an attack, whether or not the node counts it."""
 PACKET_BYTES = 8 * MIB
 BIG_BYTES = 8 * MIB
 ANSWER_S = 30.0
+"""Refusals come after about 5 s; the rest is for a machine that other tests keep busy."""
 PUMP_S = 8.0
 QUIET_S = 1.0
 FREED_S = 10.0
+KEPT_BYTES = 16 * MIB
+REST_S = 60.0
 DESCRIPTORS = 8192
 ZEROS = bytes(16 * MIB)
 
@@ -58,7 +68,7 @@ class Line:
         while self._parts:
             try:
                 sent = self.socket.send(self._parts[0][:MIB])
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return True
             except OSError:
                 self._parts = []
@@ -67,6 +77,22 @@ class Line:
             if not self._parts[0]:
                 del self._parts[0]
         return False
+
+
+class SecureLine(Line):
+    """The same over TLS."""
+
+    def __init__(self, port: int, *parts: bytes, receive_bytes: int = 0) -> None:
+        super().__init__(port, *parts, receive_bytes=receive_bytes)
+        self.socket.settimeout(ANSWER_S)
+        self.socket = _client_context().wrap_socket(self.socket)
+        self.socket.setblocking(False)
+
+
+def _client_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def pump(lines: Sequence[Line]) -> None:
@@ -92,6 +118,10 @@ class Ports(msgspec.Struct, frozen=True):
     s3p: int
     rustlog: int
     http: int
+
+
+Attack = Callable[[Ports], list[Line]]
+"""Gives its connections, to be held open."""
 
 
 def _framed(payload: bytes) -> bytes:
@@ -138,7 +168,8 @@ def half_messages(ports: Ports) -> list[Line]:
 def half_appends(ports: Ports) -> list[Line]:
     record = b"$%d\r\n" % MIB + ZEROS[:MIB] + b"\r\n"
     head = b"*4\r\n$6\r\nAPPEND\r\n$4\r\nhalf\r\n*0\r\n*8\r\n"
-    return [Line(ports.s3p, head, *([record] * 7), record[:-100]) for _ in range(60)]
+    parts = (head, *([record] * 7), record[:-100])
+    return [SecureLine(ports.s3p, *parts) for _ in range(60)]
 
 
 def half_frames(ports: Ports) -> list[Line]:
@@ -152,14 +183,31 @@ def half_bodies(ports: Ports) -> list[Line]:
     return [Line(ports.http, head, ZEROS[: 16 * MIB - 100]) for _ in range(60)]
 
 
+def half_chunked_bodies(ports: Ports) -> list[Line]:
+    """Bodies in pieces, each too small to be counted alone."""
+    head = b"POST /v1/stream/small HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+    head += b"transfer-encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n" % (16_000, ZEROS[:16_000])
+    return [Line(ports.http, head, chunk * 1000) for _ in range(60)]
+
+
+def half_sessions(ports: Ports) -> list[Line]:
+    """Append sessions of S2 with a part of one frame each."""
+    head = b"POST /v1/streams/small/records HTTP/1.1\r\nhost: localhost\r\ns2-basin: millpond\r\n"
+    head += b"content-type: s2s/proto\r\ntransfer-encoding: chunked\r\n\r\n"
+    frame = (2 * MIB - 1).to_bytes(3, "big") + ZEROS[: 2 * MIB - 100]
+    body = b"%x\r\n%b\r\n" % (len(frame), frame)
+    return [Line(ports.http, head, body) for _ in range(150)]
+
+
 def half_heads(ports: Ports) -> list[Line]:
-    head = b"GET / HTTP/1.1\r\nhost: localhost\r\n" + (b"x: %b\r\n" % (b"y" * 8000)) * 4
-    return [Line(ports.http, head) for _ in range(1500)]
+    head = b"GET / HTTP/1.1\r\nhost: localhost\r\n" + (b"x: %b\r\n" % (b"y" * 8000)) * 9
+    return [Line(ports.http, head) for _ in range(3000)]
 
 
 def small_halves(ports: Ports) -> list[Line]:
     head = _hello(b"half") + (2**17).to_bytes(4, "big") + b"\x06"
-    return [Line(ports.p2p, head, ZEROS[:30_000]) for _ in range(2000)]
+    return [Line(ports.p2p, head, ZEROS[:120_000]) for _ in range(3000)]
 
 
 def pipelined_gets(ports: Ports) -> list[Line]:
@@ -168,13 +216,15 @@ def pipelined_gets(ports: Ports) -> list[Line]:
 
 
 def long_polls(ports: Ports) -> list[Line]:
-    """Requests that wait; a large record answers all of them."""
-    get = _get("/v1/stream/small?offset=now&live=long-poll")
+    """Requests that wait; one append answers all of them, each with JSON of its own."""
+    http(ports.http, "PUT", "/v1/stream/json", b"", "application/json")
+    get = _get("/v1/stream/json?offset=now&live=long-poll")
     lines = [Line(ports.http, get, receive_bytes=4096) for _ in range(150)]
     pump(lines)
     time.sleep(0.5)
-    body = ZEROS[: 4 * MIB]
-    http(ports.http, "POST", "/v1/stream/small", body, "text/plain")
+    message = b'"%b"' % (b"x" * (2**18 - 10))
+    body = b"[%b]" % b",".join([message] * 16)
+    http(ports.http, "POST", "/v1/stream/json", body, "application/json")
     return lines
 
 
@@ -204,7 +254,71 @@ def window_of_all(ports: Ports) -> list[Line]:
 def s2s_sessions(ports: Ports) -> list[Line]:
     path = "/v1/streams/big/records?seq_num=0"
     headers = {"content-type": "s2s/proto", "s2-basin": "millpond"}
-    return [_http2_gets(ports, 200, 2**31 - 1, path, headers) for _ in range(3)]
+    return [_http2_gets(ports, 4, 2**31 - 1, path, headers) for _ in range(100)]
+
+
+def half_header_blocks(ports: Ports) -> list[Line]:
+    """HEADERS and CONTINUATION up to what a head may have, without an end."""
+    client = _http2_client(0)
+    block = b"\x82\x86\x84\x41\x09localhost" + (b"\0\x01x\x7f\xe1\x3e" + b"y" * 8160) * 8
+    block = block[: 2**16 - 100]
+    pieces = [block[start : start + 2**14] for start in range(0, len(block), 2**14)]
+    frames = [
+        len(each).to_bytes(3, "big") + (b"\x09" if at else b"\x01") + b"\0" + p.u32(1) + each
+        for at, each in enumerate(pieces)
+    ]
+    sent = client.data_to_send() + b"".join(frames)
+    return [Line(ports.http, sent) for _ in range(3000)]
+
+
+def open_heads(ports: Ports) -> list[Line]:
+    """Requests whose heads are as long as they may be, and whose bodies do not come."""
+    client = _http2_client(0)
+    for at in range(100):
+        fields = {f"x{at}-{field}": "y" * 3000 for field in range(9)}
+        number = client.get_next_available_stream_id()
+        client.send_headers(number, _http2_head("POST", "/v1/stream/small", fields))
+    sent = client.data_to_send()
+    return [Line(ports.http, sent) for _ in range(60)]
+
+
+def references(ports: Ports) -> list[Line]:
+    """Heads of a few bytes that stand for long ones in the table of HPACK."""
+    client = _http2_client(0)
+    for _ in range(100):
+        head = _http2_head("POST", "/v1/stream/small", {})
+        number = client.get_next_available_stream_id()
+        client.send_headers(number, head + [("x", "y" * 3000)] * 9)
+    sent = client.data_to_send()
+    return [Line(ports.http, sent) for _ in range(60)]
+
+
+def state_event_readers(ports: Ports) -> list[Line]:
+    http(ports.http, "PUT", "/millpond/state/values", b"")
+    for number in range(64):
+        event = {"type": "t", "key": f"{number}", "value": "x" * 2**17}
+        body = msgspec.json.encode({**event, "headers": {"operation": "insert"}})
+        http(ports.http, "POST", "/millpond/state/values", body, "application/json")
+    get = _get("/millpond/state/values", "text/event-stream")
+    return [Line(ports.http, get, receive_bytes=4096) for _ in range(100)]
+
+
+def stream_reads(ports: Ports) -> list[Line]:
+    return _stream_reads(ports, 0)
+
+
+def waiting_stream_reads(ports: Ports) -> list[Line]:
+    """Reads that would wait for records if there were none."""
+    return _stream_reads(ports, 5000)
+
+
+def _stream_reads(ports: Ports, wait_ms: int) -> list[Line]:
+    fields = {"stream": b"big", "bytes_max": MIB, "count": 1000, "wait_ms": wait_ms}
+    body = msgspec.msgpack.encode(fields)
+    reads = [_framed(p.stream(number, Operation.READ, body)) for number in range(1, 65)]
+    hello = _hello(b"x", {p.EXTENSIONS: b"\x92\x93"})
+    sent = hello + b"".join(reads)
+    return [Line(ports.p2p, sent, receive_bytes=4096) for _ in range(100)]
 
 
 def stalled_uploads(ports: Ports) -> list[Line]:
@@ -229,7 +343,28 @@ def _data_frame(number: int, data: bytes) -> bytes:
 
 def s3p_reads(ports: Ports) -> list[Line]:
     read = b"*3\r\n$4\r\nREAD\r\n$3\r\nbig\r\n*2\r\n$6\r\nMIN_ID\r\n$3\r\n0-0\r\n"
-    return [Line(ports.s3p, read * 20, receive_bytes=4096) for _ in range(100)]
+    return [SecureLine(ports.s3p, read * 20, receive_bytes=4096) for _ in range(100)]
+
+
+def half_handshakes(ports: Ports) -> list[Line]:
+    """The first record of a ClientHello, in which it says that it is as long as may be."""
+    size = 131_000
+    message = b"\x01" + size.to_bytes(3, "big") + b"\3\3" + ZEROS[:size]
+    records = [message[start : start + 2**14] for start in range(0, size, 2**14)]
+    framed = [b"\x16\x03\x01" + p.u16(len(each)) + each for each in records]
+    sent = b"".join(framed)[:-100]
+    return [Line(ports.s3p, sent) for _ in range(2500)]
+
+
+def half_records(ports: Ports) -> list[Line]:
+    lines: list[Line] = []
+    for _ in range(500):
+        line = SecureLine(ports.s3p)
+        raw = socket.socket(fileno=line.socket.detach())
+        raw.setblocking(False)
+        line.socket, line._parts = raw, [memoryview(b"\x17\3\3\x40\0" + ZEROS[:16_000])]
+        lines.append(line)
+    return lines
 
 
 def fetches(ports: Ports) -> list[Line]:
@@ -294,27 +429,37 @@ def _http2_gets(ports: Ports, count: int, window: int, path: str, headers: dict[
     return Line(ports.http, client.data_to_send(), receive_bytes=4096)
 
 
-ATTACKS: dict[str, Callable[[Ports], list[Line]]] = {
+ATTACKS: dict[str, Attack] = {
     "P2P: 60 half packets of 8 MiB": half_packets,
     "WebSocket: 60 half messages of 8 MiB": half_messages,
-    "S3P: 60 half APPENDs of 8 MiB": half_appends,
+    "S3P over TLS: 2,500 half handshakes of 131 KB": half_handshakes,
+    "S3P over TLS: 500 half records of 16 KiB": half_records,
+    "S3P over TLS: 60 half APPENDs of 8 MiB": half_appends,
     "RustLog: 60 half frames of 10 MiB": half_frames,
     "HTTP/1.1: 60 half bodies of 16 MiB": half_bodies,
-    "HTTP/1.1: 1,500 half heads of 32 KiB": half_heads,
-    "P2P: 2,000 half packets of 30 KB": small_halves,
+    "HTTP/1.1: 60 half bodies of 16 MB in chunks of 16,000 bytes": half_chunked_bodies,
+    "HTTP/1.1: 150 half frames of 2 MiB to S2 sessions": half_sessions,
+    "HTTP/1.1: 3,000 half heads of 72 KiB": half_heads,
+    "P2P: 3,000 half packets of 120 KB": small_halves,
     "HTTP/1.1: 100 times five unread GETs of 4 MiB": pipelined_gets,
-    "HTTP/1.1: 150 long polls answered with 4 MiB": long_polls,
+    "HTTP/1.1: 150 long polls answered with 4 MiB of JSON": long_polls,
     "HTTP/1.1: 100 unread SSE readers": event_readers,
     "HTTP/1.1: 100 unread SSE readers of S2": s2_event_readers,
     "HTTP/1.1: 100 times five unread S2 reads": s2_reads,
     "HTTP/2: 3 times 100 GETs of 4 MiB, window 0": window_of_0,
     "HTTP/2: 3 times 100 unread GETs of 4 MiB": window_of_all,
-    "HTTP/2: 3 times 100 unread S2S sessions": s2s_sessions,
+    "HTTP/2: 100 times 4 unread S2S sessions": s2s_sessions,
+    "HTTP/2: 3,000 half header blocks of 64 KiB": half_header_blocks,
+    "HTTP/2: 60 times 100 open requests with heads of 27 KB": open_heads,
+    "HTTP/2: 60 times 100 heads of 27 KB by references": references,
+    "HTTP/1.1: 100 unread SSE readers of a state": state_event_readers,
     "HTTP/2: 60 times 64 stalled uploads": stalled_uploads,
-    "S3P: 100 times 20 unread READs of 4 MiB": s3p_reads,
+    "S3P over TLS: 100 times 20 unread READs of 4 MiB": s3p_reads,
     "RustLog: 60 times 20 unread Fetches of 8 MiB": fetches,
     "P2P: 150 consumers that do not read 4 MiB": unread_pushes,
     "P2P: 60 times 50 unread GETs of 4 MiB": unread_gets,
+    "P2P: 100 times 64 unread reads of a stream": stream_reads,
+    "P2P: 100 times 64 unread reads that may wait": waiting_stream_reads,
 }
 
 
@@ -328,12 +473,20 @@ class Outcome(msgspec.Struct):
     peak: int = 0
     after: int = 0
     closed: int = 0
+    connections: int = 0
     served_s: float = 0.0
     """The seconds that the other clients waited, all together."""
 
 
-def run(attack: Callable[[Ports], list[Line]], budget_bytes: int = BUDGET_BYTES) -> Outcome:
-    """Attack a node of its own, serve others meanwhile, and measure."""
+def run(
+    attack: Attack,
+    budget_bytes: int = BUDGET_BYTES,
+    *,
+    freed_s: float = FREED_S,
+    kept_bytes: int = KEPT_BYTES,
+) -> Outcome:
+    """Attack a node of its own, serve others meanwhile, and measure; in the end for at most
+    `freed_s`, until no more than `kept_bytes` are left."""
     outcome = Outcome()
     with _node(budget_bytes) as node, ExitStack() as stack:
         ports = Ports(*(node.port(name) for name in Ports.__struct_fields__))
@@ -342,19 +495,21 @@ def run(attack: Callable[[Ports], list[Line]], budget_bytes: int = BUDGET_BYTES)
         outcome.before = _memory(pid, "VmRSS")
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins again
         lines = attack(ports)
+        outcome.connections = len(lines)
         for line in lines:
             stack.callback(line.socket.close)
         pump(lines)
         began = time.monotonic()
         _use(ports)
         outcome.served_s = time.monotonic() - began
+        _rest(pid)
         outcome.peak = _memory(pid, "VmHWM")
         outcome.closed = _metric(ports, "millpond_memory_closed_total")
         stack.close()
-        ends_at = time.monotonic() + FREED_S
+        ends_at = time.monotonic() + freed_s
         while time.monotonic() < ends_at:
             outcome.after = _memory(pid, "VmRSS")
-            if outcome.after < outcome.before + 16 * MIB:
+            if outcome.after < outcome.before + kept_bytes:
                 break
             time.sleep(0.1)
         _use(ports)
@@ -372,12 +527,21 @@ def _node(budget_bytes: int) -> Iterator[Serving]:
         "MILLPOND_PACKET_BYTES_MAX": str(PACKET_BYTES + 100),
         "MILLPOND_CONNECTIONS_BEFORE_READY_MAX": "10000",
         "MILLPOND_MEMORY_BYTES_MAX": str(budget_bytes),
+        "MILLPOND_TLS_LISTENERS": "s3p",
         "MILLPOND_STREAM_SHELF_BYTES_MAX": str(8 * MIB),
     }
     if os.environ.get("NO_BUDGET"):
         del settings["MILLPOND_MEMORY_BYTES_MAX"]
-    with serving("--http", "127.0.0.1:0", env=environment(**settings)) as node:
-        yield node
+    with tempfile.TemporaryDirectory() as folder:
+        pair = make_certificate("node", ["127.0.0.1"], 30, time.time())
+        path = Path(folder, "node.pem")
+        path.touch(0o600)
+        path.write_bytes(pair.key + pair.certificate)
+        settings["MILLPOND_TLS_CERT"] = str(path)
+        # In a session of its own it is no fork of a process that has imported more than a node.
+        options = {"env": environment(**settings), "start_new_session": True}
+        with serving("--http", "127.0.0.1:0", **options) as node:
+            yield node
 
 
 def _fill(ports: Ports) -> None:
@@ -398,7 +562,10 @@ def _use(ports: Ports) -> None:
         put = b"\x06" + p.u32(7) + bytes(4) + b"hello"
         client.sendall(_hello(b"other") + _framed(put))
         assert client.recv(4096)
-    with socket.create_connection(("127.0.0.1", ports.s3p), ANSWER_S) as client:
+    with (
+        socket.create_connection(("127.0.0.1", ports.s3p), ANSWER_S) as plain,
+        _client_context().wrap_socket(plain) as client,
+    ):
         client.sendall(b"*4\r\n$6\r\nAPPEND\r\n$5\r\nsmall\r\n*0\r\n*1\r\n$1\r\nx\r\n")
         assert client.recv(4096)
     with socket.create_connection(("127.0.0.1", ports.rustlog), ANSWER_S) as client:
@@ -410,12 +577,33 @@ def http(port: int, method: str, path: str, body: bytes, kind: str = "text/plain
     """The whole answer to one request on a connection of its own."""
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     head += f"content-type: {kind}\r\n"
-    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as client:
-        client.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
-        pieces = []
-        while piece := client.recv(2**20):
-            pieces.append(piece)
+    pieces: list[bytes] = []
+    try:
+        with socket.create_connection(("127.0.0.1", port), ANSWER_S) as client:
+            client.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+            while piece := client.recv(2**20):
+                pieces.append(piece)
+    except OSError as exc:
+        exc.add_note(f"{method} {path}: {sum(map(len, pieces))} bytes of the answer came")
+        raise
     return b"".join(pieces)
+
+
+def _rest(pid: int) -> None:
+    """Wait until the node has read what it was sent, which may take longer than its other
+    clients wait."""
+    ends_at, before = time.monotonic() + REST_S, _cpu_s(pid)
+    while time.monotonic() < ends_at:
+        time.sleep(QUIET_S / 2)
+        now = _cpu_s(pid)
+        if now - before < QUIET_S / 20:
+            return
+        before = now
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory(pid: int, field: str) -> int:
@@ -433,13 +621,15 @@ def _metric(ports: Ports, name: str) -> int:
 
 
 def main() -> None:
+    from tests.attacks.table import ALL  # which imports this module
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--budget", type=int, default=BUDGET_BYTES // MIB, help="MiB")
     parser.add_argument("--only", default="", help="attacks whose name contains this")
     given = parser.parse_args()
     print(f"| attack, memory_bytes_max {given.budget} MiB | RSS before | peak | after | closed |")
     print("| --- | --- | --- | --- | --- |")
-    for name, attack in ATTACKS.items():
+    for name, attack in ALL.items():
         if given.only in name:
             try:
                 found = run(attack, given.budget * MIB)

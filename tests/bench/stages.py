@@ -108,7 +108,7 @@ def stages(node: Node, each: int) -> dict[str, float]:
         "store": best_us(
             lambda effect: node._store.write(CHANNEL + b"2", effect.changes), effects, each
         ),
-        "encode the receipt": best_us(p.encode_put_ack, acks),
+        "encode the receipt": best_us(p.encode, acks),
         "frame the receipts": best_us(framing.frame, [[b"r" * 17] * each] * 4000, each),
     }
     later = [framing.frame([p.encode(Put(one.key ^ 1 << 31, 60, DATA)) for one in b]) for b in puts]

@@ -37,8 +37,8 @@ QUIET = (
     "MAP *.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--remote-debugging-port=0",
 )
-START_S = 30.0
-WAIT_S = 10.0
+START_S = 120.0
+WAIT_S = 60.0
 
 
 def find() -> str | None:

@@ -12,7 +12,8 @@ from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.records import conversation_stream
 from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab, browser, find
-from tests.node.outbox.peer_nodes import PeerNode, free_port
+from tests.node.outbox.peer_nodes import PeerNode
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from millpond.node.config import LISTENERS, Config
 from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab
 from tests.node.http.clients import Http1, Reply
-from tests.node.outbox.peer_nodes import free_port
+from tests.ports import free_port
 
 PAGES_PORT = free_port()
 S2 = {"s2-basin": "millpond", "content-type": "application/json"}

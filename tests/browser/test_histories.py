@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from statistics import median
 from typing import Any
 
 from millpond.node.peers.address_book import Peer, Trust
@@ -49,7 +50,7 @@ async def opened(
     for start in range(0, len(bodies), 1000):
         await ledger.append(bodies[start : start + 1000])
     await ledger.commit(b"read", len(bodies))
-    node.peer_services.keyring.book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
+    node.peer_services.keyring.book.add(Peer("bob", bob.public, Trust.ADDED, (), (), 0.0))
     await alice.enters(tab)
     await tab.until("document.querySelector('.preview:not(.is-empty)') !== null")
     await tab.click("#people-list button")
@@ -64,20 +65,22 @@ async def test_ten_thousand_messages_stay_fluid(
     assert await tab.run(last) == f"message {MESSAGES - 1}"
     await tab.run(
         f"""(async () => {{
-            window.worst = {{ rows: 0, ms: 0 }};
+            window.seen = {{ rows: 0, ms: [] }};
             for (let i = 0; i < 200; i += 1) {{
                 const began = performance.now();
                 {SCROLLER}.scrollTop -= 1500;
                 {SCROLLER}.dispatchEvent(new Event('scroll'));
-                worst.ms = Math.max(worst.ms, performance.now() - began);
-                worst.rows = Math.max(worst.rows, {ROWS});
+                seen.ms.push(performance.now() - began);
+                seen.rows = Math.max(seen.rows, {ROWS});
                 await new Promise((resolve) => setTimeout(resolve, 5));
             }}
         }})()"""
     )
-    worst = await tab.run("window.worst")
-    assert worst["rows"] <= ROWS_MAX
-    assert worst["ms"] < 500
+    seen = await tab.run("window.seen")
+    assert seen["rows"] <= ROWS_MAX
+    # Of a page that lays out all of the history, each step takes long; of ours, those that wait
+    # for a busy machine.
+    assert median(seen["ms"]) < 100
     reached = int((await tab.run(FIRST_IN_SIGHT))[0].split()[1])
     assert reached < MESSAGES - 500
     assert await tab.run(ROWS) <= ROWS_MAX

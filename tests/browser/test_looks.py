@@ -64,7 +64,7 @@ async def talk(tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person) -> T
     ]
     bodies += [record("note", 8, "1 message did not arrive"), record("in", 9, "theirs")]
     await ledger.append(bodies)
-    node.peer_services.keyring.book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
+    node.peer_services.keyring.book.add(Peer("bob", bob.public, Trust.ADDED, (), (), 0.0))
     node.peer_services.keyring.book.add(Peer("zoe", bytes(31) + b"\x01", Trust.PINNED, (), (), 0.0))
     await alice.enters(tab)
     await tab.until("document.querySelector('.badge') !== null")
@@ -176,10 +176,10 @@ async def test_focus_is_seen_and_comes_back(talk: Tab) -> None:
     assert await talk.run("document.activeElement.id") == "details"
 
 
-async def test_nothing_is_sent_to_a_key_that_is_not_confirmed(talk: Tab) -> None:
+async def test_nothing_is_sent_to_a_peer_that_was_not_added(talk: Tab) -> None:
     await talk.click("#people-list li:nth-child(2) button")
     await talk.until("document.getElementById('talk-name').innerText === 'zoe'")
-    assert "not confirmed" in await talk.text("#hindrance")
+    assert "not added" in await talk.text("#hindrance")
     assert await talk.run("document.getElementById('composer').inert")
 
 

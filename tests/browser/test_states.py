@@ -12,7 +12,7 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
 from tests.browser.chromium import Browser, Tab
-from tests.node.outbox.peer_nodes import free_port
+from tests.ports import free_port
 
 QUIET = {"ws": OFF, "s3p": OFF, "rustlog": OFF, "p2p": "127.0.0.1:0"}
 LIVE = "document.body.dataset.status === 'live'"

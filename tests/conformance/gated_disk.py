@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millpond.actors.store.filesystem import File, OsDisk, OsFile
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class GatedDisk(OsDisk):

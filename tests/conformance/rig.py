@@ -6,7 +6,7 @@ hostile input can be tried a hundred thousand times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -18,6 +18,12 @@ from millpond.transports.p2p.connection import P2PConnection
 from tests.conformance import packets as p
 from tests.conformance.peer import LengthPrefixed
 from tests.conformance.served import LOBBY, SEED_OF_NODE_5, START_S
+
+UPGRADE = (
+    b"GET /v1/channels/CHANNEL HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: SUBPROTOCOL\r\n\r\n"
+)
 
 
 class RecordedWire:
@@ -77,6 +83,10 @@ class Upgradable:
         self._is_open = False
         self.close_code: int | None = None
 
+    def encode(self, packets: Iterable[bytes]) -> bytes:
+        """Packets as a client sends them, with a mask of zeros."""
+        return b"".join(map(_message, packets))
+
     def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
         self._tail += data
         if not self._is_open:
@@ -109,6 +119,17 @@ class Upgradable:
         return opcode, body
 
 
+def _message(packet: bytes) -> bytes:
+    size = len(packet)
+    if size < 126:
+        head = bytes((0x82, 0x80 | size))
+    elif size < 2**16:
+        head = b"\x82\xfe" + p.u16(size)
+    else:
+        head = b"\x82\xff" + p.u64(size)
+    return head + bytes(4) + packet
+
+
 class RecordedConnection:
     """One connection and its wire, driven as the transports drive them."""
 
@@ -133,7 +154,7 @@ class RecordedConnection:
         self._rig.settle()
 
     def say(self, *packets: bytes) -> None:
-        self.feed(p.framed(*packets))
+        self.feed(self._framing.encode(packets))
 
     def take_packets(self) -> list[bytes]:
         """The packets that were written since the last look."""
@@ -190,11 +211,26 @@ class Rig:
         assert isinstance(session, P2PConnection)
         return RecordedConnection(self, session, RecordedWire(host), Upgradable())
 
-    def logged_in(
-        self, channel: bytes = b"chat/1", tags: p.Tags | None = None, **how: Any
+    def upgraded(
+        self, channel: str = "chat%2F1", subprotocol: str = "p2pbuf.v1.hello", host: str = "::1"
     ) -> RecordedConnection:
-        """A connection past its READY."""
-        line = self.connect()
+        """A WebSocket that has sent nothing yet."""
+        line = self.connect_websocket(host)
+        named = UPGRADE.replace(b"CHANNEL", channel.encode())
+        line.feed(named.replace(b"SUBPROTOCOL", subprotocol.encode()))
+        return line
+
+    def logged_in(
+        self,
+        channel: bytes = b"chat/1",
+        tags: p.Tags | None = None,
+        *,
+        over: str = "tcp",
+        host: str = "127.0.0.1",
+        **how: Any,
+    ) -> RecordedConnection:
+        """A connection past its READY, `over` tcp or ws."""
+        line = self.connect(host) if over == "tcp" else self.upgraded(host=host)
         (ready,) = line.ask(p.hello(channel, tags, **how))
         p.read_ready(ready)
         return line

@@ -23,7 +23,7 @@ from millpond.node.node import Node
 from tests.conformance.peer import Ended, SocketPipe, connect_tcp
 from tests.conformance.s3p_peer import Client as S3pClient
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 FRAME_MAX = 10_485_760
 RECORD_MAX = 7_863_296
 

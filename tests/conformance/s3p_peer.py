@@ -22,7 +22,7 @@ from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 U64_MAX = 2**64 - 1
 MIB = 2**20
 

@@ -301,7 +301,7 @@ async def test_the_websockets_client_talks_to_the_node(
 async def test_the_websockets_client_is_refused_in_http(serve: Serve, wiring: str) -> None:
     client = websockets.trio.client if wiring == "ws-trio" else websockets.asyncio.client
     async with serve() as server:
-        with pytest.raises(InvalidStatus) as refused, anyio.fail_after(5):
+        with pytest.raises(InvalidStatus) as refused, anyio.fail_after(60):
             async with client.connect(f"ws://{server.node.listeners['ws']}/", subprotocols=[BARE]):
                 pass
         assert refused.value.response.status_code == 404

@@ -79,6 +79,7 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
     bob = ChatProcess(tmp_path, "bob", "--via", "relay")
     for each in (alice, bob):
         each.meet(relay)
+        each.do("peer", "relay", "relay")
         relay.meet(each, dials=False)
     alice.meet(bob, "--relay", "relay")
     bob.meet(alice, "--relay", "relay")

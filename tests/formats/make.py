@@ -13,11 +13,15 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
+
 from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.catalog_copy import remove_copy
 from millpond.actors.store.changes import (
     SENDER_SHIFT,
     AttemptsSet,
     Chunk,
+    DeadlineSet,
     KeyExpired,
     LogDeleted,
     LogSnapshot,
@@ -116,6 +120,11 @@ H2 = row(OLD + 1, 2, b"hurried")
 H3 = row(OLD + 2, 3, b"done")
 H4 = row(YOUNG, 4, b"rests")
 I1 = row(YOUNG, 1, b"put back", Origin(OLD - 7, 10, "timeout"))
+# chat/10: deadlines that were corrected, of a message in its file and of one in the journal; from
+# version 5 on.
+J1 = row(OLD, 1, b"in the file" * 80)
+J2 = row(YOUNG, 2, b"in the journal")
+LATE_S = 86_400.0
 # chat/5: said again after the disk failed.
 D1 = row(YOUNG, 1, b"mended")
 
@@ -186,6 +195,8 @@ TERMS = {
     ),
 }
 """Queues that version 1 has nothing like; nor has it `MEMBERS`."""
+CORRECTED = {b"chat/10": Snapshot([J1, J2], {1: J1, 2: J2}, {}, Mode.PAIR)}
+"""A queue that versions before 5 have nothing like."""
 DAMAGED = b"chat/damaged"
 TORN = b"chat/torn"
 
@@ -234,6 +245,7 @@ def first_run(run: Run) -> None:
     )
     run.write(b"chat/8", H2, DueAt(H2.id, NOW + 70), UniqueKey(H2.id, b"\xff" * 64))
     run.write(b"chat/8", H3, DueAt(H3.id, NOW + 1), UniqueKey(H3.id, b"carol"))
+    run.write(b"chat/10", ModeSet(Mode.PAIR), late(J1))
     run.flush(6)
 
 
@@ -265,7 +277,14 @@ def second_run(run: Run) -> None:
     run.write(b"chat/8", DueAt(H1.id, NOW + 90.5), DueAt(H2.id, 0.0), gone(H3), H4)
     run.write(b"chat/8", AttemptsSet(H4.id, 1), DueAt(H4.id, NOW + 300.25))
     run.write(b"chat/9", ModeSet(Mode.QUEUE), I1, DueAt(I1.id, NOW + 5.0), UniqueKey(I1.id, b"bob"))
+    run.write(b"chat/10", DeadlineSet(J1.id, J1.expires_at))
+    run.write(b"chat/10", late(J2), DeadlineSet(J2.id, J2.expires_at))
     run.write(TORN, row(YOUNG, 1, b"torn"))
+
+
+def late(message: StoredMessage) -> StoredMessage:
+    """As a clock that was ahead stored it."""
+    return msgspec.structs.replace(message, expires_at=message.expires_at + LATE_S)
 
 
 def third_run(run: Run) -> None:
@@ -276,6 +295,7 @@ def third_run(run: Run) -> None:
 def mended(folder: Path) -> None:
     """The disk failed while a file was written, and went on: what a fourth run said again then."""
     place, disk = folder / "journal", OsDisk()
+    remove_copy(folder, disk)
     catalog = Catalog(folder / CATALOG, disk)
     pool = FilePool(folder / "partitions", disk)
     segments = PartitionFiles(folder, disk, pool, catalog, catalog.facts())
@@ -287,7 +307,7 @@ def mended(folder: Path) -> None:
     group.needs_sync = True
     body = encode([ModeSet(Mode.PAIR), D1])
     record = encode_record(
-        4, group.first_lsn, PartitionKind.QUEUE, b"chat/5", body, Rewrite.MENDED, tail.lsn
+        4, group.last_lsn, PartitionKind.QUEUE, b"chat/5", body, Rewrite.MENDED, tail.lsn
     )
     group.records.append(record)
     journal.commit([group])

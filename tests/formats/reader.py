@@ -91,7 +91,7 @@ def check(is_so: bool, what: str) -> None:
 def read_segment(data: bytes) -> Segment:
     """A sound segment, up to where nothing was written."""
     magic, version, count, salt, number, first_lsn, last_id = unpack_from("<16sHHIQQQ", data)
-    check(magic == b"MILLPOND JOURNAL" and version in (1, 2, 3), "not a journal")
+    check(magic == b"MILLPOND JOURNAL" and version in (1, 2, 3, 4), "not a journal")
     check(unpack_from("<I", data, 1584)[0] == crc32(data[:1584]), "header")
     each_cut = (unpack_from("<QQQ", data, 48 + 24 * index) for index in range(count))
     cuts = {earlier: (end, synced) for earlier, end, synced in each_cut}
@@ -195,6 +195,7 @@ CHANGES = {
     18: ("H", "I", "0", "1"),
     19: ("H", "0"),
     20: (),
+    21: ("Q", "d"),
 }
 
 
@@ -238,6 +239,10 @@ def change_queue(queue: Queue, op: int, fields: list[Any]) -> None:
         case 15, [message_id, _, name]:
             if message_id in queue.rows:
                 queue.names[message_id] = name
+        case 21, [message_id, expires_at]:
+            if message_id in queue.rows:
+                key, ttl, _, data, origin = queue.rows[message_id]
+                queue.rows[message_id] = (key, ttl, expires_at, data, origin)
         case _:
             change_members(queue, op, fields)
 
@@ -310,14 +315,18 @@ def packed(value: object) -> bytes:
             raise TypeError(value)
 
 
-def checked(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked(row: tuple[Any, ...], seed: int = 0) -> tuple[Any, ...]:
     """A row without its checksum, which is the last column."""
     *values, crc = row
+    check(crc_of(values, seed) == crc, f"checksum of {values[0]!r}")
+    return tuple(values)
+
+
+def crc_of(values: list[Any], seed: int = 0) -> int:
     data = bytes([0x90 + len(values)]) + b"".join(map(packed, values))
     if len(values) > 15:
         data = b"\xdc" + pack(">H", len(values)) + data[1:]
-    check(crc32(data) == crc, f"checksum of {values[0]!r}")
-    return tuple(values)
+    return crc32(data, seed)
 
 
 def unsigned(number: int) -> int:
@@ -327,8 +336,7 @@ def unsigned(number: int) -> int:
 def connect(path: Path, application: bytes) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
     connection.text_factory = bytes
-    versions = (1, 2, 3) if application == b"MlpC" else (1, 2)
-    check(connection.execute("PRAGMA user_version").fetchone()[0] in versions, "version")
+    check(connection.execute("PRAGMA user_version").fetchone()[0] in (1, 2, 3, 4), "version")
     (found,) = connection.execute("PRAGMA application_id").fetchone()
     check(found == int.from_bytes(application, "big"), "application")
     return connection
@@ -337,63 +345,74 @@ def connect(path: Path, application: bytes) -> sqlite3.Connection:
 OUTLINE = "name, kind, applied, frozen_at, messages, bytes, keys, deadline, last_id, mode, tail"
 
 
-def read_queue(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Queue:
+def read_queue(connection: sqlite3.Connection, meta: tuple[Any, ...], seed: int) -> Queue:
     queue = Queue(mode=meta[9])
+    crcs = lesser = 0
     for *row, attempts in connection.execute(
         "SELECT message_id, key, ttl, expires_at, origin_id, origin_attempts, origin_reason, "
         f"data, crc, attempts FROM messages WHERE message_id <= {meta[8]} ORDER BY message_id"
     ):
-        message_id, key, ttl, expires_at, origin_id, tries, reason, data = checked(tuple(row))
+        message_id, key, ttl, expires_at, origin_id, tries, reason, data = checked(tuple(row), seed)
+        crcs += row[8]
         origin = None if origin_id is None else (origin_id, tries, reason.decode())
         queue.rows[message_id] = (unsigned(key), ttl, expires_at, data, origin)
         if attempts:
+            lesser += crc_of([message_id, attempts])
             queue.attempts[message_id] = attempts
     for row in connection.execute("SELECT key, message_id, ttl, until, digest, crc FROM keys"):
-        key, *left = checked(row)
+        key, *left = checked(row, seed)
         queue.keys[unsigned(key)] = (left[0], left[1], left[2], left[3])
-    if connection.execute("PRAGMA user_version").fetchone() == (2,):
-        read_members(connection, queue)
-        read_terms(connection, queue)
+        crcs += row[5]
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if b"members" in tables:
+        read_members(connection, queue, seed)
+        read_terms(connection, queue, seed)
+        for table in ("members", "acks", "dues", "uniques"):
+            lesser += sum(crc for (crc,) in connection.execute(f"SELECT crc FROM {table}"))
+    check(len(meta) == 15 or meta[15:] == (crcs % 2**32, lesser % 2**32), "rows")
     return queue
 
 
-def read_members(connection: sqlite3.Connection, queue: Queue) -> None:
+def read_members(connection: sqlite3.Connection, queue: Queue, seed: int) -> None:
     columns = "number, identity, until, since, floor, crc"
     for row in connection.execute(f"SELECT {columns} FROM members"):
-        number, identity, until, since, floor = checked(row)
+        number, identity, until, since, floor = checked(row, seed)
         queue.members[number] = (identity, until, since)
         if floor:
             queue.floors[number] = floor
     for row in connection.execute("SELECT message_id, number, crc FROM acks"):
-        message_id, number = checked(row)
+        message_id, number = checked(row, seed)
         queue.acks.add((number, message_id))
 
 
-def read_terms(connection: sqlite3.Connection, queue: Queue) -> None:
+def read_terms(connection: sqlite3.Connection, queue: Queue, seed: int) -> None:
     for row in connection.execute("SELECT message_id, due, crc FROM dues"):
-        message_id, due = checked(row)
+        message_id, due = checked(row, seed)
         if message_id in queue.rows:
             queue.due[message_id] = due
     for row in connection.execute("SELECT message_id, name, crc FROM uniques"):
-        message_id, name = checked(row)
+        message_id, name = checked(row, seed)
         if message_id in queue.rows:
             queue.names[message_id] = name
 
 
-def read_log(connection: sqlite3.Connection, meta: tuple[Any, ...]) -> Log:
-    tail, trim_point, ms, seq, timestamp = (unsigned(each) for each in meta[10:])
+def read_log(connection: sqlite3.Connection, meta: tuple[Any, ...], seed: int) -> Log:
+    tail, trim_point, ms, seq, timestamp = (unsigned(each) for each in meta[10:15])
     log = Log(trim_point=trim_point, tail=tail, last_id=(ms, seq), last_timestamp=timestamp)
     for row in connection.execute(
         "SELECT first, count, first_timestamp, last_timestamp, first_id, last_id, data, crc "
         f"FROM chunks WHERE first < {tail} ORDER BY first"
     ):
-        first, count, since, until, first_id, last_id, data = checked(row)
+        first, count, since, until, first_id, last_id, data = checked(row, seed)
         times = (int.from_bytes(each, "big") for each in (since, until))
         ids = (unpack_from(">QQ", each) for each in (first_id, last_id))
         log.chunks.append((first, count, *times, *ids, data))
+    crcs: list[int] = []
     for row in connection.execute("SELECT name, value, crc FROM notes"):
-        name, value = checked(row)
+        name, value = checked(row, seed)
         log.metadata[name] = value
+        crcs.append(row[2])
+    check(len(meta) == 15 or meta[15:] == (len(crcs), sum(crcs) % 2**32), "properties")
     return log
 
 
@@ -405,9 +424,16 @@ def partition_path(folder: Path, name: bytes) -> Path:
 def read_partition(path: Path) -> tuple[tuple[Any, ...], Queue | Log]:
     """The header of the file, and its content."""
     connection = connect(path, b"MlpP")
-    columns = f"{OUTLINE}, trim_point, end_ms, end_seq, end_timestamp, crc"
+    columns = f"{OUTLINE}, trim_point, end_ms, end_seq, end_timestamp, "
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    seed = int(path.name[:8], 16) if version >= 4 else 0
+    if version >= 3:
+        (kind,) = connection.execute("SELECT kind FROM meta").fetchone()
+        columns += "rows_sum, delivery_sum, " if kind == QUEUE else "properties, properties_sum, "
+    columns += "crc"
     meta = checked(connection.execute(f"SELECT {columns} FROM meta").fetchone())
-    content = read_queue(connection, meta) if meta[1] == QUEUE else read_log(connection, meta)
+    read = read_queue if meta[1] == QUEUE else read_log
+    content: Queue | Log = read(connection, meta, seed)
     connection.close()
     return meta, content
 

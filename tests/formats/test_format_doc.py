@@ -105,7 +105,7 @@ def test_layouts_have_their_offsets(title: str, size: int) -> None:
 
 def test_every_change_is_in_the_table() -> None:
     rows = re.findall(r"^\| ([0-9a-f]{2}) \|", section("Changes"), re.MULTILINE)
-    ops = {*range(codec.ROW, codec.UNIQUE + 1), *range(codec.CHUNK, codec.DROPPED + 1)}
+    ops = {*range(codec.ROW, codec.UNIQUE + 1), *range(codec.CHUNK, codec.DEADLINE + 1)}
     assert [int(each, 16) for each in rows] == sorted(ops) == sorted(reader.CHANGES)
 
 
@@ -139,8 +139,8 @@ def test_the_tables_of_the_catalog_are_those_shown() -> None:
 
 
 def test_versions_and_application_ids_are_those_shown() -> None:
-    assert "This is version 3 of the formats" in PAGE
-    assert (frames.FORMAT_VERSION, sqlite_file.FORMAT, catalog.FORMAT) == (3, 2, 3)
+    assert "This is version 6 of the formats" in PAGE
+    assert (frames.FORMAT_VERSION, sqlite_file.FORMAT, catalog.FORMAT) == (4, 4, 3)
     assert f"{partition.APPLICATION:x}" in section("Partition")
     assert f"{catalog.APPLICATION:x}" in section("Catalog")
     assert f"at most {frames.CUTS_MAX}" in section("Segment")

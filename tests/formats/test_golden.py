@@ -35,13 +35,14 @@ from tests.formats import make, reader
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(each for each in HERE.iterdir() if each.name.startswith("v"))
-NOW = HERE / "v3"
+NOW = HERE / "v6"
 """Of the version that is written now."""
 
 
 def queues_of(folder: Path) -> dict[bytes, Snapshot]:
     """The content of a folder of its version: the first knew neither members nor terms."""
-    return make.QUEUES if folder.name == "v1" else make.QUEUES | make.MEMBERS | make.TERMS
+    queues = make.QUEUES if folder.name == "v1" else make.QUEUES | make.MEMBERS | make.TERMS
+    return queues if folder.name < "v5" else queues | make.CORRECTED
 
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
@@ -165,6 +166,7 @@ def test_the_list_of_segments_is_what_there_is(folder: Path, tmp_path: Path) -> 
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     segments, marks = reader.read_list(copy)
     assert len(segments) == len(list((copy / "journal").glob("*.journal"))) > 1
+    assert marks.pop("segments") == len(segments)
     assert marks.keys() == {"generation", "id_mark", "last_id", "last_lsn"}
     for number, row in segments.items():
         data = (copy / "journal" / f"{number:020}.journal").read_bytes()
@@ -183,14 +185,14 @@ class TestLaterVersions:
     def refused(self, folder: Path, error: type[Exception]) -> None:
         files = [path for path in folder.rglob("*") if path.is_file()]
         before = {path: path.read_bytes() for path in files}
-        with pytest.raises(error, match=r"format 4"):
+        with pytest.raises(error, match=r"format 5"):
             Run(folder)
         assert {path: path.read_bytes() for path in files} == before
 
     def test_a_journal_is_refused(self, golden: Path) -> None:
         path = min((golden / "journal").iterdir())
         data = bytearray(path.read_bytes())
-        data[16] = 4
+        data[16] = 5
         data[1584:1588] = crc32(data[:1584]).to_bytes(4, "little")
         path.write_bytes(data)
         self.refused(golden, UnknownVersion)
@@ -215,7 +217,7 @@ def version_of(path: Path) -> int:
 
 def set_version(path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 4")
+    connection.execute("PRAGMA user_version = 5")
     connection.close()
 
 
@@ -273,7 +275,7 @@ class TestThisVersion:
         assert {record.rewrite for record in records} == set(Rewrite)
         assert any(segment.cuts for _, segment in self.segments())
         files = list((NOW / "partitions").rglob("*.sqlite3"))
-        assert len(files) >= 3 and {version_of(each) for each in files} == {1, 2}
+        assert len(files) >= 3 and {version_of(each) for each in files} == {4}
         assert {snapshot.mode for snapshot in make.QUEUES.values()} == set(Mode)
 
     def test_it_is_made_as_it_was(self, tmp_path: Path) -> None:

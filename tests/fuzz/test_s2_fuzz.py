@@ -9,7 +9,6 @@ import gzip
 import json
 import random
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import zstandard
@@ -27,33 +26,13 @@ from millpond.transports.http.s2.codecs.s2s import Decoder, Frame, encode
 from millpond.transports.http.s2.errors import CodedError, S2Error
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_query import read_query
+from tests.fuzz.mutation import mutated, split
 
 pytestmark = pytest.mark.wire
 
-NORMAL, FULL = 1_500, 30_000
+NORMAL, FULL = 1_500, 60_000
 ROUNDS = [pytest.param(NORMAL, id="normal"), pytest.param(FULL, id="full", marks=pytest.mark.full)]
 EDGES = b'\0\x01\x0a\x12\x1a\x22\x7f\x80\xff{}[]",:0-.e\\'
-
-
-def mutated(rng: random.Random, wire: bytes) -> bytes:
-    """The bytes after up to three of: a byte changed, a piece cut out, doubled or put in."""
-    raw = bytearray(wire)
-    for _ in range(rng.choice((0, 1, 1, 2, 3))):
-        place = rng.randrange(len(raw)) if raw else 0
-        match rng.randint(0, 5):
-            case 0 if raw:
-                raw[place] ^= 1 << rng.randint(0, 7)
-            case 1 if raw:
-                raw[place] = rng.choice(EDGES)
-            case 2:
-                del raw[place:]
-            case 3:
-                del raw[place : place + rng.randint(1, 6)]
-            case 4:
-                raw[place:place] = raw[place : place + rng.randint(1, 30)]
-            case _:
-                raw[place:place] = bytes(rng.choices(EDGES, k=rng.randint(1, 3)))
-    return bytes(raw)
 
 
 def protobuf(rng: random.Random) -> bytes:
@@ -145,7 +124,7 @@ def test_only_typed_errors_come_of_mutated_input(target: str, rounds: int) -> No
     make, read = TARGETS[target]
     refused = 0
     for _ in range(rounds):
-        wire = mutated(rng, make(rng))
+        wire = mutated(rng, make(rng), EDGES)
         try:
             read(wire)
         except CodedError as error:
@@ -172,11 +151,10 @@ def test_frames_are_the_same_whatever_the_split(rounds: int) -> None:
         wire = mutated(
             rng,
             b"".join(encode([bytes(size)], how) for size, how in zip(sizes, hows, strict=True)),
+            EDGES,
         )
-        places = sorted(rng.randint(0, len(wire)) for _ in range(rng.randint(0, 6)))
-        pieces = [wire[start:end] for start, end in pairwise([0, *places, len(wire)])]
         found = read_all([wire])
-        assert read_all(pieces) == found, wire
+        assert read_all(split(rng, wire)) == found, wire
         broken += found[1] != ""
         midway += found[2]
         for frame in found[0]:

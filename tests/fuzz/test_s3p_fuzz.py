@@ -45,6 +45,7 @@ from millpond.transports.s3p.decoder import (
 )
 from millpond.transports.s3p.fast_parser import RepeatedAppend
 from millpond.transports.s3p.parser import IncrementalParser
+from tests.fuzz.mutation import split
 
 pytestmark = pytest.mark.wire
 
@@ -159,8 +160,7 @@ def cut(rng: random.Random, wire: bytes) -> list[bytes]:
     """The bytes in pieces, mostly a few long ones; at times one byte each."""
     if rng.random() < 0.1:
         return [wire[place : place + 1] for place in range(len(wire))]
-    places = sorted(rng.randint(0, len(wire)) for _ in range(rng.randint(0, 6)))
-    return [wire[start:end] for start, end in pairwise([0, *places, len(wire)])]
+    return split(rng, wire)
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)

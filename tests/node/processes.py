@@ -15,13 +15,17 @@ from threading import Thread, Timer
 from typing import Any
 from unittest.mock import patch
 
+from tests.fork_server import ForkedCommand
+
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 SERVING_LIMIT_S = 300.0
 """A node serves all tests of a module, which take their time on a busy machine."""
 ANY_PORT = tuple(
     word for name in ("p2p", "ws", "s3p", "rustlog") for word in (f"--{name}", "127.0.0.1:0")
 )
+LOG_BYTES_MAX = 2**20
+"""A node may log so much before a test reads it; then it waits for the reader."""
 QUIET = {"MILLPOND_S3P": "off", "MILLPOND_RUSTLOG": "off", "MILLPOND_HTTP": "off"}
 """Nodes of tests share a machine: what they need not is off unless asked for."""
 
@@ -37,22 +41,25 @@ def environment(**variables: str) -> dict[str, str]:
 def command(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run `millpond` with these words to its end."""
     options.setdefault("env", environment())
-    return subprocess.run(
-        [sys.executable, "-m", "millpond", *words],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=LIMIT_S,
-        check=False,
-        **options,
-    )
+    given: bytes | None = options.pop("input", None)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with ForkedCommand(*words, cwd=ROOT, **pipes, **options) as process:
+        try:
+            out, err = process.communicate(given, LIMIT_S)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 def command_here(
-    *words: str, input: bytes = b"", env: Mapping[str, str]
+    *words: str, input: bytes = b"", stdin: int | None = None, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `millpond` in this process, which takes a tenth of the CPU time of another one.
 
-    It has pipes as standard streams. `input` is at most what a pipe holds, 64 KiB.
+    It has pipes as standard streams. `input` is at most what a pipe holds, 64 KiB; `stdin`, a file
+    descriptor, takes its place.
     """
     from millpond.node.cli.main import main
 
@@ -72,6 +79,8 @@ def command_here(
     for fd, pipe in enumerate((ins[0], outs[1], errs[1])):
         os.dup2(pipe, fd)
         os.close(pipe)
+    if stdin is not None:
+        os.dup2(stdin, 0)
     with patch.dict(os.environ, env, clear=True):
         sys.stdin, sys.stdout, sys.stderr = (
             open(fd, mode, closefd=False) for fd, mode in enumerate(("r", "w", "w"))
@@ -100,11 +109,12 @@ def started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `millpond` with these words beside the test; killed if it is still there at the end."""
     options.setdefault("env", environment())
-    with subprocess.Popen(
-        [sys.executable, "-m", "millpond", *words],
+    with ForkedCommand(
+        *words,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        pipesize=LOG_BYTES_MAX,
         **options,
     ) as process:
         timer = Timer(limit_s, process.kill)

@@ -68,7 +68,7 @@ def objects(output: Output) -> list[dict[str, Any]]:
 
 
 def test_each_kind_of_load_on_a_node_of_its_own(bench: Bench):
-    found = objects(bench("--json", "--seconds", "0.2", "--rows", "*-c50-p16-100"))
+    found = objects(bench("--json", "--seconds", "0.1", "--rows", "*-c50-p16-100"))
     assert [each["kind"] for each in found] == ["put", "push", "fanout"]
     for each in found:
         assert set(each) == LOAD_FIELDS
@@ -101,7 +101,7 @@ def test_a_node_that_runs_already_keeps_nothing_of_the_load(
     bench: Bench, node: Serving, scheme: str
 ):
     shape = ("--connections", "3", "--pipeline", "2", "--size", "20")
-    words = ("--json", "--connect", node.urls[scheme], "--seconds", "0.2", *shape)
+    words = ("--json", "--connect", node.urls[scheme], "--seconds", "0.1", *shape)
     found = objects(bench(*words, "--rows", "p*-c3-p2-20"))
     assert [(each["kind"], each["node_us"]) for each in found] == [("put", None), ("push", None)]
     assert info(node)["usage"]["messages"] == 0
@@ -275,6 +275,17 @@ async def measured(
         url = f"tcp://{node.listeners['p2p']}"
         target = Faulty(url, parse_url(url), b"test", packet_type=packet_type, wrong=wrong)
         return await measure(Load(kind, 2, 4, 64), target, 0.1, clocks)
+
+
+async def test_a_load_goes_on_until_the_first_answer():
+    clocks = Clocks(time.perf_counter, time.process_time)
+    async with Node(
+        Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
+    ) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        target = Target(url, parse_url(url), b"test")
+        result = await measure(Load(Kind.PUT, 1, 1, 64), target, 0.0, clocks)
+    assert result.ok and result.count > 0, result.first_fault
 
 
 def test_receipts_come_once_and_ascend():

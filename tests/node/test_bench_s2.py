@@ -18,7 +18,7 @@ from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import s2s as frames
 from tests.bench.peers import RespReader
 
-QUICK = ("--json", "--seconds", "0.2")
+QUICK = ("--json", "--seconds", "0.1")
 
 
 def _bench(capfd: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def bench(capfd: pytest.CaptureFixture[str]) -> Bench:
 
 @pytest.mark.parametrize("protocol", ["s3p", "rustlog"])
 def test_each_kind_of_row_on_a_node_of_its_own(bench: Bench, protocol: str):
-    found = bench(protocol, "--json", "--seconds", "0.2", "--rows", "*-c1-p1-100").objects
+    found = bench(protocol, "--json", "--seconds", "0.1", "--rows", "*-c1-p1-100").objects
     assert [each["kind"] for each in found] == ["append", "batch", "read", "tail"]
     assert [each["batch"] for each in found] == [1, 100, 100, 1]
     for each in found:
@@ -69,7 +69,7 @@ def test_each_kind_of_row_on_a_node_of_its_own(bench: Bench, protocol: str):
 
 
 def test_a_durable_row_says_what_a_record_takes_on_the_disk(bench: Bench, tmp_path: Path):
-    words = ("--json", "--seconds", "0.2", "--data", str(tmp_path))
+    words = ("--json", "--seconds", "0.1", "--data", str(tmp_path))
     (each,) = bench("s3p", *words, "--rows", "batch-c1-p1-1024").objects
     assert each["disk_each"] > 1024 and each["memory_each"] is not None
     assert list(tmp_path.iterdir()) == []
@@ -80,7 +80,7 @@ def test_a_server_that_runs_already(bench: Bench, protocol: str):
     with serving("--memory", f"--{protocol}", "127.0.0.1:0") as node:
         address = f"127.0.0.1:{node.port(protocol)}"
         shape = ("--connections", "3", "--pipeline", "2", "--size", "20")
-        words = ("--json", "--seconds", "0.2", "--connect", address, *shape)
+        words = ("--json", "--seconds", "0.1", "--connect", address, *shape)
         found = bench(protocol, *words).objects
     assert len(found) == 4
     for each in found:
@@ -89,7 +89,7 @@ def test_a_server_that_runs_already(bench: Bench, protocol: str):
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="there is no Redis")
 def test_the_same_rows_on_redis(bench: Bench):
-    words = ("--json", "--seconds", "0.2", "--peer", "redis", "--rows", "[rt]*-c1-p1-100")
+    words = ("--json", "--seconds", "0.1", "--peer", "redis", "--rows", "[rt]*-c1-p1-100")
     found = bench("s3p", *words).objects
     assert [each["server"] for each in found] == ["node", "redis"] * 2
     assert all(each["ok"] for each in found)
@@ -97,7 +97,7 @@ def test_the_same_rows_on_redis(bench: Bench):
 
 @pytest.mark.skipif(shutil.which("nats-server") is None, reason="there is no NATS")
 def test_appends_on_nats_whose_reads_are_not_measured(bench: Bench):
-    words = ("--json", "--seconds", "0.2", "--peer", "nats", "--rows", "[br]*-c1-p1-100")
+    words = ("--json", "--seconds", "0.1", "--peer", "nats", "--rows", "[br]*-c1-p1-100")
     batch, read = [each for each in bench("rustlog", *words).objects if each["server"] == "nats"]
     assert batch["ok"] and batch["count"] > 0
     assert "not measured in rows of read" in read["not_run"]

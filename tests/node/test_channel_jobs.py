@@ -32,7 +32,7 @@ def config(data: Path | None = None) -> Config:
 @asynccontextmanager
 async def running_node(data: Path | None = None) -> AsyncIterator[str]:
     """The address of a node that runs for a block."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Node(config(data)) as node:
             yield f"tcp://{node.listeners['p2p']}"
 

@@ -67,6 +67,8 @@ def test_text_becomes_the_type_of_the_setting(settings: Path):
         {"MILLPOND_DURABILITY": "tape"},
         {"MILLPOND_PACKET_BYTES_MAX": "16777216"},
         {"MILLPOND_DEFAULT_CHANNEL": 251 * "c"},
+        {"MILLPOND_ADDRESSES": "mill.lan"},
+        {"MILLPOND_ALLOW_PLAIN_PEERS": "perhaps"},
     ],
 )
 def test_a_bad_setting_is_refused_by_name(environment: dict[str, str]):

@@ -7,14 +7,29 @@ import fcntl
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from millpond.actors.messages import Durability
+from millpond.actors.store.changes import Snapshot, StoredMessage
+from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
-from millpond.node.data_folder import FolderInUse, FolderLock
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.cli.main import main
+from millpond.node.clock import ClockReading
+from millpond.node.clock_file import store_reading
+from millpond.node.data_folder import (
+    FolderInUse,
+    FolderLock,
+    OfflineRuntime,
+    offline_store,
+    was_used,
+)
 from tests.node.processes import ANY_PORT, command, command_here, environment, serving
 
 NOT_UTF8 = os.fsdecode(b"pond-\xff")
@@ -158,3 +173,53 @@ def test_sqlite_opens_the_file_of_exactly_that_name(tmp_path: Path, name: str) -
     connection.execute("CREATE TABLE t (x)")
     connection.close()
     assert list(tmp_path.iterdir()) == [path] and path.stat().st_size > 0
+
+
+def test_what_was_written_in_the_last_moment_is_there_after_a_close(tmp_path: Path) -> None:
+    """A group of several writes waits for others, unless the store ends."""
+    runtime = OfflineRuntime(Random(1), lambda: 0.0)
+    store = DurableStore(tmp_path, OsDisk(), StoreSettings(), runtime, lambda name: Durability.DISK)
+    store.open()
+    for name in (b"a", b"b", b"c"):
+        store.write(name, [StoredMessage(1, 1, 60, 60.0, b"late")])
+    store.close()
+    with offline_store(tmp_path) as again:
+        for name in (b"a", b"b", b"c"):
+            found = again.load(name)
+            assert isinstance(found, Snapshot)
+            assert [row.data for row in found.rows] == [b"late"]
+
+
+BEGUN = ["clock.json", "journal", "partitions", "damaged", "catalogue.sqlite3.new"]
+"""The order in which earlier versions made what is in a folder before its catalog."""
+
+
+def begin(folder: Path, count: int, ids_until: float = 0.0) -> None:
+    """The first `count` steps of a first start."""
+    folder.mkdir()
+    FolderLock(folder).release()
+    store_reading(folder, ClockReading(time.time(), ids_until=ids_until))
+    for name in BEGUN[1:count]:
+        if "." in name:
+            (folder / name).write_bytes(b"half")
+        else:
+            (folder / name).mkdir()
+
+
+@pytest.mark.parametrize("count", range(1, len(BEGUN) + 1))
+def test_a_first_start_that_was_interrupted_lost_nothing(tmp_path: Path, count: int) -> None:
+    folder = tmp_path / "data"
+    begin(folder, count)
+    assert main(["doctor", "--data", str(folder)]) == 0
+    with serving("--data", str(folder)) as node:
+        assert node.ready["damaged"] == 0
+        assert main(["put", "chat", "x", "--connect", node.urls["tcp"]]) == 0
+
+
+@pytest.mark.parametrize("left", ["identity.key", "journal/x", "partitions/ab", "ids"])
+def test_a_folder_in_which_more_is_left_lost_its_catalog(tmp_path: Path, left: str) -> None:
+    folder = tmp_path / "data"
+    begin(folder, 4, ids_until=time.time() if left == "ids" else 0.0)
+    if left != "ids":
+        (folder / left).write_bytes(b"")
+    assert was_used(folder)

@@ -7,6 +7,7 @@ Protocols refuse what is lost, in their own form, and serve the rest; `/ready`, 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import urllib.error
 import urllib.request
@@ -97,7 +98,7 @@ def test_what_was_acknowledged_is_refused_and_not_forgotten(
             status, answer = append(node, "new", 1)
             assert status in (500, 503), "no sequence is given out again"
             status, answer = call(node, "GET", "/v1/streams?start_after=m&limit=1")
-            listed = "the stream 'new'" if is_stopped else "the stream '"
+            listed = "the stream 'new'" if is_stopped else "storage"
             assert status in (500, 503) and listed in answer, "no list leaves one out"
             assert main(["stream", "read", "new", *where]) == 1
             assert main(["list", "channel/new", *where]) == 1
@@ -108,3 +109,86 @@ def test_what_was_acknowledged_is_refused_and_not_forgotten(
             assert main(["doctor", "--data", str(folder)]) == 1
         capfd.readouterr()
     assert main(["doctor", "--data", str(folder)]) == 1
+
+
+def catalog_removed(folder: Path) -> None:
+    """With its copy, which a clean stop leaves."""
+    for path in folder.glob("catalogue.*"):
+        path.unlink()
+
+
+def store_removed(folder: Path) -> None:
+    """What a node keeps besides its store is left."""
+    catalog_removed(folder)
+    for part in ("journal", "partitions", "damaged"):
+        shutil.rmtree(folder / part)
+    assert (folder / "clock.json").exists()
+
+
+def catalog_and_journal_removed(folder: Path) -> None:
+    catalog_removed(folder)
+    shutil.rmtree(folder / "journal")
+
+
+def catalog_and_last_segment_removed(folder: Path) -> None:
+    catalog_removed(folder)
+    last_segment_removed(folder)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        catalog_removed,
+        store_removed,
+        catalog_and_journal_removed,
+        catalog_and_last_segment_removed,
+    ],
+)
+def test_without_the_catalog_nothing_is_served_before_a_repair_of_everything(
+    tmp_path: Path, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that look at the node work, and no list is shorter. After the repair no sequence
+    comes again."""
+    folder = written(tmp_path / "data", is_stopped=False)
+    damage(folder)
+    doctor = ["doctor", "--data", str(folder)]
+    assert main(doctor) == 1
+    with serving("--data", str(folder), "--http", "127.0.0.1:0") as node:
+        where = ["--connect", node.urls["tcp"]]
+        status, answer = call(node, "GET", "/ready")
+        assert status == 503 and "catalogue.sqlite3" in answer
+        assert "millpond_damages 1" in call(node, "GET", "/metrics")[1]
+        capfd.readouterr()
+        assert main(["info", *where]) == 0 and main(["ping", *where]) == 0
+        assert "damaged      1 damage, " in capfd.readouterr().out
+        assert main(["doctor", "--json", *where]) == 1
+        findings = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        texts = [each["text"] for each in findings if each["level"] == "fail"]
+        assert any("1 damage in the data folder" in text for text in texts)
+        assert any("catalogue.sqlite3: " in text for text in texts)
+        for name in ("new", "old", "never"):
+            assert call(node, "GET", f"/v1/streams/{name}/records?seq_num=0")[0] in (500, 503)
+            assert main(["put", f"channel/{name}", "y", *where]) == 1
+            assert main(["stream", "create", name, *where]) == 1
+        for path in ("/v1/streams", "/v1/basins", "/v1/access-tokens"):
+            assert call(node, "GET", path)[0] in (500, 503), path
+        assert main(["stream", "ls", *where]) == 1 and main(["topic", "ls", *where]) == 1
+    assert main([*doctor, "--repair-all"]) == 1
+    assert main(doctor) == 0
+    with serving("--data", str(folder), "--http", "127.0.0.1:0") as node:
+        where = ["--connect", node.urls["tcp"]]
+        assert node.ready["damaged"] == 0 and call(node, "GET", "/ready")[0] == 200
+        main(["stream", "create", "new", *where])
+        status, answer = append(node, "new", 1)
+        assert status == 200 and json.loads(answer)["start"]["seq_num"] >= 2**40
+        assert main(["put", "channel/new", "y", *where]) == 0
+
+
+def test_a_stream_that_only_the_lost_segment_had_begins_above_its_records(tmp_path: Path) -> None:
+    folder = written(tmp_path / "data", is_stopped=False)
+    last_segment_removed(folder)
+    assert main(["doctor", "--data", str(folder), "--repair-all"]) == 1
+    with serving("--data", str(folder), "--http", "127.0.0.1:0") as node:
+        main(["stream", "create", "new", "--connect", node.urls["tcp"]])
+        status, answer = append(node, "new", 1)
+        assert status == 200 and json.loads(answer)["start"]["seq_num"] >= RECORDS

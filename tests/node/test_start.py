@@ -13,6 +13,8 @@ from millpond import Node
 from millpond.actors.store.filesystem import OsDisk
 from millpond.node.config import Config
 
+ENDS_S = 5.0
+
 
 class FailingDisk(OsDisk):
     """Cannot list the journal's folder, or open any SQLite file."""
@@ -32,7 +34,11 @@ class FailingDisk(OsDisk):
 
 
 def worker_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("millpond")]
+    """Those that do not end; one that has said its last may take a moment."""
+    found = [each for each in threading.enumerate() if each.name.startswith("millpond")]
+    for each in found:
+        each.join(ENDS_S)
+    return [each.name for each in found if each.is_alive()]
 
 
 def config(folder: Path) -> Config:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
-from millpond.actors.messages import Durability
-from millpond.actors.store.changes import MetadataSet
-from millpond.actors.streams.names import TOPICS, stream_cell
+from millpond.actors.messages import Batch, Durability
+from millpond.actors.state.checkpoint_store import state_file
+from millpond.actors.store.changes import Chunk, LogSnapshot, MetadataSet
+from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.partitions.catalog import CATALOG, FIRST_SEQUENCE, Catalog
+from millpond.actors.store.repair.quarantine import Damage, write_report
+from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import TOPICS, StagedPart, staged_cell, stream_cell
 from millpond.actors.streams.stream import Stream
 from millpond.node.cli.commands.config import settings
 from millpond.node.client.streams.connect import connect_streams
@@ -104,7 +110,7 @@ async def test_streams_that_nobody_asks_for_are_looked_at(
     await anyio.sleep(1.1)
     async with Node(config) as node:
         assert stream_cell(b"orders") in node.scheduler.cells
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while node._store.usage.log_bytes:  # noqa: ASYNC110  # nobody tells of it
                 await anyio.sleep(0.01)
 
@@ -127,9 +133,48 @@ async def test_a_topic_whose_removal_was_stopped_goes_after_the_start(tmp_path: 
         removed = [MetadataSet(b"topic\0t", None), MetadataSet(b"removed\0t", (2).to_bytes(4))]
         node._store.write(TOPICS, removed)
     async with Node(config) as node:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while node._streams.directory.is_being_deleted(b"t/0"):  # noqa: ASYNC110  # nobody tells of it
                 await anyio.sleep(0.01)
         async with connect_streams(f"tcp://{node.listeners['p2p']}") as streams:
             await streams.create_topic("t", 3)
             assert (await streams.stream("t/0").info()).tail == 0
+
+
+async def test_checkpoints_of_damaged_streams_are_kept(tmp_path: Path) -> None:
+    """Nothing else is left of the stream; a repair decides what becomes of its state."""
+    async with Node(Config(p2p="127.0.0.1:0", data=str(tmp_path), **OFF)):  # type: ignore[arg-type]
+        pass
+    disk, reports = OsDisk(), tmp_path / "damaged"
+    write_report(reports, disk, Damage("1.journal", "missing", stream_cell(b"lost")))
+    files = {name: state_file(tmp_path, name) for name in (b"lost", b"gone")}
+    disk.make_folder(files[b"lost"].parent)
+
+    async def left() -> set[bytes]:
+        for path in files.values():
+            path.write_bytes(b"a checkpoint")
+        async with Node(Config(p2p="127.0.0.1:0", data=str(tmp_path), **OFF)):  # type: ignore[arg-type]
+            return {name for name, path in files.items() if path.exists()}
+
+    assert await left() == {b"lost"}
+    write_report(reports, disk, Damage("2.journal", "missing", is_all=True))
+    assert await left() == {b"lost", b"gone"}, "any stream may be there"
+
+
+async def test_rows_of_a_staged_part_count_from_0_also_after_a_loss_of_names(
+    tmp_path: Path,
+) -> None:
+    """Writers say how many rows a part has; streams begin higher then."""
+    config = Config(p2p="127.0.0.1:0", data=str(tmp_path), **OFF)  # type: ignore[arg-type]
+    async with Node(config):
+        pass
+    with closing(Catalog(tmp_path / CATALOG, OsDisk())) as catalog:
+        catalog.change_segments(marks={FIRST_SEQUENCE: 2**40})
+    part = staged_cell(StagedPart(stream_cell(b"target"), b"writer", 1, b"id"))
+    async with Node(config) as node:
+        for cell, first in ((part, 0), (stream_cell(b"target"), 2**40)):
+            kept = node._streams.load(cell)
+            assert isinstance(kept, LogSnapshot)
+            stream = node._streams.spawn(cell, kept)
+            effects = stream.handle(Batch(None, [m.Create(0), m.Append(1, [b"row"])]), 1.0)
+            assert [each.first for each in effects.changes if isinstance(each, Chunk)][-1] == first

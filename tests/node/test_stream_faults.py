@@ -34,7 +34,7 @@ from tests.conformance.rustlog_peer import (
 pytestmark = pytest.mark.crash
 
 NAME = "orders"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 STEP_S = 0.02
 FAILED = b"-ERR_LIMITS storage failed\r\n"
 FAILURES = 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import quote
 from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import Headers, encode_records
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
+from tests.fork_server import ForkedCommand
 
 ROOT = Path(__file__).parents[2]
 OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
@@ -49,12 +49,12 @@ class NodeProcess:
         self.kill()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "millpond", "serve", "--json", "--data", str(self._folder)]
+        command = ["serve", "--json", "--data", str(self._folder)]
         listen = ["--http", self._http, "--p2p", "127.0.0.1:0", *OFF, *self._words]
         plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
         environment = plain | {"PYTHONPATH": str(ROOT), "MILLPOND_S2_TRIM_GRACE_S": "0"}
-        self._process = process = subprocess.Popen(
-            [*command, *listen], stdout=subprocess.PIPE, env=environment
+        self._process = process = ForkedCommand(
+            *command, *listen, stdout=subprocess.PIPE, env=environment
         )
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())["listeners"]

@@ -14,6 +14,8 @@ from millpond.node.testing.disk.file_bytes import FileBytes
 from millpond.node.testing.disk.simulated import SimulatedDisk, SimulatedFile
 from tests.sim.faults import Crashed, StoreFaults
 
+GROUP = b"ROUP"
+
 
 class SimFile(SimulatedFile):
     """An open file. After a crash it is of no use to anybody."""
@@ -49,10 +51,27 @@ class SimDisk(SimulatedDisk):
     def __init__(self, rng: Random, folder: Path, *, garbage: float = 0.0) -> None:
         super().__init__(rng, folder / "removed", garbage=garbage)
         self.faults = StoreFaults()
+        self._misplaced: list[tuple[FileBytes, int, bytes]] = []
 
     def has(self, path: Path) -> bool:
         self.faults.enter(None)
         return super().has(path)
+
+    def _misplace(self, data: bytes, meant: FileBytes, pages: FileBytes, offset: int) -> None:
+        over = bytes(pages.cache[offset : offset + len(data)])
+        is_place = any(offset == at for at, _ in pages.places)
+        if pages is meant and is_place and _are_groups(data, over):
+            self._misplaced.append((pages, offset, data))
+        super()._misplace(data, meant, pages, offset)
+
+    def shows_misplaced(self) -> bool:
+        """True: in a segment stands a group in the place of an earlier one. The node must have
+        ended."""
+        files = self._files.values()
+        return any(
+            pages in files and pages.cache[offset : offset + len(data)] == data
+            for pages, offset, data in self._misplaced
+        )
 
     def end_process(self) -> None:
         super().end_process()
@@ -63,8 +82,18 @@ class SimDisk(SimulatedDisk):
         return sum(len(each.cache) for path, each in self._files.items() if path.suffix == suffix)
 
     def newest(self, suffix: str) -> Path | None:
-        """The last of the files whose name ends like this."""
-        return max((path for path in self._files if path.suffix == suffix), default=None)
+        """The last of the files whose name ends like this, and that has anything in it."""
+        files = (path for path in self._files if path.suffix == suffix)
+        return next((path for path in sorted(files, reverse=True) if self._is_used(path)), None)
+
+    def _is_used(self, path: Path) -> bool:
+        data = self._files[path].cache
+        return data.count(0) < len(data)
 
     def _file(self, pages: FileBytes) -> SimFile:
         return SimFile(self, pages)
+
+
+def _are_groups(*written: bytes) -> bool:
+    """True: these were written as groups of the journal."""
+    return all(each.startswith(GROUP) for each in written)

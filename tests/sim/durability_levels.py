@@ -46,7 +46,7 @@ class Write:
 
 @dataclass(frozen=True)
 class View:
-    """Who looks: at `level` a write must be there. `is_restart`: what was open may be undone."""
+    """From this level on a write must be there. `is_restart`: open ones may be undone."""
 
     level: Level
     is_restart: bool

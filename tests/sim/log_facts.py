@@ -126,7 +126,7 @@ class LogFacts:
         return max((at for at, each in enumerate(self.writes, 1) if view.must(each)), default=0)
 
     def found(self, outline: LogSnapshot, chunks: list[Chunk], view: View) -> Iterator[str]:
-        """What a restart found, with all chunks; if nothing is wrong, it is what is from now on."""
+        """A restart found this log, with all chunks; if nothing is wrong, it is the truth now."""
         ghosts = [state for write, state in self.ghosts if view.may(write)]
         for state in self.states[self.kept(view) :] + ghosts:
             if state.has_outline(outline) and state.chunks == chunks:
@@ -142,7 +142,7 @@ class LogFacts:
             yield f"the outline is {outline}, none of {self.states[first:]}"
 
     def check_read(self, chunks: list[Chunk], seek: Seek, first: int, view: View) -> Iterator[str]:
-        """What was kept is so from now on for sure; what is on its way may be shown to the stream,
+        """Kept writes are there from now on; those on their way may be shown to the stream,
         whose own answers wait for it. If it is not all, there is more to read."""
         for at, state in enumerate(self.states[first:], first):
             wanted = state.pick(structs.replace(seek, bytes_max=BYTES_MAX))

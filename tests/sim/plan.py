@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+import msgspec
+
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.testing.disk.damage import DIVERTED, DamageKind
 from tests.sim.faults import Trouble
 
 IDENTITIES = (b"a" * 32, b"b" * 32, b"c" * 32)
+WITHOUT_PAGES = tuple(each for each in DamageKind if each is not DamageKind.STALE_PAGE)
+"""The kinds among which seeds were drawn before there were stale pages."""
 CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOUT))
 
 
@@ -20,7 +24,7 @@ class Plan:
 
     `identities` are those that clients may have; messages that expire in a channel of
     `keeps_expired` become dead letters. `damages` befall the disk, now and then when the node is
-    down, and writes at `damage_rate`.
+    down, and writes at `damage_rate`. `loses_catalog`: the catalog is lost with other files.
     """
 
     steps: int
@@ -42,6 +46,7 @@ class Plan:
     keeps_expired: frozenset[bytes] = frozenset()
     damages: tuple[DamageKind, ...] = ()
     damage_rate: float = 0.0
+    loses_catalog: bool = False
 
 
 def draw(rng: Random, steps: int) -> Plan:
@@ -113,6 +118,43 @@ def draw_with_files(rng: Random, steps: int, among: tuple[DamageKind, ...]) -> P
         workers=0.6,
         trouble_rate=0.0,
     )
+
+
+def draw_with_older_pages(rng: Random, steps: int) -> Plan:
+    """A plan of channels with subscribers, acks and failed attempts in their files, of which pages
+    are older ones after a stop."""
+    plan = draw_with_files(rng, 3 * steps, (DamageKind.STALE_PAGE,))
+    channels = {
+        stem + b"%d" % number: mode
+        for stem, mode in CHANNELS
+        if mode is not Mode.PAIR
+        for number in range(2)
+    }
+    return replace(
+        plan,
+        channels=channels,
+        logs=[],
+        durability=dict.fromkeys(channels, Durability.DISK),
+        identities=IDENTITIES,
+        end_rate=0.03,
+        ends=(0, 0, 1),
+        keeps_expired=frozenset(),
+    )
+
+
+def draw_misplaced(rng: Random, steps: int) -> Plan:
+    """A plan of a node that is killed, and whose journal goes to wrong places while it runs."""
+    plan = draw_damaged(rng, steps, (DamageKind.MISDIRECTED_WRITE,))
+    settings = msgspec.structs.replace(
+        plan.settings, segment_bytes=65_536, journal_bytes_max=262_144
+    )
+    return replace(plan, ends=(0, 1, 0), damage_rate=0.3, settings=settings, trouble_rate=0.0)
+
+
+def draw_without_catalog(rng: Random, steps: int) -> Plan:
+    """A plan of a node that loses its catalog, and more with it."""
+    plan = draw_with_files(rng, steps, tuple(DamageKind))
+    return replace(plan, damages=(), damage_rate=0.0, loses_catalog=True)
 
 
 def draw_durability(rng: Random, mostly: Durability) -> Durability:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from millpond.actors.channels.idempotency import MOVE_KEYS
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
     AttemptsSet,
     KeyExpired,
+    KeyRetained,
     MessageRemoved,
     ModeSet,
     Snapshot,
@@ -59,6 +61,8 @@ class QueueFacts:
         self.facts: dict[int, Fact] = {}
         self.by_key: dict[int, Fact] = {}
         self.forgotten: dict[int, Write] = {}
+        self.moves: dict[int, tuple[Write, int]] = {}
+        """By their keys: the write of a move, and the message that it added."""
         self.modes: list[tuple[Write, Mode]] = []
 
     def record(self, write: Write) -> None:
@@ -76,6 +80,9 @@ class QueueFacts:
                 case MessageRemoved(id=message_id):
                     fact = self.facts[message_id]
                     fact.gone, fact.has_key = write, change.left is not None
+                case KeyRetained(key=key, left=left):
+                    self.moves[key] = write, left.id
+                    self.forgotten.pop(key, None)
                 case KeyExpired():
                     self.forgotten[change.key] = write
                 case AttemptsSet(id=message_id):
@@ -108,17 +115,16 @@ class QueueFacts:
         return max((fact.row.id for fact in known), default=0)
 
     def knows_dead_letter(self, dead_letter: StoredMessage, now: float) -> bool:
-        """Is there another dead letter of the same message, whose key is remembered?"""
-        fact = self.by_key.get(dead_letter.key)
-        return (
-            fact is not None
-            and fact.write.level is not Level.FAILED
-            and not fact.is_lost
-            and fact.row.until > now
-            and dead_letter.key not in self.forgotten
-        )
+        """Is there another dead letter of the same message, whose key or move is remembered?"""
+        key = dead_letter.key
+        fact = self.by_key.get(key)
+        if fact is None or fact.write.level is Level.FAILED or fact.is_lost:
+            return False
+        move = MOVE_KEYS | key
+        is_moved = move in self.moves and move not in self.forgotten
+        return is_moved or (fact.row.until > now and key not in self.forgotten)
 
-    # What is wrong with a snapshot.
+    # Faults of a snapshot.
 
     def check(self, snapshot: Snapshot, view: View) -> Iterator[str]:
         rows = {row.id: row for row in snapshot.rows}
@@ -134,6 +140,7 @@ class QueueFacts:
                 yield from self._check_due(fact, due_of(snapshot, message_id), view)
         if rows:
             yield from self._check_mode(snapshot.mode, view)
+        yield from self._check_moves(snapshot, view)
         yield from self._check_senders(snapshot, view)
         yield from self.subscribers.check(snapshot, view, self.has_acked)
 
@@ -182,6 +189,16 @@ class QueueFacts:
             elif isinstance(kept, StoredKey) and kept.digest != sha256(known.data).digest():
                 yield f"key {known.key} has the digest of other data"
 
+    def _check_moves(self, snapshot: Snapshot, view: View) -> Iterator[str]:
+        """A check that moves are remembered until the message has left where it was."""
+        for key, (write, message_id) in self.moves.items():
+            kept, forgotten = snapshot.keys.get(key), self.forgotten.get(key)
+            if forgotten is not None and (forgotten.level >= 0 or view.may(forgotten)):
+                if kept is not None and view.counts(forgotten):
+                    yield f"the move of message {message_id} is back after it was forgotten"
+            elif view.must(write) and (kept is None or kept.id != message_id):
+                yield f"the move of message {message_id} is {kept}"
+
     def _check_tried(self, fact: Fact, attempts: int, view: View) -> Iterator[str]:
         allowed: set[int] = {0}
         for write, count in fact.tried:
@@ -206,7 +223,7 @@ class QueueFacts:
     def settle(self, snapshot: Snapshot, seen: Write) -> None:
         """After a restart, what was found is what is; `seen` stands for its moment.
 
-        What is not there any more must not come back once a later write is kept.
+        A message that is gone must not come back once a later write is kept.
         """
         rows = {row.id for row in snapshot.rows}
         self.subscribers.settle(snapshot, seen)
@@ -225,6 +242,7 @@ class QueueFacts:
                 fact.is_lost = fact.is_lost or not is_known
         for key in [key for key in self.forgotten if key in snapshot.keys]:
             del self.forgotten[key]
+        self.moves = {key: each for key, each in self.moves.items() if key in snapshot.keys}
         failed = [each for each in self.modes if each[0].is_failed]
         self.modes = [(seen, snapshot.mode)] if snapshot.mode is not None else []
         self.modes += failed

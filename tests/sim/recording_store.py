@@ -15,6 +15,7 @@ from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
     Chunk,
+    DeadlineSet,
     LogSnapshot,
     MessageRemoved,
     Snapshot,
@@ -73,7 +74,12 @@ def named_by(changes: Sequence[Change]) -> tuple[set[int], set[int]]:
 def stays(change: Change, ids: set[int], subscribers: set[int]) -> bool:
     """Is it said again although what was before it is lost: these messages and subscribers?"""
     match change:
-        case MessageRemoved(id=message_id) | AttemptsSet(id=message_id) | DueAt(id=message_id):
+        case (
+            MessageRemoved(id=message_id)
+            | AttemptsSet(id=message_id)
+            | DeadlineSet(id=message_id)
+            | DueAt(id=message_id)
+        ):
             return message_id not in ids
         case Acked(number=number, id=message_id) | AckedUpTo(number=number, id=message_id):
             return number not in subscribers and message_id not in ids

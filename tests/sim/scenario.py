@@ -1,6 +1,9 @@
 """Scenarios: the events of a simulated world by chance, a seed's whole history, and its end.
 
-python -m tests.sim.scenario SEED [STEPS [damaged]] runs one again and says what goes wrong
+python -m tests.sim.scenario SEED [STEPS [damaged]] runs one again and says what goes wrong;
+`without-catalog` in place of `damaged` is a world that loses its catalog,
+`misplaced` one whose journal is written to wrong places, `older-pages` one whose channels get older
+pages
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ from millpond.node.testing.disk.damage import DIVERTED
 from tests.sim.clients import Attempt, Client
 from tests.sim.faults import Crashed
 from tests.sim.loop import LogCapture
-from tests.sim.plan import Plan, draw, draw_damaged
+from tests.sim.plan import (
+    Plan,
+    draw,
+    draw_damaged,
+    draw_misplaced,
+    draw_with_older_pages,
+    draw_without_catalog,
+)
 from tests.sim.queue_facts import Level
 from tests.sim.recording_store import Broken
 from tests.sim.world import DEAD, World
@@ -38,6 +48,13 @@ STEPS_PER_PASS = 5
 FOREVER_S = 2_000_000.0
 DAMAGE_LIKELY = 0.4
 SHM = Path("/dev/shm")
+PLANS: dict[str, Callable[[Random, int], Plan]] = {
+    "damaged": draw_damaged,
+    "older-pages": draw_with_older_pages,
+    "misplaced": draw_misplaced,
+    "without-catalog": draw_without_catalog,
+}
+"""The plans of other worlds than the usual ones, by their word on the command line."""
 
 
 @contextmanager
@@ -126,7 +143,7 @@ class Scenario:
         self.world.say(client, client.puts(attempts))
 
     def put_again(self) -> None:
-        """What has no known outcome, and now and then what has one."""
+        """Requests without a known outcome, and now and then one that has it."""
         client = self.client()
         model = client.model
         again = model.unknown_to(client.identity)[:8]
@@ -225,6 +242,8 @@ class Scenario:
         end()
         if self.plan.damages and self.rng.random() < DAMAGE_LIKELY:
             world.damage_file(self.rng.choice(self.plan.damages))
+        if self.plan.loses_catalog and self.rng.random() < DAMAGE_LIKELY:
+            world.lose_catalog()
         if self.plan.damages and self.rng.random() < 0.5:
             world.disk.keep_copies()
         if self.rng.random() < 0.2:
@@ -253,7 +272,7 @@ class Scenario:
         if any(world.models[name].unknown for name in self.names()):
             raise Broken("a sound disk does not take what it is given")
         for _ in range(3):
-            # What is settled leaves the journal when others come.
+            # Settled messages leave the journal when others come.
             world.clock.now += self.plan.settings.settle_s + 1.0
             for client in world.clients:
                 self.put_all(client, self.attempt(client))
@@ -303,7 +322,7 @@ class Scenario:
             raise Broken(f"expired, and back: {world.store.usage}")
 
     def put_all(self, client: Client, *more: Attempt) -> None:
-        """What has no known outcome, and more."""
+        """Requests without a known outcome, and more."""
         unknown = client.model.unknown_to(client.identity)
         self.world.say(client, client.puts([*unknown, *more]))
 
@@ -323,7 +342,7 @@ class Scenario:
         raise Broken("the node never becomes idle")
 
     def retry(self) -> bool:
-        """What was refused for the moment is sent again."""
+        """Requests refused for the moment are sent again."""
         for client in self.world.clients:
             is_served = not self.world.is_reported(client.model.name)
             if is_served and client.model.unknown_to(client.identity) and not client.in_flight:
@@ -358,7 +377,7 @@ def simulate(
             Scenario(world, rng).run()
             world.listen()
         except BaseException as exc:
-            word = " damaged" if draw_plan is draw_damaged else ""
+            word = next((f" {word}" for word, plan in PLANS.items() if plan is draw_plan), "")
             exc.add_note(f"seed {seed}: python -m tests.sim.scenario {seed} {steps}{word}")
             exc.add_note(f"damages: {world.damage.places}")
             raise
@@ -374,6 +393,6 @@ def _is_nothing(usage: Usage) -> bool:
 
 if __name__ == "__main__":
     count = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
-    plans = draw_damaged if "damaged" in sys.argv[3:] else draw
+    plans = PLANS[sys.argv[3]] if len(sys.argv) > 3 else draw
     found = simulate(int(sys.argv[1]), steps=count, is_verbose=True, draw_plan=plans)
     print(found.history, f"boots={found.boots} commits={found.ledger.commits}")

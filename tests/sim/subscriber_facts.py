@@ -92,7 +92,7 @@ class SubscriberFacts:
             if self.subscribed[identity].since < row.id and not has_acked(identity, row.id)
         }
 
-    # What is wrong with a snapshot.
+    # Faults of a snapshot.
 
     def check(self, snapshot: Snapshot, view: View, has_acked: HasAcked) -> Iterator[str]:
         table = snapshot.subscribers or SubscriberTable()

@@ -1,11 +1,10 @@
 """One call of the disk fails, every one in turn: reads go on, writes are refused, nothing is lost.
 
-MILLPOND_FAULTS=1 python -m pytest tests/sim/test_store_faults.py      fails each call, not some
+Every run fails some of the calls, `scripts/test full` each of them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -23,7 +22,8 @@ from tests.sim.plan import Plan
 from tests.sim.scenario import Scenario, scratch
 from tests.sim.world import World
 
-EVERY = 1 if os.environ.get("MILLPOND_FAULTS") else 3
+STEPS = [pytest.param(7, id="some"), pytest.param(1, id="each", marks=pytest.mark.full)]
+"""Every so many calls one is tried."""
 QUEUE, PAIR, LOG = b"queue0", b"pair0", b"log0"
 PASSES = 4
 PLAN = Plan(
@@ -131,11 +131,12 @@ def test_the_work_does_everything() -> None:
         assert world.store.stats.flushes >= 3 and world.store.stats.carries >= 3
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("lasts", [False, True], ids=["once", "until-healed"])
 @pytest.mark.parametrize("trouble", list(Trouble), ids=lambda trouble: trouble.name.lower())
-def test_a_call_that_fails_costs_no_promise(trouble: Trouble, lasts: bool) -> None:
+def test_a_call_that_fails_costs_no_promise(trouble: Trouble, lasts: bool, step: int) -> None:
     """Quotas and disk full: reads go on, writes get the error, nothing acked is lost."""
-    for k in range(1, calls_that_fail(trouble) + 1, EVERY):
+    for k in range(1, calls_that_fail(trouble) + 1, step):
         with node() as world:
             world.disk.faults.fail_from(k, trouble, float("inf") if lasts else 1)
             Work(world).run()
@@ -195,10 +196,11 @@ def test_while_the_disk_is_full_a_put_is_refused_and_says_so() -> None:
         assert world.store.health.is_writable
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("trouble", list(Trouble), ids=lambda trouble: trouble.name.lower())
-def test_a_start_that_fails_harms_nothing(trouble: Trouble) -> None:
+def test_a_start_that_fails_harms_nothing(trouble: Trouble, step: int) -> None:
     """Any call of recovery may fail: the next start finds everything."""
-    for k in range(1, 40, EVERY):
+    for k in range(1, 40, step):
         with node() as world:
             world.crash() if k % 2 else world.kill()
             world.disk.faults.fail(k, trouble)

@@ -22,10 +22,11 @@ from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Chunk, LogSnapshot, Snapshot, StoredKey
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Deferred, Fault, Seek
-from millpond.actors.store.partitions.file_pool import file_name
+from millpond.actors.store.partitions.catalog import CATALOG
+from millpond.actors.store.partitions.file_pool import file_name, is_file_name
 from millpond.node.testing.disk.damage import DamageKind
 from tests.sim.clients import Client, ClientModel
-from tests.sim.damage import DamageLog
+from tests.sim.damage import DamageLog, rows_of
 from tests.sim.disk import SimDisk
 from tests.sim.faults import Crashed
 from tests.sim.loop import FOREIGN, Clock, LogCapture, Loop
@@ -88,7 +89,7 @@ class World:
 
     @property
     def history(self) -> str:
-        """What happened so far, in short."""
+        """The history so far, in short."""
         return self._trace.hexdigest()
 
     def _durability(self, name: bytes) -> Durability:
@@ -118,7 +119,7 @@ class World:
         return any(
             each.row.origin is not None
             and each.row.origin.id == fact.row.id
-            # What a restart found is durable, and came with no write of this boot.
+            # Writes that a restart found are durable, and came with no write of this boot.
             and (
                 each.write.level >= level
                 or each.write.boot < self.ledger.boot
@@ -173,6 +174,8 @@ class World:
         )
         self.damage.has_diverted = False
         self.store.open()
+        if self.damage.is_proven and not self.store.damages:
+            raise Broken("a group took the place of another one, and no damage is reported")
         self.ledger.start(self.store)
 
     def _start_cells(self) -> None:
@@ -201,6 +204,8 @@ class World:
             snapshot = self._finish(name, self.store.load(name))
             if snapshot is None:
                 continue
+            if name in self.damage.changed:
+                raise Broken(f"{name!r} is served, and its file has other rows than were written")
             self.ledger.found_queue(name, snapshot, view)
             found[0] += len(snapshot.rows)
             found[1] += sum(len(row.data) for row in snapshot.rows)
@@ -217,9 +222,11 @@ class World:
         self._check_damages()
 
     def _check_damages(self) -> None:
-        """What is refused is reported, what is reported is refused, and only what was damaged."""
+        """Exactly the reported cells are refused, and only damaged ones are reported."""
         damages, log = self.store.damages, self.damage
         for name in (*self.models, *self.plan.logs):
+            if self._is_listed(name) and name not in self.refused:
+                self._load(name)  # a flush found it behind the last answer
             if self._is_listed(name) and name not in self.refused:
                 raise Broken(f"{name!r} is served, and reported: {damages}")
             if name in self.refused and not self._is_listed(name):
@@ -232,6 +239,12 @@ class World:
             return  # nothing gets an id before it is repaired
         if self.store.last_id < self.ledger.last_id(level):
             raise Broken(f"id {self.ledger.last_id(level)} may come again")
+
+    def _load(self, name: bytes) -> Snapshot | LogSnapshot | None:
+        """The content of a queue, or the metadata of a log; None: the store refuses the name."""
+        if name in self.models:
+            return self._finish(name, self.store.load(name))
+        return self._finish(name, self.store.log_snapshot(name))
 
     def _read_all(self, name: bytes, outline: LogSnapshot) -> list[Chunk] | None:
         chunks: list[Chunk] = []
@@ -280,11 +293,19 @@ class World:
     def damage_file(self, kind: DamageKind) -> None:
         """Some file is damaged while the node is down."""
         disk, log = self.disk, self.damage
-        paths = disk.copies() if kind is DamageKind.STALE else disk.paths()
+        match kind:
+            case DamageKind.STALE:
+                paths = disk.copies()
+            case DamageKind.STALE_PAGE:
+                paths = [path for path in disk.changed() if is_file_name(path.name)]
+            case _:
+                paths = disk.paths()
         if not paths:
             return
+        self.damage.is_proven = False
         path = self.rng.choice(paths)
         open_segment = None if self._is_closed else disk.newest(".journal")
+        before = path.read_bytes() if path.exists() else b""
         if not disk.damage(kind.value, path):
             return
         self.trace("damage", kind.value, path.name)
@@ -292,17 +313,37 @@ class World:
         names = {each for each in self._all_names if file_name(each).endswith(path.name)}
         log.names |= names
         log.is_of_files &= bool(names)
+        if names & self.models.keys():
+            after = path.read_bytes() if path.exists() else b""
+            log.changed |= names if rows_of(before) != rows_of(after) else set()
         if path == open_segment:
-            self._doubt_segment()
+            self._doubt_segment(self.disk.newest(".journal"))
+
+    def lose_catalog(self) -> None:
+        """The catalog is lost while the node is down, and perhaps segments and files with it."""
+        paths = self.disk.paths()
+        catalog = [path for path in paths if path.name == CATALOG]
+        segments = [path for path in paths if path.suffix == ".journal"]
+        files = [path for path in paths if path not in (*catalog, *segments)]
+        some = self.rng.sample(files, min(1, len(files)))
+        more = self.rng.choice(([], segments[-1:], segments, some, segments + files))
+        if not catalog:
+            return
+        self.damage.is_proven = False
+        for path in (*catalog, *more):
+            self.disk.damage(DamageKind.MISSING.value, path)
+            self.damage.places.append(f"missing {path.name}, boot {self.boots}")
+            self.trace("missing", path.name)
+        self.damage.is_of_files = False
 
     @property
     def _all_names(self) -> list[bytes]:
         return [*self.models, *self.plan.logs]
 
-    def _doubt_segment(self) -> None:
+    def _doubt_segment(self, segment: Path | None) -> None:
         """The end of the open segment cannot be told from a torn tail: what this boot wrote there
         may be lost."""
-        self.ledger.doubt(self.disk.newest(".journal"))
+        self.ledger.doubt(segment)
         for model in self.models.values():
             model.forget_promises()
 
@@ -316,13 +357,14 @@ class World:
 
     def _lose_power(self) -> None:
         self.disk.lose_power()
+        self.damage.is_proven = False
         self._expect(Level.DISK)
 
     def _expect(self, level: Level) -> None:
-        """What is at least this safe must be there at the next start."""
+        """Writes at least this safe must be there at the next start."""
         self._level = level
         if self.damage.has_diverted and not self._is_closed:
-            self._doubt_segment()
+            self._doubt_segment(self.disk.newest(".journal"))
         for name, model in self.models.items():
             durability = self._durability(name)
             is_promised = durability is Durability.DISK or level < Level.DISK
@@ -337,6 +379,7 @@ class World:
         self.trace("kill")
         self._hang_up()
         self.disk.end_process()
+        self.damage.is_proven = self.disk.shows_misplaced()
         self._expect(Level.DISK if self.store.health.failures else Level.OS)
 
     def close(self) -> None:
@@ -363,7 +406,7 @@ class World:
             client.hang_up()
         self.clients.clear()
 
-    # What happens in a boot. Any of it may raise Crashed.
+    # The events of a boot. Any of them may raise Crashed.
 
     def join(self, name: bytes, *, push: bool, identity: bytes | None = None) -> Client:
         """A connection; one that is pushed messages may ack them."""
@@ -390,7 +433,7 @@ class World:
         self.loop.finish_pass()
 
     def turn(self) -> None:
-        """What is due, and what waits in mailboxes."""
+        """Everything that is due, and everything in mailboxes."""
         self.scheduler.turn(self.clock.now)
         self.loop.finish_pass()
 

@@ -85,7 +85,7 @@ async def test_it_follows(base: str, live: str) -> None:
                     if len(found) == 3:
                         return
 
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(follow)
                 for n in range(3):

@@ -240,8 +240,9 @@ class Application:
             head.method, head.headers, head.last, is_page=segments in self._pages
         )
         reason = decision.reason or reason
-        is_direct = reason is None and isinstance(api, DirectApi) and api.is_direct(head)
-        direct = api if is_direct and isinstance(api, DirectApi) else None
+        direct: DirectApi | None = None
+        if reason is None and isinstance(api, DirectApi) and api.is_direct(head):
+            direct = api
         return Route(head, api, reason, direct, decision.headers, decision.preflight)
 
     def _find_api(self, segments: tuple[bytes, ...]) -> Api:
@@ -331,6 +332,8 @@ def _oversize(scope: Scope, limits: HttpLimits) -> Rejection | None:
     raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
     if len(raw) + len(scope.get("query_string", b"")) > limits.url_bytes_max:
         return Rejection.URL_TOO_LONG
+    if len(scope["headers"]) > limits.headers_max:
+        return Rejection.HEADERS_TOO_LARGE
     size = 0
     for name, value in scope["headers"]:
         size += len(name) + len(value)

@@ -31,6 +31,17 @@ class RequestMemory(Protocol):
         """Wait until the client can be written to, and until there is memory for so many bytes of
         an answer, those held already included. Raises OutOfMemory."""
 
+    def share_body(self, pieces: list[bytes]) -> None:
+        """Share the list in which the application collects the body.
+
+        It is emptied as soon as the body is refused for lack of memory, or the connection ends.
+        `receive` raises OutOfMemory, or tells of the end, only after that.
+        """
+
+    def keep_input(self, size_bytes: int, drop: Callable[[], None]) -> None:
+        """The application keeps so many bytes of a body that it reads in pieces, in place of those
+        that it kept before. `drop` frees them as soon as the connection ends."""
+
     async def hold_input(self, size_bytes: int) -> None:
         """Wait until there is memory for so many further bytes of the body. Raises OutOfMemory."""
 

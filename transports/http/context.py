@@ -43,5 +43,5 @@ class RequestContext(Generic[H]):
 
     @property
     def is_known(self) -> bool:
-        """True if the client may use some stream; otherwise its credentials are refused."""
-        return self.services.may_use_streams(self.request.principal)
+        """True if the client may do anything at all; otherwise its credentials are refused."""
+        return self.services.knows(self.request.principal)

@@ -152,6 +152,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
 
     url_bytes_max: int = 16 * 2**10
     header_bytes_max: int = 32 * 2**10
+    headers_max: int = 256
     body_bytes_max: int = 16 * 2**20
     body_s: float = 30.0
     linger_s: float = 0.5
@@ -210,7 +211,9 @@ class Request:
         """Values derived from the head alone, kept for requests with the same head."""
         certificate = None if extension is None else extension.certificate
         self._memory = None if extension is None else extension.memory
-        self.principal = Principal(head.bearer, None, self.client, LISTENER, certificate)
+        self.principal = Principal(
+            head.bearer, None, self.client, LISTENER, certificate, client[1] or 0 if client else 0
+        )
         """The client, by its token, address and certificate."""
         self._limits = limits
         self._receive = receive
@@ -256,10 +259,7 @@ class Request:
         if length is not None and length.isdigit():
             self._length = int(length)
         with cancel_scope(self._limits.body_s):
-            body = await self._next()
-            await self._hold_input(body)
-            if not self._is_read or len(body) > limit:
-                body = await self._rest(body, limit)
+            body = await self._collect(limit)
             if self.is_http2 and self._length is None and not self.is_own_server:
                 await self._confirm()
             return body
@@ -271,9 +271,11 @@ class Request:
         if self._memory is not None and size_bytes > SMALL_BYTES:
             await self._memory.hold_answer(size_bytes)
 
-    async def _hold_input(self, piece: bytes) -> None:
-        if self._memory is not None and len(piece) > SMALL_BYTES:
-            await self._memory.hold_input(len(piece))
+    def keep_input(self, size_bytes: int, drop: Callable[[], None]) -> None:
+        """Count so many bytes of the body that the application keeps; `drop` frees what can be
+        freed of them as soon as the connection ends."""
+        if self._memory is not None:
+            self._memory.keep_input(size_bytes, drop)
 
     async def _confirm(self) -> None:
         """Check that a body without a length came to its end. Raises ClientGone.
@@ -283,16 +285,26 @@ class Request:
         with cancel_scope(CONFIRM_S):
             await self._next()
 
-    async def _rest(self, first: bytes, limit: int) -> bytes:
-        pieces, size = [first], len(first)
-        while size <= limit:
-            if self._is_read:
-                return b"".join(pieces)
-            piece = await self._next()
-            await self._hold_input(piece)
-            pieces.append(piece)
-            size += len(piece)
-        raise BodyTooLarge(f"the body has more than {limit} bytes")
+    async def _collect(self, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        memory, size, held = self._memory, 0, 0
+        if memory is not None:
+            memory.share_body(pieces)
+        try:
+            while True:
+                pieces.append(await self._next())
+                size += len(pieces[-1])
+                if memory is not None and size - held > SMALL_BYTES:
+                    await memory.hold_input(size - held)
+                    held = size
+                    if not pieces:
+                        raise ClientGone  # the connection was broken off for lack of memory
+                if size > limit:
+                    raise BodyTooLarge(f"the body has more than {limit} bytes")
+                if self._is_read:
+                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            pieces.clear()  # the server has the same list
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes, without a limit of time or size. Raises ClientGone."""
@@ -300,6 +312,7 @@ class Request:
             piece = await self._next()
             if piece:
                 yield piece
+            del piece  # or it would be kept until the next one has come
 
     async def wait_for_disconnect(self) -> None:
         """Return once the client has left. Nothing else may read meanwhile; the rest of the body

@@ -16,6 +16,12 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def port_of(peer: str) -> int:
+    """The port of the other end of a wire; 0 where it has none."""
+    _, _, port = peer.rpartition(":")
+    return int(port) if port.isascii() and port.isdigit() else 0
+
+
 def format_address(host: str, port: int) -> str:
     """Join the two again."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -12,6 +13,8 @@ from millpond.transports.io.interface import Session
 HIGH_WATER_BYTES = 2**20
 READ_BYTES = 2**16
 SEND_BYTES = 2**18
+"""Bytes are sent in pieces of at most this size, and larger writes are cut into such pieces: a
+write that is kept whole would hold its memory until its last byte is sent."""
 FLUSH_S = 10.0
 LINGER_S = 0.2
 LINGER_BYTES = 2**16
@@ -63,7 +66,8 @@ class _AnyioWire:
         self._session = session
         self._high_water_bytes = high_water_bytes
         self._scope = anyio.CancelScope()
-        self._out: list[bytes] = []
+        self._out: deque[bytes] = deque()
+        """The pieces that wait to be sent."""
         self._unsent_bytes = 0
         self._wake = anyio.Event()
         self._resumed = anyio.Event()
@@ -83,7 +87,11 @@ class _AnyioWire:
     def write(self, data: bytes) -> None:
         if self._closing or not data:
             return
-        self._out.append(data)
+        if len(data) <= SEND_BYTES:
+            self._out.append(data)
+        else:
+            starts = range(0, len(data), SEND_BYTES)
+            self._out += [data[start : start + SEND_BYTES] for start in starts]
         self._unsent_bytes += len(data)
         if self._unsent_bytes > self._high_water_bytes:
             self._congested = True
@@ -163,7 +171,7 @@ class _AnyioWire:
         while True:
             if self._out:
                 try:
-                    await self._send(b"".join(self._out))
+                    await self._send(self._next_piece())
                 except _GONE:
                     self._scope.cancel()
                     return
@@ -173,17 +181,23 @@ class _AnyioWire:
                 self._wake = anyio.Event()
                 await self._wake.wait()
 
-    async def _send(self, data: bytes) -> None:
-        self._out.clear()
-        view = memoryview(data)
-        for start in range(0, len(data), SEND_BYTES):
-            chunk = view[start : start + SEND_BYTES]
-            await self._stream.send(bytes(chunk) if len(chunk) < len(data) else data)
-            self._unsent_bytes -= len(chunk)
-            if self._congested and self._unsent_bytes <= self._high_water_bytes // 4:
-                self._congested = False
-                if not self._closing:
-                    self._session.uncongested()
+    def _next_piece(self) -> bytes:
+        """The piece that is sent next: small writes are joined."""
+        out = self._out
+        pieces = [out.popleft()]
+        size = len(pieces[0])
+        while out and size + len(out[0]) <= SEND_BYTES:
+            size += len(out[0])
+            pieces.append(out.popleft())
+        return b"".join(pieces)
+
+    async def _send(self, piece: bytes) -> None:
+        await self._stream.send(piece)
+        self._unsent_bytes -= len(piece)
+        if self._congested and self._unsent_bytes <= self._high_water_bytes // 4:
+            self._congested = False
+            if not self._closing:
+                self._session.uncongested()
 
     async def _half_close(self) -> None:
         """Send an end of stream, and wait for that of the other end

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 BYTES_MAX = 2**20
+LARGE_BYTES = 2**17
+"""More may follow at once behind a read of this size: transports have buffers of 256 KB, and uvloop
+reads on while they are filled. It is handled at once, so that its session can pause the wire."""
 
 
 class LoopPassWire(Protocol):
@@ -30,7 +33,16 @@ class LoopPassWire(Protocol):
 class LoopPass:
     """Collects reads until the loop's next pass, at most BYTES_MAX of them."""
 
-    __slots__ = ("_callbacks", "_loop", "_read_bytes", "_reads", "_writers", "is_running")
+    __slots__ = (
+        "_callbacks",
+        "_loop",
+        "_read_bytes",
+        "_reads",
+        "_writers",
+        "add_write",
+        "call_at_end",
+        "is_running",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -38,23 +50,20 @@ class LoopPass:
         self._read_bytes = 0
         self._writers: deque[LoopPassWire] = deque()
         self._callbacks: deque[Callable[[], None]] = deque()
+        self.add_write: Callable[[LoopPassWire], None] = self._writers.append
+        """Have a wire write at the end of this pass."""
+        self.call_at_end: Callable[[Callable[[], None]], None] = self._callbacks.append
+        """Call back when all reads of this pass are handled, before anything is written."""
         self.is_running = False
 
     def add_read(self, wire: LoopPassWire, data: bytes) -> None:
         if not self._reads:
             self._loop.call_soon(self.run)
+        size = len(data)
         self._reads.append((wire, data))
-        self._read_bytes += len(data)
-        if self._read_bytes > BYTES_MAX:
+        self._read_bytes += size
+        if self._read_bytes > BYTES_MAX or size >= LARGE_BYTES:
             self.run()
-
-    def add_write(self, wire: LoopPassWire) -> None:
-        """Have `wire` write at the end of this pass."""
-        self._writers.append(wire)
-
-    def call_at_end(self, callback: Callable[[], None]) -> None:
-        """Call back when all reads of this pass are handled, before anything is written."""
-        self._callbacks.append(callback)
 
     def run(self) -> None:
         """Handle the reads. An exception ends its own wire and is reported by the loop; reads

@@ -12,9 +12,12 @@ from hashlib import sha256
 from typing import Protocol
 
 from millpond.transports.io.interface import Session, Wire
+from millpond.transports.io.tls_hello import HelloLimiter, HelloTooLong
 
 RECORD_BYTES = 2**14
-ENCRYPT_BYTES = 2**16
+PIECE_BYTES = 2**15
+"""OpenSSL is given its input, and gives its output, in pieces of this size: each of its two buffers
+keeps the memory of the most that it ever held."""
 ANSWER_BYTES_MAX = 2**14
 """Bytes that TLS itself answers (to key updates) before any data has to come in between."""
 
@@ -50,6 +53,7 @@ class SecureWire:
         "_closing",
         "_handshakes",
         "_has_eof",
+        "_hello_limiter",
         "_incoming",
         "_is_handshake_over",
         "_is_open",
@@ -87,6 +91,8 @@ class SecureWire:
             server_side=server_hostname is None,
             server_hostname=server_hostname,
         )
+        self._hello_limiter = HelloLimiter() if server_hostname is None else None
+        """Of a server, until the handshake is over."""
         self._wire: Wire | None = None
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = self._answer_bytes = 0
@@ -106,7 +112,7 @@ class SecureWire:
             return
         self._unwritten.append(data)
         self._unwritten_bytes += len(data)
-        if self._unwritten_bytes >= ENCRYPT_BYTES:
+        if self._unwritten_bytes >= PIECE_BYTES:
             self._write_out()
         elif len(self._unwritten) == 1:
             self._wire.soon(self._write_out)
@@ -146,15 +152,19 @@ class SecureWire:
         self._wire = wire
         self.peer, self.host = wire.peer, wire.host
         self._handshakes.handshake_started(self)
-        self._continue_handshake()
+        if self._hello_limiter is None:
+            self._continue_handshake()
+        # A server waits for the client: OpenSSL makes its buffers (32 KiB) as it begins.
 
     def received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._incoming.write(data)
+        if not self._is_open and not self._admit(data):
+            return
         if self._is_open:
-            self._read()
+            self._read(data)
         else:
+            self._incoming.write(data)
             self._continue_handshake()
 
     def uncongested(self) -> None:
@@ -186,6 +196,16 @@ class SecureWire:
         self._end_handshake(failure)
         self.abort()
 
+    def _admit(self, data: bytes) -> bool:
+        """True unless a part of the handshake is too long to be given to OpenSSL."""
+        if self._hello_limiter is not None:
+            try:
+                self._hello_limiter.check(data)
+            except HelloTooLong as exc:
+                self.fail_handshake(exc)
+                return False
+        return True
+
     def _continue_handshake(self) -> None:
         try:
             self._tls.do_handshake()
@@ -199,23 +219,21 @@ class SecureWire:
         certificate = self._tls.getpeercert(True)
         if certificate is not None:
             self.peer_certificate_hash = sha256(certificate).digest()
-        self._is_open = True
+        self._is_open, self._hello_limiter = True, None
         self._end_handshake(None)
         self._session.opened(self)
         if not self._closing:
-            self._read()
+            self._read(b"")
 
-    def _read(self) -> None:
+    def _read(self, data: bytes) -> None:
+        """Decrypt what came, up to now and with `data`, and give it to the session."""
         records: list[bytes] = []
         failure: OSError | None = None
         is_end = False
         try:
-            while self._incoming.pending and not is_end:
-                record = self._tls.read(RECORD_BYTES)
-                is_end = not record
-                records.append(record)
-        except ssl.SSLWantReadError:
-            pass
+            is_end = self._decrypt(data[:PIECE_BYTES], records)
+            for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
+                is_end = is_end or self._decrypt(data[start : start + PIECE_BYTES], records)
         except OSError as exc:
             failure = exc
         data = b"".join(records)
@@ -235,6 +253,20 @@ class SecureWire:
             self._has_eof = True
             self._session.eof()
 
+    def _decrypt(self, piece: bytes, records: list[bytes]) -> bool:
+        """Add what can be read with one more piece to `records`. True: it was the end."""
+        incoming = self._incoming
+        incoming.write(piece)
+        try:
+            while incoming.pending:
+                record = self._tls.read(RECORD_BYTES)
+                records.append(record)
+                if not record:
+                    return True
+        except ssl.SSLWantReadError:
+            pass
+        return False
+
     def _write_out(self) -> None:
         """Encrypt what was written, and give it to the wire below."""
         unwritten = self._unwritten
@@ -245,11 +277,10 @@ class SecureWire:
         self._unwritten_bytes = 0
         try:
             while view:
-                view = view[self._tls.write(view) :]
+                view = view[self._tls.write(view[:PIECE_BYTES]) :]
+                self._send()
         except OSError as exc:
             self._fail(exc)
-            return
-        self._send()
 
     def _send(self) -> None:
         encrypted = self._outgoing.read()
@@ -263,7 +294,7 @@ class SecureWire:
 
     def _fail(self, failure: OSError) -> None:
         if self.failure is None:
-            self.failure = failure
+            self.failure = failure.with_traceback(None)
         self._end()
 
     def _end(self) -> None:
@@ -275,5 +306,6 @@ class SecureWire:
     def _end_handshake(self, failure: OSError | None) -> None:
         if not self._is_handshake_over:
             self._is_handshake_over = True
-            self.failure = failure
+            # Its traceback would hold this object, and with it 40 KiB of OpenSSL.
+            self.failure = None if failure is None else failure.with_traceback(None)
             self._handshakes.handshake_ended(self)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import anyio
 
-from millpond.transports.io.interface import SessionFactory
+from millpond.transports.io.interface import Session, SessionFactory
 from millpond.transports.io.tls import HandshakeFailed, SecureWire
+from millpond.transports.io.tls_optional import SILENT_S, TlsOrPlain
 
 HANDSHAKE_S = 10.0
-HANDSHAKES_MAX = 4096
+HANDSHAKES_MAX = 1024
 TICK_S = 1.0
 
 
@@ -45,6 +46,8 @@ class TlsAcceptor:
     Above `handshakes_max` at once the oldest one is ended, so that a flood of connections that
     never finish theirs does not keep out others. `context` is called for each connection;
     `on_refused` is called with the host of the other end and the error of its handshake.
+    `or_plain`: clients that do not begin with TLS are served without it; those that are silent for
+    `SILENT_S`, too.
     """
 
     def __init__(
@@ -52,22 +55,41 @@ class TlsAcceptor:
         context: Callable[[], ssl.SSLContext],
         on_refused: Callable[[str, OSError], None] = lambda host, failure: None,
         *,
+        or_plain: bool = False,
         handshake_s: float = HANDSHAKE_S,
         handshakes_max: int = HANDSHAKES_MAX,
         now: Callable[[], float] = anyio.current_time,
     ) -> None:
         self._context = context
         self._on_refused = on_refused
+        self._or_plain = or_plain
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max
         self._now = now
         self._in_progress: dict[SecureWire, float] = {}
+        self._silent: dict[TlsOrPlain, float] = {}
         self._is_complete = False
         self._over = anyio.Event()
 
     def wrap(self, factory: SessionFactory) -> SessionFactory:
-        """Sessions of `factory`, each behind TLS."""
-        return lambda: SecureWire(factory(), self._context(), self)
+        """Sessions of `factory`, each behind TLS, or with `or_plain` as its client begins."""
+        if self._or_plain:
+            return lambda: TlsOrPlain(factory, self._secured, self)
+        return lambda: self._secured(factory())
+
+    def _secured(self, session: Session) -> SecureWire:
+        return SecureWire(session, self._context(), self)
+
+    def waits_for_client(self, connection: TlsOrPlain) -> None:
+        if len(self._silent) >= self._handshakes_max:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.abort()
+        self._silent[connection] = self._now() + SILENT_S
+
+    def is_decided(self, connection: TlsOrPlain) -> None:
+        self._silent.pop(connection, None)
+        self._check_complete()
 
     def handshake_started(self, wire: SecureWire) -> None:
         if len(self._in_progress) >= self._handshakes_max:
@@ -97,7 +119,10 @@ class TlsAcceptor:
                 wire.fail_handshake(
                     HandshakeFailed(f"no TLS handshake within {self._handshake_s:g} s")
                 )
+            silent = [each for each, until in self._silent.items() if until <= now]
+            for connection in silent:
+                connection.start_plain()
 
     def _check_complete(self) -> None:
-        if self._is_complete and not self._in_progress:
+        if self._is_complete and not self._in_progress and not self._silent:
             self._over.set()

@@ -13,6 +13,8 @@ from functools import partial
 from math import inf
 from typing import assert_never
 
+import msgspec
+
 from millpond.actors.errors import Code, RequestError
 from millpond.actors.messages import (
     Ack,
@@ -49,7 +51,7 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.framing import Framing
 from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
-from millpond.transports.p2p.interface import P2PNodeServices
+from millpond.transports.p2p.interface import OWNER_OPERATIONS, P2PNodeServices
 from millpond.transports.p2p.jobs.requests import JobRequests
 from millpond.transports.p2p.login import Login, LoginOutcome
 from millpond.transports.p2p.nacks import (
@@ -57,6 +59,7 @@ from millpond.transports.p2p.nacks import (
     encode_failed,
     encode_hello_refusal,
     encode_malformed,
+    encode_no_memory,
     encode_refusal,
     encode_slow_down,
 )
@@ -69,6 +72,7 @@ from millpond.transports.server.memory_budget import (
     MemoryAccount,
     MemoryWaiter,
 )
+from millpond.transports.server.private_names import is_private
 from millpond.transports.server.rate_limit import RateLimit, TokenBucket
 from millpond.transports.server.refusals import Refusal
 
@@ -81,6 +85,10 @@ one gets an answer."""
 
 LARGE_REPLIES_BYTES_MAX = 4 * 2**20
 """GETs and LISTs of so many bytes are in flight at once: each answer may be a whole packet."""
+
+LARGE_OUT_BYTES = 2**18
+"""Answers of streams are written as soon as there are so many bytes of them, and counted: those of
+one pass may go to many connections."""
 
 PEER_REQUESTS_MAX = 64
 """Requests about peers that a connection may have unanswered."""
@@ -134,6 +142,7 @@ class P2PConnection(Port):
         "_full_mailboxes",
         "_has_eof",
         "_jobs",
+        "_known_operator",
         "_login",
         "_malformed_at",
         "_may_ack",
@@ -145,6 +154,7 @@ class P2PConnection(Port):
         "_owes_ready",
         "_peer_requests",
         "_phase",
+        "_promised_bytes",
         "_put_refusal",
         "_rate_limit",
         "_reads_in_flight",
@@ -153,6 +163,8 @@ class P2PConnection(Port):
         "_stalled_since",
         "_stats",
         "_streams",
+        "_unanswered_bytes",
+        "_unanswered_puts",
         "_unhandled",
         "_waiter",
         "_wire",
@@ -186,9 +198,13 @@ class P2PConnection(Port):
         self._full_mailboxes = 0
         """Mailboxes, and the node's memory, that must have room again before more is read."""
         self._reads_in_flight = 0
+        self._unanswered_puts = self._unanswered_bytes = 0
+        """PUTs without an answer, and about their bytes: an answer subtracts the mean."""
         self._streams: StreamRequests | None = None
         self._jobs: JobRequests | None = None
         self._peer_requests: set[int] | None = None
+        self._known_operator: bool | None = None
+        """Is the client the operator's? None: not asked yet, as it takes a while."""
         self._has_eof = False
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -199,7 +215,9 @@ class P2PConnection(Port):
         self._check_at = CHECK_BYTES
         """The number of moved bytes at which the memory is measured again."""
         self._waiter: MemoryWaiter | None = None
-        """Set while nothing is read or pushed, as there is no memory."""
+        """Set while nothing is read, pushed or asked of streams, as there is no memory."""
+        self._promised_bytes = 0
+        """Memory that is set apart for answers of streams."""
         # Plain TCP is ready for packets at once; WebSocket has its own handshake.
         self._stats = node.protocol_stats["ws" if framing.upgrade is None else "p2p"]
         self._sample: LatencySample | None = None
@@ -209,6 +227,7 @@ class P2PConnection(Port):
     def opened(self, wire: Wire) -> None:
         node = self._node
         self._wire = wire
+        node.memory.connection_opened()
         self._stats.connections += 1
         self._opened_at = self.received_at = node.now()
         if not node.register(self):
@@ -239,7 +258,7 @@ class P2PConnection(Port):
         if self._unhandled is not None:
             self._unhandled += packets
         else:
-            self._handle(packets, len(data))
+            self._handle(packets)
         if framing.error is not None:
             self._framing_failed(framing.error)
         elif framing.closed:
@@ -335,6 +354,7 @@ class P2PConnection(Port):
         admission = self._admission
         if admission is None or self._phase not in LOGGED_IN:
             return
+        self._known_operator = None
         rights = self._node.authorize(admission.principal, admission.channel)
         if rights != admission.join.rights:
             self.start_drain()
@@ -351,20 +371,31 @@ class P2PConnection(Port):
         return self._phase is OPEN and not self._wire.congested and self._waiter is None
 
     def send(self, replies: Sequence[Reply]) -> None:
+        if self._phase is CLOSED:
+            return  # to encode answers would take memory for nothing
         # Receipts and pushes are most replies; requests and the window bound how many there are.
+        out = self._out
+        answered_puts = 0
         for reply in replies:
             if type(reply) is PutAck:
-                self._out.append(p.encode_put_ack(reply))
+                answered_puts += 1
+                out.append(p.pack_put_ack(p.PUT_ACK, reply.key, reply.ttl, reply.id))
             elif type(reply) is Msg:
-                self._out.append(self._encode_msg(reply))
+                out.append(self._encode_msg(reply))
             else:
+                answered_puts += isinstance(reply, Failed) and isinstance(reply.request, Put)
                 self._send_other(reply)
+        unanswered = self._unanswered_puts
+        if answered_puts < unanswered:
+            self._unanswered_puts = unanswered - answered_puts
+            self._unanswered_bytes -= self._unanswered_bytes * answered_puts // unanswered
+        else:
+            self._unanswered_puts = self._unanswered_bytes = 0
 
     def _send_other(self, reply: Reply) -> None:
         match reply:
             case StreamReply() | Failed(request=StreamRequest()):
-                for packet in () if self._streams is None else self._streams.answered(reply):
-                    self._enqueue(packet)
+                self._send_of_stream(reply)
                 if self._has_eof:
                     self._close_if_answered()
             case JobReply() | Failed(request=JobRequest()):
@@ -390,16 +421,31 @@ class P2PConnection(Port):
             case _:
                 self._enqueue(p.encode(reply))
 
+    def _send_of_stream(self, reply: StreamReply | Failed) -> None:
+        streams = self._streams
+        if streams is None:
+            return
+        for packet in streams.answered(reply):
+            self._enqueue(packet)
+        self._release_memory(streams.large_bytes)
+        if self._out_bytes > LARGE_OUT_BYTES:
+            self._write_out()
+
     def flush(self) -> None:
         """Write what was sent."""
-        out = self._out
-        if not out:
+        if not self._out:
             return
+        self._write_out()
+        if self._unhandled is not None and not self._pause_if_blocked():
+            self._resume()
+
+    def _write_out(self) -> None:
+        out = self._out
         data = self._framing.frame(out)
         self._wire.write(data)
         self._moved_bytes += len(data)
         sample = self._sample
-        if sample is not None and any(map(sample.is_answered_by, out)):
+        if sample is not None and sample.is_answered_in(out):
             self._sample = None
             self._stats.end_sample(sample.received_at, self._node.now())
         out.clear()
@@ -409,8 +455,6 @@ class P2PConnection(Port):
             self._node.arm(self, self._stalled_since + self._node.settings.stalled_s)
         if self._moved_bytes >= self._check_at:
             self._check_memory()
-        if self._unhandled is not None and not self._pause_if_blocked():
-            self._resume()
 
     def _enqueue(self, packet: bytes) -> None:
         if self._phase is CLOSED:
@@ -573,20 +617,53 @@ class P2PConnection(Port):
 
     # Requests.
 
-    def _handle(self, packets: list[bytes], size_bytes: int) -> None:
-        """Give the packets to the cells they are for; a slice at a time while their answers may be
-        large."""
+    def _handle(self, packets: list[bytes]) -> None:
+        """Give the packets to the cells they are for."""
         messages: list[CellMessage] = []
+        size_bytes = sum(map(len, packets))
+        start = 0
+        if (
+            packets
+            and self._login is None
+            and self._rate_limit is None
+            and self._phase in LOGGED_IN
+        ):
+            # Most reads bring PUTs alone or acks alone, which need no look at each packet.
+            packet_type = packets[0][0]
+            if packet_type == p.PUT and self._put_refusal is None:
+                messages += p.decode_puts(packets)
+                start = len(messages)
+                put_bytes = size_bytes if start == len(packets) else sum(map(len, packets[:start]))
+                self._unanswered_puts += start
+                self._unanswered_bytes += put_bytes
+            elif packet_type == p.MSG_ACK and self._may_ack:
+                messages += p.decode_acks(packets)
+                start = len(messages)
+        if start < len(packets) and not self._handle_each(packets, start, messages, size_bytes):
+            return
+        if messages or self._streams is not None:
+            self._submit(messages, size_bytes)
+        if self._out:
+            self.flush()
+        if self._wire.congested:
+            self._pause_if_blocked()
+
+    def _handle_each(
+        self, packets: list[bytes], start: int, messages: list[CellMessage], size_bytes: int
+    ) -> bool:
+        """Handle the packets from `start` on, and append the channel's to `messages`; a slice at a
+        time while their answers may be large. False: it has submitted them, and all is done."""
         reply_bytes = 0
         decoders = p.DECODERS
-        for position, packet in enumerate(packets):
+        for position in range(start, len(packets)):
+            packet = packets[position]
             try:
                 value = decoders[packet[0]](packet)
             except MalformedPacket as error:
                 if self._refuse_malformed(error):
                     self._submit(messages, size_bytes)
                     self._abort()
-                    return
+                    return False
                 continue
             login = self._login
             if login is not None or self._phase not in LOGGED_IN:
@@ -600,10 +677,12 @@ class P2PConnection(Port):
                     continue
                 self._submit(messages, size_bytes)  # what came before it counts
                 self._abort()
-                return
+                return False
             match value:
                 case Put() if self._put_refusal is None:
                     messages.append(value)
+                    self._unanswered_puts += 1
+                    self._unanswered_bytes += len(packet)
                 case Ack() | AttemptStarted():
                     if self._may_ack:  # without that extension, every attempt counts as started
                         messages.append(value)
@@ -613,7 +692,7 @@ class P2PConnection(Port):
                     reply_bytes += self._handle_read(value, messages)
                 case p.Close():
                     self._peer_closes(messages, size_bytes)
-                    return
+                    return False
                 case _:
                     self._handle_other(value, messages)
             if reply_bytes >= LARGE_REPLIES_BYTES_MAX:
@@ -623,13 +702,8 @@ class P2PConnection(Port):
                 self._unhandled = packets[position + 1 :]
                 self._wire.pause()
                 self._node.arm(self, self.received_at)
-                return
-        if messages or self._streams is not None:
-            self._submit(messages, size_bytes)
-        if self._out:
-            self.flush()
-        if self._wire.congested:
-            self._pause_if_blocked()
+                return False
+        return True
 
     def _is_too_fast(self, rate_limit: RateLimit, value: p.Packet) -> bool:
         """Refuse a request above the rate (P2P-25)."""
@@ -696,11 +770,28 @@ class P2PConnection(Port):
             self._refuse_operation(p.STREAM, request.request_id, Code.NOT_ALLOWED)
             return
         if self._streams is None:
-            rights = None if is_admin else partial(node.authorize_stream, admission.principal)
+            rights = (
+                self._stream_rights
+                if is_admin
+                else partial(node.authorize_stream, admission.principal)
+            )
             size = admission.packet_bytes_max
             self._streams = StreamRequests(node.now, node.directory, size, rights)
         for packet in self._streams.take(request):
             self._enqueue(packet)
+
+    def _stream_rights(self, name: bytes) -> Rights | None:
+        """The rights of a client with `admin`: all, but in private streams."""
+        assert self._admission is not None
+        if not is_private(name) or self._is_operator():
+            return Rights.ALL
+        return self._node.authorize_stream(self._admission.principal, name)
+
+    def _is_operator(self) -> bool:
+        if self._known_operator is None:
+            assert self._admission is not None
+            self._known_operator = self._node.is_operator(self._admission.principal)
+        return self._known_operator
 
     def _handle_admin(self, request: p.Admin, admission: Admission) -> None:
         number = request.request_id
@@ -718,7 +809,10 @@ class P2PConnection(Port):
         """Packet 94, which is answered in any order."""
         in_flight = self._peer_requests = self._peer_requests or set()
         number = request.request_id
-        if Rights.ADMIN not in admission.join.rights:
+        owner = None
+        if request.operation in OWNER_OPERATIONS:
+            owner = admission.principal.identity
+        if owner is None and not (Rights.ADMIN in admission.join.rights and self._is_operator()):
             self._refuse_operation(p.PEERS, number, Code.NOT_ALLOWED)
         elif number in in_flight:
             self._refuse_operation(p.PEERS, number, Code.MALFORMED)
@@ -727,7 +821,7 @@ class P2PConnection(Port):
         else:
             in_flight.add(number)
             answer = partial(self._answer_peers, request)
-            self._node.peers(request.operation, request.body, answer)
+            self._node.peers(request.operation, request.body, answer, owner)
 
     def _answer_peers(self, request: p.Peers, outcome: bytes | RequestError) -> None:
         in_flight, admission, number = self._peer_requests, self._admission, request.request_id
@@ -797,17 +891,22 @@ class P2PConnection(Port):
     # Backpressure.
 
     def _submit(self, messages: list[CellMessage], size_bytes: int) -> None:
-        if self._streams is not None:
-            for cell, requests, request_bytes in self._streams.batches():
-                self._submit_to(cell, Batch(self, [*requests], request_bytes))
-        if self._channel is not None and messages:
-            self._submit_to(self._channel, Batch(self, messages, size_bytes))
+        node, streams = self._node, self._streams
+        if streams is not None and self._may_answer(streams.large_bytes):
+            for cell, requests, request_bytes in streams.batches():
+                batch = Batch(self, [*requests], request_bytes)
+                if not node.submit(cell, batch, self.received_at):
+                    self._wait_for_capacity(cell)
+            self._release_memory(streams.large_bytes)
+        channel = self._channel
+        if channel is not None and messages:
+            if not node.submit(channel, Batch(self, messages, size_bytes), self.received_at):
+                self._wait_for_capacity(channel)
 
-    def _submit_to(self, cell: bytes, batch: Batch) -> None:
-        if not self._node.submit(cell, batch, self.received_at):
-            self._full_mailboxes += 1
-            self._wire.pause()
-            self._node.on_capacity(cell, self._mailbox_has_room)
+    def _wait_for_capacity(self, cell: bytes) -> None:
+        self._full_mailboxes += 1
+        self._wire.pause()
+        self._node.on_capacity(cell, self._mailbox_has_room)
 
     def _mailbox_has_room(self) -> None:
         self._full_mailboxes -= 1
@@ -818,6 +917,11 @@ class P2PConnection(Port):
     @property
     def held_bytes(self) -> int:
         held = self._framing.buffered_bytes + self._wire.unsent_bytes + self._out_bytes
+        held += self._unanswered_bytes
+        if self._streams is not None:
+            held += self._streams.held_bytes
+        if self._jobs is not None:
+            held += self._jobs.held_bytes
         return held if self._unhandled is None else held + sum(map(len, self._unhandled))
 
     @property
@@ -826,36 +930,94 @@ class P2PConnection(Port):
 
     @property
     def waits_for_client(self) -> bool:
-        return self._wire.congested or not self._full_mailboxes
+        return self._wire.congested or not (self._full_mailboxes or self._unanswered_puts)
 
     def close_for_memory(self) -> None:
         self._node.counters.stalled += 1
         self._phase = CLOSED
+        self._release_memory(0)
+        self._framing.clear()
+        self._unhandled = None
+        self._out.clear()
+        self._out_bytes = 0
         self._wire.abort()
 
     def _check_memory(self) -> None:
         """Measure what the connection holds; read and push on only if there is room."""
         self._check_at = self._moved_bytes + CHECK_BYTES
-        account = self._account
-        if account is None:
-            if self.held_bytes <= SMALL_BYTES or self._phase is CLOSED:
-                return
-            identity = None if self._admission is None else self._admission.principal.identity
-            key = self._node.principal_key(self.address, identity)
-            account = self._account = self._node.memory.open(self, key, self._node.now())
+        if self._account is None and (self.held_bytes <= SMALL_BYTES or self._phase is CLOSED):
+            return
         now = self._node.now()
+        account = self._open_account(now)
         if account.has_room(READ_BYTES, now) or self._waiter is not None:
             return
         if account.held_bytes and self._phase is not CLOSED:
-            self._waiter = account.wait(READ_BYTES, now, self._memory_has_room)
-            self._full_mailboxes += 1
-            self._wire.pause()
+            room, refuse = self._memory_has_room, self._refuse_partial
+            self._wait_for_memory(account.wait(READ_BYTES, now, room, refuse))
+
+    def _open_account(self, now: float) -> MemoryAccount:
+        if self._account is None:
+            identity = None if self._admission is None else self._admission.principal.identity
+            key = self._node.principal_key(self.address, identity)
+            self._account = self._node.memory.open(self, key, now)
+        return self._account
+
+    def _wait_for_memory(self, waiter: MemoryWaiter) -> None:
+        self._waiter = waiter
+        self._full_mailboxes += 1
+        self._wire.pause()
+
+    def _may_answer(self, size_bytes: int) -> bool:
+        """Set memory apart for answers of streams, so many bytes with what was set apart before.
+        False: there is none now, and `_submit` is called again when there is."""
+        more_bytes = size_bytes - self._promised_bytes
+        if more_bytes <= 0 or self._phase is CLOSED:
+            return True
+        if self._waiter is not None:
+            return False
+        memory, now = self._node.memory, self._node.now()
+        if memory.promise(more_bytes):
+            self._promised_bytes = size_bytes
+            return True
+
+        def granted() -> None:
+            if self._phase is not CLOSED:
+                memory.promised_bytes += more_bytes
+                self._promised_bytes += more_bytes
+            self._memory_has_room()
+
+        self._wait_for_memory(self._open_account(now).wait(more_bytes, now, granted))
+        return False
+
+    def _release_memory(self, size_bytes: int) -> None:
+        """Answers that are not made yet take so many bytes at most."""
+        if self._promised_bytes > size_bytes:
+            self._node.memory.keep_promise(self._promised_bytes - size_bytes)
+            self._promised_bytes = size_bytes
+
+    def _refuse_partial(self) -> bool:
+        """There was no memory for some seconds to read the rest of a packet."""
+        admission = self._admission
+        if admission is None or self._phase not in LOGGED_IN:
+            return False
+        # A small packet holds nothing, and may be one that has no refusal: an ack, a GET.
+        if self._framing.pending_frame_bytes <= SMALL_BYTES:
+            return False
+        first = self._framing.skip_packet()
+        if not first:
+            return False
+        is_request = first[0] == p.PUT or first[0] in admission.extensions
+        if is_request and not p.is_ack(first[0]):
+            self._node.counters.refused += 1
+            self._enqueue(encode_no_memory(first))
+            self.flush()
+        self._memory_has_room()
+        return True
 
     def _memory_has_room(self) -> None:
         self._waiter = None
         self._mailbox_has_room()
-        if self._phase is OPEN:
-            self._submit([Writable()], 0)
+        self._submit([Writable()] if self._phase is OPEN else [], 0)
 
     def _pause_if_blocked(self) -> bool:
         """Read no further while the other end does not read its answers.
@@ -878,7 +1040,7 @@ class P2PConnection(Port):
         self.received_at = self._node.now()
         packets, self._unhandled = self._unhandled, None
         if packets:
-            self._handle(packets, 0)
+            self._handle(packets)
         if self._unhandled is None and not self._pause_if_blocked():
             self._wire.resume()
         if self._has_eof:
@@ -955,7 +1117,9 @@ class P2PConnection(Port):
 
     def _leave_channel(self) -> None:
         self._peer_requests = self._jobs = None
+        self._unanswered_puts = self._unanswered_bytes = 0
         streams, self._streams = self._streams, None
+        self._release_memory(0)
         for cell in streams.leave() if streams is not None else ():
             self._node.detach(cell, self)
         channel, self._channel = self._channel, None
@@ -971,23 +1135,24 @@ _CORRELATION_BYTES = {p.PUT: 4, p.GET: 8, p.JOBS: 4, p.STREAM: 4}
 """The bytes after the type that come back in the answer, and behind type and code in a NACK."""
 
 
-class LatencySample:
+class LatencySample(msgspec.Struct, frozen=True, gc=False):
     """A request whose answer is timed. `received_at` is in seconds."""
 
-    __slots__ = ("_correlation", "_packet_type", "received_at")
+    packet_type: int
+    correlation: bytes
+    received_at: float
 
-    def __init__(self, packet_type: int, correlation: bytes, received_at: float) -> None:
-        self._packet_type = packet_type
-        self._correlation = correlation
-        self.received_at = received_at
-
-    def is_answered_by(self, packet: bytes) -> bool:
-        """Is the packet the answer, or the refusal?"""
-        if packet[0] == p.NACK:
-            is_same_type = packet[1] == self._packet_type
-            return is_same_type and packet.startswith(self._correlation, 3)
-        # The type of an answer is that of its request plus one.
-        return packet[0] == self._packet_type + 1 and packet.startswith(self._correlation, 1)
+    def is_answered_in(self, packets: Iterable[bytes]) -> bool:
+        """Is one of the packets the answer, or the refusal?"""
+        packet_type, correlation = self.packet_type, self.correlation
+        for packet in packets:
+            if packet[0] == p.NACK:
+                if packet[1] == packet_type and packet.startswith(correlation, 3):
+                    return True
+            # The type of an answer is that of its request plus one.
+            elif packet[0] == packet_type + 1 and packet.startswith(correlation, 1):
+                return True
+        return False
 
 
 def first_sample(packets: Iterable[bytes], received_at: float) -> LatencySample | None:

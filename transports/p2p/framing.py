@@ -14,6 +14,8 @@ _HEADER = struct.Struct(">I")
 _size_at = _HEADER.unpack_from
 _PREFIXES = [_HEADER.pack(size) for size in range(2048)]
 _RUN_MIN = 8
+CORRELATED_BYTES = 9
+"""The bytes of a packet that its refusal repeats at most: the type, and an id."""
 
 
 class Upgrade(msgspec.Struct, frozen=True):
@@ -65,6 +67,14 @@ class Framing(Protocol):
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes, also those before an error."""
 
+    def skip_packet(self) -> bytes:
+        """Discard the packet of which a part has come, now, and its rest as it comes. Gives its
+        first bytes, CORRELATED_BYTES at most; b"" and nothing is discarded where no packet can be
+        skipped."""
+
+    def clear(self) -> None:
+        """Discard what came: nothing more is fed."""
+
     def frame(self, packets: list[bytes]) -> bytes:
         """The packets as bytes of the stream."""
 
@@ -86,14 +96,22 @@ class LengthPrefixed:
     closed = False
     has_output = False
 
-    __slots__ = ("_body", "_frame_size_max", "_head", "_midway", "_missing", "error")
+    __slots__ = (
+        "_body",
+        "_frame_size_max",
+        "_head",
+        "_is_skipping",
+        "_midway",
+        "_missing",
+        "error",
+    )
 
     def __init__(self, frame_size_max: int) -> None:
         self._frame_size_max = frame_size_max
         self._head = b""
         self._body = bytearray()
         self._missing = 0
-        self._midway = False
+        self._midway = self._is_skipping = False
         self.error: WireError | None = None
 
     @property
@@ -129,6 +147,21 @@ class LengthPrefixed:
         if 0 < size <= self._frame_size_max and _size_at(data)[0] == size:
             return [data[4:]]
         return self._split(data)
+
+    def skip_packet(self) -> bytes:
+        """Discard the packet of which a part has come, now, and its rest as it comes."""
+        if not self._missing or self._is_skipping or self.error:
+            return b""
+        if len(self._body) < CORRELATED_BYTES:
+            return b""  # a refusal could not tell of which request it is
+        first = bytes(self._body[:CORRELATED_BYTES])
+        self._is_skipping = True
+        self._body = bytearray()
+        return first
+
+    def clear(self) -> None:
+        """Discard what came: nothing more is fed."""
+        self._head, self._body = b"", bytearray()
 
     def frame(self, packets: list[bytes]) -> bytes:
         """Every packet behind its length, in one piece."""
@@ -188,6 +221,8 @@ class LengthPrefixed:
             return []
         if not self._missing:
             return self._split(self._head + data)
+        if self._is_skipping:
+            return self._skip(data)
         if len(data) < self._missing:
             self._missing -= len(data)
             self._body += data
@@ -198,6 +233,14 @@ class LengthPrefixed:
         self._body.clear()
         self._missing = 0
         return [packet, *self._split(rest)]
+
+    def _skip(self, data: bytes) -> list[bytes]:
+        skipped = min(len(data), self._missing)
+        self._missing -= skipped
+        if self._missing:
+            return []
+        self._is_skipping = False
+        return self._split(data[skipped:])
 
     def _refuse(self, size: int) -> None:
         self._midway = True

@@ -51,6 +51,7 @@ class Tag(IntEnum):
     MODE = 0x0E
     USER_AGENT = 0x80
     DURABILITY = 0x81
+    DELIVERY_PROOF = 0x82
 
 
 class _Flag(IntFlag):
@@ -73,6 +74,7 @@ _BYTES = {
     Tag.CERTIFICATE_HASH: 32,
     Tag.MODE: 1,
     Tag.DURABILITY: 1,
+    Tag.DELIVERY_PROOF: 32,
 }
 
 _KNOWN = frozenset(Tag)
@@ -102,6 +104,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     certificate_hash: bytes | None = None
     mode: Mode | None = None
     user_agent: bytes = b""
+    delivery_proof: bytes | None = None
 
     def __repr__(self) -> str:
         """Without the token: this may end up in a log."""
@@ -159,6 +162,7 @@ def encode_hello(hello: Hello) -> bytes:
         Tag.CERTIFICATE_HASH: hello.certificate_hash,
         Tag.MODE: hello.mode,
         Tag.USER_AGENT: hello.user_agent or None,
+        Tag.DELIVERY_PROOF: hello.delivery_proof,
     }
     flags = _flags(hello.want_push, hello.duplex, hello.ordered)
     versions = bytes((hello.version_min, hello.version_max))
@@ -196,6 +200,7 @@ def decode_hello(raw: bytes) -> Hello:
         certificate_hash=tags.get(Tag.CERTIFICATE_HASH),
         mode=tags.member(Tag.MODE, Mode),
         user_agent=tags.get(Tag.USER_AGENT) or b"",
+        delivery_proof=tags.get(Tag.DELIVERY_PROOF),
     )
 
 

@@ -40,8 +40,20 @@ class P2PSettings(msgspec.Struct, frozen=True):
 PeersCallback = Callable[[bytes | RequestError], None]
 """Takes the body of an answer, or the error; to be called once."""
 
-AskPeers = Callable[[int, bytes, PeersCallback], None]
-"""Carries out an operation with a body, and calls back with its answer."""
+OWNER_OPERATIONS = frozenset({15})
+"""The operations of packet 94 that a client with an identity may use, about its own mailbox."""
+
+
+class AskPeers(Protocol):
+    """Carries out an operation with a body, and calls back with its answer.
+
+    `owner` is the proved key of the client, for the operations about its own mailbox; the others
+    are for the operator.
+    """
+
+    def __call__(
+        self, operation: int, body: bytes, answer: PeersCallback, /, owner: bytes | None = None
+    ) -> None: ...
 
 
 class P2PNodeServices(NodeServices, Protocol):
@@ -62,6 +74,9 @@ class P2PNodeServices(NodeServices, Protocol):
     @property
     def nonce(self) -> Callable[[], bytes]:
         """32 unpredictable bytes."""
+
+    def may_prove_plainly(self, address: str) -> bool:
+        """May a client at this address prove an identity without TLS?"""
 
     def may_challenge(self, address: str) -> bool:
         """Is one more HELLO with an identity within the rate?"""

@@ -6,6 +6,7 @@ Sans-I/O: the connection gives packets and acts on the outcome (docs/reference/w
 from __future__ import annotations
 
 from millpond.transports.errors import MalformedHandshake
+from millpond.transports.io.address import port_of
 from millpond.transports.io.interface import Wire
 from millpond.transports.p2p.admission import (
     Admission,
@@ -18,7 +19,7 @@ from millpond.transports.p2p.framing import Upgrade
 from millpond.transports.p2p.handshake import Challenge, Hello, decode_hello
 from millpond.transports.p2p.interface import P2PNodeServices
 from millpond.transports.p2p.nacks import HelloCode
-from millpond.transports.server.interface import Principal
+from millpond.transports.server.interface import DeliveryProof, Principal
 from millpond.transports.server.refusals import Refusal
 
 LoginOutcome = Admission | Challenge | HelloCode | Refusal
@@ -63,6 +64,10 @@ class Login:
             return self._admit(hello, channel, None)
         if node.signer is None:
             return Refusal.BAD_PROOF
+        if not self._wire.secure and not node.may_prove_plainly(self._wire.host):
+            # What follows the proof could be changed on the way, and forged answers end in loss.
+            node.record_refusal(Refusal.WITHOUT_TLS, self._wire.host)
+            return HelloCode.TLS_REQUIRED
         if not node.may_challenge(self._wire.host):
             node.counters.challenges_refused += 1
             node.record_refusal(Refusal.TOO_FAST, self._wire.host)
@@ -87,13 +92,28 @@ class Login:
 
     def _admit(self, hello: Hello, channel: bytes, identity: bytes | None) -> LoginOutcome:
         node = self._node
-        principal = self._principal(hello.token, identity)
+        principal = self._principal(hello.token, identity, _delivery(hello))
         settings = node.settings.login
         admission = admit_hello(hello, channel, principal, settings, node.authorize)
         return Refusal.NOT_ALLOWED if admission is None else admission
 
-    def _principal(self, token: bytes | None = None, identity: bytes | None = None) -> Principal:
+    def _principal(
+        self,
+        token: bytes | None = None,
+        identity: bytes | None = None,
+        delivery: DeliveryProof | None = None,
+    ) -> Principal:
         upgrade, wire = self._upgrade, self._wire
         listener = "p2p" if upgrade.hello is None else "ws"
         certificate = wire.peer_certificate_hash
-        return Principal(token or upgrade.token, identity, wire.host, listener, certificate)
+        port = port_of(wire.peer)
+        return Principal(
+            token or upgrade.token, identity, wire.host, listener, certificate, port, delivery
+        )
+
+
+def _delivery(hello: Hello) -> DeliveryProof | None:
+    """The proof of a client with an identity that it has a delivery token."""
+    if hello.public_key is None or hello.nonce is None or hello.delivery_proof is None:
+        return None
+    return DeliveryProof(hello.nonce, hello.delivery_proof)

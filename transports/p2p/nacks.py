@@ -87,6 +87,7 @@ class HelloCode(IntEnum):
     AUTHENTICATION_FAILED = 0xF5
     NOT_ALLOWED = 0xF6
     TOO_MANY_CONNECTIONS = 0xF7
+    TLS_REQUIRED = 0xF8
     STORAGE_FAILED = 0xE1
     INTERNAL = 0xFE
 
@@ -121,6 +122,13 @@ def encode_slow_down(request: Put | Get | List | packet.Jobs, delay_ms: int) -> 
         correlation = request.request_id.to_bytes(4, "big")
         return encode_refusal(packet.JOBS, Code.SLOW_DOWN, correlation, delay_ms)
     return encode_failed(Failed(request, Code.SLOW_DOWN, delay_ms))
+
+
+def encode_no_memory(first: bytes) -> bytes:
+    """The NACK of a packet that was not read to its end, as there was no memory; `first` are its
+    first bytes."""
+    correlation = first[1 : 1 + _CORRELATION_BYTES.get(first[0], 0)]
+    return encode_refusal(first[0], Code.BUFFER_FULL, correlation)
 
 
 def encode_malformed(error: MalformedPacket) -> bytes:

@@ -70,6 +70,9 @@ _TIMES = struct.Struct(">BQQQ")
 _OPERATION = struct.Struct(">BIB")
 _NACK_ID = struct.Struct(">BBBQ")
 _NACK_ID_MS = struct.Struct(">BBBQI")
+_read_key_ttl, _read_id = _KEY_TTL.unpack_from, _ID.unpack_from
+pack_put_ack = _KEY_TTL_ID.pack
+"""Of PUT_ACK, a key, a ttl and an id: the reply that is sent most, without a call of ours."""
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
@@ -169,6 +172,28 @@ def decode(packet: bytes) -> Packet:
     except IndexError:
         raise MalformedPacket(NACK) from None
     return decoder(packet)
+
+
+def decode_puts(packets: list[bytes]) -> list[Put]:
+    """The values of the PUTs that `packets` begin with, up to one that is malformed: most reads of
+    a producer bring nothing else."""
+    puts: list[Put] = []
+    for packet in packets:
+        if packet[0] != PUT or len(packet) < 9:
+            break
+        _, key, ttl = _read_key_ttl(packet)
+        puts.append(Put(key, ttl, packet[9:]))
+    return puts
+
+
+def decode_acks(packets: list[bytes]) -> list[Ack]:
+    """The values of the MSG_ACKs that `packets` begin with, up to one that is malformed."""
+    acks: list[Ack] = []
+    for packet in packets:
+        if packet[0] != MSG_ACK or len(packet) != 9:
+            break
+        acks.append(Ack(_read_id(packet)[1]))
+    return acks
 
 
 def encode(packet: Packet) -> bytes:
@@ -335,9 +360,8 @@ def _encode_pong(pong: Pong) -> bytes:
     return b"\x01" if pong.times is None else _TIMES.pack(PONG, *pong.times)
 
 
-def encode_put_ack(ack: PutAck) -> bytes:
-    """`encode` for the reply that is sent most."""
-    return _KEY_TTL_ID.pack(PUT_ACK, ack.key, ack.ttl, ack.id)
+def _encode_put_ack(ack: PutAck) -> bytes:
+    return pack_put_ack(PUT_ACK, ack.key, ack.ttl, ack.id)
 
 
 def _encode_list_ack(ack: ListAck) -> bytes:
@@ -347,7 +371,7 @@ def _encode_list_ack(ack: ListAck) -> bytes:
 # The key fixes the type of the function's argument, which an annotation of a dict cannot express.
 ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Put: lambda put: _KEY_TTL.pack(PUT, put.key, put.ttl) + put.data,
-    PutAck: encode_put_ack,
+    PutAck: _encode_put_ack,
     Msg: lambda msg: _ID.pack(MSG, msg.id) + msg.data,
     Ack: lambda ack: _ID.pack(MSG_ACK, ack.id),
     Get: lambda get: _ID.pack(GET, get.id),

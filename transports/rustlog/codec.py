@@ -18,6 +18,7 @@ from millpond.transports.p2p.framing import LengthPrefixed
 from millpond.transports.rustlog.json_fallback import DecodedRequest, MalformedJson, decode_fallback
 from millpond.transports.rustlog.messages import (
     FRAME_BYTES_MAX,
+    INSUFFICIENT_SPACE,
     INVALID_REQUEST,
     RECORD_TOO_LARGE,
     CreateTopic,
@@ -60,6 +61,9 @@ class RustlogLimits(msgspec.Struct, frozen=True, gc=False):
         return self.frame_bytes_max * 3 // 4 - ENVELOPE_BYTES
 
 
+COUNTED_BYTES_MIN = 2**16
+"""The strings of longer payloads are counted before they are decoded."""
+
 _decode: Callable[[bytes], Request] = msgspec.json.Decoder(Request).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -79,6 +83,9 @@ _QUOTES: dict[type[Request], int] = {
 }
 
 
+NO_MEMORY = Error(INSUFFICIENT_SPACE, "the node has no memory for the request now")
+
+
 class Decoder:
     """Bytes in, requests out. After an error nothing more comes: send it, and close."""
 
@@ -93,6 +100,15 @@ class Decoder:
     def buffered_bytes(self) -> int:
         """The bytes of a frame that came so far."""
         return self._framing.buffered_bytes
+
+    def refuse(self) -> DecodedRequest | None:
+        """Refuse the frame of which a part has come, as there is no memory for it: an Error in its
+        place. Its rest is read and dropped."""
+        return NO_MEMORY if self._framing.skip_packet() else None
+
+    def clear(self) -> None:
+        """Discard what came: nothing more is fed."""
+        self._framing.clear()
 
     def feed(self, data: bytes) -> list[DecodedRequest]:
         """The requests that `data` completes, also those before an error; an Error in their place
@@ -121,10 +137,14 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedRequest:
     Raises MalformedJson where the connection has to end.
     """
     found: DecodedRequest
+    is_long = len(payload) > COUNTED_BYTES_MIN
+    if is_long and payload.count(b'"') > 2 * limits.records_max + _QUOTES[Produce]:
+        found = decode_fallback(payload, limits.records_max)
+        return (found if type(found) is Error else _refusal(found, limits)) or found
     try:
         found = request = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = decode_fallback(payload)
+        found = decode_fallback(payload, limits.records_max)
     else:
         quotes = _QUOTES[type(request)]
         if type(request) is Produce:
@@ -133,7 +153,7 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedRequest:
             quotes += (request.max_bytes is not msgspec.UNSET) * 2
             quotes += (request.group_id is not msgspec.UNSET) * 4
         if payload.count(b'"') != quotes:
-            found = decode_fallback(payload)
+            found = decode_fallback(payload, limits.records_max)
     if type(found) is Produce:
         records = found.records
         is_short = len(payload) <= limits.frame_bytes_max - 2 * ENVELOPE_BYTES

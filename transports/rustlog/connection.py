@@ -16,6 +16,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS, stream_cell
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import (
+    NO_MEMORY,
     Decoder,
     RustlogLimits,
     encode_fetched,
@@ -57,6 +58,8 @@ LAG_PARTITIONS_MAX = 1000
 
 
 PONG = encode_response(r.Pong())
+NAMES_LOST = r.Error(r.STORAGE_ERROR, "storage failed")
+"""The store lost names, so that none can be said to be unknown."""
 REFUSED = encode_response(r.Error(r.INVALID_REQUEST, "access refused"))
 """The connection stays open. The answer does not tell whether there is such a topic (RLA-33)."""
 
@@ -152,7 +155,7 @@ class RustlogProtocol:
         connection = self._connection
         if self._creates_topic:
             return start
-        if not (connection.has_all_rights or is_allowed(request, connection.may)):
+        if not is_allowed(request, connection.may):
             connection.count_refused(Refusal.NOT_ALLOWED)
             connection.respond(request, REFUSED)
             return start + 1
@@ -162,11 +165,15 @@ class RustlogProtocol:
             case r.Ping():
                 connection.respond(request, PONG)
             case r.Error():
-                connection.count_malformed()
+                if request is not NO_MEMORY:
+                    connection.count_malformed()
                 connection.respond(request, encode_response(request))
             case r.ListTopics():
                 limit = self._settings.limits.frame_bytes_max
-                connection.respond(request, all_topics(self._topics(), limit))
+                if self._node.directory.is_incomplete:
+                    connection.respond(request, encode_response(NAMES_LOST))
+                else:
+                    connection.respond(request, all_topics(self._topics(), limit))
             case r.CreateTopic(topic=topic, partition_count=count):
                 self._creates_topic = True
                 create = m.CreateTopic(connection.next_number, topic.encode(), count)
@@ -190,7 +197,7 @@ class RustlogProtocol:
         if isinstance(name, r.Error):
             connection.respond(request, absent(request, name))
             return start + 1
-        is_free = connection.has_all_rights
+        is_free = connection.is_free_in(topic.encode())
         number = connection.next_number
         messages: list[CellMessage] = []
         batched = True
@@ -209,7 +216,7 @@ class RustlogProtocol:
                 break
             elif not isinstance(each, r.Fetch):
                 messages.append(self._small(number, each))
-            elif self._has_large_request or not connection.may_answer(self._fetch_bytes(each)):
+            elif self._has_large_request or not connection.may_answer(self._answer_bytes(each)):
                 break
             else:
                 messages.append(self._fetch(number, each))
@@ -236,6 +243,8 @@ class RustlogProtocol:
         return _stream_of(name, count, partition)
 
     def _no_topic(self, topic: str) -> r.Error:
+        if self._node.directory.is_incomplete:
+            return NAMES_LOST
         now = self._connection.now
         if now >= self._topic_names_until:
             # To name ten thousand topics takes longer than all else that a request costs.
@@ -248,8 +257,6 @@ class RustlogProtocol:
     def _topics(self) -> Iterable[tuple[bytes, int]]:
         """The topics whose names this client may see."""
         topics, connection = self._node.directory.topics(), self._connection
-        if connection.has_all_rights:
-            return topics
         return (each for each in topics if connection.may(Rights.LIST, each[0]))
 
     def _fetch(self, number: int, fetch: r.Fetch) -> m.Read:
@@ -272,6 +279,10 @@ class RustlogProtocol:
         if wanted is msgspec.UNSET:
             wanted = settings.fetch_bytes
         return min(wanted, settings.limits.record_bytes_max)
+
+    def _answer_bytes(self, fetch: r.Fetch) -> int:
+        """The bytes that the answer may take in memory: its records, and once more in Base64."""
+        return self._fetch_bytes(fetch) * 7 // 3
 
     def _small(
         self, number: int, request: r.OffsetCommit | r.OffsetFetch | r.DescribePartition

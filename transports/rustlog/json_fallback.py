@@ -15,6 +15,8 @@ from millpond.transports.rustlog.messages import INVALID_REQUEST, Error, Request
 
 CHECKED_BYTES_MAX = 2**18
 """Objects in unknown fields are searched for duplicate keys, up to this size."""
+FIELDS_MAX = 10_000
+"""Of objects with more fields it is not known whether a key comes twice."""
 
 
 DecodedRequest = Request | Error
@@ -27,6 +29,10 @@ _FIELDS: dict[type[Request], list[tuple[str, bool, msgspec.json.Decoder[Any]]]] 
     ]
     for kind in _TYPES.values()
 }
+_KNOWN = sorted({name for fields in _FIELDS.values() for name, _, _ in fields} | {"type"})
+_known = msgspec.json.Decoder(
+    msgspec.defstruct("_Known", [(name, msgspec.Raw, msgspec.Raw(b"")) for name in _KNOWN])
+)
 _syntax = msgspec.json.Decoder(msgspec.Raw)
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str)
@@ -36,7 +42,7 @@ class MalformedJson(WireError):
     """The payload is not JSON in UTF-8 (RL-05, RL-06)."""
 
 
-def decode_fallback(payload: bytes) -> DecodedRequest:
+def decode_fallback(payload: bytes, records_max: int) -> DecodedRequest:
     """The request in `payload`, or why it is refused. Raises MalformedJson (RL-04 to RL-10)."""
     try:
         if not payload.isascii():
@@ -50,16 +56,30 @@ def decode_fallback(payload: bytes) -> DecodedRequest:
         if _has_lone_surrogate(payload):
             return _invalid("a string has half of a surrogate pair")
         raise MalformedJson(str(error)) from None
+    if payload.count(b":") > FIELDS_MAX and _has_many_fields(payload):
+        return _invalid("duplicate key")
     try:
         fields = _object.decode(payload)
     except msgspec.ValidationError:
         return _invalid("a request is an object")
     if _repeats_key(payload, fields):
         return _invalid("duplicate key")
-    return _read(fields)
+    return _read(fields, records_max)
 
 
-def _read(fields: dict[str, msgspec.Raw]) -> DecodedRequest:
+def _has_many_fields(payload: bytes) -> bool:
+    """There may be more than FIELDS_MAX fields, not counting what is in the values of known ones.
+    Each has a colon, and two quotes."""
+    try:
+        known = msgspec.structs.astuple(_known.decode(payload))
+    except msgspec.ValidationError:
+        return False  # no object
+    colons = payload.count(b":") - sum([bytes(each).count(b":") for each in known])
+    quotes = payload.count(b'"') - sum([bytes(each).count(b'"') for each in known])
+    return min(colons, quotes // 2) > FIELDS_MAX
+
+
+def _read(fields: dict[str, msgspec.Raw], records_max: int) -> DecodedRequest:
     if "type" not in fields:
         return _invalid("missing field 'type'")
     try:
@@ -72,6 +92,8 @@ def _read(fields: dict[str, msgspec.Raw]) -> DecodedRequest:
     values = {}
     for field, is_required, decoder in _FIELDS[kind]:
         raw = fields.pop(field, None)
+        if field == "records" and raw and bytes(raw).count(b'"') > 2 * records_max:
+            return _invalid(f"records: at most {records_max}")  # RLA-22, before they are built
         if raw is not None:
             try:
                 values[field] = decoder.decode(raw)

@@ -104,8 +104,8 @@ class S3pProtocol:
         if self._is_blocked:
             return start
         connection = self._connection
-        is_free = connection.has_all_rights
         name = requests[start].name
+        is_free = connection.is_free_in(name)
         if not (is_free or connection.may(_needed(requests[start]), name)):
             # S3P has no error for this that leaves the connection open (S3A-36): commands before
             # it are answered, none behind it is taken.
@@ -127,7 +127,7 @@ class S3pProtocol:
                 messages.append(Append(number, command.records, command.ms))
             elif isinstance(command, ReadRecords | TrimBelow):
                 is_read = type(command) is ReadRecords
-                if is_read and not connection.may_answer(self._settings.reply_bytes_max):
+                if is_read and not connection.may_answer(2 * self._settings.reply_bytes_max):
                     break
                 self._is_blocked = True
                 messages.append(self._read_or_trim(number, command))

@@ -8,13 +8,20 @@ from itertools import accumulate
 
 from millpond.actors.positions import Position
 from millpond.actors.streams.messages import RecordColumns, RecordSlice
-from millpond.transports.s3p.commands import AppendRecords, Command, S3pError, S3pLimits
+from millpond.transports.s3p.commands import (
+    LIMITS,
+    AppendRecords,
+    Command,
+    S3pError,
+    S3pLimits,
+)
 from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, RepeatedAppend, fast_parser
 from millpond.transports.s3p.parser import IncrementalParser
 from millpond.transports.s3p.scanner import CRLF
 
 OK = b"+OK\r\n"
 NOTHING = b"*0\r\n"
+NO_MEMORY = "the node has no memory for the command now"
 ERROR_BYTES_MAX = 200
 """The length of an error line; longer ones are cut (S3A-06)."""
 
@@ -48,6 +55,16 @@ class Decoder:
     def buffered_bytes(self) -> int:
         """The bytes of that command that came so far."""
         return self._incremental.buffered_bytes
+
+    def refuse(self) -> None:
+        """Refuse the command of which a part has come, as there is no memory for it."""
+        if self.is_midway:
+            self._incremental.clear()
+            self.error = S3pError(LIMITS, NO_MEMORY)
+
+    def clear(self) -> None:
+        """Discard what came: nothing more is fed."""
+        self._incremental.clear()
 
     def feed(self, data: bytes) -> list[Command]:
         """The commands that `data` completes; `error` is set if the stream broke after them."""

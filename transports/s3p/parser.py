@@ -115,6 +115,13 @@ class IncrementalParser:
         self.buffered_bytes = 0
         """The bytes of the unfinished command that came so far."""
 
+    def clear(self) -> None:
+        """Discard the unfinished command: nothing more is fed."""
+        self._source = InputBuffer()
+        self._steps = iter(())
+        self.is_midway = False
+        self.buffered_bytes = 0
+
     def finish(self, data: bytes, found: list[Command]) -> bytes:
         """Go on with the unfinished command, and no further; gives what is behind its end."""
         source = self._source

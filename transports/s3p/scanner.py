@@ -17,20 +17,57 @@ _DIGITS_MAX = 20
 _HEADER_BYTES_MAX = 1 + _DIGITS_MAX + 2
 _CR = 0x0D
 _SIZES = {b"$%d\r\n" % size: size for size in range(1, 1025)}
+BLOCK_BYTES = 2**16
+
+
+class PartialString:
+    """The beginning of a string whose end has not come, in blocks. One buffer that grows has an
+    eighth more memory than bytes, and leaves a gap in the heap each time that it is moved."""
+
+    __slots__ = ("_blocks", "_tail", "missing")
+
+    def __init__(self, data: bytes | memoryview, missing: int) -> None:
+        self.missing = missing
+        """The bytes that have to come before it is worth a look."""
+        self._blocks: list[bytes] = []
+        self._tail = bytearray()
+        """What came behind the blocks, less than one."""
+        self._append(data)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._blocks)) + len(self._tail)
+
+    def add(self, data: bytes) -> None:
+        """More came."""
+        self.missing -= len(data)
+        self._append(data)
+
+    def whole(self) -> bytes:
+        """All that came."""
+        return b"".join([*self._blocks, self._tail])
+
+    def _append(self, data: bytes | memoryview) -> None:
+        tail = self._tail
+        if len(tail) + len(data) < BLOCK_BYTES:
+            tail += data
+            return
+        if tail:
+            self._blocks.append(bytes(tail))
+            tail.clear()
+        self._blocks.append(bytes(data))
 
 
 class InputBuffer:
     """Received bytes that are not used yet. A string that is not complete is kept apart, so that
     its cost does not depend on the number of its pieces."""
 
-    __slots__ = ("_at", "_data", "_kept", "_missing", "_size")
+    __slots__ = ("_at", "_data", "_kept", "_size")
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
         self._size = 0
-        self._kept: bytearray | None = None
-        self._missing = 0
+        self._kept: PartialString | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -41,11 +78,10 @@ class InputBuffer:
         """More came, after `compact` or `take_unused`. False: not enough to look at it."""
         kept = self._kept
         if kept is not None:
-            kept += data
-            self._missing -= len(data)
-            if self._missing > 0:
+            kept.add(data)
+            if kept.missing > 0:
                 return False
-            self._data = bytes(kept)
+            self._data = kept.whole()
             self._kept = None
         else:
             self._data = self._data + data if self._data else data
@@ -160,8 +196,7 @@ class InputBuffer:
         return left
 
     def _keep(self, missing: int) -> None:
-        self._kept = bytearray(memoryview(self._data)[self._at :])
-        self._missing = missing
+        self._kept = PartialString(memoryview(self._data)[self._at :], missing)
         self._data = b""
         self._at = 0
 

@@ -21,12 +21,23 @@ from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
 
 
+class DeliveryProof(msgspec.Struct, frozen=True):
+    """The proof of a client that it has the delivery token of a mailbox, for one connection.
+
+    It is made of the client's public key and the `nonce` of its HELLO.
+    """
+
+    nonce: bytes
+    proof: bytes
+
+
 class Principal(msgspec.Struct, frozen=True):
     """The client of a connection or request, by everything that is known of it.
 
     `identity` is a public key of 32 bytes that the client proved to hold; `address` is the host of
     the other end; `listener` is the protocol that was dialled: p2p, ws, s3p, rustlog or http;
-    `certificate` is the SHA-256 of the client certificate, which our authority signed.
+    `certificate` is the SHA-256 of the client certificate, which our authority signed; `port` is
+    the other end's, 0 if it has none; `delivery` goes with an identity.
     """
 
     token: bytes | None = None
@@ -34,6 +45,8 @@ class Principal(msgspec.Struct, frozen=True):
     address: str = ""
     listener: str = "p2p"
     certificate: bytes | None = None
+    port: int = 0
+    delivery: DeliveryProof | None = None
 
     def __repr__(self) -> str:
         """Without the token: this may end up in a log."""
@@ -180,8 +193,16 @@ class AccessServices(Protocol):
     def may_use_streams(self, principal: Principal) -> bool:
         """Might there be a stream that the principal may use?"""
 
+    def knows(self, principal: Principal) -> bool:
+        """True for a principal with some right in some channel or stream."""
+
+    def is_operator(self, principal: Principal) -> bool:
+        """True for a principal that may read chats and write in the name of the node. It may take
+        some milliseconds to find out."""
+
     def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
-        """The rights of the principal in a stream or topic; None: none. The empty name: in all.
+        """The rights of the principal in a stream or topic; None: none. The empty name: in all but
+        private ones (`private_names`).
 
         put: append and create; get: read; list: see its name; admin: trim, delete, configure.
         """
@@ -202,6 +223,13 @@ class TopicDirectory(Protocol):
 
 class StreamDirectory(TopicDirectory, Protocol):
     """The names of streams, and the topics."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True: the store lost names that nothing tells of."""
+
+    def check_complete(self) -> None:
+        """Before names are listed. Raises StorageFailed if some are lost."""
 
     def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
         """At most `limit` streams whose names begin with `prefix`, above `after`, in order."""

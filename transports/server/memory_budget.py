@@ -3,12 +3,15 @@
 Counted are input under way (half a frame, a body that is being collected, requests that wait) and
 answers that were made and not read. A connection measures itself after each CHECK_BYTES that it
 read or wrote, so small requests cost nothing here; what it holds below SMALL_BYTES is not counted.
+Each open connection counts CONNECTION_BYTES besides, but all together no more than half of the
+budget: many idle connections slow others down, and do not stop them.
 
 When the budget is used up, new work waits. Meanwhile connections whose client neither sends nor
 reads are closed, those that hold most first. One connection at a time, the one that has waited
 longest, is favoured: it may go beyond the budget, so that a request that has to finish before it
 frees memory can finish. `overrun_bytes_max` is kept for that; above it the connection that holds
-most is closed, whatever it does.
+most is closed, whatever it does. Connections that were let in read once more before they are
+measured: READ_BYTES of the budget are kept free for each, and no more than the overrun for all.
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ TRIM_BYTES = 2**25
 TRIM_S = 2.0
 """Memory goes back to the system once so much was freed, at most this often."""
 TRIM_SHORT_BYTES = 2**21
-CONNECTION_BYTES = 2**15
-"""About the memory of a connection by itself, with what is not counted."""
+CONNECTION_BYTES = 2**14
+"""The memory of an idle connection, as it was measured: 2 KiB to 16 KiB (over TLS)."""
+HANDSHAKE_BYTES = 2**15
+"""About the memory of a TLS handshake in progress."""
 
 
 class MemorySettings(msgspec.Struct, frozen=True):
@@ -87,11 +92,13 @@ class MemoryHolder(Protocol):
         """True if the client has to send or to read before anything becomes free."""
 
     def close_for_memory(self) -> None:
-        """Close at once: the memory is needed."""
+        """Close at once, and free what is held before this returns, as far as can be done:
+        others read on in the same pass of the event loop."""
 
 
 class MemoryWaiter:
-    """Work that waits for memory. `granted` or `refused` is called once, unless it is cancelled."""
+    """Work that waits for memory. `granted` or `refused` is called once, unless it is cancelled, or
+    `refused` finds that nothing can be refused: then it waits on."""
 
     __slots__ = ("account", "granted", "refused", "since", "size_bytes")
 
@@ -101,7 +108,7 @@ class MemoryWaiter:
         size_bytes: int,
         since: float,
         granted: Callable[[], None],
-        refused: Callable[[], None] | None,
+        refused: Callable[[], bool] | None,
     ) -> None:
         self.account = account
         self.size_bytes = size_bytes
@@ -116,6 +123,7 @@ class MemoryAccount:
 
     __slots__ = (
         "_budget",
+        "expected_bytes",
         "held_bytes",
         "holder",
         "is_closed",
@@ -133,6 +141,8 @@ class MemoryAccount:
         self.principal = principal
         """The client by its identity or address; None: it has no share of its own."""
         self.held_bytes = 0
+        self.expected_bytes = 0
+        """Room that was granted and is not used yet."""
         self.moved_at = now
         self.moved_before = holder.moved_bytes
         self.is_closing = False
@@ -153,10 +163,11 @@ class MemoryAccount:
         size_bytes: int,
         now: float,
         granted: Callable[[], None],
-        refused: Callable[[], None] | None = None,
+        refused: Callable[[], bool] | None = None,
     ) -> MemoryWaiter:
-        """Have `granted` called once there is room. It takes the room before it returns: it is
-        measured right after. `refused`, if given, is called after REFUSED_AFTER_S instead."""
+        """Have `granted` called once there is memory. The part that it does not use at once is kept
+        free for it up to the next tick. `refused`, if given, is called once, after REFUSED_AFTER_S;
+        if it gives False, nothing can be refused, and the work waits on."""
         return self._budget.wait(MemoryWaiter(self, size_bytes, now, granted, refused))
 
     def cancel(self, waiter: MemoryWaiter) -> None:
@@ -186,10 +197,12 @@ class MemoryBudget:
         self.deadline = inf
         self.used_bytes = 0
         self.promised_bytes = 0
-        """For answers that are being made, and are not measured yet."""
+        """For answers that are being made and not measured yet, and for the input that connections
+        are expected to read which were just let in."""
         self._arm = arm
         self._trim = trim
         self._accounts: dict[MemoryAccount, None] = {}
+        self._expecting: dict[MemoryAccount, None] = {}
         self._by_principal: dict[Hashable, int] = {}
         self._waiters: dict[MemoryWaiter, None] = {}
         self._is_serving = False
@@ -197,11 +210,17 @@ class MemoryBudget:
         self._favoured_until = -inf
         self._stalled_s = STALLED_S
         self._closed_at = -inf
+        self._connections = 0
         self._closing_bytes = 0
         """Of connections that are being closed: still used, but free in a moment."""
         self._freed_bytes = 0
         """About what was freed since memory was given back last."""
         self._trimmed_at = -inf
+
+    @property
+    def connections_bytes(self) -> int:
+        """What open connections take by themselves, as far as it counts."""
+        return min(self._connections * CONNECTION_BYTES, self.settings.bytes_max // 2)
 
     @property
     def waiting(self) -> int:
@@ -216,6 +235,8 @@ class MemoryBudget:
         """Count what the connection of an account holds now; see `MemoryAccount.measure`."""
         if account.is_closing or account.is_closed:
             return
+        if account.expected_bytes:
+            self._expect(account, 0)
         holder = account.holder
         held = holder.held_bytes
         if held <= SMALL_BYTES:
@@ -242,7 +263,7 @@ class MemoryBudget:
         taken_bytes = self.used_bytes + self.promised_bytes + size_bytes
         if account is self._favoured:
             return taken_bytes <= self._hard_bytes_max
-        if taken_bytes > settings.bytes_max:
+        if taken_bytes > self._bytes_max - self._reads_bytes:
             return False
         if account.held_bytes + size_bytes > settings.connection_bytes_max:
             return False
@@ -255,7 +276,7 @@ class MemoryBudget:
     def promise(self, size_bytes: int) -> bool:
         """Set bytes apart for an answer that is being made; False: there is no room. To be kept
         (`keep_promise`) once the answer is there, and counts by itself."""
-        if self.used_bytes + self.promised_bytes + size_bytes > self.settings.bytes_max:
+        if self.used_bytes + self.promised_bytes + size_bytes > self._bytes_max:
             return False
         self.promised_bytes += size_bytes
         return True
@@ -265,8 +286,10 @@ class MemoryBudget:
         self.promised_bytes -= size_bytes
 
     def wait(self, waiter: MemoryWaiter) -> MemoryWaiter:
-        """See `MemoryAccount.wait`."""
+        """See `MemoryAccount.wait`. Work that needs more than half of the budget waits for half of
+        it, as there might never be more."""
         self.stats.waited += 1
+        waiter.size_bytes = min(waiter.size_bytes, self.settings.bytes_max // 2)
         self._waiters[waiter] = None
         self._watch(waiter.since)
         return waiter
@@ -289,14 +312,28 @@ class MemoryBudget:
         self._drop_waiters(account)
 
     def _drop_waiters(self, account: MemoryAccount) -> None:
+        self._expect(account, 0)
         if account is self._favoured:
             self._favoured = None
         for waiter in [each for each in self._waiters if each.account is account]:
             del self._waiters[waiter]
 
+    def connection_opened(self) -> None:
+        """There is one more connection."""
+        self._connections += 1
+
     def connection_ended(self, now: float) -> None:
-        """A connection is gone, with the little that was not counted."""
-        self._freed_bytes += CONNECTION_BYTES
+        """A connection is gone that was opened."""
+        self._connections -= 1
+        self._free(CONNECTION_BYTES + SMALL_BYTES, now)
+
+    def handshake_failed(self, now: float) -> None:
+        """A connection is gone whose TLS handshake did not succeed."""
+        self._free(HANDSHAKE_BYTES, now)
+
+    def _free(self, size_bytes: int, now: float) -> None:
+        """About so many bytes that did not count are freed."""
+        self._freed_bytes += size_bytes
         if self._freed_bytes > TRIM_BYTES:
             self._watch(now)
 
@@ -309,6 +346,8 @@ class MemoryBudget:
             # Before anything is closed: what was closed a tick ago is freed by now.
             self._freed_bytes, self._trimmed_at = 0, now
             self._trim()
+        for account in tuple(self._expecting):
+            self._expect(account, 0)
         for account in tuple(self._accounts):
             self.measure(account, now)
         if now >= self._closed_at + RECOVERED_S:
@@ -322,11 +361,25 @@ class MemoryBudget:
         self._watch(now)
 
     @property
+    def _bytes_max(self) -> int:
+        """What is left of the budget for the work of connections."""
+        return self.settings.bytes_max - self.connections_bytes
+
+    @property
+    def _reads_bytes(self) -> int:
+        """Kept free for connections that were let in: each reads once more before it is measured,
+        and all at once they would use up the overrun, which is for the favoured one."""
+        held_up = len(self._waiters) + len(self._expecting)
+        others = max(0, len(self._accounts) - held_up - 1)
+        return min(others * READ_BYTES, self.settings.overrun_bytes_max)
+
+    @property
     def _hard_bytes_max(self) -> int:
-        return self.settings.bytes_max + self.settings.overrun_bytes_max
+        return self._bytes_max + self.settings.overrun_bytes_max
 
     def _watch(self, now: float) -> None:
-        has_work = self._accounts or self._waiters or self._freed_bytes > TRIM_BYTES
+        is_used = self._accounts or self._waiters or self._expecting
+        has_work = is_used or self._freed_bytes > TRIM_BYTES
         if has_work and self.deadline == inf:
             self._arm(self, now + TICK_S)
 
@@ -358,14 +411,14 @@ class MemoryBudget:
             if now >= each.moved_at + self._stalled_s and each.holder.waits_for_client
         ]
         stalled.sort(key=lambda each: each.held_bytes)
-        while stalled and not self._fits(first):
+        while stalled and first in self._waiters and not self._fits(first):
             self._end(stalled.pop())
             self._stalled_s, self._closed_at = max(TICK_S, self._stalled_s / 2), now
 
     def _fits(self, waiter: MemoryWaiter) -> bool:
         # A waiter that is above a share of its own frees nothing by the end of others.
         taken_bytes = self.used_bytes + self.promised_bytes + waiter.size_bytes
-        return taken_bytes - self._closing_bytes <= self.settings.bytes_max
+        return taken_bytes - self._closing_bytes <= self._bytes_max - self._reads_bytes
 
     def _close_worst(self, now: float) -> None:
         """Close connections until the use is below the overrun: what holds most for longest."""
@@ -387,6 +440,15 @@ class MemoryBudget:
         del self._accounts[account]
         self._drop_waiters(account)
         account.holder.close_for_memory()
+        if not account.is_closed:
+            self._count_closing(account)
+
+    def _count_closing(self, account: MemoryAccount) -> None:
+        """Count what a connection that is being closed still holds."""
+        before, left = account.held_bytes, account.holder.held_bytes
+        self._closing_bytes += left - before
+        self._count(account, left)
+        self._accounts.pop(account, None)
 
     # Waiting.
 
@@ -397,7 +459,7 @@ class MemoryBudget:
         self._is_serving = True
         try:
             for waiter in tuple(self._waiters):
-                if self.used_bytes >= self.settings.bytes_max:
+                if self.used_bytes >= self._bytes_max:
                     break
                 if waiter in self._waiters and self.has_room(waiter.account, waiter.size_bytes):
                     self._grant(waiter, now)
@@ -413,27 +475,51 @@ class MemoryBudget:
             return
         taken_bytes = self.used_bytes + self.promised_bytes + waiter.size_bytes
         if taken_bytes > self._hard_bytes_max:
-            # What can be refused is. What cannot must not wait for ever.
+            # Work that can be refused is. The rest must not wait for ever.
             others = [each for each in self._accounts if each is not waiter.account]
             is_late = waiter.refused is None and now >= waiter.since + REFUSED_AFTER_S
             if is_late and others and taken_bytes - self._closing_bytes > self._hard_bytes_max:
                 self._end(self._worst(others, now))
             return  # when that one is gone, or at the next tick
-        self._favoured, self._favoured_until = waiter.account, now + FAVOURED_S
-        self._grant(waiter, now)
+        account = waiter.account
+        self._favoured, self._favoured_until = account, now + FAVOURED_S
+        # A connection may wait to be read on, and each of its requests for what it has read.
+        for each in [each for each in self._waiters if each.account is account]:
+            if self._favoured is account and each in self._waiters:
+                if each is waiter or self.has_room(account, each.size_bytes):
+                    self._grant(each, now)
 
     def _grant(self, waiter: MemoryWaiter, now: float) -> None:
         del self._waiters[waiter]
         account = waiter.account
         account.moved_at = now  # it can move only from here on
+        self._expect(account, 0)
+        before = account.held_bytes + self.promised_bytes
         waiter.granted()
         self.measure(account, now)
+        if not (account.is_closing or account.is_closed):
+            used = account.held_bytes + self.promised_bytes - before
+            self._expect(account, min(waiter.size_bytes, max(0, waiter.size_bytes - used)))
+
+    def _expect(self, account: MemoryAccount, size_bytes: int) -> None:
+        self.promised_bytes += size_bytes - account.expected_bytes
+        account.expected_bytes = size_bytes
+        if size_bytes:
+            self._expecting[account] = None
+        else:
+            self._expecting.pop(account, None)
 
     def _refuse_late(self, now: float) -> None:
-        for waiter in tuple(self._waiters):
-            if now < waiter.since + REFUSED_AFTER_S:
-                return
-            if waiter.refused is not None and waiter in self._waiters:
-                del self._waiters[waiter]
-                self.stats.refused += 1
-                waiter.refused()
+        # Nothing is let in meanwhile: a waiter keeps its place until it is refused.
+        self._is_serving = True
+        try:
+            for waiter in tuple(self._waiters):
+                if now < waiter.since + REFUSED_AFTER_S:
+                    break
+                refuse, waiter.refused = waiter.refused, None
+                if refuse is not None and waiter in self._waiters and refuse():
+                    self._waiters.pop(waiter, None)
+                    self.stats.refused += 1
+                    self.measure(waiter.account, now)
+        finally:
+            self._is_serving = False

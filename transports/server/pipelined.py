@@ -27,6 +27,7 @@ from millpond.actors.messages import (
     StreamRequest,
 )
 from millpond.actors.streams.messages import CancelRead, FinishRead
+from millpond.transports.io.address import port_of
 from millpond.transports.io.interface import Wire
 from millpond.transports.server.interface import NodeServices, Principal
 from millpond.transports.server.memory_budget import (
@@ -36,6 +37,7 @@ from millpond.transports.server.memory_budget import (
     MemoryAccount,
     MemoryWaiter,
 )
+from millpond.transports.server.private_names import is_private
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
 
@@ -47,6 +49,10 @@ NO_ANSWER = -2
 """The number of a message that has no answer."""
 NOTHING = 2**63
 """The number of a request that never comes."""
+DECODED_BYTES_MAX = 2**16
+"""So much is decoded at once: requests take more memory than their bytes."""
+REQUEST_BYTES = 512
+"""A decoded request takes about so much, however short it was."""
 RIGHTS_CACHED_MAX = 64
 """The number of streams for which a connection caches its rights."""
 
@@ -55,14 +61,15 @@ class FlowSettings(msgspec.Struct, frozen=True, gc=False):
     """Limits of a pipelined connection; docs/reference/limits.md.
 
     `read_ahead_bytes_max` is read while a request waits for a record; `in_flight_bytes_max` of
-    requests are with the streams at once; `pass_bytes_max` of large answers are made before others
-    run.
+    requests, and `in_flight_max` of them, are with the streams at once; `pass_bytes_max` of large
+    answers are made before others run.
     """
 
     idle_s: float = 300.0
     unread_bytes_max: int = 2**20
     read_ahead_bytes_max: int = 2**16
     in_flight_bytes_max: int = 2**24
+    in_flight_max: int = 1024
     pass_bytes_max: int = 2**22
 
 
@@ -86,6 +93,14 @@ class RequestDecoder(Protocol[R]):
 
     def feed(self, data: bytes) -> list[R]:
         """The requests that `data` completes."""
+
+    def refuse(self) -> R | None:
+        """Refuse the request of which a part has come, as there is no memory for it. Gives a
+        request in its place, whose answer tells so, or sets `error`; neither if no part has come.
+        """
+
+    def clear(self) -> None:
+        """Discard what came: nothing more is fed."""
 
 
 class PipelinedProtocol(Protocol[R]):
@@ -162,7 +177,8 @@ class PipelinedConnection(Port, Generic[R]):
 
     For the protocol: `now` is the time of the last read or wake, `answered` the number of requests
     that are answered (the one in hand included), `next_number` that of the next request, `has_eof`
-    says that no more requests come, and `has_all_rights` that `may` need not be asked.
+    says that no more requests come, and `has_all_rights` that `may` need not be
+    asked about names that are not private.
     """
 
     __slots__ = (
@@ -199,6 +215,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_sampled_at",
         "_shared_bucket",
         "_stats",
+        "_undecoded",
         "_unsent_before",
         "_waiter",
         "_wire",
@@ -242,6 +259,8 @@ class PipelinedConnection(Port, Generic[R]):
         self._requests: list[R] = []
         self._position = 0
         """The index of the first one of `_requests` that no stream has seen."""
+        self._undecoded = b""
+        """Bytes behind these requests."""
         self._in_flight: deque[R] = deque()
         """Requests that streams have and that are not answered, oldest first."""
         self._early_replies: dict[int, StreamReply | Failed] = {}
@@ -278,6 +297,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._wire = wire
         node = self._node
         self.received_at = self.now = node.now()
+        node.memory.connection_opened()
         self._stats.connections += 1
         if self._observer is not None:
             self._observer.opened()
@@ -285,7 +305,9 @@ class PipelinedConnection(Port, Generic[R]):
             self._refuse_connection(ConnectionRefusal.TOO_MANY)
             return
         certificate = wire.peer_certificate_hash
-        self._principal = Principal(None, None, wire.host, self.listener, certificate)
+        self._principal = Principal(
+            None, None, wire.host, self.listener, certificate, port_of(wire.peer)
+        )
         self._check_access()
         self._shared_bucket = node.shared_bucket(self._principal)
         if self._is_admitted:
@@ -304,10 +326,31 @@ class PipelinedConnection(Port, Generic[R]):
         if not self._is_admitted:
             self._refuse_connection(ConnectionRefusal.NOT_ADMITTED)
             return
+        if self._undecoded or size > DECODED_BYTES_MAX:
+            self._undecoded += data
+            if not self._requests:
+                self._decode_more()
+        else:
+            self._decode(data)
+        self._dispatch()
+        self._moved_bytes += size
+        if self._moved_bytes >= self._check_at:
+            self._check_memory()
+
+    def _decode_more(self) -> None:
+        data = self._undecoded
+        self._undecoded = data[DECODED_BYTES_MAX:]
+        self._decode(data[:DECODED_BYTES_MAX])
+
+    def _decode(self, data: bytes) -> None:
+        size = len(data)
         requests = self._decoder.feed(data)
         if self._decoder.error is not None:
             self.count_malformed()
+            self._undecoded = b""
             self._close_when_answered(self._protocol.error_bytes())
+            if self.has_eof:
+                self._last_bytes = self._protocol.error_bytes()
         self._partial_bytes += size
         if self._requests:
             self._read_ahead_bytes += size
@@ -317,13 +360,12 @@ class PipelinedConnection(Port, Generic[R]):
             self._read_ahead_bytes = 0
         if requests:
             count = len(requests)
-            stats.requests += count
+            self._stats.requests += count
             self._bytes_per_request = self._partial_bytes // count
             self._partial_bytes = 0
-        self._dispatch()
-        self._moved_bytes += size
-        if self._moved_bytes >= self._check_at:
-            self._check_memory()
+        else:
+            # Less is left where a request that was refused for memory has been dropped.
+            self._partial_bytes = min(self._partial_bytes, self._decoder.buffered_bytes)
 
     def uncongested(self) -> None:
         if self._phase is not CLOSED:
@@ -396,7 +438,7 @@ class PipelinedConnection(Port, Generic[R]):
         """Write the answers, and go on with requests that waited for them."""
         if self._is_dispatching or self._phase is CLOSED:
             return
-        if self._requests or self._phase is CLOSING:
+        if self._requests or self._undecoded or self._phase is CLOSING:
             self._resume()
         elif self._out:
             self._write_out()
@@ -448,6 +490,7 @@ class PipelinedConnection(Port, Generic[R]):
             return
         self._requests = []
         self._position = 0
+        self._undecoded = b""
         self._close_when_answered(b"")
         self._finish_blocked_read()
         self._resume()
@@ -474,7 +517,7 @@ class PipelinedConnection(Port, Generic[R]):
 
     def may(self, right: Rights, name: bytes) -> bool:
         """Has the client one of these rights in the stream or topic of this name?"""
-        if self.has_all_rights:
+        if self.is_free_in(name):
             return True
         rights = self._rights.get(name)
         if rights is None:
@@ -483,6 +526,10 @@ class PipelinedConnection(Port, Generic[R]):
             rights = self._node.authorize_stream(self._principal, name) or Rights.NONE
             self._rights[name] = rights
         return bool(rights & right)
+
+    def is_free_in(self, name: bytes) -> bool:
+        """True if `may` need not be asked about this name."""
+        return self.has_all_rights and not is_private(name)
 
     def submit(
         self,
@@ -598,6 +645,7 @@ class PipelinedConnection(Port, Generic[R]):
 
     def refuse_rest(self, last_bytes: bytes) -> None:
         """Take no more requests; once all are answered, write these bytes and close."""
+        self._undecoded = b""
         self._close_when_answered(last_bytes)
         self._last_bytes = last_bytes  # ahead of errors further behind
 
@@ -627,6 +675,23 @@ class PipelinedConnection(Port, Generic[R]):
             return
         self._is_dispatching = True
         self._pass_bytes = 0
+        self._dispatch_decoded()
+        while self._undecoded and not self._requests and not self._is_blocked():
+            self._decode_more()
+            self._dispatch_decoded()
+        if self._phase is CLOSED:
+            return
+        self._is_dispatching = False
+        is_done = not (self._requests or self._undecoded or self._in_flight)
+        if is_done and self._phase is CLOSING:
+            self.close()
+            return
+        if self._out:
+            self._write_out()
+        if self._requests or self._undecoded or self._paused or self._wire.congested:
+            self._pause_or_resume_reading()
+
+    def _dispatch_decoded(self) -> None:
         while self._position < len(self._requests) and not self._is_blocked():
             position = self._protocol.dispatch(self._requests, self._position)
             if self._phase is CLOSED:
@@ -641,14 +706,6 @@ class PipelinedConnection(Port, Generic[R]):
         if self._position:
             del self._requests[: self._position]
             self._position = 0
-        self._is_dispatching = False
-        if not self._requests and self._phase is CLOSING and not self._in_flight:
-            self.close()
-            return
-        if self._out:
-            self._write_out()
-        if self._requests or self._paused or self._wire.congested:
-            self._pause_or_resume_reading()
 
     def _is_blocked(self) -> bool:
         """Must requests wait?"""
@@ -656,6 +713,8 @@ class PipelinedConnection(Port, Generic[R]):
         if self._is_mailbox_full or self._blocked_read_cell is not None:
             return True
         if self._in_flight_bytes > flow.in_flight_bytes_max:
+            return True
+        if len(self._in_flight) > flow.in_flight_max:
             return True
         if self._pass_bytes > flow.pass_bytes_max:
             # The cost of such requests is not known before: let others run in between.
@@ -680,12 +739,14 @@ class PipelinedConnection(Port, Generic[R]):
     def held_bytes(self) -> int:
         if self._phase is CLOSED:
             return self._wire.unsent_bytes
-        waiting = (len(self._requests) - self._position) * self._bytes_per_request
+        size = max(self._bytes_per_request, REQUEST_BYTES)
+        waiting = (len(self._requests) - self._position) * size + len(self._undecoded)
+        in_flight = max(self._in_flight_bytes, len(self._in_flight) * REQUEST_BYTES)
         early = sum(
             [len(each.data) for each in self._early_replies.values() if type(each) is ReadyAnswer]
         )
         held = self._decoder.buffered_bytes + self._wire.unsent_bytes
-        return held + waiting + early + self._in_flight_bytes
+        return held + waiting + early + in_flight
 
     @property
     def moved_bytes(self) -> int:
@@ -696,6 +757,8 @@ class PipelinedConnection(Port, Generic[R]):
         return self._wire.congested or not (self._in_flight or self._waiter)
 
     def close_for_memory(self) -> None:
+        self._decoder.clear()
+        self._release()
         self._wire.abort()
 
     def _check_memory(self) -> None:
@@ -708,7 +771,8 @@ class PipelinedConnection(Port, Generic[R]):
         if account.has_room(READ_BYTES, now) or self._waiter is not None:
             return
         if account.held_bytes and self._phase is not CLOSED:
-            self._waiter = account.wait(READ_BYTES, now, self._memory_has_room)
+            room, refuse = self._memory_has_room, self._refuse_partial
+            self._waiter = account.wait(READ_BYTES, now, room, refuse)
             self._pause_or_resume_reading()
 
     def _open_account(self, now: float) -> MemoryAccount:
@@ -723,17 +787,38 @@ class PipelinedConnection(Port, Generic[R]):
             self._resume()
             self._pause_or_resume_reading()
 
+    def _refuse_partial(self) -> bool:
+        """There was no memory for some seconds to read the rest of a request."""
+        # To drop a small part frees nothing.
+        if self._phase is not OPEN or self._decoder.buffered_bytes <= SMALL_BYTES:
+            return False
+        if self._undecoded:
+            return False  # the rest is here
+        refused = self._decoder.refuse()
+        if refused is not None:
+            self._requests.append(refused)
+        elif self._decoder.error is not None:
+            self._close_when_answered(self._protocol.error_bytes())
+        else:
+            return False
+        self.count_failed()
+        self._memory_has_room()
+        return True
+
     def _pause_or_resume_reading(self) -> None:
         """Read no further while requests wait, but for a little behind one that waits for a record:
         that is how an end is noticed (S3A-26)."""
+        if self._phase is CLOSED:
+            return
         if self._waiter is not None:
             is_full = True
-        elif not self._requests:
+        elif not (self._requests or self._undecoded):
             is_full = self._wire.congested and (
                 self._wire.unsent_bytes > self._flow.unread_bytes_max
             )
         elif self._blocked_read_cell is not None:
-            is_full = self._read_ahead_bytes > self._flow.read_ahead_bytes_max
+            ahead = self._read_ahead_bytes + len(self._undecoded)
+            is_full = ahead > self._flow.read_ahead_bytes_max
         else:
             is_full = True
         if is_full is self._paused:
@@ -790,6 +875,7 @@ class PipelinedConnection(Port, Generic[R]):
         self.answered = NO_MORE_ANSWERS
         self._requests = []
         self._position = 0
+        self._undecoded = b""
         self._in_flight.clear()
         self._early_replies.clear()
         cell, self._blocked_read_cell = self._blocked_read_cell, None

@@ -6,13 +6,14 @@ from collections import OrderedDict
 
 
 class TokenBucket:
-    """Fills at `per_s` tokens a second, up to one second's worth."""
+    """Fills at `per_s` tokens a second, up to `burst` (0: one second's worth)."""
 
-    __slots__ = ("_per_s", "_tokens", "_updated_at")
+    __slots__ = ("_burst", "_per_s", "_tokens", "_updated_at")
 
-    def __init__(self, per_s: int, now: float) -> None:
+    def __init__(self, per_s: int, now: float, burst: int = 0) -> None:
         self._per_s = per_s
-        self._tokens = float(per_s)
+        self._burst = burst or per_s
+        self._tokens = float(self._burst)
         self._updated_at = now
 
     def take(self, now: float) -> int:
@@ -36,7 +37,7 @@ class TokenBucket:
     def _fill(self, now: float) -> None:
         elapsed_s = max(0.0, now - self._updated_at)
         self._updated_at = now
-        self._tokens = min(self._per_s, self._tokens + elapsed_s * self._per_s)
+        self._tokens = min(self._burst, self._tokens + elapsed_s * self._per_s)
 
     def _ms_until(self, tokens: int) -> int:
         return max(1, round((tokens - self._tokens) / self._per_s * 1000))

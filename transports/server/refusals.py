@@ -23,6 +23,7 @@ class Refusal(Enum):
     MALFORMED = "malformed"
     FOREIGN_HOST = "foreign host"
     FOREIGN_PAGE = "foreign page"
+    WITHOUT_TLS = "identity without tls"
 
 
 class RefusalLog:

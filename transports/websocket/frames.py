@@ -17,7 +17,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
 from millpond.transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
-from millpond.transports.p2p.framing import Upgrade
+from millpond.transports.p2p.framing import CORRELATED_BYTES, Upgrade
 
 try:
     from websockets.speedups import apply_mask
@@ -63,6 +63,7 @@ class FrameCodec:
         "_needed_bytes",
         "_out",
         "_packet_max",
+        "_skipped_bytes",
         "_tail",
         "closed",
         "error",
@@ -82,6 +83,8 @@ class FrameCodec:
         self._core: Protocol | None = None
         self._tail = bytearray()
         self._needed_bytes = 0
+        self._skipped_bytes = 0
+        """The bytes that are still to come of a frame that is discarded."""
         self._message = bytearray()
         self._midway = False
         self._out = b""
@@ -94,7 +97,11 @@ class FrameCodec:
     @property
     def pending_frame_bytes(self) -> int:
         """The size of the message of which a part has come, as far as its frames tell."""
-        return len(self._message) + (self._needed_bytes if self._tail else 0)
+        tail = self._tail
+        if len(tail) < 2:
+            return len(self._message)
+        head_bytes = 2 + _WIDE.get(tail[1] & 0x7F, 0) + 4 * bool(tail[1] & _MASKED)
+        return len(self._message) + max(0, self._needed_bytes - head_bytes)
 
     @property
     def has_partial(self) -> bool:
@@ -133,7 +140,31 @@ class FrameCodec:
                 return []
             data = bytes(self._tail)
             self._tail.clear()
+        elif self._skipped_bytes:
+            skipped = min(len(data), self._skipped_bytes)
+            self._skipped_bytes -= skipped
+            data = data[skipped:]
         return self._split(data)
+
+    def skip_packet(self) -> bytes:
+        """Discard the message of which a part has come, now, and its rest as it comes. Not one
+        that comes in fragments."""
+        tail = self._tail
+        if self._midway or self.partial_type is None or tail[0] != _BINARY:
+            return b""
+        at = 2 + _WIDE.get(tail[1] & 0x7F, 0)
+        mask = bytes(tail[at : at + 4]) if tail[1] & _MASKED else bytes(4)
+        at += 4 * bool(tail[1] & _MASKED)
+        if len(tail) < at + CORRELATED_BYTES:
+            return b""  # a refusal could not tell of which request it is
+        first = apply_mask(bytes(tail[at : at + CORRELATED_BYTES]), mask)
+        self._skipped_bytes = self._needed_bytes - len(tail)
+        self._tail = bytearray()
+        return first
+
+    def clear(self) -> None:
+        """Discard what came: nothing more is fed."""
+        self._tail, self._message = bytearray(), bytearray()
 
     def _take_head(self, data: bytes) -> bytes | None:
         """The HTTP head up to its empty line, when all of it is there; the rest stays in `_tail`.
@@ -143,11 +174,12 @@ class FrameCodec:
         scanned = max(0, len(self._tail) - len(_HEAD_END))
         self._tail += data
         end = self._tail.find(_HEAD_END, scanned)
+        size = len(self._tail) if end < 0 else end + len(_HEAD_END)
+        if size > HEAD_BYTES_MAX:
+            raise UpgradeRefused(431, "the header is too long")
         if end < 0:
-            if len(self._tail) > HEAD_BYTES_MAX:
-                raise UpgradeRefused(431, "the header is too long")
             return None
-        head = bytes(self._tail[: end + len(_HEAD_END)])
+        head = bytes(self._tail[:size])
         del self._tail[: len(head)]
         return head
 

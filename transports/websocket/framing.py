@@ -76,6 +76,7 @@ class ServerFraming(FrameCodec):
             body = bytes(self._tail[: self._page.body_bytes])
             self._tail.clear()
             self._out = answer_page(self._site, self._page, body, self._policy)
+            self._page = None  # the client may take its time to read the answer
             self.closed = True
 
     def _accept(self, head: bytes) -> None:

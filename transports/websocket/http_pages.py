@@ -17,6 +17,7 @@ from millpond.transports.errors import UpgradeRefused
 from millpond.transports.websocket.upgrade import check_browser
 
 HEAD_BYTES_MAX = 8192
+HEADERS_MAX = 128
 FORM_BYTES_MAX = 1024
 CHANNELS = "/v1/channels/"
 
@@ -71,8 +72,11 @@ def read_page_request(head: bytes) -> PageRequest | None:
     if line is None:
         return None
     method, path = line[1].decode(), line[2].decode()
-    fields, at = [], line.end()
+    fields: list[tuple[str, str]] = []
+    at = line.end()
     while field := _FIELD.match(head, at):
+        if len(fields) == HEADERS_MAX:
+            raise UpgradeRefused(400, "too many headers")
         fields.append((field[1].decode().lower(), field[2].decode("latin-1").rstrip(" \t")))
         at = field.end()
     is_upgrade = any(name in ("upgrade", "sec-websocket-key") for name, _ in fields)

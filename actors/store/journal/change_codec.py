@@ -15,6 +15,7 @@ from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
     Chunk,
+    DeadlineSet,
     KeyExpired,
     KeyRetained,
     LogDeleted,
@@ -41,6 +42,7 @@ from millpond.actors.store.subscribers import (
 ROW, DEAD, GONE, GONE_LEFT, KEY_LEFT, KEY_GONE, TRIED, MODE = range(1, 9)
 MEMBER, MEMBER_SEEN, MEMBER_GONE, ACKED, ACKED_UP_TO, DUE, UNIQUE = range(9, 16)
 CHUNK, TRIMMED, NOTED, UNNOTED, DROPPED = range(16, 21)
+DEADLINE = 21
 
 _ROW = Struct("<BQQIdI")  # op, id, key, ttl, expires_at, length of the data that follows
 _ORIGIN = Struct("<QIH")  # id, attempts, length of the reason that follows
@@ -55,6 +57,7 @@ _MEMBER_SEEN = Struct("<BIdQ")
 _MEMBER_GONE = Struct("<BI")
 _ACKED = Struct("<BIQ")  # op, number, id
 _DUE = Struct("<BQd")
+_DEADLINE = Struct("<BQd")
 _UNIQUE = Struct("<BQB")  # op, id, length of the name that follows
 _NEVER = 2**64 - 1
 """The id of producers, which are not subscribed since any id."""
@@ -63,7 +66,7 @@ _TRIMMED = Struct("<BQ")
 _NOTED = Struct("<BHI")  # op, length of the name, length of the value
 _UNNOTED = Struct("<BH")
 
-_pack_row = _ROW.pack
+_pack_row, _pack_gone, _pack_left = _ROW.pack, _GONE.pack, _LEFT.pack
 
 
 class BadChange(ValueError):
@@ -78,6 +81,9 @@ def encode(changes: Iterable[Change]) -> bytes:
             data = change.data
             head = _pack_row(ROW, change.id, change.key, change.ttl, change.expires_at, len(data))
             parts += (head, data)
+        elif type(change) is MessageRemoved and (left := change.left) is not None:
+            head = _pack_gone(GONE_LEFT, change.id, change.key, change.size)
+            parts += (head, _pack_left(left.ttl, left.until, left.digest))
         else:
             parts += _encode(change)
     return b"".join(parts)
@@ -93,15 +99,17 @@ def _encode(change: Change) -> tuple[bytes, ...]:
             head = _ROW.pack(DEAD, id_, key, ttl, expires_at, len(data))
             return head, data, _ORIGIN.pack(origin.id, origin.attempts, len(reason)), reason
         case MessageRemoved(id=id_, key=key, left=left, size=size):
-            if left is None:
-                return (_GONE.pack(GONE, id_, key, size),)
-            return _GONE.pack(GONE_LEFT, id_, key, size), _left(left)
+            assert left is None, "a removal with a key is encoded where it arrives"
+            return (_pack_gone(GONE, id_, key, size),)
         case KeyRetained(key=key, left=left):
-            return _KEY_LEFT.pack(KEY_LEFT, key, left.id), _left(left)
+            head = _KEY_LEFT.pack(KEY_LEFT, key, left.id)
+            return head, _pack_left(left.ttl, left.until, left.digest)
         case KeyExpired(key=key, was_left=was_left):
             return (_KEY_GONE.pack(KEY_GONE, key, was_left),)
         case AttemptsSet(id=id_, attempts=attempts):
             return (_TRIED.pack(TRIED, id_, attempts),)
+        case DeadlineSet(id=id_, expires_at=expires_at):
+            return (_DEADLINE.pack(DEADLINE, id_, expires_at),)
         case ModeSet(mode=mode):
             return (_MODE.pack(MODE, mode),)
         case DueAt(id=id_, at=at):
@@ -138,10 +146,6 @@ def _encode_subscriber(change: SubscriberChange) -> bytes:
             return _ACKED.pack(ACKED_UP_TO, number, id_)
         case _:
             assert_never(change)
-
-
-def _left(left: StoredKey) -> bytes:
-    return _LEFT.pack(left.ttl, left.until, left.digest)
 
 
 def _encode_chunk(chunk: Chunk) -> tuple[bytes, bytes]:
@@ -211,6 +215,9 @@ def _decode(body: bytes, at: int) -> tuple[Change, int]:
             _, id_, size = _UNIQUE.unpack_from(body, at)
             start = at + _UNIQUE.size
             return UniqueKey(id_, body[start : start + size]), start + size
+        case 21:
+            _, id_, expires_at = _DEADLINE.unpack_from(body, at)
+            return DeadlineSet(id_, expires_at), at + _DEADLINE.size
         case _:
             return _decode_log(op, body, at)
 

@@ -2,7 +2,8 @@
 
 Later groups tell up to where the journal was synced (`synced_lsn`). A gap in what was never synced
 is a torn tail: no caller was promised anything of it, and it is cut. A gap in what was synced is
-damage: it is reported, and its partition is not served.
+damage: it is reported, and its partition is not served. So is a wrong bit in the head of a group
+whose records are all right: no torn write leaves that, and the records count.
 
 The list of segments and the chain of their headers tell what there was: a segment that is missing,
 foreign, zeroed or too short is damage of the names that had records in it.
@@ -10,7 +11,9 @@ foreign, zeroed or too short is damage of the names that had records in it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -26,13 +29,18 @@ from millpond.actors.store.journal.format import (
     Gap,
     Header,
     Record,
+    Rewrite,
     Scan,
+    begins_group,
     decode_header,
     merge_cuts,
 )
 from millpond.actors.store.journal.segments import Link, Segment, listable
 from millpond.actors.store.journal.writer import SUFFIX, JournalTail, segment_path
 from millpond.actors.store.repair.quarantine import Damage
+
+PAGE_BYTES = 4096
+"""A power failure garbles no more than this of a header that was being written."""
 
 
 class SegmentsKnown(msgspec.Struct, frozen=True):
@@ -66,9 +74,10 @@ class JournalContents(msgspec.Struct):
     """The contents of a journal: `records` in order; `segments` maps numbers to bytes on the disk.
 
     `damaged_lsns`: the last record of a partition that is damaged, by name; `damaged_kinds`: what
-    such a partition is. `losses` have no owner that can be read. `completed` are the rows of the
-    segments that are there, `missing` those of the list that are not; `generation` is the highest
-    in headers.
+    such a partition is. `losses` have no owner that can be read. `torn_segment` is the one with a
+    torn end (0: none), and may have bytes in front of it that were never synced. `completed` are
+    the rows of the segments that are there, `missing` those of the list that are not; `generation`
+    is the highest in headers.
     """
 
     records: list[tuple[int, Record]] = []
@@ -77,6 +86,7 @@ class JournalContents(msgspec.Struct):
     damaged_lsns: dict[bytes, int] = {}
     damaged_kinds: dict[bytes, PartitionKind] = {}
     torn_bytes: int = 0
+    torn_segment: int = 0
     tail: JournalTail = JournalTail()
     last_id: int = 0
     synced_lsn: int = 0
@@ -132,6 +142,8 @@ class _Reader:
         cuts = merge_cuts(headers)
         for number, header in headers.items():
             self._read_segment(number, header, cuts)
+            self._cut_unsynced(number, cuts)
+        self._order_records()
         self._classify_gaps(cuts)
         lsn = max((scan.last_lsn for scan in self._scans.values()), default=0)
         if found.records:
@@ -160,13 +172,18 @@ class _Reader:
                 is_blank = data.count(0, HEADER_SIZE) == max(len(data) - HEADER_SIZE, 0)
                 if row is not None and not is_blank and row.salt:
                     # The row knows enough to read what follows.
-                    text = f"{exc}; the catalog knows how to read the rest"
-                    found.damages.append(Damage(_name_of(number), text))
+                    if not row.is_noted:
+                        text = f"{exc}; the catalog knows how to read the rest"
+                        found.damages.append(Damage(_name_of(number), text))
                     headers[number] = Header(number, row.first_lsn, row.salt, row.last_id)
                     self._headless.add(number)
                 elif not is_blank and row is None:
                     text = f"{exc}; nothing in it can be read"
                     self._lost(number, text, None, len(data))
+                    is_newest = number > max(self._rows, default=0)
+                    if self._known.rows is not None and is_newest and self._was_written(data):
+                        # It was listed, or nothing would have been written behind the header.
+                        found.generation = self._known.generation + 1
                 elif row is not None and (row.end > HEADER_SIZE or not row.is_complete):
                     self._lost(number, f"{exc}; it is zeroed or cut off", row, len(data))
                 continue
@@ -177,12 +194,18 @@ class _Reader:
             headers[number] = header
         return headers
 
+    def _was_written(self, data: bytes) -> bool:
+        """True: there was a group in this segment without a header."""
+        rows = self._rows.values()
+        lsn = max((max(row.first_lsn - 1, row.last_lsn) for row in rows), default=0)
+        return any(data[PAGE_BYTES:]) or begins_group(data, lsn)
+
     def _follow_chain(self, headers: dict[int, Header]) -> None:
-        """What the headers say of the segments before them. Without a list, they are the list."""
-        present = [*headers]
+        """Segments that headers name before their own. Without a list, they are the list."""
+        found, present = self._found, [*headers]
         for header in headers.values():
-            found, link = self._found, header.previous
-            found.generation = max(found.generation, header.generation)
+            link = header.previous
+            found.generation = max(found.generation, self._generation_of(header))
             found.id_mark = max(found.id_mark, header.id_mark)
             row = self._rows.get(link.number)
             if row is not None and not row.is_complete:
@@ -198,10 +221,28 @@ class _Reader:
                 )
         if self._known.rows is None:
             return
+        newest = max(self._rows, default=0)
         for number, header in headers.items():
-            is_next = number > max(self._rows, default=0)
-            if number not in self._rows and not (is_next and header.previous.number in self._rows):
-                self._ignored.add(number)  # it was never listed: nothing in it was acknowledged
+            predecessor = header.previous.number
+            if number in self._rows or (number > newest and predecessor in self._rows):
+                continue
+            self._ignored.add(number)  # it was never listed: nothing in it was acknowledged
+            if number > newest and predecessor and self._has_records(header):
+                # It was listed before anything was in it, so the list is an older one, whatever
+                # the generation says: the write of its page was lost.
+                found.generation = max(found.generation, self._known.generation + 1)
+
+    def _generation_of(self, header: Header) -> int:
+        """The lowest generation that the catalog may have: a segment is listed after it was made,
+        and before anything is in it."""
+        is_chained = header.version >= 3 and self._known.rows is not None
+        if header.number in self._rows or not is_chained:
+            return header.generation
+        return header.generation + self._has_records(header)
+
+    def _has_records(self, header: Header) -> bool:
+        data = self._disk.read(segment_path(self._folder, header.number))
+        return any(True for _ in Scan(data, None, header).records())
 
     def _find_missing(self) -> None:
         for number, row in self._rows.items():
@@ -255,25 +296,64 @@ class _Reader:
         if max(end, scan.end) < row.end:
             at = max(end, scan.end)
             gaps.append(Gap(at, row.end - at, scan.last_lsn))
-        if not gaps and (number not in self._headless or scan.last_lsn < row.last_lsn):
+        lsns = [record.lsn for each, record in found.records if each == number]
+        is_disordered = any(one >= other for one, other in pairwise(lsns))
+        is_short = number not in self._headless or scan.last_lsn < row.last_lsn
+        if is_disordered or (not gaps and is_short):
+            # In another order, writes of other places took the places of some.
             text = "its checksum is not the one listed"
             last = row.last_lsn
             loss = Loss(_name_of(number), text, row.names, row.first_lsn - 1, last, row.end)
             found.losses.append(loss)
         self._gaps += ((number, gap) for gap in gaps)
 
+    def _cut_unsynced(self, number: int, cuts: dict[int, Cut]) -> None:
+        """What was stored without a sync before the disk failed may be lost in part: what follows
+        such a gap in the segment does not count, because it was done upon what is lost."""
+        cut, scan = cuts.get(number), self._scans[number]
+        if cut is None:
+            return
+        gap = next((each for each in scan.gaps if each.offset >= cut.synced), None)
+        if gap is not None:
+            cuts[number] = Cut(gap.offset, cut.synced)
+            found = self._found
+            found.records = [
+                each for each in found.records if each[0] < number or each[1].lsn <= gap.after_lsn
+            ]
+
+    def _order_records(self) -> None:
+        """Order what is in wrong places: a group that was written over another, or into another
+        segment. Its copy in the right place is the same."""
+        records = self._found.records
+        if any(one[1].lsn >= other[1].lsn for one, other in pairwise(records)):
+            by_lsn = {record.lsn: (number, record) for number, record in records}
+            self._found.records = [by_lsn[lsn] for lsn in sorted(by_lsn)]
+
     def _classify_gaps(self, cuts: dict[int, Cut]) -> None:
         """Tell torn tails from damage; what follows a torn tail does not count."""
         found = self._found
         ends = {number: scan.end for number, scan in self._scans.items()}
+        lsns = sorted(each.lsn for _, each in found.records) if self._gaps else []
+        rests = {each.lsn for _, each in found.records if each.rewrite is Rewrite.REST}
+        overwritten = 0
         for number, gap in self._gaps:
             row = self._rows.get(number)
             is_complete = row is not None and row.is_complete
             if not is_complete and number in cuts and gap.offset >= cuts[number].synced:
                 continue  # the disk had failed, and what was there was said again
-            if is_complete or gap.after_lsn < found.synced_lsn:
-                self._damaged(number, gap, row)
+            is_damage = is_complete or gap.after_lsn < found.synced_lsn or number == overwritten
+            # A write that did not arrive as a whole leaves more than a wrong bit in a head.
+            is_damage = is_damage or gap.is_whole or gap.is_unused or not gap.size
+            if not is_damage and self._is_overwritten(number, gap):
+                overwritten, is_damage = number, True
+            if is_damage:
+                behind = bisect_right(lsns, gap.after_lsn)
+                next_lsn = lsns[behind] if behind < len(lsns) else None
+                if next_lsn in rests:
+                    next_lsn -= 1  # no record has the number before
+                self._damaged(number, gap, row, next_lsn)
                 continue
+            found.torn_segment = number
             found.torn_bytes = max(ends[number] - gap.offset, gap.size)
             found.torn_bytes += sum(end for later, end in ends.items() if later > number)
             found.records = [each for each in found.records if each[1].lsn <= gap.after_lsn]
@@ -283,24 +363,79 @@ class _Reader:
                     cuts[later] = Cut(0, 0)
             return
 
-    def _damaged(self, number: int, gap: Gap, row: Segment | None) -> None:
+    def _is_overwritten(self, number: int, gap: Gap) -> bool:
+        """True: in the gap, or in a later one of the segment, stands something that was written to
+        another place, or a record from behind the gap stands in an earlier segment. A write that
+        did not arrive does not leave that."""
+        scan, records = self._scans[number], self._found.records
+        if any(at < number and record.lsn > gap.after_lsn for at, record in records):
+            return True
+        lowest: dict[int, int] = {}
+        for each in self._scans.values():
+            first_lsn = lowest.get(each.header.salt, each.header.first_lsn)
+            lowest[each.header.salt] = min(first_lsn, each.header.first_lsn)
+        gaps = [each for at, each in self._gaps if at == number and each.offset >= gap.offset]
+        return any(scan.has_misplaced(each, *known) for each in gaps for known in lowest.items())
+
+    def _damaged(self, number: int, gap: Gap, row: Segment | None, next_lsn: int | None) -> None:
+        """Note a damage or a loss. `next_lsn` is where the records behind the gap begin, if there
+        are any."""
         found = self._found
         where = f"{_name_of(number)} at byte {gap.offset}"
         text = f"{gap.size} bytes are not what was written"
+        names = row.names if row is not None and row.is_complete else None
+        last = max(found.synced_lsn, gap.after_lsn) if next_lsn is None else next_lsn - 1
+        # The size tells nothing where other bytes of the segment were written over records.
+        size = gap.size if row is None else max(gap.size, row.end)
+        loss = Loss(where, text, names, gap.after_lsn, last, size)
         # The head of a group without records looks like that of a record without a name.
         if gap.owner:
             damage = Damage(where, text, gap.owner, records_max=gap.size)
             found.damages.append(damage)
-            found.damaged_lsns[gap.owner] = gap.after_lsn + 1
+            found.damaged_lsns[gap.owner] = gap.lsn
             found.damaged_kinds[gap.owner] = gap.kind
-        elif gap.size <= GROUP_SIZE:
-            # Too few for a record: the head of a group, or bytes between groups.
+            # Numbers may be skipped; but behind what was written over a record they may be missing.
+            if gap.is_cut and self._misses_more(gap, last):
+                found.losses.append(loss)
+        elif self._is_nobodys(number, gap, last):
             found.damages.append(Damage(where, text))
         else:
-            names = row.names if row is not None and row.is_complete else None
-            later = (each.lsn for _, each in found.records if each.lsn > gap.after_lsn)
-            last = min(later, default=max(found.synced_lsn, gap.after_lsn) + 1) - 1
-            found.losses.append(Loss(where, text, names, gap.after_lsn, last, gap.size))
+            # The place of a write that went elsewhere: what it was written over is missing before.
+            after = min(gap.after_lsn, self._first_missing(number) - 1)
+            found.losses.append(msgspec.structs.replace(loss, after_lsn=after))
+
+    def _is_nobodys(self, number: int, gap: Gap, last: int) -> bool:
+        """True: no record is missing. The bytes were never used, or are too few for a record: the
+        head of a group."""
+        if gap.is_group_head:
+            return True
+        if gap.is_unused:
+            # The group behind it may have been written over others, in a complete segment, or by
+            # them: then there is another gap.
+            row = self._rows.get(number)
+            is_only = sum(at == number for at, _ in self._gaps) == 1
+            return is_only and (row is None or not row.is_complete)
+        return 0 < gap.size <= GROUP_SIZE and last <= gap.after_lsn
+
+    def _first_missing(self, number: int) -> int:
+        """The first lsn of a segment that neither a record nor a gap with an owner has there."""
+        records = [record for each, record in self._found.records if each == number]
+        rests = {each.lsn for each in records if each.rewrite is Rewrite.REST}
+        owned = {gap.lsn for each, gap in self._gaps if each == number and gap.owner}
+        expected = self._scans[number].header.first_lsn
+        for lsn in sorted(owned | {each.lsn for each in records}):
+            if lsn > expected + (lsn in rests):  # no record has the number before a REST
+                break
+            expected = lsn + 1
+        return expected
+
+    def _misses_more(self, gap: Gap, last: int) -> bool:
+        """True if records up to `last` are missing that no gap tells of. A gap without an owner
+        tells of all that is missing around it."""
+        around = [each for _, each in self._gaps if gap.after_lsn <= each.after_lsn <= last]
+        if not all(each.owner for each in around):
+            return False
+        return last - gap.after_lsn > len({each.lsn for each in around if each.lsn <= last})
 
     def _check_end(self, lsn: int) -> None:
         """Something knows of records behind the last one that is there."""

@@ -17,8 +17,9 @@ from millpond.actors.store.changes import Change
 from millpond.actors.store.checksum import crc32
 from millpond.actors.store.filesystem import Disk, File
 from millpond.actors.store.index import IndexEntry
-from millpond.actors.store.interface import Commit
+from millpond.actors.store.interface import Commit, Deferred
 from millpond.actors.store.journal.format import (
+    GROUP_SIZE,
     HEADER_SIZE,
     Cut,
     Header,
@@ -45,43 +46,28 @@ def segment_path(folder: Path, number: int) -> Path:
     return folder / f"{number:020}{SUFFIX}"
 
 
-class CommitGroup:
+class CommitGroup(msgspec.Struct, eq=False):
     """Records that are written and synced together, and the commit that tells when they are.
 
     Made in the loop's thread; once submitted, the writer reads all but `writes` and `callbacks`,
     which are the store's: the changes that the records hold, and the calls for when they are stored
     in a segment, or not (None). `epoch` counts failures of the journal: records written after
-    others that failed must fail as well. `names` has the last lsn of each name.
+    others that failed must fail as well. `names` has the last lsn of each name. `begins_segment`:
+    the segment before is completed first.
     """
 
-    __slots__ = (
-        "_by_entry",
-        "_sorted",
-        "callbacks",
-        "commit",
-        "epoch",
-        "first_lsn",
-        "last_id",
-        "last_lsn",
-        "names",
-        "needs_sync",
-        "records",
-        "writes",
-    )
-
-    def __init__(self, epoch: int, first_lsn: int) -> None:
-        self.epoch = epoch
-        self.first_lsn = first_lsn
-        self.last_lsn = first_lsn
-        self.last_id = 0
-        self.needs_sync = False
-        self.records: list[bytes] = []
-        self.names: dict[bytes, int] = {}
-        self.commit: Commit = Commit()
-        self.writes: list[tuple[IndexEntry, int, Sequence[Change]]] = []
-        self.callbacks: list[Callable[[int | None], None]] = []
-        self._by_entry: dict[IndexEntry, list[Sequence[Change]]] | None = None
-        self._sorted = 0
+    epoch: int
+    last_lsn: int
+    last_id: int = 0
+    needs_sync: bool = False
+    begins_segment: bool = False
+    records: list[bytes] = []
+    names: dict[bytes, int] = {}
+    commit: Commit = msgspec.field(default_factory=Deferred)
+    writes: list[tuple[IndexEntry, int, Sequence[Change]]] = []
+    callbacks: list[Callable[[int | None], None]] = []
+    _by_entry: dict[IndexEntry, list[Sequence[Change]]] | None = None
+    _sorted: int = 0
 
     def writes_of(self, entry: IndexEntry) -> Sequence[Sequence[Change]]:
         """The writes of one partition. Each write is looked at once, however often and for whom
@@ -186,77 +172,101 @@ class Journal:
             return max(0.0, self._unsynced_at + self._retry_s - self._now())
         return None
 
+    def takes_quickly(self, group: CommitGroup) -> bool:
+        """While nothing is being written: will the group need no new segment, which means a sync of
+        the one before it, and no message ids of the catalog? Both may take long."""
+        end = self._offset + GROUP_SIZE + sum(map(len, group.records))
+        has_segment = self._file is not None and self._is_listed
+        return has_segment and end <= self._segment_bytes and group.last_id <= self.id_mark
+
     def commit(self, groups: list[CommitGroup]) -> CommitOutcome:
         """Write and sync `groups`; without any, sync what is not, or try to write again."""
         if self._is_at_work:
             # A fault of ours: what it had in hand may be written, or not, or half of it.
             self._break(OSError("the writer crashed"))
         self._is_at_work = True
-        fresh = [group for group in groups if group.epoch == self._epoch]
-        self.journal_stats.begin(self._now())
+        stats = self.journal_stats
+        now = stats.began_at = self._now()
         try:
-            if fresh:
-                self._write(fresh)
-            elif self._error:
-                self._rotate()
-            elif not groups:
+            if not groups and not self._error:
                 self._sync(self._offset)
+            elif not self._write(groups, now) and self._error:
+                self._rotate()
         except OSError as exc:
             self._break(exc)
         else:
             self._error = None
-        self.journal_stats.end()
+        stats.began_at = 0.0
         self._is_at_work = False
         return CommitOutcome(self._epoch, self._number, self._offset, self._synced_lsn, self._error)
 
-    def _write(self, groups: list[CommitGroup]) -> None:
-        records = [record for group in groups for record in group.records]
+    def _write(self, groups: list[CommitGroup], now: float) -> bool:
+        """Write the groups of this epoch together. False: there are none."""
+        records: list[bytes] = []
+        names: dict[bytes, int] = {}
+        last_lsn = last_id = 0
+        needs_sync = begins_segment = is_fresh = False
+        for group in groups:
+            if group.epoch != self._epoch:
+                continue
+            is_fresh = True
+            begins_segment = begins_segment or group.begins_segment
+            needs_sync = needs_sync or group.needs_sync
+            if group.last_id > last_id:
+                last_id = group.last_id
+            if group.records:  # one without records may name an lsn that failed
+                records += group.records
+                names.update(group.names)
+                last_lsn = group.last_lsn
+        if begins_segment and self._file is not None and self._offset <= HEADER_SIZE:
+            begins_segment = False  # nothing is in the one that is open
         if not records:
-            self._lsn = groups[-1].last_lsn  # numbers may be given to what is no record
-            self._sync(self._offset)
-            return
-        data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
-        last_id = max(group.last_id for group in groups)
+            if is_fresh:
+                self._sync(self._offset)
+                if begins_segment:
+                    self._rotate()
+            return is_fresh
+        data = encode_group(self._salt, records, self._lsn + 1, self._synced_lsn)
         if last_id > self.id_mark:
             mark = min(last_id + ID_STEP, ID_MAX)
             self._segments.reserve_ids(mark)
             self.id_mark = mark
         is_full = self._offset > HEADER_SIZE and self._offset + len(data) > self._segment_bytes
         is_larger = self._row is not None and self._offset + len(data) > self._row.size_max
-        if self._file is None or not self._is_listed or is_full or is_larger:
+        if self._file is None or not self._is_listed or is_full or is_larger or begins_segment:
             self._rotate(len(data))
-            data = encode_group(self._salt, records, groups[0].first_lsn, self._synced_lsn)
+            data = encode_group(self._salt, records, self._lsn + 1, self._synced_lsn)
         assert self._file is not None, "rotation opens a segment or raises"
-        for group in groups:
-            self._names.update(group.names)
+        self._names.update(names)
         self._file.write(data, self._offset)
         self._crc = crc32(data, self._crc)
         self.groups += 1
-        needs_sync = any(group.needs_sync for group in groups) or self._is_overdue()
         if self._lsn == self._synced_lsn:
-            self._unsynced_at = self._now()
-        self._lsn = groups[-1].last_lsn
-        self._last_id = max(self._last_id, last_id)
+            self._unsynced_at = now
+        elif now >= self._unsynced_at + self._retry_s:
+            needs_sync = True  # that of soft changes is overdue, although writes keep coming
+        self._lsn = last_lsn
+        if last_id > self._last_id:
+            self._last_id = last_id
         end = self._offset + len(data)
-        if needs_sync:
-            self._sync(end)
+        done_at = self._sync(end) if needs_sync else self._now()
         self._offset = end
-        self.journal_stats.written(len(records), len(data), self._now())
+        self.journal_stats.written(len(records), len(data), done_at)
+        return True
 
-    def _is_overdue(self) -> bool:
-        """True: the sync of soft changes is due, although writes keep coming."""
-        is_owed = self._lsn > self._synced_lsn
-        return is_owed and self._now() >= self._unsynced_at + self._retry_s
-
-    def _sync(self, end: int) -> None:
+    def _sync(self, end: int) -> float:
+        """Everything up to the offset `end` is on the disk when this returns. Gives the time."""
+        now = self._now()
         if self._lsn > self._synced_lsn:
             if self._file is not None:
-                began_at = self._now()
+                began_at = now
                 self._file.sync()
-                self.journal_stats.sync_s.add(self._now() - began_at)
+                now = self._now()
+                self.journal_stats.sync_s.add(now - began_at)
                 self.syncs += 1
             self._synced_lsn = self._lsn
             self._synced_offset, self._synced_crc = end, self._crc
+        return now
 
     def _rotate(self, size: int = 0) -> None:
         """Close the segment for the next one, which is on the disk and in the list before anything
@@ -374,6 +384,12 @@ class Journal:
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
-        if self._completed is not None:
+        if self._completed is not None and not self._has_unsynced_end(self._completed.number):
             self._segments.complete(self._completed)
-            self._completed = None
+        self._completed = None
+
+    def _has_unsynced_end(self, number: int) -> bool:
+        """True for a segment that failed and has stored groups behind what was synced. They count
+        by the header of the next segment, or because the segment is not complete."""
+        cut = self._cuts.get(number)
+        return cut is not None and cut.synced < cut.end

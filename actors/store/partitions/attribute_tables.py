@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from millpond.actors.store.message_attributes import MessageAttributes
-from millpond.actors.store.partitions.sqlite import Damaged, crc_of
+from millpond.actors.store.partitions.sqlite import CRCS, Damaged, crc_of
 
 SCHEMA = """
 CREATE TABLE dues (
@@ -30,53 +30,74 @@ Value = TypeVar("Value", float, bytes)
 
 _TABLES = ("dues", "uniques")
 _INSERT = "INSERT OR REPLACE INTO {} VALUES (?, ?, ?)"
-_DELETE = "DELETE FROM {} WHERE message_id IN (SELECT value FROM json_each(?))"
+_AMONG = "message_id IN (SELECT value FROM json_each(?))"
+_DELETE = f"DELETE FROM {{}} WHERE {_AMONG}"
 _SELECT_DUES = "SELECT message_id, due, crc FROM dues"
 _SELECT_UNIQUES = "SELECT message_id, name, crc FROM uniques"
 
 
-def apply(connection: sqlite3.Connection, attributes: MessageAttributes) -> None:
-    """Bring in what a memtable says, within its transaction."""
+def apply(connection: sqlite3.Connection, attributes: MessageAttributes, seed: int) -> int:
+    """Bring in what a memtable says, within its transaction. Gives what is added to the sum of the
+    CRCs."""
+    changed = {"dues": json.dumps([*attributes.due]), "uniques": json.dumps([*attributes.names])}
+    before = sum(_crcs_of(connection, table, _AMONG, ids) for table, ids in changed.items())
     over = [message_id for message_id, at in attributes.due.items() if not at]
     if over:
         connection.execute(_DELETE.format("dues"), (json.dumps(over),))
     dues = ((message_id, float(at)) for message_id, at in attributes.due.items() if at)
-    connection.executemany(_INSERT.format("dues"), map(_signed_off, dues))
-    connection.executemany(_INSERT.format("uniques"), map(_signed_off, attributes.names.items()))
+    names = attributes.names.items()
+    connection.executemany(_INSERT.format("dues"), (_signed_off(each, seed) for each in dues))
+    connection.executemany(_INSERT.format("uniques"), (_signed_off(each, seed) for each in names))
+    after = sum(_crcs_of(connection, table, _AMONG, ids) for table, ids in changed.items())
+    return after - before
 
 
-def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
-    """Messages are gone, and with them what they had besides."""
+def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> int:
+    """Messages are gone, and with them what they had besides. Gives the sum of its CRCs."""
     among = json.dumps(ids)
+    crcs = sum(_crcs_of(connection, table, _AMONG, among) for table in _TABLES)
     for table in _TABLES:
         connection.execute(_DELETE.format(table), (among,))
+    return crcs
 
 
-def load(connection: sqlite3.Connection) -> MessageAttributes:
+def sum_of_rows(connection: sqlite3.Connection) -> int:
+    """The sum of the CRCs of all rows."""
+    return sum(_crcs_of(connection, table, "TRUE") for table in _TABLES)
+
+
+def _crcs_of(connection: sqlite3.Connection, table: str, which: str, *values: str) -> int:
+    """The sum of the CRCs of some rows."""
+    query = f"SELECT {CRCS} FROM {table} WHERE {which}"
+    return int(connection.execute(query, values).fetchone()[0])
+
+
+def load(connection: sqlite3.Connection, seed: int) -> MessageAttributes:
     """Everything. Raises Damaged."""
-    dues = dict(map(_checked, connection.execute(_SELECT_DUES)))
-    return MessageAttributes(dues, dict(map(_checked, connection.execute(_SELECT_UNIQUES))))
+    dues = dict(_checked(each, seed) for each in connection.execute(_SELECT_DUES))
+    names = dict(_checked(each, seed) for each in connection.execute(_SELECT_UNIQUES))
+    return MessageAttributes(dues, names)
 
 
-def verify(connection: sqlite3.Connection) -> list[str]:
+def verify(connection: sqlite3.Connection, seed: int) -> list[str]:
     """Texts of what is wrong."""
     wrong: list[str] = []
     for query in (_SELECT_DUES, _SELECT_UNIQUES):
         records: Iterator[tuple[int, bytes, int]] = connection.execute(query)
         for record in records:
             try:
-                _checked(record)
+                _checked(record, seed)
             except Damaged as exc:
                 wrong.append(str(exc))
     return wrong
 
 
-def _signed_off(values: tuple[int, float | bytes]) -> tuple[int, float | bytes, int]:
-    return (*values, crc_of(values))
+def _signed_off(values: tuple[int, float | bytes], seed: int) -> tuple[int, float | bytes, int]:
+    return (*values, crc_of(values, seed))
 
 
-def _checked(record: tuple[int, Value, int]) -> tuple[int, Value]:
+def _checked(record: tuple[int, Value, int], seed: int) -> tuple[int, Value]:
     message_id, value, crc = record
-    if crc_of((message_id, value)) != crc:
+    if crc_of((message_id, value), seed) != crc:
         raise Damaged(f"what message {message_id} has besides is not what was written (crc)")
     return message_id, value

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.actors.store.catalog_copy import BYTES_MAX, CatalogCopy
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.journal.segments import Segment
@@ -30,9 +31,9 @@ from millpond.actors.store.partitions.sqlite import (
     UnknownFormat,
     crc_of,
     damage_named,
+    integrity_check,
     make_file,
     prepare,
-    quick_check,
     transaction,
 )
 
@@ -70,9 +71,10 @@ FORMAT = 3
 given them when they are opened."""
 
 GENERATION, ID_MARK, LAST_ID, LAST_LSN = "generation", "id_mark", "last_id", "last_lsn"
-SEGMENTS = "segments"
+SEGMENTS, FIRST_SEQUENCE = "segments", "first_sequence"
 """The marks: changes of the catalog so far; no message id above it was acknowledged; ids and lsns
-go on after these, whatever else is known; the number of segments that are listed."""
+go on after these, whatever else is known; the number of segments that are listed; logs that nothing
+is known of begin there, because lost ones may have had all sequences below."""
 
 _MARKS = ", ".join("?" * 12)
 _INSERT = f"INTO partitions ({METADATA_COLUMNS}, crc) VALUES ({_MARKS})"
@@ -141,7 +143,12 @@ class Catalog:
         try:
             with damage_named():
                 self._version = prepare(self._connection, APPLICATION, CACHE_KIB, FORMAT)
-            # Better to know now: it can be rebuilt.
+            # Better to know now: it can be rebuilt. A row that an index does not have where it is
+            # may be an older one, which recovery would believe.
+            with damage_named():
+                wrong = integrity_check(self._connection)
+            if wrong:
+                raise Damaged(wrong[0])
             self.partitions()
             self.facts()
             marks, listed = self.marks(), len(self.segments())
@@ -182,10 +189,7 @@ class Catalog:
         self._generation = generation
 
     def _set_marks(self, marks: Mapping[str, int]) -> None:
-        self._connection.executemany(
-            _INSERT_MARK,
-            ((name, value, crc_of((name.encode(), value))) for name, value in marks.items()),
-        )
+        self._connection.executemany(_INSERT_MARK, _encode_numbers(marks))
 
     def segments(self) -> dict[int, Segment]:
         """The listed segments by number, ascending."""
@@ -303,10 +307,7 @@ class Catalog:
             self._connection.executemany(
                 "DELETE FROM partitions WHERE name = ?", ((name,) for name in removed)
             )
-            self._connection.executemany(
-                _INSERT_FACT,
-                ((name, value, crc_of((name.encode(), value))) for name, value in facts.items()),
-            )
+            self._connection.executemany(_INSERT_FACT, _encode_numbers(facts))
 
     def facts(self) -> dict[str, int]:
         """The node's own numbers, by name."""
@@ -325,7 +326,7 @@ class Catalog:
         """Look at everything; texts of what is wrong, none if all is well."""
         try:
             with damage_named():
-                wrong = quick_check(self._connection)
+                wrong = integrity_check(self._connection)
             self.partitions()
             self.facts()
             self.segments()
@@ -334,13 +335,25 @@ class Catalog:
             return [str(exc)]
         return wrong
 
+    def copy(self, bytes_max: int = BYTES_MAX) -> CatalogCopy | None:
+        """The file as it is now, with what is in its log; None: it is larger than `bytes_max`."""
+        with damage_named():
+            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+            (page_bytes,) = self._connection.execute("PRAGMA page_size").fetchone()
+            if pages * page_bytes > bytes_max:
+                return None
+            return CatalogCopy(self._generation, self._connection.serialize())
+
     def close(self) -> None:
         """Give the file up."""
         self._connection.close()
 
 
-def rebuild(path: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[tuple[Path, str]]]:
-    """A new catalog at `path`, without facts, from what the partition files say of themselves.
+def rebuild(
+    path: Path, pool: FilePool, disk: Disk, marks: Mapping[str, int] | None = None
+) -> tuple[Catalog, list[tuple[Path, str]]]:
+    """A new catalog at `path`, without facts, from what the partition files say of themselves, with
+    these marks.
 
     The second: files that say nothing, and why. The catalog is there complete or not at all.
     """
@@ -359,8 +372,12 @@ def rebuild(path: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[tuple
             rows.append(_encode(partition.metadata))
         partition.close()
     schema = SCHEMA + SEGMENTS_SCHEMA
-    insert = f"INSERT {_INSERT}"
-    data = make_file(schema, APPLICATION, lambda new: new.executemany(insert, rows), FORMAT)
+
+    def fill(new: sqlite3.Connection) -> None:
+        new.executemany(f"INSERT {_INSERT}", rows)
+        new.executemany(_INSERT_MARK, _encode_numbers(marks or {}))
+
+    data = make_file(schema, APPLICATION, fill, FORMAT)
     if disk.has(path):
         disk.unlink(path)
         disk.sync_folder(path.parent)
@@ -372,6 +389,11 @@ def rebuild(path: Path, pool: FilePool, disk: Disk) -> tuple[Catalog, list[tuple
 @cache
 def _template() -> bytes:
     return make_file(SCHEMA + SEGMENTS_SCHEMA, APPLICATION, lambda new: None, FORMAT)
+
+
+def _encode_numbers(numbers: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Rows of facts or marks."""
+    return ((name, value, crc_of((name.encode(), value))) for name, value in numbers.items())
 
 
 def _encode_segment(segment: Segment) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.metadata import PartitionMetadata
 from millpond.actors.store.partitions.partition import Damaged, Partition, build_file, empty_file
+from millpond.actors.store.partitions.sqlite import HASH_BYTES, SEED_BYTES
 from millpond.actors.store.queue_memtable import QueueMemtable
 
 SUFFIX = ".sqlite3"
@@ -30,8 +31,18 @@ _DIGITS = set("0123456789abcdef")
 
 def file_name(name: bytes) -> str:
     """The path of the partition `name` within the folder: "ab/<40 hex digits>.sqlite3"."""
-    digest = blake2b(name, digest_size=20).hexdigest()
+    digest = blake2b(name, digest_size=HASH_BYTES).hexdigest()
     return f"{digest[:2]}/{digest}{SUFFIX}"
+
+
+def file_seed(path: Path) -> int:
+    """The seed of the CRCs in the file of a partition, as `seed_of` its name gives it."""
+    return int(path.name[: 2 * SEED_BYTES], 16)
+
+
+def is_file_name(text: str) -> bool:
+    """True: so a partition's file may be called, without its folder."""
+    return len(text) == 40 + len(SUFFIX) and text.endswith(SUFFIX)
 
 
 class FilePool:
@@ -114,7 +125,7 @@ class FilePool:
         for digits in self._disk.names(self._folder):
             if len(digits) == 2 and _DIGITS.issuperset(digits):
                 for each in self._disk.names(self._folder / digits):
-                    if len(each) == 40 + len(SUFFIX) and each.endswith(SUFFIX):
+                    if is_file_name(each):
                         yield self._folder / digits / each
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from millpond.actors.store.catalog_copy import write_copy
 from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import Memtable
@@ -38,6 +39,8 @@ from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.repair.quarantine import Damage, write_report
 
 log = logging.getLogger(__name__)
+
+MADE_ANEW = "it was damaged, and is made anew from the files and what the node knows"
 
 T = TypeVar("T")
 
@@ -198,6 +201,16 @@ class PartitionFiles:
             self._rebuild_catalog()
             return step(self._catalog)
 
+    def check_catalog(self) -> None:
+        """Look at everything in the catalog, and make it anew if something is wrong. The journal's
+        writer waits meanwhile."""
+
+        def check(catalog: Catalog) -> None:
+            if wrong := catalog.verify():
+                raise Damaged(wrong[0])
+
+        self._with_catalog(check)
+
     def mend_catalog(self) -> None:
         """Make the catalog anew if the journal's writer found it damaged."""
         self._with_catalog(lambda catalog: None)
@@ -255,7 +268,9 @@ class PartitionFiles:
         self._pool.close()
         catalog, unreadable = rebuild(self._folder / CATALOG, self._pool, self._disk)
         try:
-            damages = [Damage(file.name, text) for file, text in unreadable]
+            names = {self._pool.path(name): name for name in self._names}
+            damages = [Damage(CATALOG, MADE_ANEW)]
+            damages += (Damage(file.name, text, names.get(file)) for file, text in unreadable)
             damages += (
                 Damage(file_name(name), MISSING, name)
                 for name in sorted(self._names - catalog.partitions().keys())
@@ -358,6 +373,17 @@ class PartitionFiles:
         with self._lock:
             self._catalog.record([], [], facts)
             self._facts.update(facts)
+
+    def copy_catalog(self) -> None:
+        """Leave a copy of the catalog, to which nothing is written after that, unless it is too
+        large."""
+        try:
+            with self._lock:
+                copy = None if self._is_catalog_lost else self._catalog.copy()
+            if copy is not None:
+                write_copy(self._folder, self._disk, copy)
+        except (Damaged, sqlite3.Error, OSError) as exc:
+            log.warning("catalog not copied: error=%s", exc)
 
     def close(self) -> None:
         self._pool.close()

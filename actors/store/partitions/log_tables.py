@@ -16,7 +16,13 @@ from millpond.actors.store.changes import Chunk, LogSnapshot, Position
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import CHUNK_BYTES, LogMemtable
 from millpond.actors.store.partitions.flush_batches import Flush, batches
-from millpond.actors.store.partitions.metadata import FileHeader, write_header
+from millpond.actors.store.partitions.metadata import (
+    FileHeader,
+    PropertyCount,
+    make_sum_columns,
+    property_count,
+    write_header,
+)
 from millpond.actors.store.partitions.sqlite import Damaged, crc_of, transaction
 
 SCHEMA = """
@@ -55,19 +61,23 @@ def apply(flush: Flush, memtable: LogMemtable) -> None:
     header = flush.header
     if memtable.is_fresh:
         _empty(flush)
+    elif header.properties is None:
+        make_sum_columns(flush.connection, header.kind)
+        header.properties = property_count(_crcs(flush.connection))
     header.trim_point = max(header.trim_point, memtable.trim_point)
     _trim(flush)
     _set_metadata(flush, memtable)
     kept = [chunk for chunk in memtable.chunks if chunk.end > header.trim_point]
     new = [chunk for chunk in kept if chunk.first >= header.tail]
     for batch in batches(new, _size):
-        flush.connection.executemany(_INSERT, map(_encode, batch))
+        flush.connection.executemany(_INSERT, (_encode(each, header.seed) for each in batch))
         flush.spend(sum(map(_size, batch)))
     # From here on nothing is committed before all is done.
     old = kept[: len(kept) - len(new)]
-    new += [each for each in old if flush.connection.execute(_INSERT, _encode(each)).rowcount]
+    new += [each for each in old if _is_inserted(flush, each)]
     header.messages += sum(chunk.count for chunk in new)
     header.bytes += sum(len(chunk.data) for chunk in new)
+    header.keys += sum(chunk.count for chunk in new if not chunk.data)
     if memtable.chunks and memtable.chunks[-1].end > header.tail:
         last = memtable.chunks[-1]
         header.tail, header.end_id, header.end_timestamp = (
@@ -82,14 +92,19 @@ def _empty(flush: Flush) -> None:
     flush.connection.execute("DELETE FROM chunks")
     flush.connection.execute("DELETE FROM notes")
     header = flush.header
-    header.messages = header.bytes = header.tail = header.trim_point = header.end_timestamp = 0
+    header.messages = header.bytes = header.keys = 0
+    header.tail = header.trim_point = header.end_timestamp = 0
     header.end_id = Position(0, 0)
+    if header.properties is None:
+        make_sum_columns(flush.connection, header.kind)
+    header.properties = PropertyCount()
 
 
 def _trim(flush: Flush) -> None:
     point = (min(flush.header.trim_point, _SEQUENCE_MAX),)
-    records, size = flush.connection.execute(
-        "SELECT coalesce(sum(count), 0), coalesce(sum(length(data)), 0) "
+    records, size, lost = flush.connection.execute(
+        "SELECT coalesce(sum(count), 0), coalesce(sum(length(data)), 0), "
+        "coalesce(sum(CASE length(data) WHEN 0 THEN count END), 0) "
         f"FROM chunks WHERE {_TRIMMED}",
         point,
     ).fetchone()
@@ -97,17 +112,32 @@ def _trim(flush: Flush) -> None:
         flush.connection.execute(f"DELETE FROM chunks WHERE {_TRIMMED}", point)
         flush.header.messages -= records
         flush.header.bytes -= size
+        flush.header.keys = max(flush.header.keys - lost, 0)
 
 
 def _set_metadata(flush: Flush, memtable: LogMemtable) -> None:
+    counted = flush.header.properties or PropertyCount()
     for name, value in memtable.metadata.items():
+        for crc in _crcs(flush.connection, "WHERE name = ?", name):
+            counted = counted.minus(crc)
         if value is None:
             flush.connection.execute("DELETE FROM notes WHERE name = ?", (name,))
         else:
+            crc = crc_of((name, value), flush.header.seed)
             flush.connection.execute(
                 "INSERT OR REPLACE INTO notes (name, value, crc) VALUES (?, ?, ?)",
-                (name, value, crc_of((name, value))),
+                (name, value, crc),
             )
+            counted = counted.plus(crc)
+    flush.header.properties = counted
+
+
+def _crcs(connection: sqlite3.Connection, which: str = "", *values: bytes) -> list[int]:
+    """The CRCs of properties. Raises Damaged."""
+    crcs = [crc for (crc,) in connection.execute(f"SELECT crc FROM notes {which}", values)]
+    if not all(isinstance(crc, int) for crc in crcs):
+        raise Damaged("the crc of a note is no number")
+    return crcs
 
 
 def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> None:
@@ -122,17 +152,29 @@ def discard_unfinished(connection: sqlite3.Connection, header: FileHeader) -> No
                 # No caller knows of a file whose first flush failed: nothing lies over its notes.
                 connection.execute("DELETE FROM notes")
                 header.trim_point = 0
+                if header.properties is not None:
+                    header.properties = PropertyCount()
                 write_header(connection, header)
 
 
 def log_snapshot(connection: sqlite3.Connection, header: FileHeader) -> LogSnapshot:
     """The bounds and metadata of the log. Raises Damaged."""
     snapshot = header.log_snapshot
+    counted = PropertyCount()
     for name, value, crc in connection.execute("SELECT name, value, crc FROM notes"):
-        if crc != crc_of((name, value)):
+        if crc != crc_of((name, value), header.seed):
             raise Damaged(f"note {name!r} is not what was written (crc)")
         snapshot.metadata[name] = value
+        counted = counted.plus(crc)
+    if header.properties not in (None, counted):
+        raise Damaged(_wrong_properties(counted, header.properties))
     return snapshot
+
+
+def _wrong_properties(found: PropertyCount, expected: PropertyCount) -> str:
+    if found.count == expected.count:
+        return "properties are not those that were written last"
+    return f"{found.count} properties, and meta says {expected.count}"
 
 
 def read(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> list[Chunk]:
@@ -148,7 +190,7 @@ def read(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> list
     size, count, end = 0, 0, first
     query = f"SELECT {_COLUMNS} FROM chunks WHERE first >= ? ORDER BY first"
     for record in connection.execute(query, (first,)):
-        chunk = _decode(record)
+        chunk = _decode(record, header.seed)
         if chunk.first != end:
             raise Damaged(_missing(end, chunk.first))
         end = chunk.end
@@ -188,7 +230,7 @@ def _find(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> int
         raise Damaged(_missing(wanted, first))
     if here is None or seek.by is SeekBy.SEQUENCE:
         return None if here is None else first
-    if _is_late(_chunk_at(connection, first), seek):
+    if _is_late(_chunk_at(connection, header, first), seek):
         return first
     # All that is so late is behind that chunk: none before it is looked at.
     column = "last_timestamp" if seek.by is SeekBy.TIMESTAMP else "last_id"
@@ -198,37 +240,41 @@ def _find(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> int
         {"sequence": sequence, "at": _goal(seek)},
     ).fetchone()
     found: int | None = None if later is None else later[0]
-    _check_index(connection, sequence, seek, found)
+    _check_index(connection, header, sequence, seek, found)
     return found
 
 
 def _check_index(
-    connection: sqlite3.Connection, sequence: int, seek: Seek, found: int | None
+    connection: sqlite3.Connection,
+    header: FileHeader,
+    sequence: int,
+    seek: Seek,
+    found: int | None,
 ) -> None:
     """The tables say the same as the index: the chunk before the one that is `found` (None: the
     last one) is none that the index should have found. Raises Damaged."""
     below = _SEQUENCE_MAX if found is None else found
     query = f"SELECT {_COLUMNS} FROM chunks WHERE first < ? ORDER BY first DESC LIMIT 1"
     before = connection.execute(query, (below,)).fetchone()
-    chunk = None if before is None else _decode(before)
+    chunk = None if before is None else _decode(before, header.seed)
     is_late = chunk is not None and chunk.end > sequence and _is_late(chunk, seek)
     if found is None:
         if is_late:
             raise Damaged(f"the index does not have chunk {before[0]}")
         return
-    at = _chunk_at(connection, found)
+    at = _chunk_at(connection, header, found)
     if not _is_late(at, seek):
         raise Damaged(f"the index has chunk {found} in another place")
     if chunk is not None and is_late and _end_of(chunk, seek) <= _end_of(at, seek):
         raise Damaged(f"the index does not have chunk {chunk.first}")
 
 
-def _chunk_at(connection: sqlite3.Connection, first: int) -> Chunk:
+def _chunk_at(connection: sqlite3.Connection, header: FileHeader, first: int) -> Chunk:
     query = f"SELECT {_COLUMNS} FROM chunks WHERE first = ?"
     record = connection.execute(query, (first,)).fetchone()
     if record is None:
         raise Damaged(f"chunk {first} is missing")
-    return _decode(record)
+    return _decode(record, header.seed)
 
 
 def _is_late(chunk: Chunk, seek: Seek) -> bool:
@@ -247,11 +293,11 @@ def _goal(seek: Seek) -> bytes:
 
 def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     """Texts of what is wrong."""
-    records = size = 0
+    records = size = lost = 0
     end: int | None = None
     for record in connection.execute(f"SELECT {_COLUMNS} FROM chunks ORDER BY first"):
         try:
-            chunk = _decode(record)
+            chunk = _decode(record, header.seed)
         except Damaged as exc:
             yield str(exc)
             end = None
@@ -259,9 +305,12 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
         if end is not None and chunk.first != end:
             yield _missing(end, chunk.first)
         records, size, end = records + chunk.count, size + len(chunk.data), chunk.end
+        lost += 0 if chunk.data else chunk.count
     if (records, size) != (header.messages, header.bytes):
         expected = f"{header.messages}, {header.bytes}"
         yield f"{records} records with {size} bytes, and meta says {expected}"
+    if header.keys and lost != header.keys:
+        yield f"{lost} records are lost, and meta says {header.keys}"
     if end is not None and end != header.tail:
         yield f"the last record is {end - 1}, and meta says {header.tail - 1}"
     try:
@@ -270,7 +319,12 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
         yield str(exc)
 
 
-def _encode(chunk: Chunk) -> _ChunkValues:
+def _is_inserted(flush: Flush, chunk: Chunk) -> bool:
+    """False: the chunk was there already."""
+    return flush.connection.execute(_INSERT, _encode(chunk, flush.header.seed)).rowcount > 0
+
+
+def _encode(chunk: Chunk, seed: int) -> _ChunkValues:
     values = (
         chunk.first,
         chunk.count,
@@ -280,11 +334,11 @@ def _encode(chunk: Chunk) -> _ChunkValues:
         _pack_id(chunk.last_id),
         chunk.data,
     )
-    return (*values, crc_of(values))
+    return (*values, crc_of(values, seed))
 
 
-def _decode(record: tuple[object, ...]) -> Chunk:
-    if crc_of(record[:7]) != record[7]:
+def _decode(record: tuple[object, ...], seed: int) -> Chunk:
+    if crc_of(record[:7], seed) != record[7]:
         raise Damaged(f"chunk {record[0]} is not what was written (crc)")
     values: _ChunkValues = record  # type: ignore[assignment]  # the crc says so
     first, count, first_timestamp, last_timestamp, first_id, last_id, data, _ = values

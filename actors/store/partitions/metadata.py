@@ -6,13 +6,21 @@ The catalog keeps the same of all partitions, so that most need not be opened.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from math import inf
 
 import msgspec
 
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import LogSnapshot, PartitionKind, Position
-from millpond.actors.store.partitions.sqlite import Damaged, crc_of, signed, unsigned
+from millpond.actors.store.partitions.sqlite import (
+    SUM_MASK,
+    SUMS_FORMAT,
+    Damaged,
+    crc_of,
+    signed,
+    unsigned,
+)
 
 MetadataValues = tuple[bytes, int, int, int, int, int, int, float, int, int | None, int]
 
@@ -32,16 +40,29 @@ METADATA_SCHEMA = """
     mode INTEGER,
     tail INTEGER NOT NULL"""
 
-SCHEMA = f"""
+_SCHEMA = f"""
 CREATE TABLE meta ({METADATA_SCHEMA.format(unique="")},
     trim_point INTEGER NOT NULL,
     end_ms INTEGER NOT NULL,
     end_seq INTEGER NOT NULL,
     end_timestamp INTEGER NOT NULL,
-    crc INTEGER NOT NULL
+    crc INTEGER NOT NULL{{more}}
 );
 """
+_SUM_COLUMNS = {
+    PartitionKind.QUEUE: ("rows_sum", "delivery_sum"),
+    PartitionKind.LOG: ("properties", "properties_sum"),
+}
+
+
+def _schema(kind: PartitionKind) -> str:
+    return _SCHEMA.format(more="".join(f",\n    {each} INTEGER" for each in _SUM_COLUMNS[kind]))
+
+
+QUEUE_SCHEMA, LOG_SCHEMA = _schema(PartitionKind.QUEUE), _schema(PartitionKind.LOG)
 _COLUMNS = f"{METADATA_COLUMNS}, trim_point, end_ms, end_seq, end_timestamp, crc"
+COLUMN_COUNT = 16
+"""Without those of sums."""
 
 
 class PartitionMetadata(msgspec.Struct, frozen=True):
@@ -50,7 +71,8 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
 
     A queue has `messages` with `bytes` of data, `keys` whose message is gone, nothing that expires
     before `deadline`, and never had an id above `last_id`. A log has chunks with so many records
-    (`messages`) and bytes; its next record is number `tail`.
+    (`messages`) and bytes; its next record is number `tail`. Of its records, repairs lost or
+    skipped as many as `keys` says: their chunks have no data.
     """
 
     name: bytes
@@ -66,8 +88,52 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
     frozen_at: int = 0
 
 
+class PropertyCount(msgspec.Struct, frozen=True):
+    """The number of properties of a log, and the sum of the CRCs of their rows, in 32 bits: it
+    tells that a row is an older one."""
+
+    count: int = 0
+    crc_sum: int = 0
+
+    def plus(self, crc: int) -> PropertyCount:
+        """With one more, whose row has this CRC."""
+        return PropertyCount(self.count + 1, self.crc_sum + crc & SUM_MASK)
+
+    def minus(self, crc: int) -> PropertyCount:
+        """Without one of these, whose row has this CRC."""
+        return PropertyCount(self.count - 1, self.crc_sum - crc & SUM_MASK)
+
+
+def property_count(crcs: Iterable[int]) -> PropertyCount:
+    """The count of properties whose rows have these CRCs."""
+    counted = PropertyCount()
+    for crc in crcs:
+        counted = counted.plus(crc)
+    return counted
+
+
+class RowSums(msgspec.Struct, frozen=True):
+    """The sums of the CRCs of a queue's rows, in 32 bits: they tell that a row is an older one.
+
+    `rows` are messages and keys. `delivery` is what is known of their delivery: subscribers, acks,
+    due times, unique names, and the attempts of messages. Messages are lost by an older page of the
+    former; by one of the latter they come again.
+    """
+
+    rows: int = 0
+    delivery: int = 0
+
+    def plus(self, *, rows: int = 0, delivery: int = 0) -> RowSums:
+        """With these CRCs more; negative ones are removed."""
+        return RowSums(self.rows + rows & SUM_MASK, self.delivery + delivery & SUM_MASK)
+
+
 class FileHeader(msgspec.Struct):
-    """The metadata while it changes, and the end of a log. An unused file has no name."""
+    """The metadata while it changes, and the end of a log. An unused file has no name.
+
+    `properties` are those of a log, `row_sums` those of a queue. None: an earlier version wrote the
+    file. The CRCs of rows are from `seed`, which is not in the header: `seed_of` its name.
+    """
 
     name: bytes | None
     kind: PartitionKind
@@ -83,6 +149,9 @@ class FileHeader(msgspec.Struct):
     trim_point: int = 0
     end_id: Position = Position(0, 0)
     end_timestamp: int = 0
+    properties: PropertyCount | None = None
+    row_sums: RowSums | None = None
+    seed: int = 0
 
     @property
     def metadata(self) -> PartitionMetadata:
@@ -147,9 +216,24 @@ def metadata_of(values: MetadataValues) -> PartitionMetadata:
     )
 
 
+def make_sum_columns(connection: sqlite3.Connection, kind: PartitionKind) -> None:
+    """Within a transaction, make the file one whose header has sums of CRCs."""
+    for column in _SUM_COLUMNS[kind]:
+        connection.execute(f"ALTER TABLE meta ADD COLUMN {column} INTEGER")
+    connection.execute(f"PRAGMA user_version = {SUMS_FORMAT}")
+
+
+def sums_of(header: FileHeader) -> tuple[int, ...]:
+    """The columns of sums; none in the file of an earlier version."""
+    if header.properties is not None:
+        return header.properties.count, header.properties.crc_sum
+    sums = header.row_sums
+    return () if sums is None else (sums.rows, sums.delivery)
+
+
 def write_header(connection: sqlite3.Connection, header: FileHeader) -> None:
     """Put the row in the place of the one that is there."""
-    values = (
+    values: tuple[object, ...] = (
         header.name,
         *metadata_values(header.metadata)[1:],
         signed(header.trim_point),
@@ -157,20 +241,24 @@ def write_header(connection: sqlite3.Connection, header: FileHeader) -> None:
         signed(header.end_id.seq),
         signed(header.end_timestamp),
     )
-    marks = ", ".join("?" * (len(values) + 2))
+    columns, more = _COLUMNS, sums_of(header)
+    if more:
+        columns = ", ".join((columns, *_SUM_COLUMNS[header.kind]))
+    marks = ", ".join("?" * (COLUMN_COUNT + 1 + len(more)))
     connection.execute(
-        f"INSERT OR REPLACE INTO meta (rowid, {_COLUMNS}) VALUES ({marks})",
-        (1, *values, crc_of(values)),
+        f"INSERT OR REPLACE INTO meta (rowid, {columns}) VALUES ({marks})",
+        (1, *values, crc_of((*values, *more)), *more),
     )
 
 
 def read_header(connection: sqlite3.Connection) -> FileHeader:
     """The row that is there. Raises Damaged."""
-    found = connection.execute(f"SELECT {_COLUMNS} FROM meta").fetchall()
+    found = connection.execute("SELECT * FROM meta").fetchall()
     if len(found) != 1:
         raise Damaged(f"{len(found)} rows in meta, where there is one")
-    *values, crc = found[0]
-    if crc != crc_of(tuple(values)):
+    *values, crc = found[0][:COLUMN_COUNT]
+    sums: list[int] = [] if None in found[0][COLUMN_COUNT:] else list(found[0][COLUMN_COUNT:])
+    if crc != crc_of((*values, *sums)):
         raise Damaged("what the file says of itself is not what was written (crc)")
     name, *rest, trim_point, end_ms, end_seq, end_timestamp = values
     kind, applied, frozen_at, messages, size, keys, deadline, last_id, mode, tail = rest
@@ -189,4 +277,6 @@ def read_header(connection: sqlite3.Connection) -> FileHeader:
         unsigned(trim_point),
         Position(unsigned(end_ms), unsigned(end_seq)),
         unsigned(end_timestamp),
+        PropertyCount(*sums) if sums and kind == PartitionKind.LOG else None,
+        RowSums(*sums) if sums and kind == PartitionKind.QUEUE else None,
     )

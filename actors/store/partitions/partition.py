@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from functools import cache
+from typing import assert_never
 
 import msgspec
 
@@ -20,22 +21,28 @@ from millpond.actors.store.partitions import log_tables as log_tables
 from millpond.actors.store.partitions import queue_tables as queue_tables
 from millpond.actors.store.partitions.flush_batches import Flush
 from millpond.actors.store.partitions.metadata import (
-    SCHEMA,
+    LOG_SCHEMA,
+    QUEUE_SCHEMA,
     FileHeader,
     PartitionMetadata,
+    PropertyCount,
+    RowSums,
     read_header,
     write_header,
 )
-from millpond.actors.store.partitions.sqlite import Damaged as Damaged
 from millpond.actors.store.partitions.sqlite import (
+    FORMAT,
+    SEEDED_FORMAT,
     damage_named,
+    integrity_check,
     make_file,
     prepare,
-    quick_check,
+    seed_of,
     transaction,
     with_wal,
     without_wal,
 )
+from millpond.actors.store.partitions.sqlite import Damaged as Damaged
 from millpond.actors.store.queue_memtable import QueueMemtable
 
 log = logging.getLogger(__name__)
@@ -55,12 +62,14 @@ _PAGES_A_STEP, _STEPS = 1024, 16
 
 class ScrubPoint(msgspec.Struct, frozen=True):
     """The point in a large file that a scrub has come to: behind the message id, or at the
-    sequence, `after`. In `version` of the file there were so many `rows` and bytes before it."""
+    sequence, `after`. In `version` of the file there were so many `rows` and bytes before it, whose
+    CRCs add up to `sums`."""
 
     version: tuple[int, int]
     after: int
     rows: int = 0
     size: int = 0
+    sums: RowSums = RowSums()
 
 
 class Partition:
@@ -69,7 +78,7 @@ class Partition:
     Methods raise Damaged, and sqlite3.Error for what may pass.
     """
 
-    __slots__ = ("_connection", "_header", "_is_torn", "_name", "is_named")
+    __slots__ = ("_connection", "_header", "_is_torn", "_name", "_version", "is_named")
 
     def __init__(
         self, connection: sqlite3.Connection, name: bytes | None, kind: PartitionKind | None
@@ -82,9 +91,10 @@ class Partition:
         self._connection = connection
         self._name = name
         with damage_named():
-            prepare(connection, APPLICATION, CACHE_KIB)
+            self._version = prepare(connection, APPLICATION, CACHE_KIB)
             self._header = self._read()
-        self._is_torn = False
+        # Only now the caller can tell whether this is an older copy, of which nothing is discarded.
+        self._is_torn = True
         found = self._header
         if name is not None and name != found.name:
             raise Damaged(f"the file of {found.name!r} in the place of {name!r}")
@@ -149,17 +159,17 @@ class Partition:
             version = header.applied, header.frozen_at
             if point is None:
                 point = ScrubPoint(version, 0)
-            after, rows, size = queue_tables.check_rows(self._connection, point.after, bytes_max)
-            found = ScrubPoint(point.version, after, point.rows + rows, point.size + size)
+            after, rows, size, some = queue_tables.check_rows(
+                self._connection, header, point.after, bytes_max
+            )
+            sums = point.sums.plus(rows=some.rows, delivery=some.delivery)
+            found = ScrubPoint(point.version, after, point.rows + rows, point.size + size, sums)
             if rows:
                 return size, found
-            if point.version == version and (found.rows, found.size) != (
-                header.messages,
-                header.bytes,
-            ):
-                counts = f"{found.rows} messages with {found.size} bytes"
-                raise Damaged(f"{counts}, and meta says {header.messages}, {header.bytes}")
-            queue_tables.check_keys(self._connection)
+            others = queue_tables.check_keys(self._connection, header)
+            if point.version == version:
+                sums = sums.plus(rows=others.rows, delivery=others.delivery)
+                queue_tables.check_counts(header, found.rows, found.size, sums)
             return size, None
 
     def _scrub_log(self, at: int, bytes_max: int) -> tuple[int, ScrubPoint | None]:
@@ -178,7 +188,7 @@ class Partition:
         try:
             with damage_named():
                 self._reload()
-                wrong += quick_check(self._connection)
+                wrong += integrity_check(self._connection)
                 if self._header.kind is PartitionKind.QUEUE:
                     wrong.extend(queue_tables.verify(self._connection, self._header))
                 else:
@@ -192,20 +202,23 @@ class Partition:
         self._connection.close()
 
     def _reload(self) -> None:
-        """After a flush that failed, and may even so have come to its end: see what is there."""
+        """Before the first use, and after a flush that failed, and may even so have come to its
+        end: see what is there, and discard what a flush left that did not."""
         if self._is_torn:
-            self._header = self._read()
-            self._is_torn = False
+            header = self._read()
+            if header.kind is PartitionKind.QUEUE:
+                queue_tables.discard_unfinished(self._connection, header)
+            else:
+                log_tables.discard_unfinished(self._connection, header)
+            self._header, self._is_torn = header, False
 
     def _read(self) -> FileHeader:
         header = read_header(self._connection)
         self.is_named = header.name is not None
         if not self.is_named:
             header.name = self._name
-        if header.kind is PartitionKind.QUEUE:
-            queue_tables.discard_unfinished(self._connection, header)
-        else:
-            log_tables.discard_unfinished(self._connection, header)
+        if header.name is not None and self._version >= SEEDED_FORMAT:
+            header.seed = seed_of(header.name)
         return header
 
     def _give_back(self, written: int) -> None:
@@ -248,9 +261,16 @@ def build_file(
 @cache
 def empty_file(kind: PartitionKind) -> bytes:
     """An empty partition, as a file."""
-    tables = queue_tables.SCHEMA if kind is PartitionKind.QUEUE else log_tables.SCHEMA
+    header = FileHeader(None, kind)
+    match kind:
+        case PartitionKind.QUEUE:
+            schema = QUEUE_SCHEMA + queue_tables.SCHEMA
+            header.row_sums = RowSums()
+        case PartitionKind.LOG:
+            schema = LOG_SCHEMA + log_tables.SCHEMA
+            header.properties = PropertyCount()
+        case _:
+            assert_never(kind)
     return make_file(
-        SCHEMA + tables,
-        APPLICATION,
-        lambda connection: write_header(connection, FileHeader(None, kind)),
+        schema, APPLICATION, lambda connection: write_header(connection, header), FORMAT
     )

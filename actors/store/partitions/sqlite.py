@@ -8,18 +8,36 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 
 import msgspec
 
-from millpond.actors.store.checksum import crc32
+from millpond.actors.store.checksum import crc32, crc_start
 
-FORMAT = 2
-"""The latest version of a partition (`PRAGMA user_version`): that of queues with subscribers or
-terms. Others have the first, which differs in nothing else."""
 FIRST_FORMAT = 1
+SUBSCRIBERS_FORMAT = 2
+"""The version (`PRAGMA user_version`) of queues with subscribers or terms."""
+SUMS_FORMAT = 3
+"""The version of partitions whose header has sums of the CRCs of rows: of the properties of a log,
+of all rows of a queue. Older files are given the columns with their next change."""
+SEEDED_FORMAT = 4
+"""The version of partitions whose rows have CRCs from the seed of their file. Rows of older files
+have them from 0, also those that come later."""
+FORMAT = SEEDED_FORMAT
+"""The latest version of a partition. Others have the first one."""
+
+_MAGIC = b"SQLite format 3\0"
+HASH_BYTES = 20
+"""Of the BLAKE2b hash of a name, which names its file."""
+SEED_BYTES = 4
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _WAL_BYTES_MAX = 2**20
+
+SUM_MASK = 2**32 - 1
+CRC = f"crc & {SUM_MASK}"
+"""In a query: a number, whatever is there. What is damaged is found by those that read the row."""
+CRCS = f"coalesce(sum({CRC}), 0)"
 
 _encode = msgspec.msgpack.Encoder().encode
 _LONG_BYTES = 2**16
@@ -86,6 +104,11 @@ def prepare(
     return int(version)
 
 
+def version_of(file: bytes) -> int:
+    """The `user_version` on the first page of a file; 0: that is none."""
+    return int.from_bytes(file[60:64]) if file.startswith(_MAGIC) else 0
+
+
 @contextmanager
 def damage_named() -> Iterator[None]:
     """Turns those errors of SQLite that mean damage into Damaged; the others stay what they are."""
@@ -98,6 +121,9 @@ def damage_named() -> Iterator[None]:
         if code in _DAMAGE or (code == sqlite3.SQLITE_ERROR and str(exc).startswith("no such ")):
             raise Damaged(str(exc)) from exc
         raise
+    except UnicodeDecodeError as exc:
+        # The module decodes a message of SQLite that quotes the schema.
+        raise Damaged("the schema is not text") from exc
 
 
 @contextmanager
@@ -113,13 +139,26 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def crc_of(values: tuple[object, ...]) -> int:
+def seed_of(name: bytes) -> int:
+    """The seed of the CRCs in the file of the partition `name`: the first bytes of the hash that
+    names the file. So a row of another file is not what was written, whatever is in it."""
+    return int.from_bytes(blake2b(name, digest_size=HASH_BYTES).digest()[:SEED_BYTES])
+
+
+def crc_of(values: tuple[object, ...], seed: int = 0) -> int:
     """The CRC-32 of the columns of a row, as MessagePack; a long last one is not copied for it."""
     last = values[-1]
     if type(last) is not bytes or len(last) < _LONG_BYTES:
-        return crc32(_encode(values))
+        return crc32(_encode(values), seed)
     empty = _encode((*values[:-1], b""))
-    return crc32(last, crc32(b"%b\xc6%b" % (empty[: -len(_EMPTY)], len(last).to_bytes(4))))
+    head = b"%b\xc6%b" % (empty[: -len(_EMPTY)], len(last).to_bytes(4))
+    return crc32(last, crc32(head, seed))
+
+
+def seed_from(values: tuple[object, ...], crc: int) -> int:
+    """The seed from which the CRC of the columns is this one."""
+    data = _encode(values)
+    return crc_start(crc ^ crc32(data, 0), len(data))
 
 
 def signed(number: int) -> int:
@@ -132,8 +171,19 @@ def unsigned(number: int) -> int:
     return number if number >= 0 else number + 2**64
 
 
-def quick_check(connection: sqlite3.Connection) -> list[str]:
-    """The errors that SQLite itself finds in the file."""
-    lines = [line for (line,) in connection.execute("PRAGMA quick_check")]
+def integrity_check(connection: sqlite3.Connection) -> list[str]:
+    """The errors that SQLite itself finds in the file, also in its indexes, which writes need."""
+    return _errors(connection, "PRAGMA integrity_check")
+
+
+def check_trees(connection: sqlite3.Connection) -> None:
+    """See that each row is where a search for it looks, which a read of all rows does not show.
+    Raises Damaged."""
+    if wrong := _errors(connection, "PRAGMA quick_check(1)"):
+        raise Damaged(wrong[0])
+
+
+def _errors(connection: sqlite3.Connection, pragma: str) -> list[str]:
+    lines = [line for (line,) in connection.execute(pragma)]
     texts = [x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in lines]
     return [text for text in texts if text != "ok"]

@@ -1,4 +1,4 @@
-"""The tables of a queue's subscribers and of their acks, in those files that have any (format 2).
+"""The tables of a queue's subscribers and of their acks, in those files that have any.
 
 Most queues have none, and their files are spared four pages: the tables are made when they are
 needed first.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from millpond.actors.store.partitions import attribute_tables as attributes
-from millpond.actors.store.partitions.sqlite import FORMAT, Damaged, crc_of
+from millpond.actors.store.partitions.sqlite import CRCS, SUBSCRIBERS_FORMAT, Damaged, crc_of
 from millpond.actors.store.subscribers import Subscriber, SubscriberTable
 
 SCHEMA = """
@@ -39,34 +39,42 @@ _INSERT_SUBSCRIBER = (
 _SELECT_SUBSCRIBERS = f"SELECT {_SUBSCRIBER_COLUMNS} FROM members ORDER BY number"
 _INSERT_ACK = "INSERT OR REPLACE INTO acks (message_id, number, crc) VALUES (?, ?, ?)"
 _SELECT_ACKS = "SELECT message_id, number, crc FROM acks"
+_OF_NUMBERS = "number IN (SELECT value FROM json_each(?))"
+_OF_MESSAGES = "message_id IN (SELECT value FROM json_each(?))"
 
 _SubscriberRecord = tuple[int, bytes, float, int | None, int, int]
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
     """True: the file has the tables of subscribers and of attributes."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return bool(version >= 2)
+    query = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'members')"
+    return bool(connection.execute(query).fetchone()[0])
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
-    """From here on the file is one of format 2; nothing if it is already."""
+    """From here on the file has them, and is one of format 2 at least."""
     if not has_tables(connection):
         for statement in filter(str.strip, (SCHEMA + attributes.SCHEMA).split(";")):
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute(f"PRAGMA user_version = {max(version, SUBSCRIBERS_FORMAT)}")
 
 
-def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
-    """Apply a memtable's changes, within its transaction. Gives the number of subscribers added.
+def apply(
+    connection: sqlite3.Connection, subscribers: SubscriberTable, seed: int
+) -> tuple[int, int]:
+    """Apply a memtable's changes, within its transaction. Gives the number of subscribers added,
+    and what is added to the sum of the CRCs.
 
     Raises Damaged if what is there is not what was written.
     """
     make_tables(connection)
-    before = dict(_subscribers(connection))
-    for number in subscribers.removed:
-        connection.execute("DELETE FROM members WHERE number = ?", (number,))
-        connection.execute("DELETE FROM acks WHERE number = ?", (number,))
+    before, crcs = dict(_subscribers(connection, seed)), -_crcs_of(connection, "members")
+    if subscribers.removed:
+        numbers = json.dumps(sorted(subscribers.removed))
+        crcs -= _crcs_of(connection, "acks", _OF_NUMBERS, numbers)
+        connection.execute(f"DELETE FROM members WHERE {_OF_NUMBERS}", (numbers,))
+        connection.execute(f"DELETE FROM acks WHERE {_OF_NUMBERS}", (numbers,))
     older = SubscriberTable(
         {number: subscriber for number, (subscriber, _) in before.items()},
         {number: floor for number, (_, floor) in before.items()},
@@ -80,42 +88,61 @@ def apply(connection: sqlite3.Connection, subscribers: SubscriberTable) -> int:
     connection.executemany(
         _INSERT_SUBSCRIBER,
         (
-            _encode(after.by_number[number], after.floors.get(number, 0))
+            _encode(after.by_number[number], after.floors.get(number, 0), seed)
             for number in sorted(touched)
         ),
     )
-    connection.executemany(
-        _INSERT_ACK,
-        (
-            (message_id, number, crc_of((message_id, number)))
-            for number, ids in subscribers.acked.items()
-            for message_id in sorted(ids)
-        ),
-    )
-    return len(after.by_number) - len(before)
+    crcs += _crcs_of(connection, "members")
+    for number, ids in subscribers.acked.items():
+        crcs += _add_acks(connection, number, sorted(ids), seed)
+    return len(after.by_number) - len(before), crcs
 
 
-def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> None:
-    """Remove the acks of removed messages."""
-    connection.execute(
-        "DELETE FROM acks WHERE message_id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)
-    )
+def _add_acks(connection: sqlite3.Connection, number: int, ids: list[int], seed: int) -> int:
+    """Gives what is added to the sum of the CRCs: an ack may be there already."""
+    which = f"number = ? AND {_OF_MESSAGES}"
+    before = _crcs_of(connection, "acks", which, number, json.dumps(ids))
+    acks = ((message_id, number, crc_of((message_id, number), seed)) for message_id in ids)
+    connection.executemany(_INSERT_ACK, acks)
+    return _crcs_of(connection, "acks", which, number, json.dumps(ids)) - before
 
 
-def load(connection: sqlite3.Connection) -> SubscriberTable | None:
+def forget_messages(connection: sqlite3.Connection, ids: list[int]) -> int:
+    """Remove the acks of removed messages. Gives the sum of their CRCs."""
+    among = json.dumps(ids)
+    crcs = _crcs_of(connection, "acks", _OF_MESSAGES, among)
+    connection.execute(f"DELETE FROM acks WHERE {_OF_MESSAGES}", (among,))
+    return crcs
+
+
+def sum_of_rows(connection: sqlite3.Connection) -> int:
+    """The sum of the CRCs of all rows."""
+    return _crcs_of(connection, "members") + _crcs_of(connection, "acks")
+
+
+def _crcs_of(
+    connection: sqlite3.Connection, table: str, which: str = "TRUE", *values: int | str
+) -> int:
+    """The sum of the CRCs of some rows."""
+    query = f"SELECT {CRCS} FROM {table} WHERE {which}"
+    return int(connection.execute(query, values).fetchone()[0])
+
+
+def load(connection: sqlite3.Connection, seed: int) -> SubscriberTable | None:
     """The subscribers and their acks; None if the file has no subscribers. Raises Damaged."""
     if not has_tables(connection):
         return None
     subscribers = SubscriberTable()
-    for number, (subscriber, floor) in _subscribers(connection):
+    for number, (subscriber, floor) in _subscribers(connection, seed):
         subscribers.by_number[number] = subscriber
         if floor:
             subscribers.floors[number] = floor
-    _fill_acks(subscribers, map(_decode_ack, connection.execute(_SELECT_ACKS)))
+    acks = connection.execute(_SELECT_ACKS)
+    _fill_acks(subscribers, (_decode_ack(each, seed) for each in acks))
     return subscribers or None
 
 
-def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
+def verify(connection: sqlite3.Connection, seed: int) -> tuple[int, list[str]]:
     """The number of subscribers, and texts of errors."""
     if not has_tables(connection):
         return 0, []
@@ -123,12 +150,12 @@ def verify(connection: sqlite3.Connection) -> tuple[int, list[str]]:
     for record in connection.execute(_SELECT_SUBSCRIBERS):
         count += 1
         try:
-            _decode(record)
+            _decode(record, seed)
         except Damaged as exc:
             wrong.append(str(exc))
     for ack in connection.execute(_SELECT_ACKS):
         try:
-            _decode_ack(ack)
+            _decode_ack(ack, seed)
         except Damaged as exc:
             wrong.append(str(exc))
     return count, wrong
@@ -147,11 +174,13 @@ def _fill_acks(subscribers: SubscriberTable, acks: Iterable[tuple[int, int]]) ->
         subscribers.acked.setdefault(number, set()).add(message_id)
 
 
-def _subscribers(connection: sqlite3.Connection) -> Iterator[tuple[int, tuple[Subscriber, int]]]:
-    return map(_decode, connection.execute(_SELECT_SUBSCRIBERS))
+def _subscribers(
+    connection: sqlite3.Connection, seed: int
+) -> Iterator[tuple[int, tuple[Subscriber, int]]]:
+    return (_decode(each, seed) for each in connection.execute(_SELECT_SUBSCRIBERS))
 
 
-def _encode(subscriber: Subscriber, floor: int) -> _SubscriberRecord:
+def _encode(subscriber: Subscriber, floor: int, seed: int) -> _SubscriberRecord:
     values = (
         subscriber.number,
         subscriber.identity,
@@ -159,18 +188,18 @@ def _encode(subscriber: Subscriber, floor: int) -> _SubscriberRecord:
         subscriber.since,
         floor,
     )
-    return (*values, crc_of(values))
+    return (*values, crc_of(values, seed))
 
 
-def _decode(record: _SubscriberRecord) -> tuple[int, tuple[Subscriber, int]]:
+def _decode(record: _SubscriberRecord, seed: int) -> tuple[int, tuple[Subscriber, int]]:
     number, identity, until, since, floor, crc = record
-    if crc_of(record[:5]) != crc:
+    if crc_of(record[:5], seed) != crc:
         raise Damaged(f"member {number} is not what was written (crc)")
     return number, (Subscriber(number, identity, until, since), floor)
 
 
-def _decode_ack(record: tuple[int, int, int]) -> tuple[int, int]:
+def _decode_ack(record: tuple[int, int, int], seed: int) -> tuple[int, int]:
     message_id, number, crc = record
-    if crc_of(record[:2]) != crc:
+    if crc_of(record[:2], seed) != crc:
         raise Damaged(f"an ack of message {message_id} is not what was written (crc)")
     return message_id, number

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 SUFFIX = ".json"
 WHERE_MAX = 1000
 """The places that one report names, in characters."""
+RECORDS_UNKNOWN = 2**40
+"""The `records_max` of a damage where nothing tells how many records were lost."""
 
 
 class Damage(msgspec.Struct, frozen=True):

@@ -20,11 +20,13 @@ from millpond.actors.store.repair.salvage import SalvagedLog
 
 class LogBase(msgspec.Struct, frozen=True):
     """The point at which the own records of a log begin: those below are another log's. The id and
-    timestamp are those of the last one there."""
+    timestamp are those of the last one there. The `unused` sequences before that point are no
+    record's."""
 
     first: int = 0
     last_id: Position = Position(0, 0)
     last_timestamp: int = 0
+    unused: int = 0
 
 
 SEQUENCE_MAX = 2**63 - 1
@@ -43,29 +45,28 @@ class RebuiltLog(msgspec.Struct):
     below `base` belong to another log.
 
     `is_whole_known`: else records before the first one and after the last one may be lost as well.
-    `is_deleted`: the log was deleted, and nothing was written after that. `skipped` are sequences
-    that may have been given out to records of which nothing is known.
+    `is_deleted`: the log was deleted, and nothing was written after that. `is_fresh`: the file has
+    a log that was deleted, so nothing of it counts. `skipped` are sequences that may have been
+    given out to records of which nothing is known.
     """
 
     memtable: LogMemtable
     lost: list[tuple[int, int]]
     is_whole_known: bool
-    base: int = 0
+    base: LogBase = LogBase()
     is_deleted: bool = False
+    is_fresh: bool = False
     skipped: tuple[int, int] | None = None
 
     @property
     def records(self) -> int:
         """The number of records left, those of another log included."""
         memtable = self.memtable
-        tail = memtable.chunks[-1].end if memtable.chunks else self.base
-        start = memtable.trim_point
-        gone = sum(
-            max(chunk.end - max(chunk.first, start), 0)
-            for chunk in memtable.chunks
-            if not chunk.data
+        start, base = memtable.trim_point, self.base
+        own = sum(
+            max(chunk.end - max(chunk.first, start), 0) for chunk in memtable.chunks if chunk.data
         )
-        return max(tail - start, 0) - gone
+        return max(base.first - base.unused - start, 0) + own
 
 
 def rebuild_log(
@@ -78,13 +79,15 @@ def rebuild_log(
     is_tail_sure: bool = True,
     beyond: int = 0,
     skipped_if_unknown: int = 0,
+    first_sequence: int = 0,
 ) -> RebuiltLog:
     """Put together what its file had, what the journal has over that, and the `tail` that the
     catalog knows (None: it does not), with the `start` of the records up to there. Unless
     `is_tail_sure`, the file may have been longer.
 
     The journal may have lost `beyond` records more, whose sequences may have been given out;
-    `skipped_if_unknown`: so many, where nothing tells the tail.
+    `skipped_if_unknown`: so many, where nothing tells the tail. A log of which nothing is left may
+    have begun at `first_sequence`.
     """
     newer = LogMemtable(is_oldest=True) if newer is None else newer
     latest, is_fresh = _latest(newer)
@@ -116,11 +119,14 @@ def rebuild_log(
     if beyond:
         last = _later(end, memtable.chunks[-1]) if memtable.chunks else end
         first = memtable.chunks[-1].end if memtable.chunks else max(end.first, base.first)
+        is_unknown = tail is None and header is None and not base.first
+        if not memtable.chunks and is_unknown and first_sequence:
+            first = memtable.trim_point = first_sequence
         behind = min(first + beyond, SEQUENCE_MAX)
         memtable.add(_lost_chunk(first, behind, last))
         skipped = first, behind - 1
     is_deleted = is_fresh and not memtable
-    return RebuiltLog(memtable, lost, is_known, base.first, is_deleted, skipped)
+    return RebuiltLog(memtable, lost, is_known, base, is_deleted, is_fresh, skipped)
 
 
 def _latest(memtable: LogMemtable) -> tuple[list[Chunk], bool]:

@@ -64,18 +64,22 @@ class _Use(IntEnum):
     OVERFLOW_FIRST = 3
     OVERFLOW = 4
     TREE = 5
+    MAP = 6
+    """A page of the pointer map itself, which has no rows."""
 
 
 class FoundRow(NamedTuple, Generic[T]):
     """A row that `decode` took. `rowid` is None in an index.
 
     `is_current`: it is on a page that is in use, as that was written last. Others are on pages that
-    are free now, or in older copies of a page: rows that were removed, or that moved.
+    are free now, or in older copies of a page: rows that were removed, or that moved. `page`
+    numbers the copies of pages in the order of reading.
     """
 
     rowid: int | None
     row: T
     is_current: bool
+    page: int
 
 
 class BadRow(NamedTuple):
@@ -83,6 +87,7 @@ class BadRow(NamedTuple):
 
     rowid: int
     columns: int
+    page: int
 
 
 Decode = Callable[[int | None, tuple[Value, ...]], T | None]
@@ -156,9 +161,10 @@ class _Reader(Generic[T]):
         self._decode = decode
         self._bad = bad
         self._uses, self._next = _pointer_map(pages)
-        self._free = _free_pages(pages)
+        self._free, self._is_free_complete = _free_pages(pages)
         self._chain_reads: dict[int, int] = {}
         self._seen: set[int] = set()
+        self._pages_read = 0
 
     def rows(self) -> Iterator[FoundRow[T]]:
         older, current = self._pages.older(), list[tuple[int, bytes]]()
@@ -171,11 +177,15 @@ class _Reader(Generic[T]):
 
     def _is_used(self, number: int) -> bool:
         use = self._uses.get(number, _Use.UNKNOWN)
-        if number > self._pages.last_used or use is _Use.FREE:
+        if number > self._pages.last_used or use is _Use.MAP:
             return False
-        return use is not _Use.UNKNOWN or number not in self._free
+        # One of the two may be damaged, or an older copy of itself.
+        if self._is_free_complete and number not in self._free:
+            return True
+        return use is not _Use.FREE and (use is not _Use.UNKNOWN or number not in self._free)
 
     def _page(self, number: int, data: bytes, *, is_current: bool) -> Iterator[FoundRow[T]]:
+        self._pages_read += 1
         start = _HEADER_BYTES if number == 1 else 0
         use = self._uses.get(number, _Use.UNKNOWN)
         try:
@@ -217,7 +227,7 @@ class _Reader(Generic[T]):
             if cell is not None and found is not None:
                 good.append((at, cell.end))
                 waiting.append(cell.end)
-                yield FoundRow(cell.rowid, found, is_current)
+                yield FoundRow(cell.rowid, found, is_current, self._pages_read)
 
     def _cells(
         self, layout: _Layout, offsets: list[int], *, is_current: bool
@@ -232,9 +242,10 @@ class _Reader(Generic[T]):
             found = self._row(cell)
             if found is not None:
                 self._seen.add(key)
-                yield FoundRow(cell.rowid, found, is_current)
+                yield FoundRow(cell.rowid, found, is_current, self._pages_read)
             elif is_current and cell.rowid is not None and _is_in_order(cells, index):
-                self._bad.append(BadRow(cell.rowid, _column_count(cell.local)))
+                columns = _column_count(cell.local)
+                self._bad.append(BadRow(cell.rowid, columns, self._pages_read))
 
     def _row(self, cell: _Cell) -> T | None:
         """The row in a cell, with what of it is on other pages; None if it is not good."""
@@ -451,7 +462,7 @@ def _size_of(kind: int) -> int:
 
 
 def _pointer_map(pages: _Pages) -> tuple[dict[int, _Use], dict[int, int]]:
-    """What each page is used for, and which overflow page follows a page."""
+    """The use of each page, and the overflow page that follows a page."""
     uses: dict[int, _Use] = {}
     following: dict[int, int] = {}
     for first in range(2, pages.count + 1, _PAGES_A_MAP + 1):
@@ -467,18 +478,19 @@ def _pointer_map(pages: _Pages) -> tuple[dict[int, _Use], dict[int, int]]:
             if use == _Use.OVERFLOW:
                 (before,) = _U32.unpack_from(data, 5 * place + 1)
                 following.setdefault(before, number)
-        uses[at] = _Use.FREE  # it has no rows
+        uses[at] = _Use.MAP
     return uses, following
 
 
-def _free_pages(pages: _Pages) -> set[int]:
-    """The pages in the list of free ones, as far as it can be followed."""
+def _free_pages(pages: _Pages) -> tuple[set[int], bool]:
+    """The pages in the list of free ones, as far as it can be followed. True: these are as many as
+    the first page counts."""
     free: set[int] = set()
-    trunk: int = _U32.unpack_from(pages[1], 32)[0] if pages[1] else 0
+    trunk, expected = Struct(">II").unpack_from(pages[1], 32) if pages[1] else (0, 0)
     while trunk not in free and pages[trunk] and trunk > 1:
         free.add(trunk)
         data = pages[trunk]
         trunk, count = Struct(">II").unpack_from(data)
         leaves = data[8 : 8 + 4 * min(count, PAGE_BYTES // 4 - 2)]
         free.update(number for (number,) in _U32.iter_unpack(leaves))
-    return free
+    return free, bool(pages[1]) and len(free) == expected

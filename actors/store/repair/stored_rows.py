@@ -1,11 +1,14 @@
 """Rows of partition files by their columns alone: the checksum says of which table a row is.
 
 The columns are those of the tables' schemas, in their order; a table's INTEGER PRIMARY KEY is its
-rowid, and NULL among the columns. A REAL that is a whole number may be stored as an integer.
+rowid, and NULL among the columns. A REAL that is a whole number may be stored as an integer. From
+version 4 on a checksum is from the seed of the file, so it says of which file a row is as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, assert_never
 
 from millpond.actors.messages import Mode
@@ -17,8 +20,14 @@ from millpond.actors.store.changes import (
     StoredKey,
     StoredMessage,
 )
-from millpond.actors.store.partitions.metadata import FileHeader
-from millpond.actors.store.partitions.sqlite import crc_of, unsigned
+from millpond.actors.store.partitions.metadata import (
+    COLUMN_COUNT,
+    FileHeader,
+    PropertyCount,
+    RowSums,
+    sums_of,
+)
+from millpond.actors.store.partitions.sqlite import crc_of, seed_from, unsigned
 from millpond.actors.store.repair.sqlite_pages import Value
 from millpond.actors.store.subscribers import Subscriber
 
@@ -30,6 +39,7 @@ class MessageRow(NamedTuple):
 
     message: StoredMessage
     attempts: int
+    crc: int
 
 
 class KeyRow(NamedTuple):
@@ -37,6 +47,7 @@ class KeyRow(NamedTuple):
 
     key: int
     left: StoredKey
+    crc: int
 
 
 class SubscriberRow(NamedTuple):
@@ -44,6 +55,7 @@ class SubscriberRow(NamedTuple):
 
     subscriber: Subscriber
     floor: int
+    crc: int
 
 
 class AckRow(NamedTuple):
@@ -51,6 +63,7 @@ class AckRow(NamedTuple):
 
     message_id: int
     number: int
+    crc: int
 
 
 class DueRow(NamedTuple):
@@ -58,6 +71,7 @@ class DueRow(NamedTuple):
 
     message_id: int
     due: float
+    crc: int
 
 
 class UniqueRow(NamedTuple):
@@ -65,6 +79,7 @@ class UniqueRow(NamedTuple):
 
     message_id: int
     name: bytes
+    crc: int
 
 
 class NoteRow(NamedTuple):
@@ -73,92 +88,129 @@ class NoteRow(NamedTuple):
     number: int
     name: bytes
     value: bytes
+    crc: int
+
+
+class ForeignRow(NamedTuple):
+    """A row of another partition's file: its CRC is from the seed of that."""
 
 
 StoredRow = (
-    FileHeader | MessageRow | KeyRow | SubscriberRow | AckRow | DueRow | UniqueRow | Chunk | NoteRow
+    FileHeader
+    | MessageRow
+    | KeyRow
+    | SubscriberRow
+    | AckRow
+    | DueRow
+    | UniqueRow
+    | Chunk
+    | NoteRow
+    | ForeignRow
 )
 
 
-def decode_row(rowid: int | None, columns: tuple[Value, ...]) -> StoredRow | None:
-    """The row of any table of a partition's file; None if its checksum is wrong."""
-    match columns:
-        case (int(message_id), int(number), crc):
-            good = rowid is None and _is_good((message_id, number), crc)
-            return AckRow(message_id, number) if good else None
-        case (None, bytes(name), crc) if rowid is not None:
-            return UniqueRow(rowid, name) if _is_good((rowid, name), crc) else None
-        case (None, float() | int() as due, crc) if rowid is not None:
-            return DueRow(rowid, float(due)) if _is_good((rowid, float(due)), crc) else None
-        case (bytes(name), bytes(value), crc) if rowid is not None:
-            return NoteRow(rowid, name, value) if _is_good((name, value), crc) else None
+class _Candidate(NamedTuple):
+    """A row that columns may be, and the values and the CRC which decide it."""
+
+    values: tuple[object, ...]
+    crc: int
+    row: StoredRow
+
+
+def decode_row(
+    rowid: int | None,
+    columns: tuple[Value, ...],
+    seed: int = 0,
+    other_seeds: AbstractSet[int] = frozenset(),
+) -> StoredRow | None:
+    """The row of any table of a partition's file with this seed; None if its checksum is wrong. It
+    is a ForeignRow if it is right from one of the other seeds."""
+    if len(columns) in (COLUMN_COUNT, COLUMN_COUNT + 2):
+        return None if rowid is None else _header(columns)
+    candidates = list(_candidates(rowid, columns))
+    for each in candidates:
+        if crc_of(each.values, seed) == each.crc:
+            return each.row
+    if other_seeds and any(seed_from(each.values, each.crc) in other_seeds for each in candidates):
+        return ForeignRow()
+    return None
+
+
+def _candidates(rowid: int | None, columns: tuple[Value, ...]) -> Iterator[_Candidate]:
     if rowid is None:
-        return None
-    match len(columns):
-        case 6:
-            return _key(rowid, columns) or _subscriber(rowid, columns)
-        case 8:
-            return _chunk(rowid, columns)
-        case 10:
-            return _message(rowid, columns)
-        case 16:
-            return _header(columns)
-    return None
-
-
-def _is_good(values: tuple[object, ...], crc: object) -> bool:
-    return crc_of(values) == crc
-
-
-def _key(rowid: int, columns: tuple[Value, ...]) -> KeyRow | None:
+        match columns:
+            case (int(message_id), int(number), int(crc)):
+                of_ack = message_id, number
+                yield _Candidate(of_ack, crc, AckRow(message_id, number, crc))
+        return
     match columns:
-        case (None, int(message_id), int(ttl), float() | int() as until, bytes(digest), crc):
-            if _is_good((rowid, message_id, ttl, float(until), digest), crc):
-                return KeyRow(unsigned(rowid), StoredKey(message_id, ttl, float(until), digest))
-    return None
-
-
-def _subscriber(rowid: int, columns: tuple[Value, ...]) -> SubscriberRow | None:
-    match columns:
+        case (None, bytes(name), int(crc)):
+            yield _Candidate((rowid, name), crc, UniqueRow(rowid, name, crc))
+        case (None, float() | int() as at, int(crc)):
+            yield _Candidate((rowid, float(at)), crc, DueRow(rowid, float(at), crc))
+        case (bytes(name), bytes(value), int(crc)):
+            yield _Candidate((name, value), crc, NoteRow(rowid, name, value, crc))
+        case (None, int(message_id), int(ttl), float() | int() as at, bytes(digest), int(crc)):
+            left = StoredKey(message_id, ttl, float(at), digest)
+            of_key = rowid, message_id, ttl, float(at), digest
+            yield _Candidate(of_key, crc, KeyRow(unsigned(rowid), left, crc))
         case (
             None,
             bytes(identity),
-            float() | int() as until,
+            float() | int() as at,
             int() | None as since,
             int(floor),
-            _,
+            int(crc),
         ):
-            if _is_good((rowid, identity, float(until), since, floor), columns[5]):
-                return SubscriberRow(Subscriber(rowid, identity, float(until), since), floor)
-    return None
+            subscriber = Subscriber(rowid, identity, float(at), since)
+            of_subscriber = rowid, identity, float(at), since, floor
+            yield _Candidate(of_subscriber, crc, SubscriberRow(subscriber, floor, crc))
+        case (None, int(), bytes(), bytes(), bytes(), bytes(), int(), bytes()):
+            yield from _chunk(rowid, columns)
+        case (None, int(), int(), float() | int(), _, _, _, _, int(), bytes()):
+            yield from _message(rowid, columns)
 
 
-def _message(rowid: int, columns: tuple[Value, ...]) -> MessageRow | None:
+def _message(rowid: int, columns: tuple[Value, ...]) -> Iterator[_Candidate]:
     match columns:
-        case (None, int(key), int(ttl), float() | int() as at, attempts, *origin, crc, bytes(data)):
+        case (
+            None,
+            int(key),
+            int(ttl),
+            float() | int() as at,
+            tried,
+            *origin,
+            int(crc),
+            bytes(data),
+        ):
             expires_at = float(at)
-            if not _is_good((rowid, key, ttl, expires_at, *origin, data), crc):
-                return None
             dead: Origin | None = None
             match origin:
-                case (int(origin_id), int(tried), bytes(reason)):
-                    dead = Origin(origin_id, tried, reason.decode(errors="replace"))
+                case (int(origin_id), int(attempts), bytes(reason)):
+                    dead = Origin(origin_id, attempts, reason.decode(errors="replace"))
             message = StoredMessage(rowid, unsigned(key), ttl, expires_at, data, 0, dead)
-            is_sound = isinstance(attempts, int) and 0 <= attempts < 2**32
-            return MessageRow(message, attempts if is_sound else 0)  # type: ignore[arg-type]
-    return None
+            count = tried if isinstance(tried, int) and 0 <= tried < 2**32 else 0
+            values = rowid, key, ttl, expires_at, *origin, data
+            yield _Candidate(values, crc, MessageRow(message, count, crc))
 
 
-def _chunk(rowid: int, columns: tuple[Value, ...]) -> Chunk | None:
+def _chunk(rowid: int, columns: tuple[Value, ...]) -> Iterator[_Candidate]:
     match columns:
-        case (None, int(count), bytes(at), bytes(end), bytes(first), bytes(last), crc, bytes(data)):
+        case (
+            None,
+            int(count),
+            bytes(at),
+            bytes(end),
+            bytes(first),
+            bytes(last),
+            int(crc),
+            bytes(data),
+        ):
             is_whole = len(at) == len(end) == 8 and len(first) == len(last) == 16
-            values = (rowid, count, at, end, first, last, data)
-            if not is_whole or rowid < 0 or count < 1 or not _is_good(values, crc):
-                return None
-            times = int.from_bytes(at), int.from_bytes(end)
-            return Chunk(rowid, count, *times, _position(first), _position(last), data)
-    return None
+            if is_whole and rowid >= 0 and count >= 1:
+                times = int.from_bytes(at), int.from_bytes(end)
+                chunk = Chunk(rowid, count, *times, _position(first), _position(last), data)
+                yield _Candidate((rowid, count, at, end, first, last, data), crc, chunk)
 
 
 def _position(packed: bytes) -> Position:
@@ -185,9 +237,10 @@ def _header(columns: tuple[Value, ...]) -> FileHeader | None:
             int(end_seq),
             int(end_timestamp),
             crc,
+            *sums,
         ):
-            values = (*columns[:7], float(deadline), *columns[8:15])
-            if not _is_good(values, crc) or kind not in (0, 1) or mode not in (None, 0, 1, 2):
+            values = (*columns[:7], float(deadline), *columns[8:15], *sums)
+            if crc_of(values) != crc or kind not in (0, 1) or mode not in (None, 0, 1, 2):
                 return None
             return FileHeader(
                 name,
@@ -204,15 +257,26 @@ def _header(columns: tuple[Value, ...]) -> FileHeader | None:
                 unsigned(trim_point),
                 Position(unsigned(end_ms), unsigned(end_seq)),
                 unsigned(end_timestamp),
+                *_sums(PartitionKind(kind), sums),
             )
     return None
+
+
+def _sums(kind: PartitionKind, columns: list[Value]) -> tuple[PropertyCount | None, RowSums | None]:
+    """Those of a log and of a queue."""
+    match columns:
+        case [int(one), int(other)]:
+            if kind is PartitionKind.LOG:
+                return PropertyCount(one, other), None
+            return None, RowSums(one, other)
+    return None, None
 
 
 def columns_of(row: StoredRow) -> int:
     """The number of columns that a row has in its table."""
     match row:
         case FileHeader():
-            return 16
+            return COLUMN_COUNT + len(sums_of(row))
         case MessageRow():
             return MESSAGE_COLUMNS
         case Chunk():
@@ -221,5 +285,7 @@ def columns_of(row: StoredRow) -> int:
             return 6
         case AckRow() | DueRow() | UniqueRow() | NoteRow():
             return NOTE_COLUMNS
+        case ForeignRow():
+            return 0
         case _:
             assert_never(row)

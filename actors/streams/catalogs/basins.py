@@ -111,6 +111,10 @@ class BasinDirectories:
             rows.append((self.own, self._started, False))
         return iter(sorted(rows))
 
+    def check_complete(self) -> None:
+        """Before basins or their streams are listed. Raises StorageFailed if some are lost."""
+        self._own_streams.check_complete()
+
     def streams(self, basin: bytes) -> Directory:
         """The directory of a basin's streams."""
         if basin == self.own:

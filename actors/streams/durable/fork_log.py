@@ -37,7 +37,7 @@ def base_of(metadata: Mapping[bytes, bytes]) -> LogBase:
     if parent is None:
         return LogBase()
     last = Position(parent.last_ms, parent.last_seq)
-    return LogBase(parent.point, last, parent.last_timestamp)
+    return LogBase(parent.first, last, parent.last_timestamp, parent.first - parent.point)
 
 
 class ForkLog:

@@ -78,12 +78,15 @@ class Forks:
         elif self._registration.is_taken:
             reply = DurableRefused(request.number, RefusalReason.CONFLICT)
         else:
+            first = self._bounds.tail
+            parent = replace(parent, above=first if first > parent.point else 0)
+            self._bounds.begin_at(0)
             self._bounds.start_at_fork(parent)
             reply = self._create(request.number, request.spec, now_ms, effects, request.prefix)
             if isinstance(reply, DurableCreated):
                 effects.changes.append(self._metadata.durable.set_parent(parent))
                 return reply
-            self._bounds.delete()
+            self._bounds.begin_at(first)
         effects.posts += ((parent.cell, ReleaseFork(0, self._cell, parent.ref)),)
         return reply
 

@@ -70,7 +70,9 @@ class CreateSpec(msgspec.Struct, frozen=True, gc=False):
 
 class ForkParent(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The value of the key `fork`: the source of a fork, which knows it by the number `ref`. Its
-    records below `point` are those of `chain`: cells, and up to which sequence each counts."""
+    records below `point` are those of `chain`: cells, and up to which sequence each counts. Its own
+    ones begin at `first`, which is higher where a lost stream of its name may have had the
+    sequences between."""
 
     source: bytes
     cell: bytes
@@ -82,6 +84,12 @@ class ForkParent(msgspec.Struct, frozen=True, gc=False, array_like=True):
     last_seq: int
     last_timestamp: int
     chain: list[tuple[bytes, int]]
+    above: int = 0
+
+    @property
+    def first(self) -> int:
+        """The sequence of the first record of its own."""
+        return max(self.point, self.above)
 
 
 # Requests.

@@ -32,9 +32,10 @@ from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.connection import explain_errors, read_token
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive, seconds
-from millpond.node.cli.options.tls import add_tls_options, tls_context
+from millpond.node.cli.options.tls import add_plain_option, add_tls_options, tls_context
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.url import parse_url
+from millpond.node.ip import is_loopback
 
 EPILOG = """\
 examples:
@@ -125,6 +126,7 @@ def _add_p2p(subparsers: Any) -> None:
         help="file that begins with the access token (or MILLPOND_TOKEN)",
     )
     add_tls_options(parser)
+    add_plain_option(parser)
     durability_option = {
         "choices": ("disk", "os", "memory"),
         "help": "durability of the benchmark's own node",
@@ -215,7 +217,7 @@ def _progress(text: str) -> Iterator[None]:
 
 def _measure(args: argparse.Namespace, row: Row) -> Result:
     with _node(args, row) as node:
-        where = argparse.Namespace(connect=node.url, timeout=CONNECT_S, token_file=args.token_file)
+        where = argparse.Namespace(**vars(args) | {"connect": node.url, "timeout": CONNECT_S})
         with explain_errors(where):
             return _run_in_loop(row, node, _target(where), args.seconds)
 
@@ -251,6 +253,9 @@ def _store(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
 def _target(where: argparse.Namespace) -> Target:
     token = read_token(where.token_file)
     address = parse_url(where.connect)
+    is_exposed = not (address.secure or is_loopback(address.host))
+    if token is not None and is_exposed and not where.allow_plain:
+        raise usage_error("no token is sent to another machine without TLS; see --allow-plain")
     return Target(
         where.connect,
         address,

@@ -73,7 +73,7 @@ class ChatClient:
         try:
             await self._request(PeerOperation.CHAT_READ, {"peer": chat.id, "sequence": sequence})
         except (NotAllowed, UnknownPeer):
-            return  # the peer is not trusted any more: nobody hears of it
+            return  # the peer is no contact any more: nobody hears of it
 
     async def history(self, chat: ChatInfo, start: int) -> Page:
         """Records from `start` to the tail that `chat` tells of."""

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from millpond.node.chat.payloads import TEXT_BYTES_MAX
+from millpond.node.cli.chat import requests
 from millpond.node.cli.chat.client import ChatClient
 from millpond.node.cli.chat.dialogue import Dialogue, Options, describe
 from millpond.node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
@@ -31,10 +32,14 @@ examples:
   tail -f alarms | millpond chat bob --wait 60    exit code 3: not all messages were delivered
   millpond chat bob --follow --json < /dev/null   messages and receipts as JSON objects
   millpond chat --web                     print a link that opens the chat page once
+  millpond chat requests                  list first messages of unknown senders
+  millpond chat requests accept ID carol  add the sender ID as the peer carol; ID is a peer id
+  millpond chat requests refuse ID        remove its messages, and take none for 9 days
 
 `millpond peer add bob` adds the peer bob. The node stores messages for him until he or one of his
 relays is online. In a pipe each line of stdin is a message, and each received message is a line of
-stdout; an indented line continues the one above.
+stdout; an indented line continues the one above. A peer with the name `requests` is reached by its
+id.
 """
 HISTORY = 20
 PIPE_RECONNECT_S = 30.0
@@ -49,6 +54,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("whom", metavar="PEER", nargs="?", help="name or id of a peer")
+    parser.add_argument("words", metavar="ARG", nargs="*", help="after `requests`: see below")
     parser.add_argument(
         "--history",
         type=u32,
@@ -67,6 +73,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--web", action="store_true", help="print a link to the chat page")
     parser.add_argument("--open", action="store_true", help="with --web: open it in the browser")
+    parser.add_argument(
+        "--block", action="store_true", help="with `requests refuse ID`: block the key for ever"
+    )
     add_node_options(parser)
 
 
@@ -77,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
         raise usage_error("--open needs --web")
     if args.web and args.whom is not None:
         raise usage_error("--web takes no peer: it is one page for all")
+    if args.whom == requests.WORD:
+        requests.check_arguments(args)
+        return run_in_loop(args, partial(requests.run, args))
+    if args.words or args.block:
+        raise usage_error("`chat` takes one peer")
     if args.web:
         return run_in_loop(args, partial(_give_link, args))
     if args.whom is None:
@@ -116,6 +130,7 @@ async def _run_dialogue(args: argparse.Namespace, screen: Screen) -> int:
 async def _list(args: argparse.Namespace) -> int:
     async with open_channel(args, PROBE, "consumer") as channel:
         chats = await ChatClient(channel).chats()
+        waiting = 0 if args.json else await requests.waiting(channel)
     for chat in chats:
         if args.json:
             print_json(
@@ -134,6 +149,8 @@ async def _list(args: argparse.Namespace) -> int:
             print_line(describe(chat))
     if not chats and not args.json:
         print_line("there are no peers yet: millpond peer add NAME --card CARD")
+    if waiting:
+        print_line(f"message requests: {waiting} (millpond chat {requests.WORD})")
     return ExitCode.OK
 
 

@@ -25,6 +25,7 @@ from millpond.node.cli.chat.view import (
 )
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
+from millpond.node.peers.peer import Trust
 
 POLL_S = 2.0
 REPORT_EVERY_S = 1.0
@@ -36,7 +37,7 @@ TYPED_AHEAD_MAX = 100
 UNSENT_REPORTS = 2
 HELP = """\
 /to PEER   talk with somebody else        /list   all conversations
-/who       who is here                    /quit   leave (so does Ctrl-D)
+/who       who is online                  /quit   leave (so does Ctrl-D)
 //...      a message that begins with /   Alt-Enter: a new line in the message
 Tab        completes a command or a name"""
 COMMANDS = ("/help", "/list", "/quit", "/who")
@@ -310,12 +311,17 @@ class Dialogue:
 
 def describe(chat: ChatInfo) -> str:
     """A conversation in one line: peer, presence, and new messages."""
-    words = [f"{chat.name} is here" if chat.here else f"{chat.name} is away"]
+    words = [f"{chat.name} is online" if chat.here else f"{chat.name} is away"]
     seen_at = None if chat.seen_at is None else local_time(round(chat.seen_at * 1000))
     if not chat.here and seen_at is not None:
         words.append(f"since {seen_at:%d %b %H:%M}")
-    if chat.trust != "trusted":
-        words.append(f"({chat.trust})")
+    match chat.trust:
+        case Trust.VERIFIED.value:
+            pass
+        case Trust.ADDED.value:
+            words.append("(not verified)")
+        case other:
+            words.append(f"({other})")
     notes = [f"{chat.unread} unread"] if chat.unread else []
     notes += [f"{chat.waiting} of yours wait for a key"] if chat.waiting else []
     return ", ".join((" ".join(words), *notes))

@@ -21,12 +21,13 @@ examples:
   millpond keys cert alice --host mill.lan --host 192.168.1.5
   millpond keys cert mill --ca                      the authority mill.crt with mill.key
   millpond keys cert bob --signed-by mill.crt       a certificate signed by it, for node or client
-  millpond keys cert alice --renew                  a new certificate with the same names
+  millpond keys cert alice --renew                  a new certificate with the same names and key
+  millpond keys cert alice --renew --new-key        with the same names and another key
 
 A node uses the certificate with `millpond serve --tls-cert alice.crt`, and reloads it on SIGHUP.
-Clients verify it by its pin (`--pin`), by the file (`--ca alice.crt`), or by the authority that
-signed it (`--ca mill.crt`). Keep .key files secret (they have mode 0600). The key of an authority
-belongs on no node.
+Clients verify it by its pin or that of its key (`--pin`), by the file (`--ca alice.crt`), or by the
+authority that signed it (`--ca mill.crt`). Keep .key files secret (they have mode 0600). The key of
+an authority belongs on no node.
 """
 
 HERE = ("localhost", "127.0.0.1", "::1")
@@ -63,7 +64,12 @@ def add_action(actions: Any) -> None:
         metavar="FILE",
         help="certificate of the authority, with its key beside it",
     )
-    parser.add_argument("--renew", action="store_true", help="replace existing files")
+    parser.add_argument(
+        "--renew", action="store_true", help="replace an existing certificate, and keep its key"
+    )
+    parser.add_argument(
+        "--new-key", action="store_true", help="with --renew: replace the key as well"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(work=make)
 
@@ -76,13 +82,17 @@ def make(args: argparse.Namespace) -> int:
     days = args.days or (AUTHORITY_DAYS if args.ca else DAYS)
     if days > DAYS_MAX:
         raise usage_error(f"--days: at most {DAYS_MAX}")
+    if args.new_key and not args.renew:
+        raise usage_error("--new-key needs --renew; without it every key is new")
     try:
         before = _before(args, certificate) if args.renew else ()
+        kept = key.read_bytes() if args.renew and not args.new_key else None
         if args.ca:
-            pair = make_authority(args.name, days, time.time())
+            pair = make_authority(args.name, days, time.time(), key=kept)
         else:
             hosts = _hosts(args.name, args.hosts, before)
-            pair = make_certificate(args.name, hosts, days, time.time(), _authority(args.signed_by))
+            above = _authority(args.signed_by)
+            pair = make_certificate(args.name, hosts, days, time.time(), above, key=kept)
     except BadCertificate as exc:
         raise usage_error(str(exc)) from exc
     except OSError as exc:
@@ -155,18 +165,21 @@ def _write(certificate: Path, key: Path, shown: bytes, secret: bytes, renew: boo
 
 
 def _print_result(certificate: Path, key: Path, args: argparse.Namespace) -> None:
-    from millpond.node.tls.certificates import read_certificate
-    from millpond.node.tls.contexts import pin_of
+    from millpond.node.tls.certificates import key_hash, read_certificate
+    from millpond.node.tls.pins import key_pin_of, pin_of
 
     shown = read_certificate(certificate)
-    pin = pin_of(sha256(shown.der).digest())
+    pin, key_pin = pin_of(sha256(shown.der).digest()), key_pin_of(key_hash(shown.der))
     until = time.strftime("%Y-%m-%d", time.gmtime(shown.not_after))
     if args.json:
         paths = {"certificate": str(certificate), "key": str(key)}
-        print_json({**paths, "names": shown.names, "not_after": until, "pin": pin})
+        print_json(
+            {**paths, "names": shown.names, "not_after": until, "pin": pin, "key_pin": key_pin}
+        )
         return
     print_line(f"{certificate}: public; valid until {until}, issued by {shown.issuer}")
     print_line(f"{key}: secret")
     if shown.names:
         print_line(f"names: {' '.join(shown.names)}")
     print_line(f"pin: {pin}")
+    print_line(f"pin of the key: {key_pin}")

@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
-
-import msgspec
 
 from millpond.node.cli.commands.address_book import (
     add_command,
     add_key_options,
     check_not_own,
+    followed_by_card,
     get_peer,
     given_key,
     open_address_book,
+    own_delivery_tokens,
+    own_public,
     peer_fields,
     print_identity,
 )
-from millpond.node.cli.exit_codes import usage_error
+from millpond.node.cli.exit_codes import Failure, usage_error
+from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 from millpond.node.cli.removal import add_yes, confirm, is_asked, say_removed
 from millpond.node.peers.address_book import (
     AddressBook,
-    DuplicatePeer,
-    KeyChanged,
     Peer,
-    PeerRevoked,
     Trust,
 )
-from millpond.node.peers.peer import checked_addresses, checked_name, checked_relays
+from millpond.node.peers.peer import (
+    checked_addresses,
+    checked_name,
+    checked_relays,
+    plain_addresses,
+)
+from millpond.node.peers.peer_store import PeerSummary
+from millpond.node.peers.safety_number import (
+    BadSafetyNumber,
+    parse_safety_number,
+    safety_number,
+)
+
+GROUPS_OF_ROW = 4
+TIME = "%Y-%m-%d %H:%M UTC"
 
 EPILOG = """\
 a first peer:
-  millpond keys show                          your id and safety words, for bob
+  millpond keys show                          your id and fingerprint, for bob
   millpond peer add bob --card 'millpond:...'     the card of bob
-  millpond put --to bob chat/1 'hello'        delivered when bob is online
+  millpond peer verify bob                    compare the safety number with bob
+  millpond chat bob                           messages arrive when bob is online
 
 The peers are stored in peers.toml in the data folder, which can be edited by hand. A running node
 applies changes within two seconds.
@@ -46,14 +62,50 @@ applies changes within two seconds.
 ADD_EPILOG = """\
 examples:
   millpond peer add bob --card 'millpond:...'
-  millpond peer add bob --key K --address tcp://203.0.113.7:7400 --relay carol
+  millpond peer add bob --key K --address tls://203.0.113.7:7400 --relay carol
 
-Compare the printed safety words with those that bob sees in `millpond keys show`. If the words
-match, nobody is intercepting the connection. An existing entry with the same key is updated.
+The key is added as it was given: nothing shows yet that it is bob's. `millpond peer verify bob`
+compares the safety number. An existing entry with the same key is updated.
+"""
+VERIFY_EPILOG = """\
+examples:
+  millpond peer verify bob                    print the number, then type what bob reads out
+  millpond peer verify bob --number '41341 38373 ...'
+
+Both sides see the same 60 digits, and nobody sits between them, if the number comes from the peer
+by another way than this: read out by a voice that is known, or shown on a screen. The peer is
+marked as verified if the digits match.
+"""
+RELAY_EPILOG = """\
+examples:
+  millpond peer relay carol --card 'millpond:...'
+  millpond peer relay carol                   a peer of the book becomes a relay
+  millpond serve --via carol                  messages for this node are stored there
+
+A relay stores messages for this node and delivers them here. It has none of the rights of contacts,
+and contacts are never used as relays.
+"""
+BLOCK_EPILOG = """\
+example:
+  millpond peer block bob                     reject this key and send nothing to it
+"""
+TOKEN_EPILOG = """\
+examples:
+  millpond peer token                         the delivery tokens that are good now
+  millpond peer token rotate                  a new one; old cards work for 30 more days
+  millpond peer token rotate --end-old        a new one; old cards work no more, from now on
+
+The contact card has the delivery token of this node. A relay takes messages for this node from
+everybody who has it. After a rotation give your new card (`keys show --card`) to your contacts. A
+running node tells its relays within seconds, a stopped one when it starts.
 """
 LS_EPILOG = """\
 example:
-  millpond peer ls --json
+  millpond peer list --json
+
+`version` is that of messages to a contact, `unconfirmed` the number of those without a receipt. A
+running node is asked, else the data folder is read. Of an encrypted folder the version is not known
+without MILLPOND_PASSPHRASE_FILE.
 """
 RM_EPILOG = """\
 example:
@@ -72,27 +124,64 @@ def add_parser(subparsers: Any) -> None:
     actions = parser.add_subparsers(
         dest="action", metavar="COMMAND", required=True, parser_class=Parser
     )
-    added = add_command(actions, "add", "Add a peer and trust its key.", ADD_EPILOG, _add_peer)
+    added = add_command(actions, "add", "Add a peer as a contact.", ADD_EPILOG, _add_peer)
     added.add_argument("name", metavar="NAME", help="name of the peer in the address book")
     add_key_options(added, required=True)
-    added.add_argument(
-        "--address",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="address of the peer: tcp://H:P; repeatable",
-    )
+    _add_address(added)
     added.add_argument(
         "--relay",
         action="append",
         default=[],
+        dest="relays",
         metavar="URL|PEER",
-        help="relay of the peer: URL, PEER-ID@URL or a peer's name; repeatable",
+        help="relay of the peer: URL, PEER-ID@URL or the name of a relay; repeatable",
     )
-    add_command(actions, "ls", "List peers.", LS_EPILOG, _ls)
+    verified = add_command(
+        actions, "verify", "Compare the safety number with a peer.", VERIFY_EPILOG, _verify
+    )
+    verified.add_argument("name", metavar="NAME", help="name or id of a peer")
+    verified.add_argument(
+        "--number",
+        metavar="DIGITS",
+        help="safety number that the peer sees; without it a terminal is asked",
+    )
+    relay = add_command(
+        actions, "relay", "Add a relay, or make a peer one.", RELAY_EPILOG, _make_relay
+    )
+    relay.add_argument("name", metavar="NAME", help="name of the relay in the address book")
+    add_key_options(relay, required=False)
+    _add_address(relay)
+    relay.set_defaults(relays=[])
+    blocked = add_command(actions, "block", "Block a peer.", BLOCK_EPILOG, _block)
+    blocked.add_argument("name", metavar="NAME", help="name or id of a peer")
+    token = add_command(
+        actions, "token", "Show or replace the delivery token.", TOKEN_EPILOG, _token
+    )
+    token.add_argument(
+        "what",
+        choices=("show", "rotate"),
+        nargs="?",
+        default="show",
+        help="show when the tokens end, or replace the current one (default show)",
+    )
+    token.add_argument(
+        "--end-old", action="store_true", help="with rotate: end all old tokens at once"
+    )
+    for name in ("list", "ls"):
+        add_command(actions, name, "List peers.", LS_EPILOG, _ls)
     removed = add_command(actions, "rm", "Remove a peer.", RM_EPILOG, _rm)
     removed.add_argument("name", metavar="NAME", help="name or id of a peer")
     add_yes(removed)
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--address",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="address of the peer: tls://H:P; repeatable",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,7 +191,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
-    """Relays as address book and cards have them; a peer name stands for all its addresses.
+    """Relays as address book and cards have them; the name of one stands for all its addresses.
 
     Raises UnknownPeer; ValueError for what is no relay.
     """
@@ -112,6 +201,10 @@ def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
             texts.append(text)
             continue
         peer = get_peer(book, text)
+        if peer.trust is not Trust.RELAY:
+            raise ValueError(
+                f"{peer.name!r} is no relay; `millpond peer relay {quote(peer.name)}` makes it one"
+            )
         if not peer.addresses:
             raise ValueError(f"no address of {peer.name!r} is known")
         texts += [f"{peer.id}@{address}" for address in peer.addresses]
@@ -119,6 +212,10 @@ def relay_texts(book: AddressBook, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _add_peer(folder: Path, args: argparse.Namespace) -> None:
+    _store(folder, args, Trust.ADDED)
+
+
+def _store(folder: Path, args: argparse.Namespace, trust: Trust) -> None:
     public, card, line = given_key(args)
     assert public is not None
     check_not_own(folder, public)
@@ -126,43 +223,114 @@ def _add_peer(folder: Path, args: argparse.Namespace) -> None:
     try:
         name = checked_name(args.name)
         addresses = checked_addresses([*args.address, *(card.addresses if card else ())])
-        relays = checked_relays([*relay_texts(book, args.relay), *(card.relays if card else ())])
+        relays = checked_relays([*relay_texts(book, args.relays), *(card.relays if card else ())])
     except ValueError as exc:
         raise usage_error(str(exc)) from exc
-    new = Peer(name, public, Trust.TRUSTED, addresses, relays, time.time(), line)
-    peer = _put_in(book, new)
+    local = args.allow_local_addresses
+    new = Peer(name, public, trust, addresses, relays, time.time(), line, local)
+    followed = followed_by_card(book, new, card)
+    peer = book.update(new) if followed is None else followed
     print_identity(peer.public, peer, as_json=args.json)
 
 
-def _put_in(book: AddressBook, new: Peer) -> Peer:
-    named, known = book.by_name(new.name), book.by_public(new.public)
-    if named is not None and named.public != new.public:
-        raise KeyChanged(named, new.public)
-    if known is None:
-        return book.add(new)
-    if known.trust is Trust.REVOKED:
-        raise PeerRevoked(known)
-    if known.name != new.name and known.trust is Trust.TRUSTED:
-        raise DuplicatePeer(f"that is the key of {known.name!r}, a peer already")
-    merged = msgspec.structs.replace(
-        new,
-        addresses=new.addresses or known.addresses,
-        relays=new.relays or known.relays,
-        added_at=known.added_at,
-        card=new.card or known.card,
-    )
-    return book.replace(known.id, merged)
+def _verify(folder: Path, args: argparse.Namespace) -> None:
+    book = open_address_book(folder, to_change=True)
+    peer = get_peer(book, args.name)
+    number = safety_number(own_public(folder), peer.public)
+    if not args.json:
+        for row in _rows(number):
+            print_line(row)
+    given = args.number
+    if given is None and not args.json and sys.stdin is not None and sys.stdin.isatty():
+        print(f"Number that {peer.name} sees: ", end="", file=sys.stderr, flush=True)
+        given = sys.stdin.readline()
+    if given is not None and given.strip():
+        peer = _compare(book, peer, number, given)
+    if args.json:
+        print_json({**peer_fields(peer), "safety_number": number})
+    else:
+        print_line(f"{peer.name}: {peer.trust.value}")
+
+
+def _compare(book: AddressBook, peer: Peer, number: str, given: str) -> Peer:
+    try:
+        is_same = parse_safety_number(given) == number
+    except BadSafetyNumber as exc:
+        raise usage_error(f"{exc}; nothing was changed") from exc
+    if not is_same:
+        raise Failure(
+            f"THE NUMBERS DIFFER. Either they are not of {peer.name} and this node, or somebody is"
+            f" pretending to be {peer.name}. Nothing was changed."
+        )
+    # By its id: another process may have given the name another key meanwhile.
+    return book.verify(peer.id)
+
+
+def _rows(number: str) -> Iterator[str]:
+    groups = number.split()
+    for start in range(0, len(groups), GROUPS_OF_ROW):
+        yield " ".join(groups[start : start + GROUPS_OF_ROW])
+
+
+def _make_relay(folder: Path, args: argparse.Namespace) -> None:
+    if args.key is not None or args.card is not None:
+        _store(folder, args, Trust.RELAY)
+        return
+    if args.address:
+        raise usage_error("--address needs --key or --card")
+    book = open_address_book(folder, to_change=True)
+    peer = book.make_relay(get_peer(book, args.name).id)
+    print_identity(peer.public, peer, as_json=args.json)
+
+
+def _block(folder: Path, args: argparse.Namespace) -> None:
+    book = open_address_book(folder, to_change=True)
+    peer = book.block(get_peer(book, args.name).id)
+    print_identity(peer.public, peer, as_json=args.json)
+
+
+def _token(folder: Path, args: argparse.Namespace) -> None:
+    check_owner(folder)
+    if args.end_old and args.what != "rotate":
+        raise usage_error("--end-old is for `peer token rotate`")
+    own_public(folder)  # a folder without one is of no node
+    tokens = own_delivery_tokens(folder)
+    if args.what == "rotate":
+        tokens.rotate(end_old=args.end_old)
+        if not args.json:
+            card = "give contacts the new card (millpond keys show --card)"
+            print_line(f"the delivery token is replaced: {card}")
+    for each in tokens.valid():
+        if args.json:
+            print_json({"current": each.until is None, "until": each.until})
+        elif each.until is None:
+            print_line("current token  works until it is replaced")
+        else:
+            until = time.strftime(TIME, time.gmtime(each.until))
+            print_line(f"old token      works until {until}")
 
 
 def _ls(folder: Path, args: argparse.Namespace) -> None:
+    from millpond.node.cli.commands.peer_status import peer_summaries  # the client takes its time
+
     peers = sorted(open_address_book(folder).peers, key=lambda each: each.name)
+    contacts = [each.public for each in peers if each.is_contact]
+    summaries = peer_summaries(folder, contacts)
     width = max((len(peer.name) for peer in peers), default=0)
     for peer in peers:
+        known = summaries.get(peer.public, PeerSummary())
+        version, unconfirmed = known.version, known.unconfirmed
         if args.json:
-            print_json(peer_fields(peer))
+            print_json(peer_fields(peer) | {"version": version, "unconfirmed": unconfirmed})
             continue
         places = [*peer.addresses, *(f"relay={relay}" for relay in peer.relays)]
-        print_line(" ".join((f"{peer.name:{width}}  {peer.trust.value:7}  {peer.id} ", *places)))
+        if peer.is_contact:
+            shown = "?" if version is None else version
+            places = [f"version={shown}", f"unconfirmed={unconfirmed}", *places]
+        print_line(" ".join((f"{peer.name:{width}}  {peer.trust.value:8}  {peer.id} ", *places)))
+        for url in plain_addresses(peer) if peer.trust is not Trust.BLOCKED else ():
+            text = f"{peer.name}: {url} does not say TLS; ask for a new card with tls://"
+            print(f"millpond: {text}", file=sys.stderr)
 
 
 def _rm(folder: Path, args: argparse.Namespace) -> None:

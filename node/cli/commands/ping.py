@@ -144,9 +144,11 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
         "journal": f"{journal}, {work}",
         "partitions": f"{counters['files']} files, {moved}",
     }
-    if counters["damaged"] or counters.get("damages"):
+    damages = counters.get("damages", counters["damaged"])  # a node of an older version
+    if counters["damaged"] or damages:
         how = f"stop the node, then `millpond doctor --data {store['folder']}`"
-        rows["damaged"] = f"{counters['damaged']} channels, not served: {how}"
+        count = "1 damage" if damages == 1 else f"{damages} damages"
+        rows["damaged"] = f"{count}, {counters['damaged']} channels not served: {how}"
     return rows
 
 

@@ -32,7 +32,8 @@ examples:
   millpond put --to bob notes 'hello'       encrypted for bob, who receives it in `notes`
 
 The id is printed when the node has stored the message with the promised durability (see --json).
-With --to the node stores the message until the peer, or a relay of the peer, has it.
+With --to the node stores the message until the peer has it. The peer's node accepts it in a channel
+that it opens to contacts (`millpond serve --peer-channel notes`), and refuses it otherwise.
 """
 ANSWERS_MAX = 512
 RECONNECT_S = 30.0

@@ -27,9 +27,11 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_e
 from millpond.node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
 from millpond.node.cli.options.outbox import OUTBOX_FIELDS, add_outbox_options
 from millpond.node.cli.options.tls import add_listener_options, key_of
-from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.output import json_line, write_async
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
+from millpond.node.data_folder import StopTimedOut
 from millpond.node.environment import installed_version
+from millpond.node.log_handler import flush_log, set_up_logging, write_error
 from millpond.node.node import Node
 
 EPILOG = """\
@@ -46,8 +48,8 @@ examples:
 Every setting can also be given in --config FILE (TOML) or as the environment variable
 MILLPOND_<SETTING>. `millpond config show --origin` prints all settings and their origin.
 A line of the access file: SUBJECT RIGHT[,RIGHT...] [PATTERN...] (docs/guides/access.md; `millpond
-token new` writes one). A line of the token file: TOKEN RIGHT[,RIGHT...] [CHANNEL-PATTERN...]. The
-rights are put, get, push, ack, list, admin, all. Only the owner may be able to read the files.
+token new` writes one). A line of the token file: TOKEN RIGHT[,RIGHT...] [PATTERN...]. The rights
+are put, get, push, ack, list, admin, all. Only the owner may be able to read the files.
 
 SIGTERM, SIGINT and the end of the terminal stop the node after open requests, with exit code 0. A
 second signal stops it at once, with exit code 1, and so does a stop that takes longer than
@@ -174,6 +176,11 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--memory", action="store_true", help="store nothing on disk")
     where.add_argument("--data", metavar="DIR", help=f"data folder (default {DATA_DEFAULT})")
     parser.add_argument(
+        "--passphrase-file",
+        metavar="FILE",
+        help="the passphrase under which keys and chat histories are stored encrypted",
+    )
+    parser.add_argument(
         "--durability",
         metavar="disk|os|memory",
         help="what an acknowledgement means: written to disk (default), handed to the "
@@ -185,11 +192,7 @@ def run(args: argparse.Namespace) -> int:
     """Run a node until a signal ends it."""
     _refuse_contradictions(args)
     config = _config(args)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=args.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    set_up_logging(args.log_level.upper())
     raise_descriptor_limit()
     loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
     options = {"use_uvloop": True} if loop == "uvloop" else {}
@@ -203,6 +206,7 @@ def run(args: argparse.Namespace) -> int:
         )
     finally:
         deadline.cancel()
+        flush_log()
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
@@ -216,7 +220,7 @@ def _config(args: argparse.Namespace) -> Config:
     fields = (
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "host_names", "origins"),
-        *("drain_timeout_s", "data", "durability"),
+        *("drain_timeout_s", "data", "passphrase_file", "durability"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
         *OUTBOX_FIELDS,
@@ -260,7 +264,7 @@ class _StopDeadline:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._timer = Timer(seconds, self._exit)
+        self._timer = Timer(seconds, self.exit)
         self._timer.daemon = True
 
     def start(self) -> None:
@@ -271,9 +275,10 @@ class _StopDeadline:
         """The node has stopped."""
         self._timer.cancel()
 
-    def _exit(self) -> None:
+    def exit(self) -> None:
+        """End the process at once."""
         text = f"the stop takes longer than {self._seconds:g} s: ended without it"
-        print(f"millpond serve: {text} (does the disk answer?)", file=sys.stderr, flush=True)
+        write_error(f"millpond serve: {text} (does the disk answer?)")
         os._exit(ExitCode.FAILURE)
 
 
@@ -285,12 +290,14 @@ async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
         node = await _started(config)
         try:
             tune_collector()
-            _announce(node, as_json)
-            _notify_systemd("READY=1")
-            async for number in signals:
-                if number != signal.SIGHUP or (had_terminal and not _has_terminal()):
-                    break
-                node.reload()
+            async with anyio.create_task_group() as announcing:
+                announcing.start_soon(_announce, node, as_json)
+                _notify_systemd("READY=1")
+                async for number in signals:
+                    if number != signal.SIGHUP or (had_terminal and not _has_terminal()):
+                        break
+                    node.reload()
+                announcing.cancel_scope.cancel()
         except BaseException as exc:
             await node.__aexit__(type(exc), exc, exc.__traceback__)
             raise
@@ -298,7 +305,11 @@ async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _exit_at_once)
     deadline.start()
     _notify_systemd("STOPPING=1")
-    await node.__aexit__(None, None, None)
+    try:
+        await node.__aexit__(None, None, None)
+    except StopTimedOut:
+        # Threads that wait for the disk keep the interpreter from ending.
+        deadline.exit()
     return ExitCode.OK
 
 
@@ -349,7 +360,8 @@ def tune_collector() -> None:
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
 
 
-def _announce(node: Node, as_json: bool) -> None:
+async def _announce(node: Node, as_json: bool) -> None:
+    """Print the ready line; the node serves meanwhile, also where nobody reads it."""
     durability = node.durability.name.lower()
     data = node.config.data
     damaged = len(read_reports(Path(data) / "damaged", OsDisk())) if data else 0
@@ -357,7 +369,7 @@ def _announce(node: Node, as_json: bool) -> None:
         text = (
             f"{damaged} partitions are damaged and not served: see `millpond doctor --data {data}`"
         )
-        print(f"millpond serve: {text}", file=sys.stderr)
+        await write_async(f"millpond serve: {text}\n".encode(), sys.stderr)
     if as_json:
         ready: dict[str, Any] = {
             "event": "ready",
@@ -368,24 +380,22 @@ def _announce(node: Node, as_json: bool) -> None:
             "damaged": damaged,
             "listeners": node.listeners,
         }
-        if node.config.tls_names:
-            ready["tls"] = node.config.tls_names
-        print_json(ready)
+        if node.tls.names:
+            ready["tls"] = node.tls.names
+        await write_async(json_line(ready))
         return
     where = " ".join(f"{name}={address}" for name, address in node.listeners.items())
-    if node.config.tls_names:
-        where += f" tls={','.join(node.config.tls_names)}"
+    if node.tls.names:
+        where += f" tls={','.join(node.tls.names)}"
     if node.durability is Durability.MEMORY:
-        print_line(f"millpond ready: {where} ({durability} only: a restart forgets every message)")
+        line = f"millpond ready: {where} ({durability} only: a restart forgets every message)\n"
     else:
-        print_line(f"millpond ready: {where} data={data} durability={durability}")
+        line = f"millpond ready: {where} data={data} durability={durability}\n"
+    await write_async(line.encode("utf-8", "surrogateescape"))
 
 
 def _exit_at_once(number: int, _frame: object) -> NoReturn:
-    print(
-        f"millpond serve: {signal.Signals(number).name} again: stopped without draining",
-        file=sys.stderr,
-    )
+    write_error(f"millpond serve: {signal.Signals(number).name} again: stopped without draining")
     os._exit(ExitCode.FAILURE)
 
 

@@ -40,7 +40,7 @@ from millpond.node.access.tokens import (
     new_signed,
     new_token,
 )
-from millpond.node.cli.commands.address_book import add_command, own_identity
+from millpond.node.cli.commands.address_book import add_command, data_key, own_identity
 from millpond.node.cli.connection import read_token
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
@@ -139,7 +139,8 @@ def _new(folder: Path, args: argparse.Namespace) -> None:
     if args.signed:
         rights, patterns = _rights(args.rights), _patterns(args)
         try:
-            token, token_id = new_signed(own_identity(folder), rights, patterns, until, os.urandom)
+            identity = own_identity(folder, data_key(folder))
+            token, token_id = new_signed(identity, rights, patterns, until, os.urandom)
         except ValueError as exc:
             raise usage_error(str(exc)) from exc
         _show(args, token, token_id, None)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from millpond.actors.messages import Durability, Rights
-from millpond.node.access.default_policy import TrustedPeers
+from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.grants import DIGEST, LISTENERS, right_names
 from millpond.node.access.policy import AccessPolicy, Explanation, GrantOutcome, load_access
 from millpond.node.access.rules_file import AccessFileError
-from millpond.node.cli.commands.address_book import own_identity
+from millpond.node.cli.commands.address_book import own_public
 from millpond.node.cli.connection import read_token
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder
@@ -87,11 +87,11 @@ def run(args: argparse.Namespace) -> int:
         access = load_access(
             config.access_file, config.token_file, config.data, is_public=config.insecure_public
         )
-        peers = _peers(folder, is_relay=config.relay) if folder is not None else None
+        peers = _peers(folder, config) if folder is not None else None
     except (AccessFileError, BookUnreadable, IdentityError) as exc:
         raise Failure(str(exc)) from exc
     if peers is not None:
-        access.trust_peers(peers)
+        access.admit_peers(peers)
     principal = _principal(args, None if peers is None else peers.book)
     explanation = access.explain(principal, name, is_stream=args.stream)
     if args.json:
@@ -116,13 +116,18 @@ def _config(args: argparse.Namespace) -> tuple[Config, Path | None]:
     return config, Path(config.data) if config.data else None
 
 
-def _peers(folder: Path, *, is_relay: bool) -> TrustedPeers | None:
+def _peers(folder: Path, config: Config) -> KnownPeers | None:
     """The identity and peers of the node; None without an identity."""
     try:
-        own = own_identity(folder)
+        own = own_public(folder)
     except NoIdentity:
         return None
-    return TrustedPeers(own.public, AddressBook(folder / BOOK_FILE), is_relay)
+    return KnownPeers(
+        own,
+        AddressBook(folder / BOOK_FILE),
+        config.relay,
+        needs_tokens=config.delivery_tokens_required,
+    )
 
 
 def _principal(args: argparse.Namespace, book: AddressBook | None) -> Principal:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.actors.messages import Durability
+from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
 from millpond.node.access.policy import load_access
 from millpond.node.access.rules_file import AccessFileError
@@ -23,6 +24,7 @@ from millpond.node.cli.connection import read_token
 from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.doctor.node import node_findings, scrub_findings
+from millpond.node.cli.doctor.peers import encryption_findings, peer_findings, plain_peer_findings
 from millpond.node.cli.doctor.repair import repair_all, repair_partition
 from millpond.node.cli.doctor.tls import file_findings
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
@@ -161,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
             raise usage_error("a repair needs --data, the folder of a stopped node")
         folder = existing_folder(args.data)
         if args.repair_all:
-            return repair_all(folder, as_json=args.json)
+            return repair_all(folder, OsDisk(), as_json=args.json)
         return repair_partition(folder, args.repair, as_json=args.json)
     worst = ExitCode.OK
     for finding in _findings(args):
@@ -203,10 +205,11 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     except ConfigError as exc:
         yield Finding("configuration", "fail", str(exc))
     if args.data is not None:
-        yield from folder_findings(existing_folder(args.data))
+        yield from _folder(existing_folder(args.data))
         return
     yield from _token_files(args, config)
     yield from file_findings(config)
+    yield from plain_peer_findings(config)
     for name in LISTENERS:
         address: str = getattr(config, name)
         if address != OFF:
@@ -216,7 +219,13 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         yield from scrub_findings(args)
     elif args.scrub:
         yield Finding("scrub", "warn", "no running node with a data folder on this machine")
-    yield from folder_findings(used) if used is not None else _usual_folder(config)
+    yield from _folder(used) if used is not None else _usual_folder(config)
+
+
+def _folder(folder: Path) -> Iterator[Finding]:
+    yield from folder_findings(folder)
+    yield from peer_findings(folder)
+    yield from encryption_findings(folder)
 
 
 def _usual_folder(config: Config) -> Iterator[Finding]:
@@ -230,7 +239,7 @@ def _usual_folder(config: Config) -> Iterator[Finding]:
         yield Finding("data folder", "fail", str(exc))
         return
     if is_there:
-        yield from folder_findings(folder)
+        yield from _folder(folder)
     else:
         yield Finding("data folder", "ok", f"{folder} is created by `millpond serve`")
 
@@ -296,7 +305,7 @@ def _access(config: Config) -> Finding:
         return Finding("access control", "fail", str(exc))
     if access.is_controlled:
         return Finding("access control", "ok", " ".join(map(str, access.files)))
-    text = "no access file: local clients and trusted peers only"
+    text = "no access file: local clients, contacts and relays only"
     return Finding("access control", "ok", text)
 
 

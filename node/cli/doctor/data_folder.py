@@ -13,6 +13,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
+from millpond.actors.store.catalog_copy import COPY, read_copy
+from millpond.actors.store.catalog_recovery import LOST, OLD, RESTORED, has_traces, lost_catalog
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.format import UnknownVersion
 from millpond.actors.store.journal.reader import NOTHING_KNOWN, JournalContents, read_journal
@@ -35,7 +37,7 @@ from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.options.data_folder import DISK_ERRORS
 from millpond.node.clock import BEHIND_S_MIN, JUMP_S_MAX, continued_time, is_same_boot
 from millpond.node.clock_file import stored_reading
-from millpond.node.data_folder import CopyOnOpenDisk, FolderInUse, FolderLock
+from millpond.node.data_folder import CopyOnOpenDisk, FolderInUse, FolderLock, was_used
 from millpond.node.environment import current_environment
 
 SYNCS, SYNC_BYTES = 50, 4096
@@ -165,15 +167,16 @@ def _syncs(folder: Path) -> Finding:
 
 
 def _stopped(folder: Path) -> Iterator[Finding]:
-    try:
-        found = _read_journal(folder)
-    except (UnknownVersion, OSError) as exc:
-        yield Finding("journal", "fail", f"{exc}; a later version may have written it")
-        return
-    yield _journal(found)
     with TemporaryDirectory() as scratch:
         copies = CopyOnOpenDisk(Path(scratch))
-        inspection = _Inspection(folder, copies, found)
+        try:
+            catalog = _catalog_used(folder, copies, Path(scratch))
+            found = _read_journal(folder, copies, catalog)
+        except (UnknownVersion, OSError) as exc:
+            yield Finding("journal", "fail", f"{exc}; a later version may have written it")
+            return
+        yield _journal(found)
+        inspection = _Inspection(folder, copies, found, catalog)
         yield from inspection.catalog()
         yield from inspection.partitions()
         yield from inspection.damages()
@@ -185,20 +188,41 @@ def known_damages(folder: Path, name: bytes) -> list[str]:
     The caller holds the folder's lock. Raises UnknownVersion, OSError.
     """
     with TemporaryDirectory() as scratch:
-        found = _read_journal(folder)
-        return _Inspection(folder, CopyOnOpenDisk(Path(scratch)), found).damages_of(name)
+        copies = CopyOnOpenDisk(Path(scratch))
+        catalog = _catalog_used(folder, copies, Path(scratch))
+        found = _read_journal(folder, copies, catalog)
+        return _Inspection(folder, copies, found, catalog).damages_of(name)
 
 
-def _read_journal(folder: Path) -> JournalContents:
+def _catalog_used(folder: Path, disk: CopyOnOpenDisk, scratch: Path) -> Path:
+    """The catalog that the next start uses: where that of the folder cannot be, or is older, one
+    made of the copy of the last clean stop. The caller holds the folder's lock. Raises OSError."""
+    path, copy = folder / CATALOG, read_copy(folder, disk)
+    if copy is None:
+        return path
+    if path.exists():
+        try:
+            with closing(Catalog(path, disk)) as catalog:
+                if copy.generation <= catalog.generation:
+                    return path
+        except UnknownFormat:
+            return path
+        except (Damaged, sqlite3.Error):
+            pass
+    made = scratch / COPY
+    made.write_bytes(copy.data)
+    return made
+
+
+def _read_journal(folder: Path, disk: CopyOnOpenDisk, path: Path) -> JournalContents:
     """The journal, compared with the list of the catalog if that can be read."""
     known = NOTHING_KNOWN
-    if (folder / CATALOG).exists():
-        with TemporaryDirectory() as scratch:
-            try:
-                with closing(Catalog(folder / CATALOG, CopyOnOpenDisk(Path(scratch)))) as catalog:
-                    known = segments_known(catalog, catalog.partitions())
-            except (Damaged, sqlite3.Error):
-                pass  # the check of the catalog tells of it
+    if path.exists():
+        try:
+            with closing(Catalog(path, disk)) as catalog:
+                known = segments_known(catalog, catalog.partitions())
+        except (Damaged, sqlite3.Error):
+            pass  # the check of the catalog tells of it
     return read_journal(folder / "journal", OsDisk(), known)
 
 
@@ -213,8 +237,11 @@ def _journal(found: JournalContents) -> Finding:
 class _Inspection:
     """The check of catalog and partitions; the methods are called in their order."""
 
-    def __init__(self, folder: Path, disk: CopyOnOpenDisk, found: JournalContents) -> None:
+    def __init__(
+        self, folder: Path, disk: CopyOnOpenDisk, found: JournalContents, catalog: Path
+    ) -> None:
         self._folder = folder
+        self._catalog = catalog
         self._disk = disk
         self._found = found
         self._shelf = FilePool(folder / "partitions", disk)
@@ -225,14 +252,20 @@ class _Inspection:
 
     def catalog(self) -> Iterator[Finding]:
         """The catalog, and what the journal has lost according to it."""
-        path, outlines = self._folder / CATALOG, {}
+        path, outlines = self._catalog, {}
         if not path.exists():
-            yield Finding("catalogue", "ok", "none; the next start creates it")
+            used = was_used(self._folder)
+            if has_traces(self._folder, self._disk) if used is None else used:
+                yield self._lost_catalog(LOST)
+            else:
+                yield Finding("catalogue", "ok", "none; the next start creates it")
         else:
             try:
                 with closing(Catalog(path, self._disk)) as catalog:
                     wrong = catalog.verify()
                     outlines, dirty = catalog.partitions(), catalog.dirty()
+                    if catalog.generation < self._found.generation:
+                        wrong = wrong or [OLD]
                 listed = outlines.keys()
                 self._listed = {name: Listed(outlines[name], name in dirty) for name in listed}
                 self._damages += unlisted_damages(listed - dirty, listed, self._shelf)
@@ -242,12 +275,19 @@ class _Inspection:
             except (Damaged, sqlite3.Error) as exc:
                 wrong = [str(exc)]
             if wrong:
-                text = f"{wrong[0]}; the next start rebuilds it"
-                yield Finding("catalogue", "warn", text)
+                yield self._lost_catalog(wrong[0])
+            elif path.name == COPY:
+                yield Finding("catalogue", "fail", f"it is lost, damaged or old; {RESTORED}")
             else:
                 yield Finding("catalogue", "ok", f"{len(outlines)} partitions")
         self._names |= outlines.keys()
         self._damages += journal_damages(self._found, outlines)
+
+    def _lost_catalog(self, text: str) -> Finding:
+        """A catalog that the next start makes anew, which is damage of everything."""
+        text = f"{text}; the next start rebuilds it"
+        self._damages.append(lost_catalog(text))
+        return Finding("catalogue", "fail", text)
 
     def partitions(self) -> Iterator[Finding]:
         """Every partition file, all of it."""
@@ -294,7 +334,11 @@ class _Inspection:
         what = f"{damage.where}: {damage.text}"
         guide = "see docs/guides/troubleshooting.md"
         if damage.is_all:
-            return f"{what}; any channel or stream may have lost data, and none is served: {guide}"
+            command = repair_all_command(self._folder)
+            none = "any channel or stream may have lost data, and none is served"
+            return f"{what}; {none}: `{command}`, and {guide}"
+        if damage.where == CATALOG:
+            return f"{what}; `{repair_all_command(self._folder)}` removes this report"
         if damage.name is None:
             return f"{what}; its owner is unknown: {guide}"
         if staged_part_of(damage.name) is not None:
@@ -325,6 +369,11 @@ def partition_name(name: bytes) -> str:
     if name in CATALOGS:
         return CATALOGS[name]
     return os.fsdecode(name if stream is None else stream)
+
+
+def repair_all_command(folder: Path) -> str:
+    """The command that repairs everything."""
+    return f"millpond doctor --data {shlex.quote(str(folder))} --repair-all"
 
 
 def repair_command(folder: Path, name: bytes) -> str:

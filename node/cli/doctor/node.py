@@ -39,8 +39,10 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
         yield from _parts(answer)
         if answer is not None and answer["store"] is not None and is_loopback(address.host):
             folder = Path(answer["store"]["folder"])
-        with explain_errors(args):
-            anyio.run(partial(_self_test, args))
+        data = os.urandom(16)
+        tested = argparse.Namespace(**{**vars(args), "channel": f"millpond-doctor/{data.hex()}"})
+        with explain_errors(tested):
+            anyio.run(partial(_self_test, tested, data))
         yield Finding("self test", "ok", "put, list, get and ack")
     except Failure as exc:
         level = "warn" if exc.code is ExitCode.REFUSED else "fail"
@@ -133,11 +135,9 @@ def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:
         yield Finding("parts", "ok", f"{count} parts of batches are {text}")
 
 
-async def _self_test(args: argparse.Namespace) -> None:
-    data = os.urandom(16)
-    name = b"millpond-doctor/" + data.hex().encode()
+async def _self_test(args: argparse.Namespace, data: bytes) -> None:
     with anyio.fail_after(args.timeout):
-        async with open_channel(args, name, "both") as channel:
+        async with open_channel(args, os.fsencode(args.channel), "both") as channel:
             receipt = await channel.put(data, ttl=SELF_TEST_TTL_S)
             if receipt.id not in await channel.list():
                 raise Failure("the message just put is not listed: report this as a bug")

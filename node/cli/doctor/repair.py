@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from millpond.actors.state.checkpoint_store import state_file
 from millpond.actors.store.changes import PartitionKind
-from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.repair.repair import FolderRepair, LogRules, NotRepairable, Repaired
 from millpond.actors.streams.durable.fork_log import base_of
 from millpond.actors.streams.metadata import creation_of
@@ -21,57 +20,67 @@ from millpond.node.cli.doctor.data_folder import (
     describe_partition,
     known_damages,
     partition_name,
+    repair_all_command,
 )
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.data_folder import check_owner, explain_folder_errors
 from millpond.node.cli.output import counted, print_json, print_line
-from millpond.node.data_folder import FolderLock
+from millpond.node.data_folder import FolderLock, was_used
+from millpond.node.environment import current_environment
 
 LOST_SHOWN = 20
+QUIET = logging.NullHandler()
 
 
 def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     """Repair a channel or stream of a stopped node; 1 if anything is lost."""
-    with _repairs(folder) as repairs:
+    with _repairs(folder, OsDisk()) as repairs:
         damages = list(dict.fromkeys([*_reported(repairs, name), *known_damages(folder, name)]))
         try:
-            return _repair(folder, repairs, name, damages, as_json=as_json)
+            code = _repair(folder, repairs, name, damages, as_json=as_json)
         except NotRepairable as exc:
             raise Failure(f"{describe_partition(name)}: {exc}", ExitCode.NOT_FOUND) from exc
+        if not as_json and any(damage.is_all for damage in repairs.damages):
+            print_line(f"refused     everything, until `{repair_all_command(folder)}`")
+    return code
 
 
-def repair_all(folder: Path, *, as_json: bool) -> int:
+def repair_all(folder: Path, disk: Disk, *, as_json: bool) -> int:
     """Read everything, repair what is damaged, and remove the reports without a name; 1 if anything
     is lost."""
     code = ExitCode.OK
-    with _repairs(folder) as repairs:
+    with _repairs(folder, disk) as repairs:
         repairs.scrub()
         names = [name for name in repairs.names() if staged_part_of(name) is None]
         for name in names:
             damages = _reported(repairs, name)
             code = max(code, _repair(folder, repairs, name, damages, as_json=as_json))
-        for damage in repairs.forget_unnamed():
+        # Printed first: a repair that is interrupted prints it again.
+        for damage in repairs.unnamed:
             code = ExitCode.FAILURE
             if as_json:
                 print_json({"where": damage.where, "text": damage.text, "all": damage.is_all})
             else:
                 print_line(f"reported    {damage.where}: {damage.text}")
+        repairs.forget_unnamed()
         if not names and not as_json:
             print_line("repaired    nothing: no channel or stream is damaged")
     return code
 
 
 @contextmanager
-def _repairs(folder: Path) -> Iterator[FolderRepair]:
+def _repairs(folder: Path, disk: Disk) -> Iterator[FolderRepair]:
     """The repairs of a folder, which is locked meanwhile."""
     # `doctor` reports the others itself.
-    logging.getLogger("millpond.actors").addHandler(logging.NullHandler())
-    rules = LogRules(base_of, partial(creation_of, now_ms=int(time.time() * 1000)))
+    logging.getLogger("millpond.actors").addHandler(QUIET)
+    now = current_environment().wall()
+    rules = LogRules(base_of, partial(creation_of, now_ms=int(now * 1000)))
     with explain_folder_errors(folder):
         check_owner(folder)
         lock = FolderLock(folder)
         try:
-            with closing(FolderRepair(folder, OsDisk(), rules)) as repairs:
+            used = was_used(folder)
+            with closing(FolderRepair(folder, disk, rules, was_used=used, now=now)) as repairs:
                 yield repairs
         finally:
             lock.release()
@@ -107,8 +116,10 @@ def _object(name: bytes, done: Repaired, damages: list[str]) -> dict[str, object
         "in_file": done.in_file,
         "lost": lost,
         "lost_count": _lost_count(done),
+        "at_least": _is_minimum(done, damages),
+        "delivery_known": done.is_delivery_known,
         "skipped": None if done.skipped is None else _range(done.skipped),
-        "lost_properties": done.lost_metadata,
+        "lost_properties": done.lost_metadata if done.is_metadata_known else None,
         "settings_lost": done.is_created_anew,
         "complete": done.is_complete and not _is_of_journal(damages),
         "moved_to": None if done.moved is None else str(done.moved),
@@ -122,12 +133,19 @@ def _is_stream(done: Repaired) -> bool:
 
 
 def _lost_count(done: Repaired) -> int | None:
-    """The number of messages or records that are known to be lost; None: there may be more."""
+    """The number of messages or records that are known to be lost; None: there may be more, or some
+    of them never were."""
     if not _is_stream(done):
         return done.lost_count
-    if not done.is_whole_known:
+    if not (done.is_whole_known and done.is_lost_counted):
         return None
     return sum(last + 1 - first for first, last in done.lost_records)
+
+
+def _is_minimum(done: Repaired, damages: list[str]) -> bool:
+    """True: more may be lost than is counted."""
+    is_more = done.is_lost_minimum or _is_of_journal(damages)
+    return _lost_count(done) is not None and is_more
 
 
 def _is_of_journal(damages: list[str]) -> bool:
@@ -154,24 +172,39 @@ def _lines(name: bytes, done: Repaired, damages: list[str]) -> Iterator[str]:
 
 def _losses(done: Repaired, damages: list[str]) -> Iterator[str]:
     count = _lost_count(done)
+    is_minimum = _is_minimum(done, damages)
     if count:
-        yield _records(count) if _is_stream(done) else counted(count)
+        how_many = _records(count) if _is_stream(done) else counted(count)
+        yield f"at least {how_many}" if is_minimum else how_many
     lost = [str(each) for each in done.lost] or _ranges(done)
     if lost:
         more = f" and {len(lost) - LOST_SHOWN} more" if len(lost) > LOST_SHOWN else ""
         what = "records " if _is_stream(done) else "ids "
         yield f"{what}{', '.join(lost[:LOST_SHOWN])}{more}: not what was written"
+    if done.is_lost_minimum and not count:
+        yield "perhaps messages: removed ones that are back may stand for them"
     if count is None:
-        if _is_stream(done):
-            yield "perhaps records before the first and after the last one as well"
-        else:
+        if not _is_stream(done):
             yield "perhaps more messages: nothing tells how many there were"
-    if done.lost_metadata:
-        yield f"{done.lost_metadata} of its properties: settings, offsets, tokens or entries"
+        elif done.is_whole_known:
+            yield "fewer records than that: an earlier repair had lost or skipped some of these"
+        else:
+            yield "perhaps records before the first and after the last one as well"
+    if not done.is_delivery_known:
+        yield "perhaps subscribers, acks or attempts: messages may be delivered again"
+    yield from _lost_properties(done)
     if done.is_created_anew:
         yield "the settings of the stream: it has those of the node now"
     if _is_of_journal(damages):
         yield "what was in that part of the journal; nobody can tell what it was"
+
+
+def _lost_properties(done: Repaired) -> Iterator[str]:
+    what = "of its properties: settings, offsets, tokens or entries"
+    if done.lost_metadata:
+        yield f"{'' if done.is_metadata_known else 'at least '}{done.lost_metadata} {what}"
+    elif not done.is_metadata_known:
+        yield f"perhaps some {what}; nothing tells how many there were"
 
 
 def _ranges(done: Repaired) -> list[str]:

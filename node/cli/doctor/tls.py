@@ -24,11 +24,13 @@ from millpond.node.tls.certificates import (
     BadCertificate,
     CertificateInfo,
     is_chain,
+    key_hash,
     read_certificates,
     read_der,
 )
-from millpond.node.tls.contexts import DAY_S, WARN_DAYS, TlsError, TlsFiles, pin_of, server_context
+from millpond.node.tls.contexts import DAY_S, WARN_DAYS, TlsError, TlsFiles, server_context
 from millpond.node.tls.errors import reason_of
+from millpond.node.tls.pins import key_pin_of, pin_of
 
 EPILOG = """\
 examples:
@@ -123,6 +125,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
 
 def _about(shown: CertificateInfo) -> Iterator[Finding]:
     yield Finding("certificate", "ok", f"{shown.subject}, {pin_of(sha256(shown.der).digest())}")
+    yield Finding("key", "ok", key_pin_of(key_hash(shown.der)))
     if shown.names:
         yield Finding("names", "ok", printable(" ".join(shown.names)))
     else:

@@ -60,6 +60,7 @@ def connection_options(args: argparse.Namespace) -> ConnectionOptions:
         "peer": known.peer,
         "on_peer": known.on_peer,
         "tls": tls_context(args, parse_url(args.connect)),
+        "allow_plain": args.allow_plain,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Tas
 from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.weighted_queues import parse_queues
 from millpond.node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
+from millpond.node.log_handler import LOG_THREAD, flush_log, set_up_logging
 
 EPILOG = """\
 examples:
@@ -119,9 +119,7 @@ def run(args: argparse.Namespace) -> int:
     args.timeout = None
     work = _found(args)
     level = (args.log_level or "warning").upper()
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging(level)
     try:
         parse_queues(args.queues)
         if not 0 < args.lease <= LEASE_S_MAX:
@@ -188,9 +186,9 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
     worker = _worker(args, work, view)
     async with worker:
         args.channel = worker.subscriptions[0].name
-        view.ready(worker)
         async with anyio.create_task_group() as tasks:
             stopped: list[int] = []
+            tasks.start_soon(view.ready, worker)
             tasks.start_soon(_watch_signals, worker, stopped)
             tasks.start_soon(view.run)
             try:
@@ -223,8 +221,9 @@ def _on_attempt_end(args: argparse.Namespace, view: WorkStatus, ended: AttemptRe
 
 def _ended(code: int) -> int:
     """End the process even if threads of handlers still run."""
-    if threading.active_count() > 1:
+    if {each.name for each in threading.enumerate()} - {"MainThread", LOG_THREAD}:
         sys.stdout.flush()
+        flush_log()
         sys.stderr.flush()
         os._exit(code)
     return code

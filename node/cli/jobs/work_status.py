@@ -7,6 +7,7 @@ import time
 
 import anyio
 
+from millpond.node.cli.output import write_async
 from millpond.node.cli.progress import CLEAR
 from millpond.node.jobs.worker.worker import Worker
 
@@ -23,11 +24,11 @@ class WorkStatus:
         self._recent: list[tuple[float, int]] = []
         self._count = 0
 
-    def ready(self, worker: Worker) -> None:
-        """The worker is connected."""
+    async def ready(self, worker: Worker) -> None:
+        """Say that the worker is connected; it works meanwhile, also where nobody reads that."""
         self._worker = worker
         queues = ", ".join(worker.queues)
-        print(f"millpond work: ready, queues: {queues}", file=sys.stderr, flush=True)
+        await write_async(f"millpond work: ready, queues: {queues}\n".encode(), sys.stderr)
 
     def ended(self) -> None:
         """Count an ended attempt."""

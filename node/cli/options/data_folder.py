@@ -11,10 +11,11 @@ from pathlib import Path
 from pwd import getpwuid
 
 from millpond.actors.store.journal.format import UnknownVersion
+from millpond.actors.store.partitions.catalog import CATALOG
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.node.cli.exit_codes import ExitCode, Failure
-from millpond.node.data_folder import FolderInUse
+from millpond.node.data_folder import FolderInUse, was_used
 
 DATA_DEFAULT = "$XDG_DATA_HOME/millpond or ~/.local/share/millpond"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENXIO)
@@ -40,7 +41,8 @@ def existing_folder(folder: Path) -> Path:
 def is_data_folder(folder: Path) -> bool:
     """True for the data folder of a node. Raises Failure without permission."""
     try:
-        return (folder / "journal").is_dir()
+        has_store = (folder / "journal").is_dir() or (folder / CATALOG).exists()
+        return has_store or was_used(folder) is not None
     except PermissionError as exc:
         raise Failure(f"data folder {folder}: no permission; run this as its owner") from exc
 

@@ -56,14 +56,17 @@ def identity_options(args: argparse.Namespace, notify: Callable[[str], None]) ->
             )
         return IdentityOptions()
     from millpond.node.cli.commands.address_book import open_address_book
+    from millpond.node.peers.data_key import DataKeyError, open_folder
     from millpond.node.peers.errors import AddressBookError
     from millpond.node.peers.identity import FILE_NAME, IdentityError, load_identity
 
     path = Path(args.identity)
     folder = path if path.is_dir() else None
     try:
-        identity = load_identity(path if folder is None else folder / FILE_NAME)
-    except IdentityError as exc:
+        file = path if folder is None else folder / FILE_NAME
+        key = open_folder(file.parent, os.environ.get("MILLPOND_PASSPHRASE_FILE"))
+        identity = load_identity(file, key)
+    except (IdentityError, DataKeyError) as exc:
         raise usage_error(f"--identity: {exc}") from exc
     try:
         book = None if folder is None else open_address_book(folder, to_change=args.peer is None)
@@ -76,14 +79,14 @@ def identity_options(args: argparse.Namespace, notify: Callable[[str], None]) ->
 def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
     """The failure for a node with another key than expected."""
     from millpond.node.cli.commands.address_book import key_changed_text
-    from millpond.node.peers.errors import KeyChanged, PeerRevoked
+    from millpond.node.peers.errors import KeyChanged, PeerBlocked
 
     match error.__cause__:
         case KeyChanged() as changed:
             return Failure(key_changed_text(changed))
-        case PeerRevoked(peer=peer):
+        case PeerBlocked(peer=peer):
             again = f"millpond keys trust {shlex.quote(peer.name)} --replace"
-            return Failure(f"{where}: {error}; to trust it again: {again}")
+            return Failure(f"{where}: {error}; to accept it again: {again}")
         case _:
             pass
     if isinstance(error, SelfConnection):
@@ -103,7 +106,7 @@ def _key_of(text: str, book: AddressBook | None) -> bytes:
         )
     peer = book.by_name(text)
     if peer is None:
-        raise usage_error(f"--peer: there is no peer {text!r}; `millpond peer ls` lists them")
+        raise usage_error(f"--peer: there is no peer {text!r}; `millpond peer list` lists them")
     return peer.public
 
 
@@ -132,7 +135,7 @@ class _PeerCheck:
             raise PeerMismatch(str(exc), public) from exc
 
     def _check(self, public: bytes) -> None:
-        from millpond.node.peers.errors import PeerRevoked
+        from millpond.node.peers.errors import PeerBlocked
         from millpond.node.peers.identity import peer_id
         from millpond.node.peers.peer import Trust
 
@@ -146,8 +149,8 @@ class _PeerCheck:
                 self._notify(f"the node is {peer_id(public)}, not seen before: pinned as {name!r}")
         else:
             peer = self._book.by_public(public)
-            if peer is not None and peer.trust is Trust.REVOKED:
-                raise PeerRevoked(peer)
+            if peer is not None and peer.trust is Trust.BLOCKED:
+                raise PeerBlocked(peer)
 
     def _notify(self, text: str) -> None:
         if not self._has_notified:

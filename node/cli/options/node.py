@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from millpond.node.cli.options.identity import add_identity_options
-from millpond.node.cli.options.tls import add_tls_options
+from millpond.node.cli.options.tls import add_plain_option, add_tls_options
 
 CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0
@@ -38,6 +38,7 @@ def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) 
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_identity_options(parser)
     add_tls_options(parser)
+    add_plain_option(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:

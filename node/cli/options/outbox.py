@@ -4,29 +4,62 @@ from __future__ import annotations
 
 import argparse
 
-OUTBOX_FIELDS = ("relay", "via", "addresses")
+OUTBOX_FIELDS = (
+    "relay",
+    "via",
+    "addresses",
+    "peer_channels",
+    "message_requests",
+    "allow_plain_peers",
+    "delivery_tokens_required",
+)
 """The settings of these options."""
 
 
 def add_outbox_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--relay`, `--via` and `--address`."""
+    """Add the options of relays, contact cards and lines to peers."""
     parser.add_argument(
         "--relay",
         action="store_true",
         default=None,
-        help="store encrypted messages for trusted peers",
+        help="store encrypted messages for contacts",
     )
     parser.add_argument(
         "--via",
         action="append",
         metavar="RELAY",
-        help="relay that stores messages for this node: a peer's name, URL or "
-        "PEER-ID@URL; repeatable",
+        help="relay that stores messages for this node: its name, URL or PEER-ID@URL; repeatable",
     )
     parser.add_argument(
         "--address",
         dest="addresses",
         action="append",
         metavar="URL",
-        help="address of this node for its contact card: tcp://H:P; repeatable",
+        help="address of this node for its contact card: tls://H:P; repeatable",
+    )
+    parser.add_argument(
+        "--allow-plain-peers",
+        action="store_true",
+        default=None,
+        help="exchange messages with peers on other machines without TLS if they have none",
+    )
+    parser.add_argument(
+        "--require-delivery-tokens",
+        dest="delivery_tokens_required",
+        action="store_true",
+        default=None,
+        help="as a relay, take messages only with the delivery token of the recipient",
+    )
+    parser.add_argument(
+        "--peer-channel",
+        dest="peer_channels",
+        action="append",
+        metavar="PATTERN",
+        help="channels to which contacts may send messages, besides their chat; repeatable",
+    )
+    parser.add_argument(
+        "--message-requests",
+        action="store_true",
+        default=None,
+        help="keep first chat messages of unknown senders until you accept or refuse them",
     )

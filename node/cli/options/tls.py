@@ -23,9 +23,10 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pin",
-        metavar="sha256:HEX",
+        metavar="[key-]sha256:HEX",
         default=os.environ.get("MILLPOND_PIN"),
-        help="accepted fingerprints of the node's certificate, comma-separated (or MILLPOND_PIN)",
+        help="accepted fingerprints of the node's certificate or of its key, comma-separated "
+        "(or MILLPOND_PIN)",
     )
     parser.add_argument(
         "--cert",
@@ -39,6 +40,17 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("MILLPOND_CERT_KEY"),
         help="key of the client certificate (default: in the same file, or beside it "
         "as .key; or MILLPOND_CERT_KEY)",
+    )
+
+
+def add_plain_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--allow-plain`, for addresses without TLS."""
+    parser.add_argument(
+        "--allow-plain",
+        action="store_true",
+        default=bool(os.environ.get("MILLPOND_ALLOW_PLAIN")),
+        help="send the token or prove the identity to another machine without TLS as well"
+        " (or MILLPOND_ALLOW_PLAIN=1)",
     )
 
 
@@ -76,10 +88,14 @@ def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | 
         return None
     from millpond.node.tls.contexts import TlsError, client_context
 
+    pins, key_pins = _pins(args.pin or "")
+    if address.key_pin is not None:
+        key_pins.append(address.key_pin)
     try:
         return client_context(
             ca=args.ca or "",
-            pins=_pins(args.pin or ""),
+            pins=pins,
+            key_pins=key_pins,
             cert=args.cert or "",
             key=key_of(args.cert or "", args.cert_key or ""),
             alpn=ALPN_WEBSOCKET if address.websocket else (),
@@ -96,10 +112,15 @@ def key_of(cert: str, key: str) -> str:
     return str(beside) if beside.is_file() else ""
 
 
-def _pins(text: str) -> list[bytes]:
-    from millpond.node.tls.contexts import parse_pin
+def _pins(text: str) -> tuple[list[bytes], list[bytes]]:
+    """The pins of certificates, and those of keys."""
+    from millpond.node.tls.pins import is_key_pin, parse_key_pin, parse_pin
 
+    given = [each for each in text.split(",") if each.strip()]
     try:
-        return [parse_pin(each) for each in text.split(",") if each.strip()]
+        return (
+            [parse_pin(each) for each in given if not is_key_pin(each)],
+            [parse_key_pin(each) for each in given if is_key_pin(each)],
+        )
     except ValueError as exc:
         raise usage_error(f"--pin: {exc}") from exc

@@ -89,7 +89,7 @@ class Stream:
                 raise
 
     async def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
-        """Change how long records are kept; None: as the node is configured."""
+        """Change the limits; None: as the node is configured. Records keep the age they have."""
         content_type = (await self.info()).content_type
         body = b.CreateBody(self.name, age_s, bytes_max, content_type)
         await self._requests.ask(Operation.CONFIGURE, body, dict)

@@ -75,7 +75,11 @@ class Message(Blocking[AsyncMessage]):
         self._call(self._async.begin, at_once=at_once)
 
     def touch(self, seconds: float) -> float:
-        """Extend the lease to so many seconds from now; the seconds granted. Raises LeaseLost."""
+        """Extend the lease to so many seconds from now. Gives those that are left of it.
+
+        The lease counts from the request, to be sure. Raises LeaseLost, also where its time was
+        over before the answer was read: the program or the node hung.
+        """
         return self._await(self._async.touch, seconds)
 
     def __enter__(self) -> Self:
@@ -117,6 +121,11 @@ class Channel(Blocking[AsyncChannel]):
     def connected(self) -> bool:
         """Whether a connection is live now."""
         return self._async.connected
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether pushed messages wait: `receive` returns at once."""
+        return self._async.has_messages
 
     @property
     def silent_s(self) -> float:
@@ -243,7 +252,9 @@ def connect(
     identity: Signer | None = None,
     peer: bytes | None = None,
     on_peer: Callable[[bytes], None] | None = None,
+    delivery_key: bytes | None = None,
     tls: ssl.SSLContext | None = None,
+    allow_plain: bool = False,
     key_counter: str | os.PathLike[str] | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
@@ -267,10 +278,15 @@ def connect(
     `bare`: go on without the handshake when the other end has none (after 3 s).
     `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
     that is lost before has not used up an attempt.
+    `tls`: the context for tls and wss, in place of the system's authorities or the pin of the URL.
+    `allow_plain`: send a token, and prove an identity, to another machine without TLS as well.
     `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` accepts.
+    `delivery_key`: prove that the delivery token of the mailbox `channel` at the relay `peer` is
+    known (docs/reference/peer-formats.md).
     `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
 
-    Raises ConnectionLost, HandshakeRefused, ModeMismatch, PeerMismatch, ValueError for arguments.
+    Raises ConnectionLost, HandshakeRefused, ModeMismatch, NotEncrypted, PeerMismatch, and
+    ValueError for arguments.
     """
     opening = connect_async(
         url,
@@ -284,7 +300,9 @@ def connect(
         identity=identity,
         peer=peer,
         on_peer=on_peer,
+        delivery_key=delivery_key,
         tls=tls,
+        allow_plain=allow_plain,
         key_counter=key_counter,
         reconnect=reconnect,
         wait_s=wait_s,

@@ -89,7 +89,7 @@ class Stream(Blocking[AsyncStream]):
         )
 
     def configure(self, *, age_s: int | None = None, bytes_max: int | None = None) -> None:
-        """Change how long records are kept; None: as the node is configured."""
+        """Change the limits; None: as the node is configured. Records keep the age they have."""
         self._await(self._async.configure, age_s=age_s, bytes_max=bytes_max)
 
     def append(
@@ -223,6 +223,7 @@ def connect_streams(
     peer: bytes | None = None,
     on_peer: Callable[[bytes], None] | None = None,
     tls: ssl.SSLContext | None = None,
+    allow_plain: bool = False,
     reconnect: bool = True,
     wait_s: float = 0.0,
     keep_alive_s: float = 20.0,
@@ -240,6 +241,7 @@ def connect_streams(
         peer=peer,
         on_peer=on_peer,
         tls=tls,
+        allow_plain=allow_plain,
         reconnect=reconnect,
         wait_s=wait_s,
         keep_alive_s=keep_alive_s,

@@ -109,7 +109,6 @@ class Leases:
     async def renew(self, leased: LeasedJob) -> None:
         """Extend one lease now, or learn that it is lost."""
         leased.begin_renewal()
-        asked_at = self._now()
         try:
             seconds = await leased.message.touch(leased.task.lease_s)
         except (LeaseLost, ConnectionLost, ChannelClosed) as exc:
@@ -119,7 +118,7 @@ class Leases:
         except RequestError:
             leased.not_renewed(self._now() + RETRY_S)
         else:
-            leased.granted(asked_at, seconds)
+            leased.granted(self._now(), seconds)
         finally:
             leased.end_renewal()
             if leased in self._jobs:

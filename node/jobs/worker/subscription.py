@@ -101,11 +101,11 @@ class LeasedJob:
         """The node has answered, or will not."""
         self.is_renewing = False
 
-    def granted(self, asked_at: float, seconds: float) -> None:
-        """The node extended the lease. It counts from the request, to be sure."""
+    def granted(self, now: float, seconds: float) -> None:
+        """The node extended the lease, of which so many seconds are left."""
         self._is_granted = True
-        self.until = asked_at + seconds
-        self.renew_at = asked_at + seconds / 3
+        self.until = now + seconds
+        self.renew_at = now + seconds / 3
 
     def not_renewed(self, retry_at: float) -> None:
         """The node refused for now: it is asked again then."""

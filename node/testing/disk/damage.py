@@ -23,6 +23,7 @@ class DamageKind(Enum):
     MISDIRECTED_WRITE = "misdirected write"
     MISSING = "missing"
     STALE = "stale"
+    STALE_PAGE = "stale page"
     BIT_FLIP = "bit flip"
     TRUNCATED = "truncated"
     ZEROED = "zeroed"
@@ -45,6 +46,8 @@ def damaged(
             return None
         case DamageKind.STALE:
             return data if older is None else older
+        case DamageKind.STALE_PAGE:
+            return data if older is None else _with_older_page(data, older, rng, unit)
         case DamageKind.LOST_WRITE:
             at, end = _range(data, rng, unit)
             before = bytes(len(data)) if older is None else older.ljust(len(data), b"\0")
@@ -64,6 +67,14 @@ def damaged(
             return _replaced(data, at, bytes(end - at))
         case _:
             assert_never(kind)
+
+
+def _with_older_page(data: bytes, older: bytes, rng: Random, unit: int) -> bytes:
+    """One page that was written since, as it was before."""
+    both = range(0, min(len(data), len(older)), unit)
+    changed = [at for at in both if data[at : at + unit] != older[at : at + unit]]
+    at = rng.choice(changed or [0])
+    return _replaced(data, at, older[at : at + unit][: len(data) - at])
 
 
 def _range(data: bytes, rng: Random, unit: int) -> tuple[int, int]:

@@ -13,16 +13,18 @@ class FileBytes:
 
     Writes since the last sync are `pending`: (offset, data) in order. Empty data extends the file
     to its offset. A sector is written completely or not at all. `is_diverted`: a write of this file
-    was lost or went elsewhere, or one of another file came here.
+    was lost or went elsewhere, or one of another file came here. `places` are the offsets and sizes
+    of the writes that went where they should.
     """
 
-    __slots__ = ("cache", "disk", "is_diverted", "pending")
+    __slots__ = ("cache", "disk", "is_diverted", "pending", "places")
 
     def __init__(self, data: bytes = b"") -> None:
         self.cache = bytearray(data)
         self.disk = bytearray(data)
         self.pending: list[tuple[int, bytes]] = []
         self.is_diverted = False
+        self.places: list[tuple[int, int]] = []
 
     def write(self, data: bytes, offset: int) -> None:
         """Write into the system's memory."""

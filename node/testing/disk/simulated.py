@@ -21,6 +21,8 @@ from millpond.node.testing.disk.faults import SPACE_CALLS, DiskCall, DiskFault, 
 from millpond.node.testing.disk.file_bytes import SECTOR_BYTES, FileBytes
 from millpond.node.testing.disk.sqlite import SimulatedConnection
 
+SUFFIXES = (".journal", ".copy")
+"""The ends of the names of simulated files with data of the store."""
 NAMES_REAL = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
 
 
@@ -132,20 +134,26 @@ class SimulatedDisk:
 
     def paths(self) -> list[Path]:
         """The files with data of the store: its catalog, partitions and journal."""
-        homes = {path.parent.parent for path in self._files}
+        homes = {path.parent.parent for path in self._files if _is_segment(path)}
         found = {path for home in homes for path in home.rglob("*.sqlite3")}
-        return sorted(found | {path for path in self._files if _is_segment(path)})
+        return sorted(found | {path for path in self._files if path.suffix in SUFFIXES})
 
     def copies(self) -> list[Path]:
         """The files of which there is a copy, also those that are removed since."""
         return sorted(self._copies)
 
+    def changed(self) -> list[Path]:
+        """The files that are there and are not as their copies."""
+        there = [path for path in self.paths() if path in self._copies]
+        return [path for path in there if self._content(path) != self._copies[path]]
+
     def damage(self, kind: str, path: Path) -> bool:
         """Change a file without a word. The node must have ended; False: the bytes are the same.
 
-        `missing`, `stale` (as `keep_copies` found it), `bit flip`, `truncated`, `zeroed`, `lost
-        write` (some pages as the copy has them), `misdirected write` (some pages are those of
-        another place or file). ValueError for no such kind.
+        `missing`, `stale` (as `keep_copies` found it), `stale page` (one page that was written
+        since), `bit flip`, `truncated`, `zeroed`, `lost write` (some pages as the copy has them),
+        `misdirected write` (some pages are those of another place or file). ValueError for no such
+        kind.
         """
         there = self.paths()
         data = self._content(path) if path in there else b""
@@ -188,14 +196,29 @@ class SimulatedDisk:
         match self._diverted.popleft() if self._diverted else None:
             case None:
                 pages.write(data, offset)
+                pages.places.append((offset, len(data)))
             case DamageKind.LOST_WRITE:
                 pages.lose(data, offset)
             case _:
                 pages.lose(data, offset)
-                segments = [each for path, each in self._files.items() if _is_segment(path)]
-                other = self.rng.choice([pages, *segments])
-                last = max(0, len(other.cache) // SECTOR_BYTES - 1)
-                other.receive(data, SECTOR_BYTES * self.rng.randint(0, last))
+                self._misplace(data, pages, *self._wrong_place(pages, len(data)))
+
+    def _misplace(self, data: bytes, meant: FileBytes, pages: FileBytes, offset: int) -> None:
+        """Let a write that was meant for one file go to a place of this or another one."""
+        pages.receive(data, offset)
+
+    def _wrong_place(self, pages: FileBytes, size: int) -> tuple[FileBytes, int]:
+        """A sector of a segment, or the place of an earlier write to this file: of one of the same
+        size, if there is any."""
+        segments = [each for path, each in self._files.items() if _is_segment(path)]
+        places = [at for at, length in pages.places if length == size] or [
+            at for at, _ in pages.places
+        ]
+        if places and self.rng.random() < 0.5:
+            return pages, self.rng.choice(places)
+        other = self.rng.choice([pages, *segments])
+        last = max(0, len(other.cache) // SECTOR_BYTES - 1)
+        return other, SECTOR_BYTES * self.rng.randint(0, last)
 
     # Disk: called by the store.
 

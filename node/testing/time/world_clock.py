@@ -20,6 +20,7 @@ class WorldClock:
         self._loop_time = loop_time
         self._began = loop_time.time()
         self._skews: dict[str, float] = {}
+        self._slept: dict[str, float] = {}
         self._boots: dict[str, int] = {}
 
     @property
@@ -37,7 +38,7 @@ class WorldClock:
 
     def wall(self, name: str) -> float:
         """Seconds since 1970 by the clock of `name`."""
-        return self.now() + self._skews.get(name, 0.0)
+        return self.now() + self._skews.get(name, 0.0) + self._slept.get(name, 0.0)
 
     def skew(self, name: str, seconds: float) -> None:
         """Set the clock of `name` ahead of the right one (below 0: behind).
@@ -47,6 +48,11 @@ class WorldClock:
         confirmed (setting `clock_confirm_s`).
         """
         self._skews[name] = seconds
+
+    def suspend(self, name: str, seconds: float) -> None:
+        """The machine of `name` was asleep for so long, and woke in this moment: its monotonic
+        clock stood meanwhile. For the rest of the world no time passed."""
+        self._slept[name] = self._slept.get(name, 0.0) + seconds
 
     def reboot(self, name: str) -> None:
         """The machine of `name` boots: how long it was off is known from its wall clock alone."""
@@ -58,8 +64,11 @@ class WorldClock:
 
     def of(self, name: str) -> Clock:
         """The clock of a node."""
-        boot = Boot(f"{name} {self._boots.get(name, 0)}", self.elapsed)
+        boot = Boot(f"{name} {self._boots.get(name, 0)}", partial(self._uptime, name))
         return Clock(self.elapsed, partial(self.wall, name), self._ticks_ns, boot)
+
+    def _uptime(self, name: str) -> float:
+        return self.elapsed() + self._slept.get(name, 0.0)
 
     def _ticks_ns(self) -> int:
         return round(self.elapsed() * 1e9)

@@ -6,10 +6,10 @@ import { Home } from "./home.js";
 import * as login from "./login.js";
 import { Lost, Refused } from "./p2p.js";
 import { People, byNews } from "./peer_list.js";
-import { addPeer, showOurselves, showPeer } from "./sheets.js";
+import { addPeer, showOurselves, showPeer, showRequests } from "./sheets.js";
 import { Talk, isUnknown } from "./conversation.js";
 import { Timeline } from "./timeline.js";
-import { count, refusal } from "./format.js";
+import { count, isContact, refusal } from "./format.js";
 
 const LOOK_MS = 4_000;
 const NEWS_MS = 150;
@@ -23,6 +23,7 @@ class Page {
     this.home = new Home(token, (state) => this.stateChanged(state));
     this.talks = new Map();
     this.chats = [];
+    this.requests = [];
     this.open = null;
     this.gone = null;
     this.followed = new Set();
@@ -91,7 +92,9 @@ class Page {
     this.people.show(this.chats, this.open);
     this.frame.showCount(this.chats);
     if (this.open) this.frame.showChat(this.chat(this.open));
-    const recent = this.chats.filter(({ trust }) => trust === "trusted").sort(byNews);
+    this.requests = await this.home.requests();
+    this.frame.showRequests(this.requests);
+    const recent = this.chats.filter(isContact).sort(byNews);
     for (const chat of recent.slice(0, FOLLOWED_MAX)) this.watch(chat);
   }
 
@@ -224,9 +227,9 @@ class Page {
   // What is written.
 
   write(text) {
-    const chat = this.chat(this.open);
+    // A peer that was removed meanwhile is in no list: the node refuses, and the person sees it.
     const talk = this.talks.get(this.open);
-    if (!chat || !talk || !text.trim()) return false;
+    if (!talk || !text.trim()) return false;
     const item = talk.write(hex(crypto.getRandomValues(new Uint8Array(16))), text, Date.now());
     this.timeline.toEnd();
     this.frame.showEmptiness(talk);
@@ -289,6 +292,14 @@ class Page {
     addPeer(this.home, async (id) => {
       await this.attempt(() => this.look());
       this.choose(id);
+    });
+  }
+
+  answerRequests() {
+    showRequests(this.home, this.requests, async (id) => {
+      await this.attempt(() => this.look());
+      if (id) this.choose(id);
+      else if (this.requests.length) this.answerRequests();
     });
   }
 

@@ -68,6 +68,11 @@ export function briefly(ms) {
   return ago > 1 && ago < 7 ? WEEKDAY.format(ms) : SHORT.format(ms);
 }
 
+/** True for a peer that messages can be sent to. */
+export function isContact({ trust }) {
+  return trust === "added" || trust === "verified";
+}
+
 /** The presence of a peer; `seenAt` in seconds, or null. */
 export function presence(here, seenAt) {
   if (here) return "Online";

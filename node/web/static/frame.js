@@ -1,7 +1,7 @@
 // The layout around a conversation: banner, headers, composer, address, narrow screens.
 
 import { announce, avatar, byId, icon, make } from "./elements.js";
-import { count, presence } from "./format.js";
+import { count, isContact, presence } from "./format.js";
 
 const TITLE = "Millpond";
 const TEXT_BYTES_MAX = 32 * 1024;
@@ -55,6 +55,7 @@ export class Frame {
     byId("details").addEventListener("click", () => page.details());
     byId("ourselves").addEventListener("click", () => page.ourselves());
     byId("add").addEventListener("click", () => page.add());
+    byId("requests").addEventListener("click", () => page.answerRequests());
     byId("add-first").addEventListener("click", () => page.add());
     byId("try-now").addEventListener("click", () => page.home.tryNow());
     byId("to-end").addEventListener("click", () => page.timeline.toEnd());
@@ -203,6 +204,13 @@ export class Frame {
     document.title = unread ? `(${unread}) ${TITLE}` : TITLE;
   }
 
+  /** How many unknown senders wait for an answer. */
+  showRequests(requests) {
+    const button = byId("requests");
+    button.hidden = !requests.length;
+    button.textContent = count(requests.length, "message request");
+  }
+
   /** Name, presence, and what stands in the way. */
   showChat(chat) {
     if (!chat) return;
@@ -210,7 +218,7 @@ export class Frame {
     byId("talk-presence").textContent = presence(chat.here, chat.seen_at);
     byId("talk-presence").classList.toggle("is-here", chat.here);
     byId("talk-avatar").replaceChildren(avatar(chat.name, chat.id, chat.here));
-    byId("composer").inert = chat.trust !== "trusted";
+    byId("composer").inert = !isContact(chat);
     const [text, symbol] = hindrance(chat);
     byId("hindrance").hidden = !text;
     byId("hindrance").replaceChildren(...(text ? [icon(symbol), make("span", {}, text)] : []));
@@ -241,8 +249,8 @@ export class Frame {
 }
 
 function hindrance(chat) {
-  if (chat.trust !== "trusted") {
-    return ["This key is not confirmed, so nothing is sent to it. Compare the safety words under Details.", "alert"];
+  if (!isContact(chat)) {
+    return ["This peer was not added, so nothing is sent to it. Add its card.", "alert"];
   }
   if (chat.waiting && Date.now() - chat.last.at > SEALED_MS) {
     const what = count(chat.waiting, "message");

@@ -97,6 +97,19 @@ export class Home {
     return (await this.ask(PEERS, 8, {})).chats;
   }
 
+  /** First messages of unknown senders, the oldest first. */
+  async requests() {
+    return (await this.ask(PEERS, 12, {})).requests;
+  }
+
+  acceptRequest(id, name) {
+    return this.ask(PEERS, 13, { id, name });
+  }
+
+  refuseRequest(id, block) {
+    return this.ask(PEERS, 14, { id, block });
+  }
+
   markRead(peer, sequence) {
     return this.ask(PEERS, 9, { peer, sequence });
   }

@@ -1,7 +1,7 @@
 // The list of conversations.
 
 import { avatar, icon, make, unseen } from "./elements.js";
-import { briefly, count, presence } from "./format.js";
+import { briefly, count, isContact, presence } from "./format.js";
 
 const FILTER_FROM = 8;
 
@@ -124,8 +124,8 @@ function entry(chat) {
 }
 
 function preview(chat) {
-  if (chat.trust !== "trusted") {
-    return [make("span", { class: "preview" }, icon("alert"), "Key not confirmed")];
+  if (!isContact(chat)) {
+    return [make("span", { class: "preview" }, icon("alert"), "Not added")];
   }
   if (!chat.last) {
     return [make("span", { class: "preview is-empty" }, "No messages yet")];

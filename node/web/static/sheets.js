@@ -3,12 +3,14 @@
 import { avatar, byId, icon, make } from "./elements.js";
 import * as login from "./login.js";
 import { Refused } from "./p2p.js";
-import { count, presence, refusal } from "./format.js";
+import { count, exactly, presence, refusal } from "./format.js";
 
 const TRUST = {
-  trusted: "Trusted: you confirmed this key.",
-  pinned: "Pinned on first contact, not confirmed yet: compare the safety words below with your peer.",
-  revoked: "Revoked: messages from this key are rejected.",
+  added: "Added, not verified: nothing shows yet that this key is your peer's.",
+  verified: "Verified: you compared the safety number.",
+  pinned: "Pinned on first contact, and not added: it has no rights.",
+  relay: "Relay: it stores your messages, and is no contact.",
+  blocked: "Blocked: messages from this key are rejected.",
 };
 
 function open(title, ...children) {
@@ -28,9 +30,14 @@ export function showPeer(peer) {
       avatar(peer.name, peer.id, peer.here),
       make("p", {}, presence(peer.here, peer.seen_at)),
     ),
-    make("p", { class: `trust is-${peer.trust}` }, icon(peer.trust === "trusted" ? "checks" : "alert"), TRUST[peer.trust] ?? peer.trust),
-    words("Compare these words with your peer, in person or on the phone. If they match, nobody is intercepting the connection.", peer.words),
+    make("p", { class: `trust is-${peer.trust}` }, icon(peer.trust === "verified" ? "checks" : "alert"), TRUST[peer.trust] ?? peer.trust),
+    words(
+      "Safety number",
+      "Your peer sees the same number if nobody sits between you. Compare all of it, in person or on the phone; millpond peer verify records it.",
+      peer.safety_number,
+    ),
     facts([
+      ["Fingerprint in words", peer.words],
       ["Fingerprint", code(peer.fingerprint)],
       ["Peer id", code(peer.id)],
       ["Addresses", list(peer.addresses)],
@@ -52,11 +59,11 @@ export function showOurselves(who, onLeave) {
   });
   open(
     "You",
-    words("Your safety words, for your peers to compare.", who.words),
     make("h3", {}, "Your card"),
     make("p", { class: "hint" }, "Give this line to people who want to write to you. It contains no secret."),
     copyable(who.card),
     facts([
+      ["Fingerprint in words", who.words],
       ["Fingerprint", code(who.fingerprint)],
       ["Peer id", code(who.id)],
       ["Addresses", list(who.addresses)],
@@ -104,9 +111,53 @@ export function addPeer(home, onAdded) {
   name.focus();
 }
 
-function words(hint, text) {
+/** First messages of unknown senders. `onAnswered` hears the id of an accepted one, or null. */
+export function showRequests(home, requests, onAnswered) {
+  open(
+    "Message requests",
+    make("p", { class: "hint" }, "These senders are unknown to your node. They do not learn that it has their messages until you accept. Anybody can claim to be somebody: compare the safety number afterwards."),
+    make("ul", { class: "request-list" }, ...requests.map((each) => request(home, each, onAnswered))),
+  );
+}
+
+function request(home, { id, words, texts }, onAnswered) {
+  const name = make("input", { required: true, maxlength: "64", autocomplete: "off", autocapitalize: "none", placeholder: "Name for this peer", "aria-label": "Name for this peer" });
+  const problem = make("p", { class: "problem", role: "alert" });
+  const refuse = make("button", { type: "button", class: "quiet" }, "Refuse");
+  const block = make("button", { type: "button", class: "quiet" }, "Block");
+  const form = make("form", { class: "form" }, name, problem, make("button", { type: "submit", class: "strong" }, "Accept"), refuse, block);
+  const answer = async (work, accepted) => {
+    problem.textContent = "";
+    try {
+      const { error } = (await work()) ?? {};
+      if (error) {
+        problem.textContent = error;
+      } else {
+        byId("sheet").close();
+        onAnswered(accepted);
+      }
+    } catch (error) {
+      problem.textContent = error instanceof Refused ? refusal(error.code) : "Your node is not reachable now.";
+    }
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    answer(() => home.acceptRequest(id, name.value.trim()), id);
+  });
+  refuse.addEventListener("click", () => answer(() => home.refuseRequest(id, false), null));
+  block.addEventListener("click", () => answer(() => home.refuseRequest(id, true), null));
+  return make(
+    "li",
+    { class: "request", "data-id": id },
+    ...texts.map(({ text, at }) => make("p", { class: "request-text", dir: "auto", title: exactly(at) }, text)),
+    facts([["Fingerprint in words", words], ["Peer id", code(id)]]),
+    form,
+  );
+}
+
+function words(label, hint, text) {
   const each = text.split(/\s+/).map((word) => make("li", {}, word));
-  return make("div", { class: "words" }, make("ol", { "aria-label": "Safety words of the key" }, ...each), make("p", { class: "hint" }, hint));
+  return make("div", { class: "words" }, make("ol", { "aria-label": label }, ...each), make("p", { class: "hint" }, hint));
 }
 
 function copyable(text) {

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
 from millpond.actors.channels.settings import ChannelSettings, NodeLimits
 from millpond.actors.messages import DeadLetter, GetAck, Mode, NackReason, Put
+from millpond.actors.store.changes import Change, is_unawaited
+from millpond.actors.store.memory import MemoryStore
 from tests.actors.channels.harness import NAME, ChannelHarness, queue
 from tests.actors.runtime.harness import LateStore
 
 DEAD = NAME + b"!dead"
 WEEK = 604_800
+
+
+class PowerCutStore(MemoryStore):
+    """While `is_cut`, changes that nobody waits for are lost, as by a power cut a moment later."""
+
+    is_cut = False
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> None:
+        if not (self.is_cut and all(map(is_unawaited, changes))):
+            super().write(name, changes)
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +123,68 @@ def test_a_crash_of_the_channel_on_the_way_leaves_one_dead_letter() -> None:
     assert dead_letters(harness) == [(b"bad", old)] and harness.kept() == []
 
 
+@pytest.mark.parametrize("days", [0, 2, 60])
+def test_a_power_cut_on_the_way_leaves_one_dead_letter_however_long_the_node_is_off(
+    days: int,
+) -> None:
+    store = PowerCutStore()
+    harness = ChannelHarness(queue(), store=store)
+    store.is_cut = True
+    reject(harness)
+    store.is_cut = False
+    assert harness.kept() == harness.kept(DEAD) == [b"bad"]
+    again = harness.restarted()
+    again.now += days * 86_400
+    reader = again.join(DEAD)
+    again.advance(5)
+    again.join()
+    again.advance(10)
+    assert again.kept() == []
+    assert len(reader.pushed()) == len(again.kept(DEAD)) == (1 if days < 7 else 0)
+    reader.leave()
+    again.advance(30 * 86_400)
+    assert store.usage.keys == 0
+
+
+def test_a_dead_letter_that_was_read_does_not_come_again_after_a_power_cut() -> None:
+    store = PowerCutStore()
+    harness = ChannelHarness(queue(), store=store)
+    store.is_cut = True
+    reject(harness)
+    store.is_cut = False
+    reader = harness.join(DEAD)
+    reader.ack(*reader.pushed_ids())
+    again = harness.restarted()
+    again.now += 2 * 86_400
+    reader = again.join(DEAD)
+    again.advance(5)
+    worker = again.join()
+    again.advance(10)
+    assert reader.pushed() == worker.pushed() == []
+    assert again.kept() == again.kept(DEAD) == []
+
+
+def test_a_dead_letter_whose_key_was_forgotten_is_kept_once() -> None:
+    """Its channel has not said yet that it is removed there."""
+    harness = ChannelHarness(queue(), dead=ChannelSettings(keys_max=2))
+    harness.crash_on_spawn = lambda name: name == NAME
+    for old in (11, 12, 13, 11):
+        harness.post(DeadLetter(NAME, old, 1, "reject", b"bad"), DEAD)
+        harness.run_due()
+    assert dead_letters(harness) == [(b"bad", 11), (b"bad", 12), (b"bad", 13)]
+
+
+def test_a_power_cut_after_the_way_leaves_nothing_of_it() -> None:
+    store = PowerCutStore()
+    harness = ChannelHarness(queue(), store=store)
+    reject(harness)
+    reader = harness.join(DEAD)
+    reader.ack(*reader.pushed_ids())
+    reader.leave()
+    harness.advance(2 * 86_400)
+    assert store.usage.keys == 0
+
+
 def test_an_ack_on_the_way_removes_it() -> None:
     harness = ChannelHarness(queue(), dead=ChannelSettings(messages_max=0))
     old = reject(harness)
@@ -185,6 +260,7 @@ def test_a_dead_letter_sent_twice_is_kept_once_even_after_it_was_acked() -> None
     harness.run_due()
     again = DeadLetter(NAME, old, 1, "reject", b"bad")
     harness.post(again, DEAD)
+    harness.run_due()
     assert len(dead_letters(harness)) == 1
     reader = harness.join(DEAD)
     reader.ack(reader.pushed_ids()[0])

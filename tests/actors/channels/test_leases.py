@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
-from millpond.actors.messages import Attach, Msg, NackReason, Put, PutAck
-from millpond.actors.store.changes import AttemptsSet
-from millpond.actors.store.interface import Fault
+from millpond.actors.messages import Ack, Attach, Batch, Msg, NackReason, Put, PutAck
+from millpond.actors.runtime.scheduler import LOAD_RETRY_S
+from millpond.actors.store.changes import AttemptsSet, Snapshot
+from millpond.actors.store.interface import Deferred, Fault
 from tests.actors.channels.harness import NAME, ChannelHarness, fanout, pair, queue
 from tests.actors.runtime.harness import LateStore
 
@@ -19,6 +20,25 @@ def finish(store: LateStore, fault: Fault | None = None) -> None:
     for commit in store.commits:
         if not commit.is_done:
             commit.finish(fault)
+
+
+class UnreadableStore(LateStore):
+    """A store whose next `failures` loads do not succeed, at once or when the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.is_slow = False
+        self.loads: list[Deferred[Snapshot | Fault]] = []
+
+    def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:  # type: ignore[override]
+        if not self.failures:
+            return super().load(name)
+        self.failures -= 1
+        self.loads.append(Deferred())
+        if not self.is_slow:
+            self.loads[-1].finish(Fault.UNREADABLE)
+        return self.loads[-1]
 
 
 class TestHangs:
@@ -239,6 +259,106 @@ class TestFailures:
         finish(store)
         assert {each.attempt for each in worker.pushed()} == {1}
 
+    @pytest.mark.parametrize("leaves_at_once", [True, False])
+    def test_ps_14_a_worker_that_detaches_before_the_channel_is_built_uses_up_its_attempt(
+        self, leaves_at_once: bool
+    ) -> None:
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
+        producer.send(Put(1, 3600, b"one"))
+        finish(store)
+        (message,) = holder.pushed()
+        producer.send(Put(2, 3600, b"two"))
+        if leaves_at_once:
+            producer.port.on_send = lambda replies: holder.leave()
+        finish(store, Fault.NOT_STORED)
+        if not leaves_at_once:
+            holder.leave()
+        harness.run_due()
+        finish(store)
+        other = harness.join()
+        finish(store)
+        assert [each.attempt for each in other.pushed() if each.id == message.id] == [2]
+        assert holder.pushed() == []
+        assert harness.info().connections == 2
+        assert harness.restarted().join().pushed()[0].attempt == 2
+
+    @pytest.mark.parametrize("leaves", ["before", "during", "at the refusal", "after", "crash"])
+    def test_a_worker_that_leaves_while_its_channel_cannot_be_loaded_leaves_nothing(
+        self, leaves: str
+    ) -> None:
+        """No connection, and no lease that others wait for; its attempt is used up."""
+        store = UnreadableStore()
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=store)
+        holder, producer = harness.join(), harness.producer()
+        producer.send(Put(1, 3600, b"one"))
+        finish(store)
+        (message,) = holder.pushed()
+        producer.send(Put(2, 3600, b"two"))
+        finish(store, Fault.NOT_STORED)
+        store.failures, store.is_slow = int(leaves != "crash"), leaves == "during"
+        harness.crash_on_spawn = lambda name: leaves == "crash" and harness.now < began + 0.01
+        began = harness.now
+        if leaves in ("before", "crash"):
+            holder.leave()
+        elif leaves == "at the refusal":
+            producer.port.on_send = lambda replies: holder.leave()
+            producer.send(Put(3, 3600, b"three"))
+        harness.run_due()
+        if leaves == "during":
+            holder.leave()
+            store.loads[0].finish(Fault.UNREADABLE)
+        elif leaves == "after":
+            holder.leave()
+        harness.advance(LOAD_RETRY_S + 1)
+        finish(store)
+        other = harness.join()
+        finish(store)
+        assert harness.info().connections == 2
+        assert [each.attempt for each in other.pushed() if each.id == message.id] == [2]
+        assert holder.pushed() == []
+
+    def test_ps_14_a_last_attempt_that_ends_before_the_channel_is_built_makes_a_dead_letter(
+        self,
+    ) -> None:
+        harness = ChannelHarness(
+            queue(ack_timeout_s=300, attempts_max=1), store=(store := LateStore())
+        )
+        holder, other, producer = harness.join(window=1), harness.join(), harness.producer()
+        producer.send(Put(1, 3600, b"one"))
+        finish(store)
+        assert len(holder.pushed()) == 1
+        producer.send(Put(2, 3600, b"two"))
+        finish(store, Fault.NOT_STORED)
+        holder.leave()
+        harness.run_due()
+        finish(store)
+        harness.run_due()
+        finish(store)
+        assert [each.data for each in other.pushed()] == [b"two"]
+        assert harness.kept(NAME + b"!dead") == [b"one"]
+
+    def test_an_ack_before_the_detach_counts_though_the_channel_is_built_behind_it(self) -> None:
+        harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
+        holder, producer = harness.join(), harness.producer()
+        producer.send(Put(1, 3600, b"one"))
+        finish(store)
+        (message,) = holder.pushed()
+        producer.send(Put(2, 3600, b"two"))
+
+        def ack_and_leave(replies: object) -> None:
+            harness.scheduler.submit(NAME, Batch(holder.port, [Ack(message.id)]), harness.now)
+            holder.leave()
+
+        producer.port.on_send = ack_and_leave
+        finish(store, Fault.NOT_STORED)
+        harness.run_due()
+        finish(store)
+        other = harness.join()
+        finish(store)
+        assert message.id not in other.pushed_ids()
+        assert message.data not in harness.kept()
+
     def test_a_detached_worker_has_no_leases(self) -> None:
         harness = ChannelHarness(queue(ack_timeout_s=300), store=(store := LateStore()))
         holder, producer = harness.join(), harness.producer()
@@ -248,6 +368,7 @@ class TestFailures:
         producer.send(Put(2, 3600, b"two"))
         finish(store, Fault.NOT_STORED)
         holder.leave()
+        finish(store)  # the attempt is counted
         other = harness.join()
         harness.advance(1)
         finish(store)

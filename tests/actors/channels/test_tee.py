@@ -10,10 +10,20 @@ import pytest
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.channels.tee import GIVE_UP_AFTER_S, RETRY_S_MAX, SLICE_MESSAGES
-from millpond.actors.messages import Ack, Attach, Batch, CellMessage, Mode, Msg, Port, Put
+from millpond.actors.messages import (
+    Ack,
+    Attach,
+    Batch,
+    CellMessage,
+    Mode,
+    Msg,
+    NackReason,
+    Port,
+    Put,
+)
 from millpond.actors.runtime.cell import Behaviour, CellSnapshot, Loading
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
-from millpond.actors.store.changes import LogSnapshot, Snapshot
+from millpond.actors.store.changes import WINDOW_S_MAX, LogSnapshot, Snapshot
 from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.directory import Directory
@@ -27,6 +37,7 @@ from tests.actors.streams.harness import SlowMemory, bodies_of, read_of
 ALL = b"all"
 CELL = stream_cell(ALL)
 OTHER = b"other"
+DEAD = NAME + b"!dead"
 TEED = ChannelSettings(mode=Mode.PAIR, tee=ALL)
 
 
@@ -261,6 +272,34 @@ class TestWaiting:
         assert tee_harness.bodies() == numbered(5) and tee_harness.missed == 0
         usage = tee_harness.store.usage
         assert (usage.messages, usage.bytes, usage.keys) == (0, 0, 0)
+
+    @pytest.mark.parametrize("is_told_again", [False, True])
+    def test_a_dead_letter_is_there_once_however_long_a_node_is_off_that_died_meanwhile(
+        self, is_told_again: bool
+    ) -> None:
+        """The store still has the message that died: it would die again, days later."""
+        tee_harness = TeeHarness(ChannelSettings(mode=Mode.QUEUE, tee=ALL))
+        tee_harness.loads[CELL] = Deferred()
+        tee_harness.producer().put(b"bad")
+        worker = tee_harness.join()
+        worker.nack(*worker.pushed_ids(), NackReason.REJECT)
+        reader = tee_harness.join(DEAD)
+        reader.ack(*reader.pushed_ids())
+        if is_told_again:
+            tee_harness.crash(DEAD)
+            tee_harness.advance(5)
+        assert (tee_harness.kept(), tee_harness.kept(DEAD)) == ([b"bad"], [])
+        again = tee_harness.again()
+        again.now += 2 * WINDOW_S_MAX
+        reader, worker = again.join(DEAD), again.join()
+        again.advance(10)
+        worker.nack(*worker.pushed_ids(), NackReason.REJECT) if worker.port.written else None
+        again.advance(10)
+        assert (reader.pushed(), again.kept(), again.bodies()) == ([], [], [b"bad"])
+        for each in (reader, worker):
+            each.leave()
+        again.advance(2 * WINDOW_S_MAX)
+        assert again.store.usage.keys == 0
 
     def test_withheld_messages_count_against_the_limits_of_the_channel(self) -> None:
         tee_harness = TeeHarness(msgspec.structs.replace(TEED, messages_max=10))

@@ -177,7 +177,7 @@ def test_replies_wait_until_the_store_has_kept_its_promise() -> None:
 async def test_run_takes_what_is_submitted_while_it_sleeps(anyio_backend: object) -> None:
     runtime, port, done = RuntimeHarness(), RecordingPort(1), anyio.Event()
     port.on_send = lambda replies: done.set() if runtime.ids(A)[-1:] == [1999] else None
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runtime.scheduler.run)
             await anyio.wait_all_tasks_blocked()

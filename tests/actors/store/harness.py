@@ -21,7 +21,7 @@ from millpond.actors.store.changes import (
     StoredMessage,
 )
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.interface import Deferred, Fault, Seek
 from millpond.actors.store.partitions.file_pool import file_name
 from millpond.actors.store.settings import StoreSettings
@@ -56,12 +56,17 @@ class Run:
         settings: StoreSettings = LAZY,
         durability: Durability = Durability.DISK,
         seed: int = 1,
+        *,
+        was_used: bool | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.folder = folder
         self._fillers = 0
         self.loop = Loop(Clock(NOW), Random(seed))
-        self.store = DurableStore(folder, OsDisk(), settings, self.loop, lambda name: durability)
-        self.found = self.store.open()
+        self.store = DurableStore(
+            folder, disk or OsDisk(), settings, self.loop, lambda name: durability
+        )
+        self.found = self.store.open(was_used=was_used)
 
     def work(self) -> None:
         """Do all that is to be done."""
@@ -146,10 +151,14 @@ class Run:
 
 @contextmanager
 def run(
-    folder: Path, settings: StoreSettings = LAZY, durability: Durability = Durability.DISK
+    folder: Path,
+    settings: StoreSettings = LAZY,
+    durability: Durability = Durability.DISK,
+    *,
+    disk: Disk | None = None,
 ) -> Iterator[Run]:
     """A run that is closed, and whose closing loses nothing."""
-    opened = Run(folder, settings, durability)
+    opened = Run(folder, settings, durability, disk=disk)
     try:
         yield opened
     finally:
@@ -161,3 +170,9 @@ def copied(folder: Path, name: str) -> Path:
     copy = folder.with_name(name)
     shutil.copytree(folder, copy)
     return copy
+
+
+def catalog_removed(folder: Path) -> None:
+    """Lose the catalog, and the copy of it that a clean stop leaves."""
+    for path in folder.glob("catalogue.*"):
+        path.unlink()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from hashlib import sha256
 from random import Random
 
+import msgspec
+
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
     AttemptsSet,
+    DeadlineSet,
     KeyExpired,
     MessageRemoved,
     ModeSet,
@@ -50,7 +53,7 @@ class Queue:
     def step(self) -> list[QueueChange]:
         deeds = [self.put, self.put, self.ack, self.ack, self.forget, self.attempt]
         deeds += [self.welcome, self.see, self.take_note, self.take_note, self.part]
-        deeds += [self.put_job, self.rest, self.hurry]
+        deeds += [self.put_job, self.rest, self.hurry, self.limit]
         return self.rng.choice(deeds)()
 
     def put(self) -> list[QueueChange]:
@@ -115,6 +118,16 @@ class Queue:
         message_id = self.rng.choice(list(self.rows))
         self.attempts[message_id] = self.attempts.get(message_id, 0) + 1
         return [AttemptsSet(message_id, self.attempts[message_id])]
+
+    def limit(self) -> list[QueueChange]:
+        if not self.rows:
+            return []
+        row = self.rows[self.rng.choice(list(self.rows))]
+        limited = msgspec.structs.replace(row, expires_at=self.rng.uniform(0, 1e6))
+        self.rows[row.id] = limited
+        if self.keys.get(row.key) is row:
+            self.keys[row.key] = limited
+        return [DeadlineSet(row.id, limited.expires_at)]
 
     # Members.
 

@@ -14,6 +14,7 @@ from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
     Chunk,
+    DeadlineSet,
     KeyExpired,
     KeyRetained,
     LogDeleted,
@@ -62,6 +63,7 @@ changes = st.one_of(
     st.builds(KeyRetained, u64, lefts),
     st.builds(KeyExpired, u64, st.booleans()),
     st.builds(AttemptsSet, u64, u32),
+    st.builds(DeadlineSet, u64, times),
     st.builds(ModeSet, st.sampled_from(Mode)),
     st.builds(Subscriber, u32, identities, times, subscribed),
     st.builds(SubscriberTouched, u32, times, subscribed),
@@ -108,6 +110,7 @@ def u(size: int, number: int) -> bytes:
         (KeyExpired(8, was_left=False), b"\x06" + u(8, 8) + b"\x00"),
         (AttemptsSet(7, 4), b"\x07" + u(8, 7) + u(4, 4)),
         (ModeSet(Mode.QUEUE), b"\x08\x02"),
+        (DeadlineSet(7, 0.5), b"\x15" + u(8, 7) + HALF),
         (Subscriber(3, DIGEST, 0.5, 9), b"\x09" + u(4, 3) + DIGEST + HALF + u(8, 9)),
         (Subscriber(3, DIGEST, 0.5), b"\x09" + u(4, 3) + DIGEST + HALF + b"\xff" * 8),
         (SubscriberTouched(3, 0.5, 0), b"\x0a" + u(4, 3) + HALF + u(8, 0)),
@@ -203,7 +206,7 @@ def test_any_bytes_give_changes_or_are_refused(body: bytes) -> None:
 
 
 def test_unknown_changes_are_refused() -> None:
-    for op in {*range(256)} - {*range(1, 16), *range(16, 21)}:
+    for op in {*range(256)} - {*range(1, 22)}:
         with pytest.raises(BadChange, match="no change at byte 0"):
             list(decode(bytes([op]) + bytes(100)))
 

@@ -29,7 +29,8 @@ from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.store.subscribers import Acked, Subscriber
 from millpond.actors.store.workers import SteppedWorker, WorkerTask
-from tests.actors.store.harness import LAZY, NOW, SMALL, Run, copied
+from millpond.node.testing.disk.simulated import SimulatedDisk
+from tests.actors.store.harness import LAZY, NOW, SMALL, Run, copied, young_id
 from tests.sim.loop import Clock, Loop
 
 NAME = b"orders"
@@ -73,12 +74,17 @@ class FallibleFile:
 class Setback(Run):
     """A run on a disk that fails as told."""
 
-    def __init__(self, folder: Path, durability: Durability = Durability.DISK) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        durability: Durability = Durability.DISK,
+        settings: StoreSettings = LAZY,
+    ) -> None:
         self.folder = folder
         self.disk = Fallible()
         self.clock = Clock(NOW)
         self.loop = Loop(self.clock, Random(1))
-        self.store = DurableStore(folder, self.disk, LAZY, self.loop, lambda name: durability)
+        self.store = DurableStore(folder, self.disk, settings, self.loop, lambda name: durability)
         self.found = self.store.open()
 
     def wait(self) -> None:
@@ -220,6 +226,49 @@ def test_ids_of_messages_that_a_carry_leaves_out_are_not_given_out_again(folder:
     assert Run(copied(folder, "copy"), settings).store.last_id == 1000
 
 
+@pytest.mark.parametrize("settle_s", [0.0, 1e6], ids=["to the file", "in the journal"])
+@pytest.mark.parametrize("rewrite_bytes_max", [0, 10_000], ids=["flushed", "rewritten"])
+def test_what_the_journal_and_the_file_have_leaves_both(
+    folder: Path, rewrite_bytes_max: int, settle_s: float
+) -> None:
+    """A rewrite during a flush has what the file has as well, and so have all after it."""
+    run = Setback(folder, Durability.OS, StoreSettings(rewrite_bytes_max=0, settle_s=0.0))
+    first, second = young_id(1), young_id()
+    run.write(NAME, row(first, bytes(100)))
+    entry, compactor = run.store._entries[NAME], run.store._compactor
+    compactor.prefer(entry)
+    compactor.step()
+    files, journal = run.loop.workers
+    run.loop.finish_pass()
+    journal.step()
+    assert entry.frozen is not None
+    run.store.write(NAME, [row(second)])
+    run.loop.finish_pass()
+    journal.step()
+    run.disk.plan = [broken()]
+    journal.step(idle=True)  # its sync fails
+    while not run.store.health.is_writable:
+        run.clock.now += 1.0
+        journal.step(idle=True)
+        run.loop.finish_pass()
+    assert entry.frozen is not None
+    journal.step()  # the frozen part is rewritten, and its file is not
+    files.step()
+    files.step()
+    assert run.store._compactor.flushes == 1
+
+    settings = StoreSettings(rewrite_bytes_max=rewrite_bytes_max, settle_s=settle_s)
+    again = Run(copied(folder, "again"), settings)
+    entry, compactor = again.store._entries[NAME], again.store._compactor
+    compactor.prefer(entry)
+    compactor.step()
+    again.work()
+    again.write(NAME, gone(first, 100))
+    found = Run(copied(again.folder, "copy"), settings)
+    assert [each.id for each in found.load(NAME).rows] == [second]
+    assert found.store.usage.messages == 1
+
+
 def test_what_is_frozen_holds_its_segment_although_what_came_later_is_gone(
     folder: Path,
 ) -> None:
@@ -249,7 +298,8 @@ def test_a_sync_that_is_asked_for_covers_every_record_and_waits_for_no_other() -
     """Numbers without a record, as compactions use them, are never synced."""
     submitted: list[CommitGroup] = []
     groups = GroupCommit(1, 10, lambda callback: None)
-    groups.start(SteppedWorker(WorkerTask(submitted.extend, lambda *_: None, lambda *_: None)))
+    worker = SteppedWorker(WorkerTask(submitted.extend, lambda *_: None, lambda *_: None))
+    groups.start(worker, lambda group: False)
     assert groups.skip_lsn() == 11
     groups.sync()
     group = groups._open
@@ -272,7 +322,7 @@ def test_a_segment_is_never_made_in_the_loops_thread(folder: Path, size: int) ->
     assert isinstance(worker, SteppedWorker)
     recording = RecordingWorker(worker._work)
     run.loop.workers[1] = recording
-    run.store._groups.start(recording)
+    run.store._groups.start(recording, run.store._journal.takes_quickly)
     run.write(NAME, row(1))
     run.write(NAME, row(2, bytes(size)))
     assert told == [False, size == 10]
@@ -390,3 +440,51 @@ def after_a_kill(run: Setback) -> Run:
     run.wait()
     assert run.store.health.is_writable
     return Run(copied(run.folder, "copy"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_torn_end_that_is_lost_with_the_power_is_no_damage(tmp_path: Path, seed: int) -> None:
+    """The system's memory had it at the start before: a full disk had cut the write, and a sync had
+    failed, after which the system takes what was not written for clean."""
+    disk = SimulatedDisk(Random(seed), tmp_path / "removed")
+    folder = tmp_path / "data"
+    disk.make_folder(folder)
+    first = Run(folder, disk=disk)
+    first.write(NAME, row(1))
+    disk.fill()
+    first.store.write(NAME, [row(2, b"x" * 500)])
+    first.work()
+    disk.end_process()
+    disk.heal()
+    disk.fail_next("fdatasync")
+    with pytest.raises(OSError, match="Input/output"):
+        Run(folder, disk=disk)
+    disk.end_process()
+    Run(folder, disk=disk)
+    disk.lose_power()
+    last = Run(folder, disk=disk)
+    assert last.store.damages == []
+    assert [each.id for each in last.load(NAME).rows] == [1]
+
+
+@pytest.mark.parametrize("fails", ["write", "create"])
+def test_what_was_stored_without_a_sync_survives_a_stop_on_a_failing_disk(
+    tmp_path: Path, fails: str
+) -> None:
+    """No segment follows the one that failed, to tell that its last groups count."""
+    disk = SimulatedDisk(Random(1), tmp_path / "removed")
+    folder = tmp_path / "data"
+    disk.make_folder(folder)
+    first = Run(folder, durability=Durability.OS, disk=disk)
+    first.write(NAME, row(1))
+    first.write(NAME, row(2))
+    disk.fail_next("write")
+    disk.fail_next(fails, times=1000)
+    first.store.write(NAME, [row(3)])
+    first.work()
+    first.store.close()
+    disk.end_process()
+    disk.heal()
+    again = Run(folder, durability=Durability.OS, disk=disk)
+    assert again.store.damages == []
+    assert [each.id for each in again.load(NAME).rows][:2] == [1, 2]

@@ -306,9 +306,9 @@ class TestHostileData:
 class TestVersions:
     def test_a_later_version_is_told_from_damage(self) -> None:
         data = bytearray(encode_header(Header(1, 1, SALT)))
-        data[16:18] = (4).to_bytes(2, "little")
+        data[16:18] = (5).to_bytes(2, "little")
         data[-4:] = crc32(data[:-4]).to_bytes(4, "little")
-        with pytest.raises(UnknownVersion, match="journal format 4; this version reads 1 to 3"):
+        with pytest.raises(UnknownVersion, match="journal format 5; this version reads 1 to 4"):
             decode_header(bytes(data))
 
 

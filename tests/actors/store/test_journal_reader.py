@@ -19,6 +19,7 @@ from millpond.actors.store.journal.format import (
     RECORD_SIZE,
     Cut,
     Header,
+    Rewrite,
     UnknownVersion,
     decode_header,
     encode_group,
@@ -200,6 +201,30 @@ class TestDamage:
         (loss,) = found.losses
         assert (loss.names, loss.after_lsn, loss.last_lsn) == (None, 2, 3)
 
+    def test_of_what_was_written_over_a_record_is_more_than_its_owner_s(
+        self, tmp_path: Path
+    ) -> None:
+        """The head of a group is damaged, and a misdirected write begins within its second
+        record, and covers the third one."""
+        three = group([(3, b"c"), (4, b"d"), (5, b"e")], 2)
+        record = (len(three) - GROUP_SIZE) // 3
+        put(tmp_path, 1, 1, ONE, three[: GROUP_SIZE + 2 * record - 4], group([(6, b"b")], 5))
+        spoil(tmp_path, 1, HEADER_SIZE + len(ONE))
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 3, 6]
+        assert [damage.name for damage in found.damages] == [None, b"d"]
+        (loss,) = found.losses
+        assert (loss.names, loss.after_lsn, loss.last_lsn) == (None, 3, 5)
+
+    def test_in_a_body_before_a_number_that_was_skipped(self, tmp_path: Path) -> None:
+        """The start of a flush uses a number, and writes nothing under it."""
+        put(tmp_path, 1, 1, ONE, group([(3, b"c")], 2), group([(5, b"b")], 3))
+        spoil(tmp_path, 1, HEADER_SIZE + len(ONE) + BODY)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 5]
+        assert [damage.name for damage in found.damages] == [b"c"]
+        assert found.losses == []
+
     @pytest.mark.parametrize("bit", range(8 * (RECORD_SIZE + 1)))
     def test_of_one_bit_in_a_head_is_its_owner_s_alone(self, tmp_path: Path, bit: int) -> None:
         """The checksum tells which bit it was."""
@@ -217,6 +242,73 @@ class TestDamage:
         found = read(tmp_path)
         assert lsns(found) == [1, 2, 3, 4, 5]
         assert [damage.name for damage in found.damages] == [None]
+
+    @pytest.mark.parametrize("bit", range(8 * GROUP_SIZE))
+    def test_of_one_bit_in_the_head_of_a_group_behind_a_skipped_number_is_nobody_s(
+        self, tmp_path: Path, bit: int
+    ) -> None:
+        """The start of a flush used the number. The checksum tells which bit it was."""
+        data = put(tmp_path, 1, 1, ONE, group([(4, b"c")], 3), group([(5, b"b")], 4))
+        at = HEADER_SIZE + len(ONE)
+        data[at + bit // 8] ^= 1 << bit % 8
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 4, 5] and found.losses == []
+        assert [damage.name for damage in found.damages] == [None]
+
+    @pytest.mark.parametrize("bit", range(8 * GROUP_SIZE))
+    def test_of_one_bit_in_the_head_of_the_last_group_is_no_torn_tail(
+        self, tmp_path: Path, bit: int
+    ) -> None:
+        """All of its records arrived, so a client may have its receipt for them."""
+        data = put(tmp_path, 1, 1, ONE, TWO, group([(5, b"b"), (6, b"c")], 4))
+        at = HEADER_SIZE + len(ONE) + len(TWO)
+        data[at + bit // 8] ^= 1 << bit % 8
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 3, 4, 5, 6] and found.losses == []
+        assert [damage.name for damage in found.damages] == [None]
+        assert (found.torn_bytes, found.tail) == (0, JournalTail(1, 6))
+
+    @pytest.mark.parametrize("missing", range(1, len(THREE) - GROUP_SIZE))
+    def test_of_one_bit_in_the_head_of_a_group_that_is_torn_is_part_of_the_torn_tail(
+        self, tmp_path: Path, missing: int
+    ) -> None:
+        torn = THREE[:-missing].ljust(len(THREE), b"\0")
+        data = put(tmp_path, 1, 1, ONE, TWO, torn)
+        at = HEADER_SIZE + len(ONE) + len(TWO)
+        data[at + 8] ^= 1
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert (lsns(found), found.damages, found.losses) == ([1, 2, 3, 4], [], [])
+        assert found.tail.cuts == {1: cut(at)}
+
+    def test_of_one_bit_in_the_head_of_the_last_group_leaves_a_torn_tail_behind_it(
+        self, tmp_path: Path
+    ) -> None:
+        four = group([(6, b"c")], 4)
+        data = put(tmp_path, 1, 1, ONE, TWO, THREE, four[:-1])
+        at = HEADER_SIZE + len(ONE) + len(TWO)
+        data[at + 8] ^= 1
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert (lsns(found), found.losses) == ([1, 2, 3, 4, 5], [])
+        assert [damage.name for damage in found.damages] == [None]
+        assert found.tail.cuts == {1: cut(at + len(THREE) + GROUP_SIZE)}
+
+    @pytest.mark.parametrize("rewrite", [Rewrite.REST, Rewrite.WHOLE])
+    def test_in_the_head_of_a_group_before_the_rest_of_a_flush_is_nobody_s(
+        self, tmp_path: Path, rewrite: Rewrite
+    ) -> None:
+        """Such a record has a number before it that no record has; others may not."""
+        rest = encode_record(SALT, 4, PartitionKind.QUEUE, b"c", b"", rewrite, as_of=2)
+        put(tmp_path, 1, 1, ONE, encode_group(SALT, [rest], 4, 2), group([(5, b"b")], 4))
+        spoil(tmp_path, 1, HEADER_SIZE + len(ONE), GROUP_SIZE)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 4, 5]
+        is_rest = rewrite is Rewrite.REST
+        assert [damage.name for damage in found.damages] == [None] * is_rest
+        assert len(found.losses) == (not is_rest)
 
     def test_is_proven_by_a_later_segment(self, tmp_path: Path) -> None:
         put(tmp_path, 1, 1, ONE, TWO)
@@ -278,14 +370,16 @@ class TestCuts:
     def test_between_what_was_synced_and_the_cut_anything_may_be_missing(
         self, tmp_path: Path
     ) -> None:
-        """It was kept without a sync, and said again when the disk had failed."""
+        """It was kept without a sync, and said again when the disk had failed. What follows in the
+        segment was done upon it, and does not count."""
         start, end = HEADER_SIZE + len(ONE), HEADER_SIZE + len(ONE) + len(TWO) + len(THREE)
         put(tmp_path, 1, 1, ONE, TWO, THREE, b"failed")
         put(tmp_path, 2, 3, group([(7, b"again")], 2), cuts={1: Cut(end, start)})
         assert lsns(read(tmp_path)) == [1, 2, 3, 4, 5, 7]
         spoil(tmp_path, 1, start, len(TWO))
         found = read(tmp_path)
-        assert lsns(found) == [1, 2, 5, 7]
+        assert lsns(found) == [1, 2, 7]
+        assert found.tail.cuts == {1: Cut(start, start)}
         assert (found.damages, found.torn_bytes) == ([], 0)
         spoil(tmp_path, 1, HEADER_SIZE + BODY)
         assert [damage.name for damage in read(tmp_path).damages] == [b"a"]
@@ -306,7 +400,7 @@ class TestCuts:
         assert lsns(read(tmp_path)) == [1, 2, 3]
 
     def test_many_torn_ends_in_a_row_stay_torn(self, tmp_path: Path) -> None:
-        """What was taken back once never returns, whatever happens after."""
+        """Changes that were taken back once never return, whatever happens after."""
         rng = Random(5)
         expected: list[bytes] = []
         for boot in range(12):
@@ -396,7 +490,7 @@ class TestWithoutHeader:
         assert (loss.where, loss.names) == (f"{1:020}.journal", None)
 
 
-@pytest.mark.parametrize("version", [0, 4, 65535])
+@pytest.mark.parametrize("version", [0, 5, 65535])
 def test_a_later_version_s_journal_is_refused_and_left_alone(tmp_path: Path, version: int) -> None:
     data = put(tmp_path, 1, 1, ONE)
     data[16:18] = version.to_bytes(2, "little")
@@ -405,3 +499,147 @@ def test_a_later_version_s_journal_is_refused_and_left_alone(tmp_path: Path, ver
     with pytest.raises(UnknownVersion, match=f"journal format {version}; this version reads 1"):
         read(tmp_path)
     assert segment_path(tmp_path, 1).read_bytes() == data
+
+
+A, B, C, D = (group([(lsn, b"%c" % (96 + lsn))], lsn - 1) for lsn in range(1, 5))
+"""Groups of one size, each of which was synced before the next one."""
+
+
+class TestMisplaced:
+    """A write of the open segment went to another place, and the node was killed."""
+
+    @pytest.mark.parametrize("missing", [1, 2, 3])
+    def test_in_the_place_of_an_earlier_group_of_its_size(
+        self, tmp_path: Path, missing: int
+    ) -> None:
+        groups = [A, B, C]
+        groups[missing - 1] = D
+        put(tmp_path, 1, 1, *groups)
+        found = read(tmp_path)
+        assert lsns(found) == [each for each in (1, 2, 3, 4) if each != missing]
+        (loss,) = found.losses
+        assert (loss.names, loss.after_lsn, loss.last_lsn) == (None, missing - 1, missing)
+        assert (found.torn_bytes, found.tail.lsn) == (0, 4)
+
+    @pytest.mark.parametrize("missing", [1, 2, 3])
+    def test_in_the_place_of_one_that_was_not_synced_before_it(
+        self, tmp_path: Path, missing: int
+    ) -> None:
+        """The numbers tell of it."""
+        groups = [group([(lsn, b"a")], 0) for lsn in (1, 2, 3)]
+        groups[missing - 1] = group([(4, b"d")], 0)
+        put(tmp_path, 1, 1, *groups)
+        found = read(tmp_path)
+        assert lsns(found) == [each for each in (1, 2, 3, 4) if each != missing]
+        assert found.losses and found.torn_bytes == 0
+
+    def test_numbers_of_no_record_are_those_of_the_group_behind_them(self, tmp_path: Path) -> None:
+        record = encode_record(SALT, 5, PartitionKind.QUEUE, b"c", b"")
+        put(tmp_path, 1, 1, A, encode_group(SALT, [record], 2, 1), group([(6, b"c")], 5))
+        found = read(tmp_path)
+        assert (lsns(found), found.losses, found.damages) == ([1, 5, 6], [], [])
+
+    def test_what_is_found_is_found_again(self, tmp_path: Path) -> None:
+        put(tmp_path, 1, 1, A, D, C)
+        found = [read(tmp_path) for _ in range(2)]
+        assert found[0] == found[1]
+
+    def test_a_copy_in_the_place_of_an_earlier_group_counts_once(self, tmp_path: Path) -> None:
+        put(tmp_path, 1, 1, A, D, C, D)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 3, 4]
+        (loss,) = found.losses
+        assert (loss.after_lsn, loss.last_lsn) == (1, 2)
+
+    def test_behind_the_end(self, tmp_path: Path) -> None:
+        """It has the next number, so nothing is missing before it."""
+        put(tmp_path, 1, 1, A, B, bytes(300), C)
+        found = read(tmp_path)
+        assert (lsns(found), found.losses, found.torn_bytes) == ([1, 2, 3], [], 0)
+        assert [damage.name for damage in found.damages] == [None]
+        assert found.tail.cuts == {}
+
+    def test_behind_the_end_after_a_group_that_is_missing_it_is_a_torn_tail(
+        self, tmp_path: Path
+    ) -> None:
+        """Both were on their way when the power failed."""
+        late = group([(4, b"d")], 2)
+        put(tmp_path, 1, 1, A, B, bytes(len(C)), late)
+        found = read(tmp_path)
+        assert (lsns(found), found.losses, found.damages) == ([1, 2], [], [])
+        assert found.tail.cuts == {1: cut(HEADER_SIZE + 2 * len(A))}
+
+    @pytest.mark.parametrize("at", [0, 20, GROUP_SIZE, GROUP_SIZE + 40])
+    def test_an_earlier_group_over_the_last_one(self, tmp_path: Path, at: int) -> None:
+        """Part of the last one may be left before it."""
+        data = put(tmp_path, 1, 1, A, B, C)
+        start = HEADER_SIZE + 2 * len(A) + at
+        data[start : start + len(A)] = A
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2] and found.torn_bytes == 0
+        assert found.losses or found.damages
+
+    def test_part_of_an_earlier_group_over_the_last_one(self, tmp_path: Path) -> None:
+        """A sector of a large group begins between two of its records."""
+        two = group([(2, b"b"), (3, b"c")], 1)
+        part = two[GROUP_SIZE + (len(two) - GROUP_SIZE) // 2 :]
+        put(tmp_path, 1, 1, A, two, part)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2, 3] and found.torn_bytes == 0
+        assert found.losses
+
+    @pytest.mark.parametrize("salt", [SALT, SALT + 1])
+    def test_a_group_of_another_segment_over_the_last_one(self, tmp_path: Path, salt: int) -> None:
+        """Of an earlier run, perhaps, which had another salt."""
+        earlier = encode_header(Header(1, 1, salt)) + group([(1, b"a")], 0, salt)
+        segment_path(tmp_path, 1).write_bytes(earlier + ROOM)
+        other = group([(1, b"a")], 0, salt)
+        put(tmp_path, 2, 2, group([(2, b"b")], 1), other)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 2] and found.torn_bytes == 0
+        assert found.losses
+
+    def test_the_last_group_in_an_earlier_segment_is_served_in_its_order(
+        self, tmp_path: Path
+    ) -> None:
+        """The checksum of that segment tells what it was written over."""
+        put(tmp_path, 1, 1, A, D)
+        put(tmp_path, 2, 3, C)
+        found = read(tmp_path)
+        assert lsns(found) == [1, 3, 4]
+        assert [number for number, _ in found.records] == [1, 2, 1]
+        assert found.losses
+
+    def test_the_last_group_in_an_earlier_segment_is_not_cut_off(self, tmp_path: Path) -> None:
+        """Else it would come back with the next start, when its lsn is that of another."""
+        put(tmp_path, 1, 1, A, D)
+        put(tmp_path, 2, 3, C, bytes(300), A)
+        for _ in range(2):
+            found = read(tmp_path)
+            assert lsns(found) == [1, 3, 4] and found.losses
+            assert (found.torn_bytes, found.tail.lsn, found.tail.cuts) == (0, 4, {})
+
+    def test_zeros_before_it_are_what_was_never_written(self, tmp_path: Path) -> None:
+        """An old group in what is reserved took the place of nothing; where its own place is
+        damaged, that is found there."""
+        put(tmp_path, 1, 1, A, B, bytes(300), A)
+        found = read(tmp_path)
+        assert (lsns(found), found.losses, found.damages) == ([1, 2], [], [])
+
+    def test_a_torn_tail_of_a_client_s_bytes_is_one(self, tmp_path: Path) -> None:
+        """It cannot know the salt."""
+        body = group([(1, b"a")], 0, SALT + 7) * 3
+        record = encode_record(SALT, 3, PartitionKind.QUEUE, b"c", body)
+        put(tmp_path, 1, 1, A, B, encode_group(SALT, [record], 3, 2)[:-9])
+        found = read(tmp_path)
+        assert (lsns(found), found.losses, found.damages) == ([1, 2], [], [])
+        assert found.tail.cuts
+
+    def test_segments_of_earlier_versions_may_have_synced_what_failed(self, tmp_path: Path) -> None:
+        data = put(tmp_path, 1, 1, A, C)
+        data[16:18] = (3).to_bytes(2, "little")
+        data[HEADER_SIZE - 4 : HEADER_SIZE] = crc32(data[: HEADER_SIZE - 4]).to_bytes(4, "little")
+        segment_path(tmp_path, 1).write_bytes(data)
+        found = read(tmp_path)
+        assert (lsns(found), found.losses, found.damages) == ([1, 3], [], [])

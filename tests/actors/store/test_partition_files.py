@@ -76,7 +76,8 @@ def test_it_is_mended_without_a_restart(used: Run, damage: Callable[[Path], None
     again = Run(killed, SMALL)
     for number, name in enumerate((b"one", b"two", b"three"), 1):
         assert [each.id for each in again.load(name).rows] == [OLD_ID + number]
-    assert again.found.damages == [] and again.store.facts == FACTS
+    assert [each.where for each in again.found.damages] == [CATALOG], "an operator is told"
+    assert not again.found.damages[0].is_all and again.store.facts == FACTS
 
 
 def test_it_is_mended_again_when_it_is_damaged_again(used: Run) -> None:
@@ -93,8 +94,9 @@ def test_files_that_cannot_be_read_for_it_are_noted(used: Run) -> None:
     drop_table(used.folder / CATALOG)
     used.write(b"one", row(3))
     used.flush()
-    [note] = read_reports(used.folder / "damaged", OsDisk())
-    assert note.where == used.file(b"two").name
+    notes = {each.name: each for each in read_reports(used.folder / "damaged", OsDisk())}
+    assert notes[b"two"].where == used.file(b"two").name
+    assert notes.keys() == {b"two", None} and notes[None].where == CATALOG
     assert [each.id for each in used.load(b"one").rows] == [OLD_ID + 1, OLD_ID + 3]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +20,7 @@ from hypothesis import strategies as st
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
     AttemptsSet,
+    DeadlineSet,
     KeyExpired,
     KeyRetained,
     MessageRemoved,
@@ -29,10 +34,24 @@ from millpond.actors.store.changes import (
 )
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions import flush_batches as flush
-from millpond.actors.store.partitions.metadata import PartitionMetadata
-from millpond.actors.store.partitions.partition import Damaged, Partition, empty_file
-from millpond.actors.store.partitions.sqlite import UnknownFormat
+from millpond.actors.store.partitions.metadata import (
+    QUEUE_SCHEMA,
+    FileHeader,
+    PartitionMetadata,
+    read_header,
+    write_header,
+)
+from millpond.actors.store.partitions.partition import (
+    APPLICATION,
+    Damaged,
+    Partition,
+    empty_file,
+)
+from millpond.actors.store.partitions.queue_tables import SCHEMA
+from millpond.actors.store.partitions.sqlite import UnknownFormat, make_file
 from millpond.actors.store.queue_memtable import QueueMemtable
+from tests.actors.store.older_files import without_seed
+from tests.actors.store.queue_model import Queue
 
 U64_MAX, ID_MAX = 2**64 - 1, 2**63 - 1
 FILE = "partition.sqlite3"
@@ -166,6 +185,21 @@ class TestWhatIsKept:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         connection.close()
 
+    def test_a_deadline_of_a_message_in_the_file_is_corrected(self, tmp_path: Path) -> None:
+        path = tmp_path / FILE
+        partition = opened(path)
+        partition.apply(memtable_of(A, B, AttemptsSet(2, 4)), 1)
+        metadata = partition.apply(memtable_of(DeadlineSet(2, 2e6), DeadlineSet(9, 1.0)), 2)
+        assert metadata.deadline == min(A.expires_at, A.until)
+        assert (metadata.messages, metadata.bytes) == (2, 3)
+        partition.close()
+        partition = opened(path)
+        found = partition.load()
+        assert found.rows == [A, msgspec.structs.replace(B, expires_at=2e6)]
+        assert found.attempts == {2: 4}
+        assert partition.verify() == []
+        partition.close()
+
     def test_space_is_given_back(self, tmp_path: Path) -> None:
         path = tmp_path / FILE
         partition = opened(path)
@@ -191,7 +225,7 @@ def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
     for _ in range(draw(st.integers(1, 5))):
         changes: list[QueueChange] = []
         for _ in range(draw(st.integers(0, 12))):
-            what = draw(st.sampled_from(["put", "gone", "over", "tried", "mode"]))
+            what = draw(st.sampled_from(["put", "gone", "over", "tried", "mode", "limit"]))
             if what == "put":
                 key = draw(KEYS)
                 if key in left:
@@ -220,6 +254,9 @@ def histories(draw: st.DrawFn) -> list[list[QueueChange]]:
                 changes.append(
                     AttemptsSet(draw(st.sampled_from(sorted(kept))), draw(st.integers(1, 9)))
                 )
+            elif what == "limit" and kept:
+                row = kept[draw(st.sampled_from(sorted(kept)))]
+                changes.append(DeadlineSet(row.id, 1e6 - draw(st.integers(0, 9))))
             elif what == "mode":
                 changes.append(ModeSet(draw(st.sampled_from(list(Mode)))))
         memtables.append(changes)
@@ -377,6 +414,84 @@ class TestAFlushThatIsCutShort:
                 partition.close()
 
 
+def first_version(path: Path) -> None:
+    """A queue as the first version wrote it: its header has no sum of its rows."""
+
+    def fill(connection: sqlite3.Connection) -> None:
+        header = FileHeader(NAME, PartitionKind.QUEUE, applied=1, last_id=1)
+        write_header(connection, header)
+
+    schema = re.sub(r",\n +\w+_sum INTEGER", "", QUEUE_SCHEMA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(make_file(schema + SCHEMA, APPLICATION, fill))
+
+
+def changed(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for each in statements:
+            connection.execute(each)
+        connection.commit()
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_a_queue_of_the_first_version_has_the_sum_of_its_rows_from_its_next_change(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / FILE
+    older = rows_of(1, 3, 20)
+    partition = opened(path)
+    partition.apply(memtable_of(*older, KeyRetained(900, LEFT)), 1)
+    partition.close()
+    rows = tmp_path / "rows"
+    without_seed(path)
+    shutil.copy(path, rows)
+    path.unlink()
+    first_version(path)
+    changed(
+        path,
+        f"ATTACH '{rows}' AS later",
+        "INSERT INTO messages (message_id, key, ttl, expires_at, crc, data) "
+        "SELECT message_id, key, ttl, expires_at, crc, data FROM later.messages",
+        "INSERT INTO keys SELECT * FROM later.keys",
+    )
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        header = read_header(connection)
+        header.messages, header.bytes, header.keys, header.last_id = 3, 60, 1, 3
+        write_header(connection, header)
+    partition = opened(path)
+    assert partition.load().rows == older and partition.verify() == [] and version_of(path) == 1
+    partition.apply(memtable_of(MessageRemoved(2, 2, None, 20), *rows_of(4, 1, 20)), 2)
+    assert [row.id for row in partition.load().rows] == [1, 3, 4] and partition.verify() == []
+    partition.close()
+    assert version_of(path) == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_sums_in_the_header_are_those_of_the_rows(tmp_path: Path, seed: int) -> None:
+    """They are kept from change to change, and `verify` adds all rows up."""
+    queue = Queue(Random(seed))
+    partition = opened(tmp_path / FILE)
+    for applied in range(1, 13):
+        memtable = memtable_of(*queue.run(8))
+        for _ in range(2):  # a memtable that was flushed already changes nothing
+            partition.apply(memtable, applied)
+            assert partition.verify() == []
+        scrub_all(partition)
+        assert partition.load() == queue.snapshot
+    partition.close()
+
+
+def scrub_all(partition: Partition) -> None:
+    """Read the file as a scrub does, in slices."""
+    _, point = partition.scrub(None, 4096)
+    while point is not None:
+        _, point = partition.scrub(point, 4096)
+
+
 class Cramped(sqlite3.Connection):
     """There is no room to move pages about."""
 
@@ -466,6 +581,104 @@ class TestDamage:
             partition.close()
 
     @pytest.mark.parametrize(
+        "older",
+        [
+            StoredMessage(8, 8, 60, 1000.0, b"older row, as large as the one".ljust(60)),
+            StoredMessage(301, 7, 60, 1000.0, bytes(60)),
+        ],
+    )
+    def test_an_older_row_that_is_as_large_is_found(
+        self, tmp_path: Path, older: StoredMessage
+    ) -> None:
+        """The count of messages, and their size, are as the header says."""
+        path, other = tmp_path / FILE, tmp_path / "older.sqlite3"
+        self.build_file(path)
+        partition = opened(other)
+        partition.apply(memtable_of(older), 1)
+        partition.close()
+        changed(
+            path,
+            f"ATTACH '{other}' AS older",
+            "DELETE FROM messages WHERE message_id = 8",
+            "INSERT INTO messages (message_id, key, ttl, expires_at, crc, data) "
+            "SELECT message_id, key, ttl, expires_at, crc, data FROM older.messages",
+        )
+        partition = opened(path)
+        with pytest.raises(Damaged, match="older than meta says"):
+            partition.load()
+        assert partition.verify() == ["some messages or keys are older than meta says (sum of crc)"]
+        with pytest.raises(Damaged, match="older than meta says"):
+            scrub_all(partition)
+        partition.close()
+
+    @pytest.mark.parametrize("older", ["attempts - 1", "0", "attempts + 1"])
+    def test_older_attempts_are_found(self, tmp_path: Path, older: str) -> None:
+        """They have no checksum, and are counted in the header alone."""
+        path = tmp_path / FILE
+        self.build_file(path)
+        partition = opened(path)
+        partition.apply(memtable_of(AttemptsSet(8, 2), AttemptsSet(9, 1)), 4)
+        partition.apply(memtable_of(AttemptsSet(8, 3)), 5)
+        assert partition.load().attempts == {8: 3, 9: 1} and partition.verify() == []
+        scrub_all(partition)
+        partition.close()
+        changed(path, f"UPDATE messages SET attempts = {older} WHERE message_id = 8")
+        partition = opened(path)
+        text = "members, acks, attempts or attributes are older than meta says"
+        with pytest.raises(Damaged, match=text):
+            partition.load()
+        assert [text in each for each in partition.verify()] == [True]
+        with pytest.raises(Damaged, match=text):
+            scrub_all(partition)
+        partition.close()
+
+    def test_a_row_that_a_search_does_not_find_is_damage(self, tmp_path: Path) -> None:
+        """An older page of the inside of the tree: all rows are read in their order, and the
+        removal of one would not find it."""
+        path = tmp_path / FILE
+        self.build_file(path)
+        with closing(sqlite3.connect(path)) as connection:
+            of = "SELECT rootpage FROM sqlite_schema WHERE name = 'messages'"
+            ((root,),) = connection.execute(of)
+            every = connection.execute("SELECT message_id FROM messages").fetchall()
+        data = bytearray(path.read_bytes())
+        page = (root - 1) * 4096
+        cell = page + int.from_bytes(data[page + 12 : page + 14])
+        last = data[cell + 4]
+        assert data[page] == 5 and 1 < last < 128, "the number of the last row of the first page"
+        data[cell + 4] = last - 1
+        path.write_bytes(data)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT message_id FROM messages").fetchall() == every
+            search = "SELECT count(*) FROM messages WHERE message_id = ?"
+            assert connection.execute(search, (last,)).fetchone() == (0,)
+        partition = opened(path)
+        with pytest.raises(Damaged, match="out of order"):
+            partition.load()
+        with pytest.raises(Damaged, match="out of order"):
+            scrub_all(partition)
+        partition.close()
+
+    def test_an_older_key_is_found(self, tmp_path: Path) -> None:
+        path, other = tmp_path / FILE, tmp_path / "older.sqlite3"
+        self.build_file(path)
+        partition = opened(other)
+        partition.apply(memtable_of(KeyRetained(7000, LEFT)), 1)
+        partition.close()
+        changed(
+            path,
+            f"ATTACH '{other}' AS older",
+            "DELETE FROM keys",
+            "INSERT INTO keys SELECT * FROM older.keys",
+        )
+        partition = opened(path)
+        with pytest.raises(Damaged, match="older than meta says"):
+            partition.load()
+        with pytest.raises(Damaged, match="older than meta says"):
+            scrub_all(partition)
+        partition.close()
+
+    @pytest.mark.parametrize(
         "sql",
         ["UPDATE meta SET applied = 2", "DELETE FROM meta", "UPDATE meta SET last_id = 10"],
     )
@@ -497,10 +710,10 @@ class TestDamage:
         path = tmp_path / FILE
         self.build_file(path)
         connection = sqlite3.connect(path)
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 5")
         connection.close()
         content = path.read_bytes()
-        with pytest.raises(UnknownFormat, match="format 3"):
+        with pytest.raises(UnknownFormat, match="format 5"):
             opened(path)
         assert path.read_bytes() == content
 

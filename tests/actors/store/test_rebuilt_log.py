@@ -28,9 +28,9 @@ from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.metadata import FileHeader
 from millpond.actors.store.repair.rebuilt_log import LogBase, rebuild_log
-from millpond.actors.store.repair.repair import Repaired, repair
+from millpond.actors.store.repair.repair import FolderRepair, Repaired, repair
 from millpond.actors.store.repair.salvage import SalvagedLog
-from tests.actors.store.harness import LAZY, SMALL, Run
+from tests.actors.store.harness import LAZY, SMALL, Run, catalog_removed
 
 LOG = b"\0stream\0orders"
 COUNT = 100
@@ -298,6 +298,60 @@ def test_the_last_chunks_that_are_lost_leave_their_sequences(folder: Path) -> No
     run.close()
 
 
+@pytest.fixture
+def skipping(folder: Path) -> Path:
+    """The repair of a log skipped sequences, and more records are in its file since."""
+    for segment in (folder / "journal").iterdir():
+        segment.unlink()
+    told = repaired(folder)
+    assert told.skipped is not None and told.lost_records == []
+    tail = told.skipped[1] + 1
+    run = Run(folder, SMALL)
+    run.write(LOG, chunk(tail), chunk(tail + 10))
+    run.flush()
+    run.close()
+    assert damaged_names(folder) == []
+    return folder
+
+
+def damaged_names(folder: Path) -> list[bytes]:
+    """What a scrub of the whole folder finds."""
+    with closing(FolderRepair(folder, OsDisk())) as repairs:
+        repairs.scrub()
+        return repairs.names()
+
+
+def test_sequences_that_a_repair_skipped_do_not_count_as_lost(skipping: Path) -> None:
+    """Where the file is lost, nothing tells them from those of the records in it."""
+    file_of(skipping).unlink()
+    told = repaired(skipping)
+    [(first, last)] = told.lost_records
+    assert first < 10 and told.is_whole_known and not told.is_lost_counted
+    run = Run(skipping, LAZY)
+    assert run.log_snapshot(LOG).tail == last + 1
+    run.write(LOG, chunk(last + 1))
+    run.flush()
+    run.close()
+
+
+def test_lost_records_are_counted_where_the_skipped_sequences_are_known(skipping: Path) -> None:
+    spoil(skipping, 10)
+    told = repaired(skipping)
+    assert (told.lost_records, told.is_lost_counted) == ([(10, 19)], True)
+
+
+def test_skipped_sequences_that_are_trimmed_do_not_count(skipping: Path) -> None:
+    run = Run(skipping, SMALL)
+    tail = run.log_snapshot(LOG).tail
+    run.write(LOG, LogTrimmed(tail - 20))
+    run.flush()
+    run.close()
+    assert damaged_names(skipping) == []
+    file_of(skipping).unlink()
+    told = repaired(skipping)
+    assert (told.lost_records, told.is_lost_counted) == ([(tail - 20, tail - 1)], True)
+
+
 @pytest.mark.parametrize("content", [b"", b"no database", Random(1).randbytes(20_000)])
 def test_of_a_file_that_is_no_database_the_end_is_known_and_the_journal_is_kept(
     folder: Path, content: bytes
@@ -310,6 +364,12 @@ def test_of_a_file_that_is_no_database_the_end_is_known_and_the_journal_is_kept(
     run.close()
 
 
+def accept_losses(folder: Path) -> None:
+    """The end of a repair of everything."""
+    with closing(FolderRepair(folder, OsDisk())) as repairs:
+        assert [damage.where for damage in repairs.forget_unnamed()] == ["catalogue.sqlite3"]
+
+
 def test_without_a_catalog_the_file_itself_tells_that_it_is_a_log(folder: Path) -> None:
     for segment in (folder / "journal").iterdir():
         segment.unlink()
@@ -317,9 +377,10 @@ def test_without_a_catalog_the_file_itself_tells_that_it_is_a_log(folder: Path) 
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE meta SET tail = tail + 1")
         connection.commit()
-    (folder / "catalogue.sqlite3").unlink()
+    catalog_removed(folder)
     told = repaired(folder)
     assert told.kind is PartitionKind.LOG and not told.is_whole_known
+    accept_losses(folder)
     run = Run(folder, LAZY)
     assert run.read_all(LOG) == CHUNKS[:5]
     run.close()
@@ -331,11 +392,12 @@ def test_of_what_nothing_is_known_nothing_is_made(folder: Path) -> None:
         segment.unlink()
     path = file_of(folder)
     path.write_bytes(b"nothing")
-    (folder / "catalogue.sqlite3").unlink()
+    catalog_removed(folder)
     told = repaired(folder)
     assert told.kind is None and told.moved is not None and not path.exists()
+    accept_losses(folder)
     run = Run(folder, LAZY)
-    assert [damage.where for damage in run.found.damages] == ["catalogue.sqlite3"]
+    assert run.found.damages == []
     run.write(LOG, CHUNKS[0])
     assert run.read_all(LOG) == CHUNKS[:1]
     run.close()

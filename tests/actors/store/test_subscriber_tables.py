@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -26,10 +27,11 @@ from millpond.actors.store.subscribers import (
     SubscriberTable,
     SubscriberTouched,
 )
-from tests.actors.store.test_queue_tables import FILE, memtable_of, opened
+from tests.actors.store.test_queue_tables import FILE, NAME, memtable_of, opened, scrub_all
 
 A, B = (StoredMessage(each, each, 60, 1000.0, b"hi") for each in (1, 2))
 ANN, BOB = Subscriber(1, b"a" * 32, 900.5), Subscriber(2**32 - 1, b"b" * 32, 950.0, 0)
+OLDER = "members, acks, attempts or attributes are older than meta says"
 TABLE = SubscriberTable({1: ANN, BOB.number: BOB}, {BOB.number: 1}, {0: {2}, BOB.number: {2}})
 
 
@@ -41,16 +43,17 @@ def build_file(path: Path) -> Path:
     return path
 
 
-def version_of(path: Path) -> int:
+def tables_of(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     connection.close()
-    return int(version)
+    return {name for (name,) in rows}
 
 
-def change(path: Path, sql: str) -> None:
+def change(path: Path, *scripts: str) -> None:
     connection = sqlite3.connect(path)
-    connection.execute(sql)
+    for each in scripts:
+        connection.executescript(each)
     connection.commit()
     connection.close()
 
@@ -64,17 +67,17 @@ def test_ps_06_everything_of_them_comes_back_after_reopening(tmp_path: Path) -> 
 
 
 def test_a_file_has_place_for_them_from_when_it_needs_it(tmp_path: Path) -> None:
-    """Files without are those of version 1, byte for byte."""
+    """Files without are spared the pages."""
     path = tmp_path / FILE
     OsDisk().install(path, empty_file(PartitionKind.QUEUE))
     partition = opened(path)
     partition.apply(memtable_of(A), 1)
     partition.close()
-    assert version_of(path) == 1
+    assert tables_of(path) == {"meta", "messages", "keys"}
     partition = opened(path)
     partition.apply(memtable_of(ANN), 2)
     partition.close()
-    assert version_of(path) == 2
+    assert tables_of(path) == {"meta", "messages", "keys", "members", "acks", "dues", "uniques"}
 
 
 def test_they_change_and_go_and_so_do_acks_of_what_is_gone(tmp_path: Path) -> None:
@@ -145,6 +148,38 @@ def test_what_somebody_else_changed_is_damage(tmp_path: Path, sql: str, text: st
 
 
 @pytest.mark.parametrize(
+    "tables",
+    [("members",), ("acks",), ("members", "acks")],
+    ids=lambda tables: " and ".join(tables),
+)
+def test_older_rows_are_found_that_are_as_many(tmp_path: Path, tables: tuple[str, ...]) -> None:
+    """A page of them is as it was before: each row has the right checksum."""
+    path = build_file(tmp_path / FILE)
+    older = shutil.copy(path, tmp_path / "older.sqlite3")
+    partition = opened(path)
+    cat = Subscriber(2, b"c" * 32, 980.0, 0)
+    partition.apply(memtable_of(SubscriberRemoved(1), cat, Acked(2, 1)), 2)
+    partition.apply(memtable_of(SubscriberRemoved(2), ANN, SubscriberTouched(1, 990.0)), 3)
+    partition.apply(memtable_of(Acked(1, 1), AckedUpTo(1, 1)), 4)
+    assert partition.verify() == []
+    partition.close()
+    change(path, f"ATTACH '{older}' AS older", *(put_back(table) for table in tables))
+    partition = opened(path)
+    with pytest.raises(Damaged, match=OLDER):
+        partition.load()
+    assert [OLDER in each for each in partition.verify()] == [True]
+    with pytest.raises(Damaged, match=OLDER):
+        scrub_all(partition)
+    partition.close()
+    found = read_partition(path, OsDisk(), NAME).queue()
+    assert (found.lost_count, found.has_older, found.is_delivery_known) == (0, False, False)
+
+
+def put_back(table: str) -> str:
+    return f"DELETE FROM {table}; INSERT INTO {table} SELECT * FROM older.{table}"
+
+
+@pytest.mark.parametrize(
     ("sql", "left"),
     [
         ("UPDATE members SET until = 5.0 WHERE number = 1", {BOB.number}),
@@ -157,7 +192,7 @@ def test_what_is_right_of_a_damaged_file_is_saved(tmp_path: Path, sql: str, left
     path = build_file(tmp_path / FILE)
     change(path, sql)
     change(path, "UPDATE messages SET data = x'00' WHERE message_id = 1")
-    found = read_partition(path, OsDisk()).queue()
+    found = read_partition(path, OsDisk(), NAME).queue()
     assert found.snapshot.rows == [B] and found.lost == [1]
     subscribers = found.snapshot.subscribers or SubscriberTable()
     assert set(subscribers.by_number) == left

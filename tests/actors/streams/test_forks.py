@@ -312,7 +312,8 @@ def test_old_records_of_a_fork_go_by_themselves(streams: StreamHarness) -> None:
     streams.advance(50)
     streams.append(b"new", name=SOURCE)
     made(fork(streams))
-    streams.one(m.Configure(0, m.Settings(age_s=60, content_type=TEXT)), m.Done, FORK)
+    settings = m.Settings(age_s=60, content_type=TEXT)
+    streams.one(m.Configure(0, settings, is_for_all=True), m.Done, FORK)
     streams.advance(20)
     assert all_of(streams, FORK) == [b"new"]
     assert streams.describe(FORK).info.trim_point == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from millpond.actors.errors import Code
 from millpond.actors.store.changes import Chunk, Position
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
+from millpond.actors.streams.metadata import AGES_MAX
 from millpond.actors.streams.names import stream_cell
 from millpond.actors.streams.settings import StreamLimits
 from tests.actors.streams.harness import (
@@ -114,6 +116,8 @@ class TestAge:
             streams.advance(2 * AGE_S)
             assert (streams.bodies(), streams.bodies(name=b"longer")) == ([], [b"a"])
             streams.one(m.Configure(0, m.Settings(age_s=AGE_S)), m.Done, b"longer")
+            assert streams.bodies(name=b"longer") == [b"a"]
+            streams.one(m.Configure(0, m.Settings(age_s=AGE_S), None, True), m.Done, b"longer")
             assert streams.bodies(name=b"longer") == []
 
     def test_many_are_swept_in_slices(self, streams: StreamHarness) -> None:
@@ -207,6 +211,121 @@ class TestArrival:
         streams.append(b"young", timestamps=[7])
         streams.clock.now += 2
         assert streams.bodies(count=1) == [b"young"]
+
+
+def configure(streams: StreamHarness, age_s: int | None) -> None:
+    streams.one(m.Configure(0, m.Settings(age_s=age_s)), m.Done)
+
+
+def restarted(streams: StreamHarness) -> None:
+    if streams.folder is not None:
+        streams.restart()
+
+
+class TestAgeThatChanges:
+    """S2X-61: a record has the age that was set when it was appended."""
+
+    def test_a_longer_age_keeps_nothing_that_was_there(self, streams: StreamHarness) -> None:
+        streams.create(age_s=AGE_S)
+        streams.append(b"a")
+        configure(streams, 3 * AGE_S)
+        streams.append(b"b")
+        restarted(streams)
+        streams.advance(AGE_S - 1)
+        assert streams.bodies() == [b"a", b"b"]
+        streams.advance(2)
+        assert streams.bodies() == [b"b"]
+        assert streams.bodies(at_timestamp(0)) == [b"b"]
+        assert streams.describe().info.trim_point == 1
+        streams.advance(2 * AGE_S)
+        assert streams.describe().info.trim_point == 2
+
+    def test_a_shorter_age_takes_nothing_that_was_there(self, streams: StreamHarness) -> None:
+        """And a record goes in its turn, not before an earlier one."""
+        streams.create(age_s=3 * AGE_S)
+        streams.append(b"a")
+        streams.advance(AGE_S)
+        configure(streams, AGE_S)
+        streams.append(b"b")
+        restarted(streams)
+        streams.advance(2 * AGE_S - 1)
+        assert streams.bodies() == [b"a", b"b"]
+        assert streams.bodies(1) == [b"b"]
+        streams.advance(2)
+        assert streams.bodies() == []
+        streams.append(b"c")
+        streams.advance(AGE_S + 1)
+        assert streams.bodies() == []
+        assert streams.describe().info.trim_point == 3
+
+    def test_none_for_a_time(self, streams: StreamHarness) -> None:
+        """Records that were appended while there was no age stay until they are trimmed."""
+        streams.create()
+        streams.append(b"a")
+        configure(streams, AGE_S)
+        streams.append(b"b")
+        restarted(streams)
+        streams.advance(10 * AGE_S)
+        assert streams.bodies() == [b"a", b"b"]
+        streams.one(m.Trim(0, 1), m.Done)
+        assert streams.bodies() == []
+        streams.advance(2)
+        assert streams.describe().info.trim_point == 2
+
+    def test_records_of_an_age_that_is_over_are_trimmed_where_there_is_none_now(
+        self, streams: StreamHarness
+    ) -> None:
+        streams.create(age_s=AGE_S)
+        streams.append(b"a")
+        configure(streams, 0)
+        streams.append(b"b")
+        restarted(streams)
+        streams.advance(AGE_S + 2)
+        assert streams.bodies() == [b"b"]
+        streams.advance(100 * AGE_S)
+        assert (streams.bodies(), streams.describe().info.trim_point) == ([b"b"], 1)
+
+    def test_the_age_of_the_node_is_that_of_its_records(self, tmp_path: Path) -> None:
+        with streams_in(tmp_path / "data", limits=StreamLimits(age_s=AGE_S)) as streams:
+            streams.create()
+            streams.append(b"a")
+            configure(streams, 0)
+            streams.append(b"b")
+            restarted(streams)
+            streams.advance(AGE_S + 2)
+            assert streams.bodies() == [b"b"]
+
+    def test_one_that_is_changed_often_is_never_shorter(self, streams: StreamHarness) -> None:
+        """The stream remembers some changes, and counts the longest age of older ones."""
+        ages = [AGE_S, 2 * AGE_S, *range(3 * AGE_S, 3 * AGE_S + 2 * AGES_MAX), AGE_S]
+        streams.create(age_s=ages[0])
+        for before, after in pairwise(ages):
+            streams.append(b"%d" % before)
+            configure(streams, after)
+        count = len(ages) - 1
+        restarted(streams)
+        streams.advance(3 * AGE_S - 1)
+        assert len(streams.bodies()) >= count - 2
+        streams.advance(2 * AGES_MAX + 2)
+        assert streams.describe().info.trim_point == count
+
+    def test_settings_without_another_age_are_no_change(self, streams: StreamHarness) -> None:
+        streams.create(age_s=AGE_S)
+        streams.append(b"a")
+        streams.one(m.Configure(0, m.Settings(age_s=AGE_S, bytes_max=5)), m.Done)
+        streams.advance(AGE_S + 1)
+        assert streams.bodies() == []
+
+    def test_a_stream_of_the_same_name_knows_nothing_of_it(self, streams: StreamHarness) -> None:
+        streams.create(age_s=3 * AGE_S)
+        streams.append(b"a")
+        configure(streams, AGE_S)
+        streams.one(m.Delete(0), m.Done)
+        streams.create(age_s=AGE_S)
+        streams.append(b"b")
+        restarted(streams)
+        streams.advance(AGE_S + 1)
+        assert streams.bodies() == []
 
 
 class TestSize:

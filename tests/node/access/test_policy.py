@@ -95,13 +95,18 @@ def test_lines_of_one_token_add_up(tmp_path: Path) -> None:
     assert access.authorize(Principal(b"carol", address=NEAR), b"other") is None
 
 
-def test_a_line_without_admin_never_spoke_of_streams(tmp_path: Path) -> None:
-    """An old token file grants no rights to streams."""
-    access = load(tmp_path, "clerk put,get\nowner all\nlogger put stream:logs\n")
+def test_of_lines_without_patterns_those_with_admin_reach_streams(tmp_path: Path) -> None:
+    """As they do over P2P, where admin has access to all streams."""
+    lines = "clerk put,get\nowner all\nboss admin\nlocal all jobs/*\nlogger put stream:logs\n"
+    access = load(tmp_path, lines)
     for token, name, rights in (
         (b"clerk", b"logs", None),
-        (b"owner", b"logs", None),
+        (b"owner", b"logs", Rights.ALL),
+        (b"owner", b"", Rights.ALL),
+        (b"boss", b"logs", Rights.ADMIN),
+        (b"local", b"jobs/1", None),
         (b"logger", b"logs", Rights.PUT),
+        (b"logger", b"", None),
     ):
         assert access.authorize_stream(Principal(token, address=NEAR), name) == rights
     assert access.authorize(Principal(b"logger", address=NEAR), b"logs") is None

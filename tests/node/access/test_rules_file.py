@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.messages import Rights
-from millpond.node.access.default_policy import TrustedPeers
+from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.policy import AccessPolicy, GrantOutcome, RuleFiles, load_access
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.access.tokens import new_signed
@@ -34,7 +34,13 @@ def book(**trust: tuple[Identity, Trust]) -> AddressBook:
     return made
 
 
-KNOWN = {"alice": (ALICE, Trust.TRUSTED), "bob": (BOB, Trust.PINNED), "eve": (EVE, Trust.REVOKED)}
+RITA = Identity.from_seed(bytes([6]) * 32)
+KNOWN = {
+    "alice": (ALICE, Trust.ADDED),
+    "bob": (BOB, Trust.PINNED),
+    "eve": (EVE, Trust.BLOCKED),
+    "rita": (RITA, Trust.RELAY),
+}
 
 
 class Gate:
@@ -48,7 +54,7 @@ class Gate:
         sources = RuleFiles(path, must_exist=False)
         self.access = AccessPolicy(sources, now=lambda: self.now)
         self.book = book(**KNOWN)
-        self.access.trust_peers(TrustedPeers(US.public, self.book, is_relay))
+        self.access.admit_peers(KnownPeers(US.public, self.book, is_relay))
 
     def write(self, text: str) -> None:
         self.path.write_text(text)
@@ -239,7 +245,23 @@ def test_the_folders_file_counts_if_it_is_there_and_a_named_one_has_to_be(tmp_pa
     assert both.authorize(Principal(b"old", address=FAR), b"a") == Rights.PUT | Rights.GET
 
 
-def test_a_trusted_peer_may_what_the_page_says_and_nothing_else(path: Path) -> None:
+def test_a_relay_delivers_mail_and_has_no_right_of_a_contact(path: Path) -> None:
+    """P11."""
+    for text in (None, ""):
+        gate = Gate(path, text)
+        assert gate.may(MAIL, RITA) == Rights.PUT
+        for name in (f"mail/{RITA.id}", f"{MAIL.decode()}!keys", f"mail/{ALICE.id}", "chat/x"):
+            assert gate.may(name, RITA) is None
+        forwarding = Gate(path, text, is_relay=True)
+        assert forwarding.may(f"mail/{ALICE.id}", RITA) == Rights.PUT
+        assert forwarding.may(f"mail/{BOB.id}", RITA) is None
+        assert forwarding.may(f"mail/{RITA.id}", ALICE) is None
+        for name in (f"mail/{RITA.id}", f"mail/{RITA.id}!keys", f"mail/{ALICE.id}!keys"):
+            assert forwarding.may(name, RITA) is None
+    assert Gate(path, "key:rita put notes\n").may("notes", RITA) == Rights.PUT
+
+
+def test_a_contact_may_what_the_page_says_and_nothing_else(path: Path) -> None:
     """docs/internals/peers.md, "What a peer may do"; docs/internals/peers.md."""
     own, others = f"mail/{ALICE.id}", f"mail/{BOB.id}"
     for text in (None, ""):
@@ -258,7 +280,7 @@ def test_a_relay_takes_mail_between_those_whom_it_trusts(path: Path) -> None:
     """docs/internals/peers.md."""
     carol = Identity.from_seed(bytes([7]) * 32)
     gate = Gate(path, "", is_relay=True)
-    gate.book.add(Peer("carol", carol.public, Trust.TRUSTED, (), (), NOW))
+    gate.book.add(Peer("carol", carol.public, Trust.ADDED, (), (), NOW))
     assert gate.may(f"mail/{carol.id}", ALICE) == Rights.PUT
     assert gate.may(f"mail/{carol.id}!keys", ALICE) == READ
     assert gate.may(f"mail/{ALICE.id}!keys", ALICE) == READ | Rights.PUT | Rights.ACK
@@ -269,7 +291,7 @@ def test_a_relay_takes_mail_between_those_whom_it_trusts(path: Path) -> None:
 
 
 def test_ps_14_only_its_owner_puts_into_a_channel_of_the_node(path: Path) -> None:
-    gate = Gate(path, "anyone put,get\n")
+    gate = Gate(path, "anyone put,get\nanyone put,get mail/*\n")
     for name in ("jobs!dead", f"mail/{BOB.id}!keys", "!"):
         assert gate.may(name) == Rights.GET
     assert gate.may(f"mail/{BOB.id}!keys", BOB) == Rights.PUT | Rights.GET
@@ -279,7 +301,7 @@ def test_ps_14_only_its_owner_puts_into_a_channel_of_the_node(path: Path) -> Non
 def test_who_may_only_put_is_refused_at_the_door_of_a_channel_of_the_node(path: Path) -> None:
     """PS-14, docs/guides/access.md: nothing is left there that it might do. Where commands knock it
     is let in: what it may do with streams goes by that connection."""
-    gate = Gate(path, "anyone put\n")
+    gate = Gate(path, "anyone put\nanyone put mail/*\n")
     assert gate.may("jobs") == Rights.PUT and gate.may("s", stream=True) == Rights.PUT
     for name in ("jobs!dead", f"mail/{BOB.id}!keys", "!"):
         assert gate.may(name) is None
@@ -335,8 +357,8 @@ def test_the_rights_and_their_explanation_are_of_one_mind(path: Path) -> None:
     assert {outcome for _, outcome in outcomes[3:]} == {GrantOutcome.ELSEWHERE}
     pinned = gate.access.explain(Principal(None, BOB.public, FAR), b"a")
     assert pinned.rights is None and any("pinned" in note for note in pinned.notes)
-    revoked = gate.access.explain(Principal(None, EVE.public, FAR), b"a")
-    assert revoked.reasons == [] and any("revoked" in note for note in revoked.notes)
+    blocked = gate.access.explain(Principal(None, EVE.public, FAR), b"a")
+    assert blocked.reasons == [] and any("blocked" in note for note in blocked.notes)
 
 
 def test_no_token_is_in_the_words_for_an_asker() -> None:

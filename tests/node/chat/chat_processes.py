@@ -19,10 +19,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.node.outbox.peer_nodes import free_port
 from tests.node.processes import ROOT, Serving, command_here, environment, serving
+from tests.ports import free_port
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -50,7 +50,7 @@ class ChatProcess:
         if not where and dials:
             where = ("--address", f"tcp://{other.address}")
         card = other.do("keys", "show", "--card", *where).strip()
-        self.do("peer", "add", other.name, "--card", card)
+        self.do("peer", "add", other.name, "--card", card, "--allow-local-addresses")
 
     @contextmanager
     def serving(self) -> Iterator[Serving]:

@@ -155,7 +155,7 @@ async def test_what_cannot_be_said_is_refused(tmp_path: Path) -> None:
         assert await history(here, bob) == []
         chats = (await ask(here, PeerOperation.CHATS))["chats"]
         assert {each["name"]: each["trust"] for each in chats} == {
-            "bob": "trusted",
+            "bob": "added",
             "carol": "pinned",
         }
 
@@ -166,11 +166,11 @@ async def test_nobody_waits_for_a_talk_that_never_begins(tmp_path: Path) -> None
     async with alice.node() as here:
         book = here.outbox.context.book
         await anyio.sleep(0.1)  # it has looked into the book, and will again in a second
-        book.add(Peer("bob", bob.public, Trust.TRUSTED, (), (), 0.0))
+        book.add(Peer("bob", bob.public, Trust.ADDED, (), (), 0.0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(is_told_that_there_is_no_bob, here)
             await until(lambda: bool(here.peer_services.chat._conversations))
-            book.revoke("bob")
+            book.block("bob")
 
 
 async def is_told_that_there_is_no_bob(node: Node) -> None:
@@ -200,7 +200,7 @@ async def test_who_is_no_longer_trusted_is_not_written_to(tmp_path: Path) -> Non
     alice, _ = couple(tmp_path)
     async with alice.node() as here:
         await say(here, "bob", "hi")
-        alice.book.revoke("bob")
+        alice.book.block("bob")
         await until(lambda: not here.peer_services.chat._conversations)
         with pytest.raises((NotAllowed, UnknownPeer)):
             await say(here, "bob", "more")

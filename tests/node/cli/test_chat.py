@@ -68,9 +68,9 @@ def test_the_list_tells_who_wrote(pair: Pair) -> None:
     alice, bob = pair
     bob.history(alice)
     alice.do("chat", "bob", "--wait", "10", typed=b"unread\n")
-    assert bob.do("chat") == "alice is here, 1 unread\n"
+    assert bob.do("chat") == "alice is online (not verified), 1 unread\n"
     bob.do("chat", "alice")
-    assert bob.do("chat") == "alice is here\n"
+    assert bob.do("chat") == "alice is online (not verified)\n"
 
 
 def test_what_cannot_be_is_told_in_one_line(pair: Pair) -> None:
@@ -107,7 +107,7 @@ def test_a_dialogue_on_two_terminals(pair: Pair) -> None:
         alices.expect("bob: really?")
         alices.expect("bob> half a line")  # what is being typed stays below
         alices.type("\x15/who\r")
-        alices.expect("bob is here")
+        alices.expect("bob is online")
         alices.type("/nonsense\r")
         alices.expect("unknown command")
         alices.type("//slash\r")
@@ -200,11 +200,11 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
     with Terminal(alice, "chat", "bob", "--history", "0") as alices:
         alices.expect("bob> ")
         alices.type("/wh\t\r")
-        alices.expect("bob is here")
+        alices.expect("bob is online")
         alices.type("/t\t")
         alices.expect("bob> /to bob")
         alices.type("\r")
-        alices.expect("--- bob is here")
+        alices.expect("--- bob is online")
         alices.type("/\t")
         alices.expect("/help   /list   /quit   /to bob   /who")
         alices.type("\x15\x04")
@@ -217,12 +217,12 @@ def test_what_was_said_while_the_other_was_away_comes_later(tmp_path: Path) -> N
     bob.meet(alice)
     with alice.serving():
         assert "in time" in alice.do("chat", "bob", "--wait", "0.5", typed=b"you up?\n", code=3)
-        assert alice.do("chat") == "bob is away\n"
+        assert alice.do("chat") == "bob is away (not verified)\n"
         with Terminal(alice, "chat", "bob") as alices:
             alices.expect("bob is away")
             alices.expect("you: you up?   (kept here, until it can go)")
             with bob.serving():
-                alices.expect("bob is here", "-- delivered: you up?")
+                alices.expect("bob is online", "-- delivered: you up?")
                 assert bob.do("chat", "alice", "--history", "9") == "alice: you up?\n"
                 alices.expect("-- read: you up?")
             alices.expect("bob is away")

@@ -251,7 +251,7 @@ def test_pages_that_cannot_be_read_cost_what_is_in_them(folder: Path, tmp_path: 
         start = (page - 1) * 4096
         content[start : start + 4096] = random.randbytes(4096)
     path.write_bytes(content)
-    found = read_partition(path, OsDisk()).queue().snapshot.rows
+    found = read_partition(path, OsDisk(), b"in/file").queue().snapshot.rows
     assert COUNT - 4 * 40 <= len(found) < COUNT
     good = {each.id: each for each in (row(number) for number in range(COUNT))}
     assert all(good[each.id] == each for each in found)
@@ -280,12 +280,33 @@ def test_the_mode_and_dead_letters_survive_a_repair(tmp_path: Path):
             assert jobs.mode is Mode.QUEUE
 
 
-def test_a_catalog_that_is_damaged_is_a_warning(folder: Path, doctor):
+def test_a_catalog_that_is_damaged_is_reported_until_everything_is_repaired(folder: Path, doctor):
+    """Without it nothing proves that no channel is missing. Of what is there nothing is lost."""
+    (folder / "catalogue.copy").unlink()
     (folder / "catalogue.sqlite3").write_bytes(b"nothing")
-    told = doctor(folder)
-    assert (told.code, told.level("catalogue")) == (0, "warn")
+    for _ in range(2):
+        told = doctor(folder)
+        assert (told.code, told.level("catalogue")) == (1, "fail")
+        assert "--repair-all" in told.text("damage")
+    assert main(["doctor", "--data", str(folder), "--repair-all"]) == 1
+    assert doctor(folder).code == 0
     assert len(served(folder, "in/file")) == COUNT
     assert doctor(folder).level("catalogue") == "ok"
+
+
+def test_a_catalog_that_is_lost_after_a_clean_stop_costs_nothing(folder: Path, doctor):
+    """The next start has the copy of that stop, and reports that it had to."""
+    (folder / "catalogue.sqlite3").unlink()
+    for _ in range(2):
+        told = doctor(folder)
+        assert (told.code, told.level("catalogue"), told.level("damage")) == (1, "fail", "ok")
+        assert "the copy of the last clean stop" in told.text("catalogue")
+    assert len(served(folder, "in/file")) == COUNT
+    told = doctor(folder)
+    assert (told.level("catalogue"), told.level("damage")) == ("ok", "fail")
+    assert "--repair-all" in told.text("damage")
+    main(["doctor", "--data", str(folder), "--repair-all"])
+    assert doctor(folder).code == 0
 
 
 def test_others_who_may_enter_are_a_warning(folder: Path, doctor):

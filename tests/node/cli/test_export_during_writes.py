@@ -62,7 +62,7 @@ def messages(node: Node) -> int:
 
 
 async def exported(asking: Any) -> tuple[list[bytes], bool]:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         answer = await asking.admin(EXPORT, {"channel": BOX})
     return [each["data"] for each in answer["messages"]], answer["more"]
 

@@ -109,7 +109,7 @@ def test_a_new_node_is_pinned_and_another_in_its_place_is_loud(alice: Folder, bo
     alice.says("keys", "revoke", where)
     with serving("--data", str(bob.path), "--p2p", where, "--ws", "127.0.0.1:0") as node:
         for known in ((), ("--peer", bob.id)):
-            assert "is revoked" in alice.asks(node, *ping, *known, code=1)[1]
+            assert "is blocked" in alice.asks(node, *ping, *known, code=1)[1]
 
 
 def test_streams_are_reached_with_an_identity(alice: Folder, bob: Folder, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,11 @@ import pytest
 from millpond.node.cli.jobs.options import due, jsonable, queue_name, summary
 from millpond.node.jobs.payload import JobMessage, encode_job
 from millpond.node.jobs.requests import JobInfo
+from tests.fork_server import ForkedCommand
 from tests.node.processes import ROOT, Serving, environment
 from tests.node.stream_commands import Run
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 TASKS = """
 import time
 from millpond.jobs import Job
@@ -75,8 +75,9 @@ class Work:
     @contextmanager
     def start(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         variables = {"MILLPOND_CONNECT": self._node.urls["tcp"], "PYTHONPATH": str(ROOT)}
-        with subprocess.Popen(
-            [sys.executable, "-m", "millpond", "work", *words],
+        with ForkedCommand(
+            "work",
+            *words,
             cwd=self._folder,
             env=environment(**variables),
             stdout=subprocess.PIPE,

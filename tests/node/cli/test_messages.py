@@ -19,7 +19,15 @@ import pytest
 from millpond.node.cli.connection import read_token
 from millpond.node.cli.main import main
 from millpond.node.config import LISTENERS
-from tests.node.processes import ROOT, Serving, command, environment, serving, started
+from tests.node.processes import (
+    ROOT,
+    Serving,
+    command,
+    command_here,
+    environment,
+    serving,
+    started,
+)
 
 
 class Told(NamedTuple):
@@ -163,7 +171,7 @@ def test_bytes_come_back_as_they_went_in(
     taking = example.replace("files/1", channel).replace("ID", "$ID")
     script = f"ID=$({millpond} put {channel} < source) && {millpond} {taking}"
     env = environment(MILLPOND_CONNECT=node.urls["tcp"], PYTHONPATH=str(ROOT))
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, timeout=300, check=False)
     assert done.returncode == 0
     assert (tmp_path / "photo.jpg").read_bytes() == data
 
@@ -377,10 +385,10 @@ def test_lines_are_a_message_each_and_empty_ones_are_left_out(node: Serving, cha
     done = command(*words, input=b"one\n\ntwo\nthree", env=env)
     kept = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["key"] for each in kept] == [4294967295, 0, 1]
-    assert command("recv", channel, "-n", "3", env=env).stdout == b"one\ntwo\nthree\n"
-    again = command(*words, input=b"one\n\ntwo\nthree", env=env)
+    assert command_here("recv", channel, "-n", "3", env=env).stdout == b"one\ntwo\nthree\n"
+    again = command_here(*words, input=b"one\n\ntwo\nthree", env=env)
     assert again.stdout == done.stdout
-    assert command("list", channel, env=env).stdout == b""
+    assert command_here("list", channel, env=env).stdout == b""
 
 
 def test_lines_are_put_as_they_come(node: Serving, channel: str):
@@ -423,7 +431,7 @@ def test_follow_goes_on_until_interrupted(node: Serving, channel: str):
         process.send_signal(signal.SIGINT)
         assert process.wait(5) == 0
         assert process.stderr.read() == b""
-    assert command("list", channel, env=env).stdout == b""
+    assert command_here("list", channel, env=env).stdout == b""
 
 
 def test_a_message_that_nobody_read_is_not_acknowledged(node: Serving, channel: str):
@@ -436,7 +444,7 @@ def test_a_message_that_nobody_read_is_not_acknowledged(node: Serving, channel: 
         assert main(["put", channel, "two", "--connect", node.urls["tcp"]]) == 0
         assert process.wait(5) == 0
         assert process.stderr.read() == b""
-    assert command("recv", channel, env=env).stdout == b"two\n"
+    assert command_here("recv", channel, env=env).stdout == b"two\n"
 
 
 def test_a_connection_that_does_not_come_back_is_a_failure(channel: str):
@@ -502,7 +510,7 @@ def test_a_command_does_not_import_what_it_does_not_use(closed_port: int):
         f"import sys; from millpond.node.cli.main import main; main({words!r}); print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=20, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=300, check=True
     )
     loaded = set(done.stdout.decode().split())
     assert "argparse" in loaded

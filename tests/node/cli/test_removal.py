@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.node.processes import LIMIT_S, ROOT, Serving, command_here, environment, serving
+from tests.node.processes import Serving, command_here, environment, serving
 
 STREAM, TOPIC, QUEUE = "orders", "spread", "mail"
 
@@ -31,20 +29,13 @@ def node() -> Iterator[Serving]:
         yield ready
 
 
-def in_terminal(node: Serving, answer: str, *words: str, folder: Path | None = None) -> Told:
-    """Run a command whose stdin is a terminal, at which this is typed."""
+def in_terminal(node: Serving, answer: str, *words: str) -> Told:
+    """Run a command whose stdin is a terminal, at which this is typed, or Ctrl-D."""
     control, terminal = pty.openpty()
+    env = environment(MILLPOND_CONNECT=node.urls["tcp"])
     try:
-        os.write(control, answer.encode())
-        done = subprocess.run(
-            [sys.executable, "-m", "millpond", *words],
-            cwd=folder or ROOT,
-            env=environment(MILLPOND_CONNECT=node.urls["tcp"], PYTHONPATH=str(ROOT)),
-            stdin=terminal,
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        os.write(control, answer.encode() or b"\x04")
+        done = command_here(*words, stdin=terminal, env=env)
     finally:
         os.close(control)
         os.close(terminal)

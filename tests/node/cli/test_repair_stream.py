@@ -81,6 +81,26 @@ def test_the_same_for_programs(folder: Path, capfd: pytest.CaptureFixture[str]) 
     assert (found["stream"], found["messages"], found["lost"]) == ("orders", COUNT - 2, ["3-4"])
 
 
+def test_skipped_sequences_are_not_counted_as_lost(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Catalog and journal are lost, and later the file of the stream."""
+    folder = tmp_path / "data"
+    with stopped(folder) as store:
+        store.write(ORDERS, chunks())
+        store.write(b"box", rows(1000))
+    for path in [*folder.glob("catalogue.*"), *(folder / "journal").iterdir()]:
+        path.unlink()
+    words = ["--data", str(folder), "--repair-all", "--json"]
+    code, out = told(capfd, *words)
+    [first] = [found for line in out.splitlines() if "stream" in (found := json.loads(line))]
+    assert code == 1 and first["skipped"] is not None
+    partition_of(folder, ORDERS).unlink()
+    code, out = told(capfd, *words)
+    [second] = [found for line in out.splitlines() if "stream" in (found := json.loads(line))]
+    assert code == 1 and second["lost"] and second["lost_count"] is None
+
+
 def test_the_catalog_of_topics_is_repaired(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out = told(capfd, "--data", str(folder), "--repair-topics")
     assert code == 1 and "lost        1 of its properties" in out

@@ -25,7 +25,7 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.journal.format import FORMAT_VERSION, HEADER_SIZE
 from millpond.node.cli.main import main
 from millpond.sync import connect
-from tests.node.processes import ROOT, command, environment, serving, started
+from tests.node.processes import ROOT, command, command_here, environment, serving, started
 
 GOODBYE = bytes.fromhex("00000003 ffff00")
 BARE_PING = bytes.fromhex("00000001 00")
@@ -121,8 +121,12 @@ def test_a_taken_port_is_one_line_and_exit_1():
 
 
 def refused(*words: str, **options: Any) -> str:
-    """What `serve` says of a data folder that it cannot use: one line, and exit code 1."""
-    done = command("serve", "--p2p", "127.0.0.1:0", "--ws", "off", *words, **options)
+    """`serve` with a data folder that it cannot use: one line, and exit code 1.
+
+    With `options` of a process it runs in one.
+    """
+    run = partial(command, **options) if options else partial(command_here, env=environment())
+    done = run("serve", "--p2p", "127.0.0.1:0", "--ws", "off", *words)
     assert (done.returncode, done.stdout) == (1, b""), done.stderr
     [line] = done.stderr.decode().splitlines()
     assert line.startswith("millpond serve: ")

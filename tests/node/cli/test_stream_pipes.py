@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.client.test_streams import free_port
-from tests.node.processes import Serving, command, environment, serving, started
+from tests.node.processes import Serving, command_here, environment, serving, started
 from tests.node.stream_commands import OFF, Run, bodies, fed, objects
+from tests.ports import free_port
 
 HANG_S = 120.0
 """A process that has not ended by then hangs; a loaded machine takes less."""
@@ -162,7 +162,10 @@ def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path, name: str) -
     words = ("--data", data, "--p2p", f"127.0.0.1:{port}", *OFF)
     env = environment(MILLPOND_CONNECT=f"tcp://127.0.0.1:{port}")
     with serving(*words) as node:
-        assert command("stream", "append", name, "--create", "0", "1", env=env).stdout == b"0\n1\n"
+        assert (
+            command_here("stream", "append", name, "--create", "0", "1", env=env).stdout
+            == b"0\n1\n"
+        )
         follower = started("stream", "read", name, "--follow", "-n", "4", env=env)
         with follower as process:
             assert process.stdout is not None
@@ -170,7 +173,7 @@ def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path, name: str) -
             node.process.send_signal(signal.SIGTERM)
             assert node.process.wait(HANG_S) == 0
             with serving(*words):
-                done = command("stream", "append", name, "2", "3", env=env)
+                done = command_here("stream", "append", name, "2", "3", env=env)
                 assert done.stdout == b"2\n3\n"
                 assert [process.stdout.readline() for _ in range(2)] == [b"2\n", b"3\n"]
                 assert process.wait(HANG_S) == 0
@@ -195,7 +198,7 @@ def test_an_append_goes_on_over_a_stop_of_the_node_and_each_line_is_kept_once(
         with serving(*words):
             assert process.stdout.read() == b"".join(lines[100:])
             assert process.wait(HANG_S) == 0, process.stderr.read()
-            assert command("stream", "read", name, env=env).stdout == b"".join(lines)
+            assert command_here("stream", "read", name, env=env).stdout == b"".join(lines)
 
 
 def test_a_lost_node_ends_an_append_with_what_is_not_known(tmp_path: Path, name: str) -> None:

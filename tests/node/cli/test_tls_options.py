@@ -19,8 +19,13 @@ from pathlib import Path
 import pytest
 
 from millpond.node.cli.main import main
-from millpond.node.tls.certificates import make_certificate, read_certificate, read_certificates
-from millpond.node.tls.contexts import pin_of
+from millpond.node.tls.certificates import (
+    key_hash,
+    make_certificate,
+    read_certificate,
+    read_certificates,
+)
+from millpond.node.tls.pins import key_pin_of, pin_of
 from tests.node.processes import Serving, serving, started
 from tests.node.stream_commands import OFF, Run, Told, objects
 from tests.node.tls.certificate_files import Files, files_of
@@ -63,6 +68,10 @@ def pin(path: str | Path) -> str:
     return pin_of(sha256(read_certificate(Path(path)).der).digest())
 
 
+def key_pin(path: str | Path) -> str:
+    return key_pin_of(key_hash(read_certificate(Path(path)).der))
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -103,6 +112,10 @@ def test_what_is_there_is_replaced_only_when_that_is_asked_for(run: Run, tmp_pat
     assert before == ((tmp_path / "alice.crt").read_bytes(), (tmp_path / "alice.key").read_bytes())
     assert run(*make, "--renew").code == 0
     assert read_certificate(tmp_path / "alice.crt").names == ("alice", "mill.lan")
+    renewed = (tmp_path / "alice.crt").read_bytes(), (tmp_path / "alice.key").read_bytes()
+    assert renewed[0] != before[0] and renewed[1] == before[1], "its key and the pin of it stay"
+    assert run(*make, "--new-key").code == 2
+    assert run(*make, "--renew", "--new-key").code == 0
     assert (tmp_path / "alice.key").read_bytes() != before[1]
     assert mode(tmp_path / "alice.key") == 0o600
 
@@ -156,6 +169,8 @@ def test_a_client_trusts_a_file_or_a_pin(
         assert run("put", "chat/1", "a", "--connect", url, "--ca", files.cert).code == 0
         told = run("recv", "chat/1", "--connect", url, "--pin", pin(files.cert))
         assert (told.code, told.out) == (0, b"a\n")
+        assert run("ping", "--connect", url, "--pin", key_pin(files.cert)).code == 0
+        assert run("ping", "--connect", f"{url}#{key_pin(files.cert)}").code == 0
         both = f"sha256:{'00' * 32},{pin(files.cert)}"  # while certificates change
         assert run("ping", "--connect", url, "--pin", both).code == 0
     monkeypatch.setenv("MILLPOND_CA", files.cert)
@@ -172,6 +187,7 @@ def test_one_line_says_why_there_is_no_connection(
         (urls[0], (), "--ca FILE"),
         (urls[1], ("--ca", stranger.cert), "--ca FILE"),
         (urls[0], ("--pin", "sha256:" + "00" * 32), "not the pinned one"),
+        (urls[0] + "#key-sha256:" + "00" * 32, (), "key is not the pinned one"),
         (f"tcp://{listeners['p2p']}", (), "tls://"),
         (f"ws://{listeners['ws']}", (), "wss://"),
     ):

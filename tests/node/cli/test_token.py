@@ -218,9 +218,29 @@ def test_doctor_explains_each_right_by_its_lines(run: Run, folder: str) -> None:
     }
     own = json.loads(run("keys", "show", "--json", "--data", folder).out)["id"]
     mail = run("doctor", "access", "bob", f"mail/{own}", "--data", folder).out.decode()
-    assert "put    yes  trusted peers: mail for this node" in mail
+    assert "put    yes  contacts: mail for this node" in mail
     dead = run("doctor", "access", "bob", "jobs/1!dead", "--data", folder).out.decode()
     assert "access.conf:1 would, but only its owner puts there" in dead
+
+
+def test_doctor_says_where_a_delivery_token_is_needed(
+    run: Run, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = {}
+    for name in ("alice", "bob"):
+        (made,) = objects(run("keys", "new", "--json", "--data", f"{folder}-{name}"))
+        people[name] = made["id"]
+        assert run("peer", "add", name, "--key", made["id"], "--data", folder).code == 0
+    words = ("doctor", "access", "alice", f"mail/{people['bob']}", "--data", folder)
+    note = "clients that show the delivery token of its owner may put, too"
+    monkeypatch.setenv("MILLPOND_RELAY", "true")
+    told = run(*words).out.decode()
+    assert "put    yes  contacts: mail by way of this relay" in told and note in told
+    monkeypatch.setenv("MILLPOND_DELIVERY_TOKENS_REQUIRED", "true")
+    told = run(*words).out.decode()
+    assert "mail by way of this relay" not in told and note in told
+    monkeypatch.setenv("MILLPOND_RELAY", "false")
+    assert note not in run(*words).out.decode()
 
 
 def test_doctor_ends_with_5_when_nothing_is_allowed_and_4_for_nobody(run: Run, folder: str) -> None:

@@ -21,7 +21,7 @@ from millpond.node.client.events import Retrying
 from millpond.node.client.sync import channel as sync
 from millpond.node.config import Config
 from millpond.node.node import Node
-from millpond.node.peers.address_book import AddressBook, KeyChanged, PeerRevoked
+from millpond.node.peers.address_book import AddressBook, KeyChanged, PeerBlocked
 from millpond.node.peers.identity import Identity
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import Signer, decode_hello, encode_ready
@@ -135,12 +135,12 @@ async def test_a_key_is_pinned_at_first_and_a_change_of_it_is_loud(tmp_path: Pat
             async with connect(url, "chat/1", identity=ALICE, on_peer=pin, wait_s=60):
                 pass
         assert isinstance(changed.value.__cause__, KeyChanged)
-        peers.revoke(str(next(iter(peers.peers)).name))
+        peers.block(str(next(iter(peers.peers)).name))
         first.services.signer = NODE
         with pytest.raises(PeerMismatch) as revoked:
             async with connect(url, "chat/1", identity=ALICE, on_peer=pin, wait_s=60):
                 pass
-        assert isinstance(revoked.value.__cause__, PeerRevoked)
+        assert isinstance(revoked.value.__cause__, PeerBlocked)
         assert first.services.counters.identified == 2
 
 

@@ -10,10 +10,11 @@ import pytest
 import trio.testing
 
 from millpond import ConnectionLost, HandshakeRefused, NotFound
-from millpond.actors.errors import DataTooLarge, LeaseLost, OutcomeUnknown
+from millpond.actors.errors import Code, DataTooLarge, LeaseLost, OutcomeUnknown
 from millpond.actors.messages import (
     Ack,
     Credit,
+    Failed,
     Get,
     GetAck,
     List,
@@ -23,6 +24,8 @@ from millpond.actors.messages import (
     Nack,
     Put,
     PutAck,
+    Touch,
+    TouchAck,
 )
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ModeMismatch
@@ -34,7 +37,7 @@ from millpond.node.config import OFF, Config
 from millpond.node.node import Node
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import decode_hello, encode_ready
-from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
+from millpond.transports.p2p.nacks import HelloCode, encode_failed, encode_hello_refusal
 from millpond.transports.p2p.packets import encode
 from tests.node.client.scripted_node import READY, Line, Peer, greet, keep
 
@@ -155,6 +158,71 @@ async def test_leases_and_administration_do_not_survive_a_connection() -> None:
             await message.touch(30)
         await message.nack()
         assert not peer.line.of(Nack)
+
+
+async def test_a_touch_tells_what_is_left_of_a_lease_when_its_answer_came_late() -> None:
+    """The program hung, or the node: the lease counts from the request, to be sure."""
+    peer = Peer()
+    left: list[float] = []
+    async with join(peer) as channel:
+        push(peer, 5)
+        message = await channel.receive()
+
+        async def touch(seconds: float) -> None:
+            left.append(await message.touch(seconds))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(touch, 10)
+            await peer.received(Touch)
+            await anyio.sleep(6)
+            peer.line.say(encode(TouchAck(5, 10_000)))
+        assert left == [pytest.approx(4, abs=0.1)]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(touch, 0)
+            await peer.received(Touch, 2)
+            peer.line.say(encode(TouchAck(5, 0)))
+        assert left[1:] == [0.0]
+
+
+async def test_a_touch_whose_time_is_over_when_its_answer_comes_is_a_lost_lease() -> None:
+    peer = Peer()
+    async with join(peer) as channel:
+        push(peer, 5)
+        message = await channel.receive()
+
+        async def touch() -> None:
+            with pytest.raises(LeaseLost):
+                await message.touch(10)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(touch)
+            await peer.received(Touch)
+            await anyio.sleep(11)
+            peer.line.say(encode(TouchAck(5, 10_000)))
+
+
+async def test_each_touch_has_the_answer_of_its_own() -> None:
+    """The answer to an earlier one says nothing of the lease at the time of a later one."""
+    peer = Peer()
+    outcomes: dict[int, str] = {}
+    async with join(peer) as channel:
+        push(peer, 5)
+        message = await channel.receive()
+
+        async def touch(seconds: int) -> None:
+            try:
+                outcomes[seconds] = f"{await message.touch(seconds):.0f}"
+            except LeaseLost:
+                outcomes[seconds] = "lost"
+
+        async with anyio.create_task_group() as tasks:
+            for count, seconds in enumerate((10, 20, 30), start=1):
+                tasks.start_soon(touch, seconds)
+                await peer.received(Touch, count)
+            peer.line.say(encode(TouchAck(5, 10_000)))
+            peer.line.say(encode_failed(Failed(Touch(5, 20_000), Code.LEASE_LOST)))
+            peer.line.say(encode(TouchAck(5, 30_000)))
+    assert outcomes == {10: "10", 20: "lost", 30: "30"}
 
 
 async def test_an_ack_of_an_earlier_connections_message_is_sent_on_the_next() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -36,15 +35,10 @@ from millpond.node.client.streams.stream import Stream
 from millpond.node.client.streams.streams import Streams
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
+from tests.ports import free_port
 
 SOON_S = 10
 Served = Callable[..., AbstractAsyncContextManager[str]]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 async def until_waiting(stream: Stream, count: int = 1) -> None:

@@ -15,7 +15,7 @@ import h2.errors
 import h2.events
 from anyio.abc import ByteStream
 
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 Headers = Sequence[tuple[str, str]]
 
 
@@ -123,6 +123,10 @@ class Http2:
         data = self.state.data_to_send()
         if data:
             await self._stream.send(data)
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send bytes beside those that `state` makes."""
+        await self._stream.send(data)
 
     async def ask(
         self,

@@ -457,7 +457,7 @@ async def ws_reply(node: Node, line: str, host: str, headers: Headers) -> tuple[
     async with await dial(node.listeners["ws"]) as stream:
         await stream.send(ws_request(line, host, headers))
         data = b""
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while b"\r\n\r\n" not in data:
                 data += await stream.receive()
         return int(data.split(b" ", 2)[1]), data

@@ -138,7 +138,7 @@ async def test_s2x_75_a_session_that_does_not_follow_ends_at_the_tail(
     address: str, version: int, form: tuple[str, str], query: str, expected: list[int] | None
 ) -> None:
     await append(address, {"body": "YQ=="}, {"body": "Yg=="})
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         status, body = await session(address, version, query, form)
     if expected is None:
         assert status == 416 and b'"seq_num":2' in body
@@ -160,7 +160,7 @@ async def test_s2x_70_a_follower_gets_the_append_whole(address: str, form: tuple
         await client.until(number, h2.events.DataReceived)  # the heartbeat at the tail
         before = len(client.data(number))
         await append(address, *generation())
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while len(client.data(number)) == before:
                 await client.pump()
         shown = client.data(number)[before:]

@@ -164,7 +164,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(setup: JobSetup) 
             await queue.put(name="t")
             await anyio.sleep(10)
             worker.drain()
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await ran.wait()
     assert setup.outcomes == ["lost"]
 

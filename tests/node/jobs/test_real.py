@@ -22,7 +22,7 @@ from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.node import Node
 from tests.node.processes import ROOT, environment
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(params=["asyncio", "trio"])

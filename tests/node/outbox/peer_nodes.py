@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,8 @@ from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import (
     RelayedMessage,
     encode_relayed_message,
-    envelope_idempotency_key,
+    relayed_deadline,
+    relayed_idempotency_key,
 )
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
@@ -30,17 +31,13 @@ from millpond.node.peers.identity import FILE_NAME, Identity, load_or_create
 from millpond.node.peers.keyring import KNOWN_FOLDER, PREKEYS_FOLDER
 from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys, SignedPrekey
+from millpond.node.peers.sealed_message import Content, Kind, seal_message
+from tests.ports import free_port
 
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
+SETTINGS = {"drain_timeout_s": 0.2, "peer_channels": ("*",)}
 QUIET_S = 0.3
 """Nothing more comes after so long without anything."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class PeerNode:
@@ -52,6 +49,7 @@ class PeerNode:
         self.address = f"127.0.0.1:{free_port()}"
         self.url = f"tcp://{self.address}"
         self.identity: Identity = load_or_create(self.folder / FILE_NAME, os.urandom)
+        self._line, self._began, self._counter = os.urandom(8), int(time.time() * 1000), 0
         # Else whoever is on this machine may do everything, as everybody is in these tests.
         rules = self.folder / ACCESS_FILE
         rules.write_text("# nobody but peers\n")
@@ -59,7 +57,7 @@ class PeerNode:
         base = Config(
             p2p=self.address, ws=OFF, s3p=OFF, rustlog=OFF, http=OFF, data=str(self.folder)
         )
-        self.config = replace(base, **({"drain_timeout_s": 0.2} | settings))
+        self.config = replace(base, **(SETTINGS | settings))
 
     @property
     def public(self) -> bytes:
@@ -81,8 +79,10 @@ class PeerNode:
         *,
         dials: bool = True,
         relays: tuple[str, ...] = (),
-        trust: Trust = Trust.TRUSTED,
+        trust: Trust | None = None,
     ) -> None:
+        if trust is None:
+            trust = Trust.RELAY if other.config.relay else Trust.ADDED
         addresses = (other.url,) if dials else ()
         self.book.add(Peer(other.name, other.public, trust, addresses, relays, 0.0))
 
@@ -101,28 +101,87 @@ class PeerNode:
         """As if its card had come by another way."""
         assert PrekeyCache(self.folder / KNOWN_FOLDER).learn(other.public, other.prekey)
 
+    def learns_old_key_of(self, other: PeerNode) -> None:
+        """As of a node of version 1."""
+        shutil.rmtree(self.folder / KNOWN_FOLDER, ignore_errors=True)
+        prekeys = Prekeys(other.folder / PREKEYS_FOLDER, other.identity, time.time, os.urandom)
+        old = prekeys.as_version_1(prekeys.current())
+        assert PrekeyCache(self.folder / KNOWN_FOLDER).learn(other.public, old)
+
     def letter_to(
-        self, other: PeerNode, clear: bytes, channel: bytes = b"notes", hops: int = 0
+        self,
+        other: PeerNode,
+        clear: bytes,
+        channel: bytes = b"notes",
+        hops: int = 0,
+        **fields: Any,
     ) -> RelayedMessage:
         """One that its node would have sealed, good for ten minutes."""
-        envelope = seal(
-            clear,
+        self._counter += 1
+        counted = {"line": self._line, "began": self._began, "counter": self._counter}
+        content = message(clear, channel, **(counted | fields))
+        sealed = seal_message(
+            content,
             sender=self.identity,
             recipient=other.public,
             prekey=other.prekey.public,
-            channel=channel,
-            uuid=os.urandom(16),
             entropy=os.urandom,
         )
-        return RelayedMessage(hops, int(time.time()) + 600, other.public, channel, envelope)
+        deadline = relayed_deadline(content.deadline / 1000)
+        return RelayedMessage(hops, deadline, other.public, b"", sealed)
+
+    def v1_letter_to(
+        self, other: PeerNode, clear: bytes, channel: bytes = b"notes"
+    ) -> RelayedMessage:
+        """One as nodes of version 1 seal it, good for ten minutes."""
+        return v1_message(
+            clear, channel, self.identity, other.public, other.prekey.public, time.time()
+        )
 
     def node(self, **settings: Any) -> Node:
         return Node(replace(self.config, **settings))
 
 
+def v1_message(
+    clear: bytes, channel: bytes, sender: Identity, recipient: bytes, prekey: bytes, now: float
+) -> RelayedMessage:
+    """A message of version 1, good for ten minutes."""
+    envelope = seal(
+        clear,
+        sender=sender,
+        recipient=recipient,
+        prekey=prekey,
+        channel=channel,
+        uuid=os.urandom(16),
+        entropy=os.urandom,
+    )
+    return RelayedMessage(0, int(now) + 600, recipient, channel, envelope)
+
+
+def message(clear: bytes, channel: bytes = b"notes", **fields: Any) -> Content:
+    """The content of a message, good for ten minutes."""
+    now_ms = int(time.time() * 1000)
+    values = {
+        "kind": Kind.MESSAGE,
+        "channel": channel,
+        "deadline": now_ms + 600_000,
+        "sent_at": now_ms,
+        "uuid": os.urandom(16),
+        "line": bytes(8),
+        "began": now_ms,
+        "counter": 1,
+        "settled": 0,
+        "seen": (),
+        "floor": 0,
+        "key": None,
+        "body": clear,
+    }
+    return Content(**(values | fields))
+
+
 async def leave(node: Node, owner: bytes, relayed: RelayedMessage, key: int | None = None) -> None:
     """Put a message into a mailbox, as whoever runs the node can."""
-    key = envelope_idempotency_key(relayed.envelope) if key is None else key
+    key = relayed_idempotency_key(relayed) if key is None else key
     put = Put(key, 600, encode_relayed_message(relayed))
     await node.outbox.context.local.put(mailbox_of(owner), put)
 

@@ -10,6 +10,7 @@ import pytest
 
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import HOPS_MAX, decode_relayed_message
+from millpond.node.peers.peer import Trust
 from tests.node.outbox.peer_nodes import PeerNode, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +103,30 @@ async def test_the_direct_way_comes_first_and_the_next_relay_when_one_is_gone(
         await here.outbox.send(bob.public, b"notes", b"by the second relay")
         await until(lambda: second.outbox.queued(bob.public) == 1)
         await until(lambda: here.outbox.queued(bob.public) == 0)
+
+
+async def test_a_contact_is_not_used_as_a_relay_and_the_log_says_so(
+    village: Village, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P11: neither to leave messages with, nor to fetch them from."""
+    alice, bob, rita = village.alice, village.bob, village.rita
+    alice.learns_key_of(bob)
+    alice.changes(rita, trust=Trust.VERIFIED)
+    async with rita.node() as relay, alice.node() as here:
+        await here.outbox.send(bob.public, b"notes", b"not by way of a friend")
+        await until(lambda: any("millpond peer relay" in each for each in caplog.messages))
+        await anyio.sleep(0.3)
+        assert relay.outbox.queued(bob.public) == 0 and here.outbox.queued(bob.public) == 1
+        alice.changes(rita, trust=Trust.RELAY)
+        await until(lambda: relay.outbox.queued(bob.public) == 1)
+    bob.changes(rita, trust=Trust.ADDED, addresses=())
+    caplog.clear()
+    async with rita.node() as relay, bob.node() as there:
+        await until(lambda: any("rita" in each for each in caplog.messages))
+        await anyio.sleep(0.3)
+        assert relay.outbox.queued(bob.public) == 1
+        bob.changes(rita, trust=Trust.RELAY, addresses=(rita.url,))
+        assert await read(there, b"notes") == [b"not by way of a friend"]
 
 
 async def test_a_relay_takes_mail_for_its_own_peers_and_of_them_only(village: Village) -> None:

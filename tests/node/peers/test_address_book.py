@@ -23,7 +23,7 @@ from millpond.node.peers.address_book import (
     DuplicatePeer,
     KeyChanged,
     Peer,
-    PeerRevoked,
+    PeerBlocked,
     Trust,
     UnknownPeer,
 )
@@ -43,7 +43,7 @@ BOB, CAROL = key(1), key(2)
 
 
 def peer(name: str = "bob", public: bytes = BOB, **parts: object) -> Peer:
-    plain = Peer(name, public, Trust.TRUSTED, (HERE,), (), NOON)
+    plain = Peer(name, public, Trust.ADDED, (HERE,), (), NOON)
     return msgspec.structs.replace(plain, **parts)
 
 
@@ -72,7 +72,7 @@ def test_a_peer_is_found_by_name_and_key(book: AddressBook) -> None:
     assert list(book.peers) == [bob] and len(book) == 1
     assert book.by_name("bob") == book.by_public(BOB) == bob
     assert book.resolve("bob") == book.resolve(bob.id) == bob
-    assert book.is_trusted(BOB) and not book.is_trusted(CAROL)
+    assert book.is_contact(BOB) and not book.is_contact(CAROL)
     for nobody in ("carol", "", "Bob", peer(public=CAROL).id, "a/b!"):
         assert book.resolve(nobody) is None
 
@@ -120,19 +120,62 @@ def test_replace_and_remove(book: AddressBook) -> None:
     assert [each.name for each in book.peers] == ["rob", "carol"]
     book.remove(peer().id)
     assert [each.name for each in book.peers] == ["carol"]
-    for change in (book.remove, book.revoke, book.trust):
+    for change in (book.remove, book.block, book.verify, book.make_relay, book.accept):
         with pytest.raises(UnknownPeer):
             change("bob")
     with pytest.raises(UnknownPeer):
         book.replace("bob", peer())
 
 
-def test_who_is_met_first_is_pinned_and_not_trusted(book: AddressBook) -> None:
+def test_each_level_says_what_a_person_did(book: AddressBook) -> None:
+    book.add(peer())
+    assert book.is_contact(BOB) and not book.is_relay(BOB)
+    assert book.verify("bob").trust is Trust.VERIFIED and book.is_contact(BOB)
+    assert book.accept("bob").trust is Trust.VERIFIED
+    assert book.make_relay("bob").trust is Trust.RELAY
+    assert book.is_relay(BOB) and not book.is_contact(BOB)
+    assert book.accept("bob").trust is Trust.RELAY
+    with pytest.raises(BadPeer, match="relay"):
+        book.verify("bob")
+    book.block("bob")
+    assert not book.is_relay(BOB) and not book.is_contact(BOB)
+    for change in (book.verify, book.make_relay, book.accept):
+        with pytest.raises(PeerBlocked):
+            change("bob")
+
+
+def test_a_new_key_is_not_verified_and_that_of_a_relay_stays_one(book: AddressBook) -> None:
+    book.add(peer(trust=Trust.VERIFIED))
+    assert book.accept("bob", CAROL, replace=True).trust is Trust.ADDED
+    book.make_relay("bob")
+    assert book.accept("bob", key(3), replace=True).trust is Trust.RELAY
+    book.add(peer("dave", key(4), trust=Trust.RELAY, addresses=()))
+    with pytest.raises(DuplicatePeer, match="dave"):
+        book.accept("bob", key(4), replace=True)
+
+
+def test_an_update_keeps_what_it_does_not_say(book: AddressBook) -> None:
+    assert book.update(peer(card="millpond:x")) == peer(card="millpond:x")
+    book.verify("bob")
+    told = book.update(peer(addresses=(), relays=("tcp://r:1",), added_at=NOON + 1))
+    assert told == peer(trust=Trust.VERIFIED, card="millpond:x", relays=("tcp://r:1",))
+    assert book.update(peer(trust=Trust.RELAY)).trust is Trust.RELAY
+    assert book.update(peer()).trust is Trust.ADDED
+    with pytest.raises(KeyChanged):
+        book.update(peer(public=CAROL))
+    with pytest.raises(DuplicatePeer):
+        book.update(peer("robert"))
+    book.block("bob")
+    with pytest.raises(PeerBlocked):
+        book.update(peer())
+
+
+def test_who_is_met_first_is_pinned_and_no_contact(book: AddressBook) -> None:
     met = book.pin(BOB, HERE)
     assert met.is_new and met.peer.trust is Trust.PINNED and met.peer.name == "203.0.113.7:7400"
-    assert not book.is_trusted(BOB)
+    assert not book.is_contact(BOB)
     assert book.pin(BOB, HERE) == type(met)(met.peer, is_new=False)
-    assert book.trust(met.peer.name).trust is Trust.TRUSTED and book.is_trusted(BOB)
+    assert book.accept(met.peer.name).trust is Trust.ADDED and book.is_contact(BOB)
 
 
 def test_another_key_where_one_is_known_is_loud(book: AddressBook) -> None:
@@ -154,46 +197,46 @@ def test_another_key_where_one_is_known_is_loud(book: AddressBook) -> None:
 
 def test_revoked_does_not_come_back_by_itself(book: AddressBook) -> None:
     book.add(peer())
-    assert book.revoke("bob").trust is Trust.REVOKED
-    assert not book.is_trusted(BOB)
+    assert book.block("bob").trust is Trust.BLOCKED
+    assert not book.is_contact(BOB)
     for address in (HERE, "tcp://elsewhere:1"):
-        with pytest.raises(PeerRevoked, match="'bob'"):
+        with pytest.raises(PeerBlocked, match="'bob'"):
             book.pin(BOB, address)
     with pytest.raises(KeyChanged):
         book.pin(CAROL, HERE)
-    with pytest.raises(PeerRevoked):
-        book.trust("bob")
-    assert not book.is_trusted(BOB)
-    assert book.trust("bob", replace=True).trust is Trust.TRUSTED
-    assert book.is_trusted(BOB)
+    with pytest.raises(PeerBlocked):
+        book.accept("bob")
+    assert not book.is_contact(BOB)
+    assert book.accept("bob", replace=True).trust is Trust.ADDED
+    assert book.is_contact(BOB)
 
 
 def test_another_key_is_taken_only_on_demand(book: AddressBook) -> None:
     book.add(peer())
     with pytest.raises(KeyChanged) as told:
-        book.trust("bob", CAROL)
+        book.accept("bob", CAROL)
     assert (told.value.peer.public, told.value.public) == (BOB, CAROL)
-    assert book.is_trusted(BOB) and not book.is_trusted(CAROL)
-    new = book.trust("bob", CAROL, replace=True)
+    assert book.is_contact(BOB) and not book.is_contact(CAROL)
+    new = book.accept("bob", CAROL, replace=True)
     assert (new.name, new.addresses) == ("bob", (HERE,))
-    assert book.is_trusted(CAROL) and not book.is_trusted(BOB)
+    assert book.is_contact(CAROL) and not book.is_contact(BOB)
     old = book.by_public(BOB)
-    assert old is not None and (old.name, old.trust) == ("bob (old 1)", Trust.REVOKED)
-    with pytest.raises(PeerRevoked):
+    assert old is not None and (old.name, old.trust) == ("bob (old 1)", Trust.BLOCKED)
+    with pytest.raises(PeerBlocked):
         book.pin(BOB, "tcp://elsewhere:1")
 
 
 def test_back_to_the_old_key_and_to_one_that_was_pinned(book: AddressBook) -> None:
     book.add(peer("x" * 64))
-    book.trust("x" * 64, CAROL, replace=True)
-    book.trust("x" * 64, BOB, replace=True)
-    assert book.is_trusted(BOB) and not book.is_trusted(CAROL)
+    book.accept("x" * 64, CAROL, replace=True)
+    book.accept("x" * 64, BOB, replace=True)
+    assert book.is_contact(BOB) and not book.is_contact(CAROL)
     book.pin(key(3), "tcp://new-phone:7400")
-    book.trust("x" * 64, key(3), replace=True)
-    assert sorted(each.trust.value for each in book.peers) == ["revoked", "revoked", "trusted"]
+    book.accept("x" * 64, key(3), replace=True)
+    assert sorted(each.trust.value for each in book.peers) == ["added", "blocked", "blocked"]
     book.add(peer("carol", key(4)))
     with pytest.raises(DuplicatePeer, match="carol"):
-        book.trust("x" * 64, key(4), replace=True)
+        book.accept("x" * 64, key(4), replace=True)
 
 
 def test_there_is_a_limit(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +254,7 @@ def test_who_asked_hears_of_each_change(book: AddressBook) -> None:
     book.add(peer())
     book.pin(CAROL, "tcp://elsewhere:1")
     book.pin(CAROL, "tcp://elsewhere:1")
-    book.revoke("bob")
+    book.block("bob")
     book.remove("bob")
     assert received == [1, 2, 2, 1]
 
@@ -223,19 +266,36 @@ def test_it_is_kept_for_people_to_read(path: Path) -> None:
         'say "hi" \\ \u00e9', relays=("tls://relay:1", f"{carol}@tcp://r:2"), card="millpond:x"
     )
     book.add(full)
-    book.add(peer("carol", CAROL, trust=Trust.REVOKED, addresses=(), added_at=0.0))
+    book.add(peer("carol", CAROL, trust=Trust.BLOCKED, addresses=(), added_at=0.0))
     assert list(AddressBook(path).peers) == list(book.peers)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     first, second = tomllib.loads(path.read_text())["peer"]
     assert first["name"] == full.name and first["key"] == full.id
     assert first["added"] == datetime.fromtimestamp(NOON, UTC)
-    assert second["trust"] == "revoked" and "addresses" not in second
+    assert second["trust"] == "blocked" and "addresses" not in second
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("trusted", "added"), ("pinned", "pinned"), ("revoked", "blocked")]
+)
+def test_a_book_of_version_1_is_read_and_written_as_version_2(
+    path: Path, first: str, second: str
+) -> None:
+    path.write_text(f'format = 1\n[[peer]]\nname = "bob"\nkey = "{peer().id}"\ntrust = "{first}"\n')
+    path.chmod(0o600)
+    book = AddressBook(path)
+    assert [each.trust.value for each in book.peers] == [second]
+    book.add(peer("carol", CAROL))
+    written = tomllib.loads(path.read_text())
+    assert written["format"] == 2
+    assert [each["trust"] for each in written["peer"]] == [second, "added"]
+    assert list(AddressBook(path).peers) == list(book.peers)
 
 
 def test_what_people_write_by_hand_is_taken(path: Path) -> None:
     path.write_text(f'[[peer]]\nname = "Bob"\nkey = "{peer().id}"\ntrust = "trusted"\n')
     path.chmod(0o644)
-    assert AddressBook(path).is_trusted(BOB)
+    assert AddressBook(path).is_contact(BOB)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +310,9 @@ def test_what_people_write_by_hand_is_taken(path: Path) -> None:
         ("[[peer]]\nname = 'b'\nkey = 'abc'\ntrust = 'trusted'", "abc"),
         ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'trusted'\nadded = 2020-01-01", "added"),
         ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'trusted'\n" * 2, "already"),
-        ("format = 2", "format"),
+        ("format = 3", "format"),
+        ("format = 2\n[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'trusted'", "trust"),
+        ("[[peer]]\nname = 'b'\nkey = 'KEY'\ntrust = 'verified'", "trust"),
         ("a = " + "[" * 5000, "nested"),
     ],
 )
@@ -281,18 +343,18 @@ def test_a_change_by_others_is_noticed_within_a_second(path: Path) -> None:
     here.on_change(lambda: received.append(1))
     other.add(peer())
     watch.time += 0.5
-    assert not here.is_trusted(BOB)
+    assert not here.is_contact(BOB)
     watch.time += 0.5
-    assert here.is_trusted(BOB) and received == [1]
+    assert here.is_contact(BOB) and received == [1]
     assert not here.reload()
-    other.revoke("bob")
-    assert here.reload() and not here.is_trusted(BOB)
-    other.trust("bob", replace=True)
+    other.block("bob")
+    assert here.reload() and not here.is_contact(BOB)
+    other.accept("bob", replace=True)
     watch.time -= 3600
-    assert here.is_trusted(BOB)
+    assert here.is_contact(BOB)
     path.unlink()
     watch.time += 1
-    assert not here.is_trusted(BOB) and len(here) == 0
+    assert not here.is_contact(BOB) and len(here) == 0
 
 
 def test_a_file_that_becomes_unreadable_changes_nothing(
@@ -309,7 +371,7 @@ def test_a_file_that_becomes_unreadable_changes_nothing(
         path.write_text(whole + "[[peer]")
         for _ in range(3):
             watch.time += 2
-            assert book.is_trusted(BOB)
+            assert book.is_contact(BOB)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     with pytest.raises(BookUnreadable):
         book.add(peer("carol", CAROL))
@@ -344,7 +406,7 @@ def test_who_never_gives_the_lock_back_stops_nobody_for_good(
         book.add(peer())
     assert len(book) == 0
     book.add(peer())
-    assert book.is_trusted(BOB)
+    assert book.is_contact(BOB)
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -361,10 +423,10 @@ def test_a_failing_disk_leaves_the_old_file(
     with monkeypatch.context() as patched:
         patched.setattr(*((os, "fsync") if step == "fsync" else (Path, "replace")), fails)
         with pytest.raises(OSError, match="No space"):
-            book.revoke("bob")
-    assert path.read_bytes() == before and book.is_trusted(BOB)
-    book.revoke("bob")
-    assert not AddressBook(path).is_trusted(BOB)
+            book.block("bob")
+    assert path.read_bytes() == before and book.is_contact(BOB)
+    book.block("bob")
+    assert not AddressBook(path).is_contact(BOB)
 
 
 ADDRESSES = st.lists(st.integers(1, 65535).map(lambda port: f"tcp://h:{port}"), max_size=8)

@@ -12,7 +12,7 @@ from millpond.node.peers.address_book import (
     DuplicatePeer,
     KeyChanged,
     Peer,
-    PeerRevoked,
+    PeerBlocked,
     Trust,
 )
 from millpond.node.peers.address_book_toml import parse_address_book
@@ -30,7 +30,7 @@ def key(number: int) -> bytes:
 BOB, CAROL, MALLORY = key(1), key(2), key(3)
 
 
-def peer(name: str, public: bytes, trust: Trust = Trust.TRUSTED) -> Peer:
+def peer(name: str, public: bytes, trust: Trust = Trust.ADDED) -> Peer:
     return Peer(name, public, trust, (), (), NOON)
 
 
@@ -69,12 +69,12 @@ def test_a_key_that_is_revoked_while_the_file_is_read_stays_so(
     here, there = books
     there.add(peer("carol", CAROL))
     changed: list[Peer] = []
-    in_the_middle_of_reading(monkeypatch, lambda: changed.append(here.revoke("bob")))
+    in_the_middle_of_reading(monkeypatch, lambda: changed.append(here.block("bob")))
     here.reload()
     here.reload()
-    assert not here.is_trusted(BOB)
+    assert not here.is_contact(BOB)
     here.add(peer("dave", key(4)))
-    assert not AddressBook(path).is_trusted(BOB)
+    assert not AddressBook(path).is_contact(BOB)
 
 
 def test_of_two_threads_that_read_the_later_text_counts(
@@ -84,27 +84,27 @@ def test_of_two_threads_that_read_the_later_text_counts(
     there.add(peer("carol", CAROL))
 
     def meanwhile() -> None:
-        there.revoke("bob")
-        assert here.reload() and not here.is_trusted(BOB)
+        there.block("bob")
+        assert here.reload() and not here.is_contact(BOB)
 
     in_the_middle_of_reading(monkeypatch, meanwhile)
     here.reload()
     here.reload()
-    assert not here.is_trusted(BOB)
+    assert not here.is_contact(BOB)
 
 
 def test_who_has_not_heard_of_a_revocation_cannot_undo_it(books: Books, path: Path) -> None:
     here, there = books
-    there.revoke("bob")
-    assert here.is_trusted(BOB)
-    with pytest.raises(PeerRevoked):
-        here.trust("bob")
-    here, _ = AddressBook(path, lambda: NOON), there.trust("bob", replace=True)
-    there.revoke("bob")
-    with pytest.raises(PeerRevoked):
+    there.block("bob")
+    assert here.is_contact(BOB)
+    with pytest.raises(PeerBlocked):
+        here.accept("bob")
+    here, _ = AddressBook(path, lambda: NOON), there.accept("bob", replace=True)
+    there.block("bob")
+    with pytest.raises(PeerBlocked):
         here.replace("bob", peer("bob", BOB))
-    assert not AddressBook(path).is_trusted(BOB)
-    there.replace("bob", peer("robert", BOB, Trust.REVOKED))
+    assert not AddressBook(path).is_contact(BOB)
+    there.replace("bob", peer("robert", BOB, Trust.BLOCKED))
 
 
 @pytest.mark.parametrize("public", [None, BOB])
@@ -116,9 +116,9 @@ def test_what_was_confirmed_is_the_key_that_was_seen(path: Path, public: bytes |
     there.remove(PLACE)
     there.pin(MALLORY, HERE)
     with pytest.raises(KeyChanged) as told:
-        here.trust(PLACE, public)
+        here.accept(PLACE, public)
     assert (told.value.peer.public, told.value.public) == (BOB, MALLORY)
-    assert not AddressBook(path).is_trusted(MALLORY)
+    assert not AddressBook(path).is_contact(MALLORY)
 
 
 def test_of_two_keys_that_are_met_at_one_place_the_first_is_pinned(path: Path) -> None:
@@ -133,16 +133,16 @@ def test_an_id_is_revoked_whatever_its_name_has_become(books: Books, path: Path)
     here, there = books
     there.replace("bob", peer("rob", BOB))
     there.add(peer("bob", CAROL))
-    assert here.revoke(peer_id(BOB)).name == "rob"
-    assert AddressBook(path).is_trusted(CAROL) and not AddressBook(path).is_trusted(BOB)
+    assert here.block(peer_id(BOB)).name == "rob"
+    assert AddressBook(path).is_contact(CAROL) and not AddressBook(path).is_contact(BOB)
 
 
 def test_news_are_told_even_if_they_come_with_a_change_that_is_refused(books: Books) -> None:
     """Else whoever closes connections of revoked keys would not hear of it at all."""
     here, there = books
     received: list[bool] = []
-    here.on_change(lambda: received.append(here.is_trusted(BOB)))
-    there.revoke("bob")
+    here.on_change(lambda: received.append(here.is_contact(BOB)))
+    there.block("bob")
     with pytest.raises(DuplicatePeer):
         here.add(peer("robert", BOB))
     assert received == [False] and not here.reload()

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.node.peers.fingerprint import SAFETY_WORDS, fingerprint, safety_words
+from millpond.node.peers.fingerprint import FINGERPRINT_WORDS, fingerprint, fingerprint_words
 from millpond.node.peers.identity import Identity
 
 KEYS = st.binary(min_size=32, max_size=32)
@@ -30,7 +30,7 @@ def test_what_one_key_looks_like() -> None:
     """People have written these down: they never change."""
     assert fingerprint(PUBLIC) == "5647 5aa7 5463 474c 0285 df5d bf2b cab7"
     assert (
-        safety_words(PUBLIC)
+        fingerprint_words(PUBLIC)
         == "fiddle drummer forest nickel feather ghost drummer eggplant agent kernel"
     )
 
@@ -41,14 +41,17 @@ def test_both_show_the_beginning_of_the_digest(public: bytes) -> None:
     assert bytes.fromhex(fingerprint(public).replace(" ", "")) == digest[:16]
     assert [len(group) for group in fingerprint(public).split(" ")] == [4] * 8
     assert (
-        bytes(SAFETY_WORDS.index(word) for word in safety_words(public).split(" ")) == digest[:10]
+        bytes(FINGERPRINT_WORDS.index(word) for word in fingerprint_words(public).split(" "))
+        == digest[:10]
     )
 
 
 def test_the_words_can_be_told_apart() -> None:
-    assert len(SAFETY_WORDS) == len(set(SAFETY_WORDS)) == 256 and list(SAFETY_WORDS) == sorted(
-        SAFETY_WORDS
+    assert len(FINGERPRINT_WORDS) == len(set(FINGERPRINT_WORDS)) == 256 and list(
+        FINGERPRINT_WORDS
+    ) == sorted(FINGERPRINT_WORDS)
+    assert all(
+        4 <= len(word) <= 8 and word.isascii() and word.islower() for word in FINGERPRINT_WORDS
     )
-    assert all(4 <= len(word) <= 8 and word.isascii() and word.islower() for word in SAFETY_WORDS)
-    assert len({word[:3] for word in SAFETY_WORDS}) == 256
-    assert min(distance(one, other) for one, other in combinations(SAFETY_WORDS, 2)) >= 3
+    assert len({word[:3] for word in FINGERPRINT_WORDS}) == 256
+    assert min(distance(one, other) for one, other in combinations(FINGERPRINT_WORDS, 2)) >= 3

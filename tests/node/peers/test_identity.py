@@ -178,7 +178,7 @@ def test_a_damaged_file_is_refused_and_tells_no_secret(
 def test_a_later_version_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "identity.key"
     path.touch(0o600)
-    path.write_text("millpond identity 2\nanything\n")
+    path.write_text("millpond identity 3\nanything\n")
     with pytest.raises(IdentityError, match="later version"):
         load_identity(path)
 

@@ -35,7 +35,8 @@ START = 1_763_683_200.0
 BOB = Identity.from_seed(sha256(b"bob").digest())
 EVE = Identity.from_seed(sha256(b"eve").digest())
 KEY = X25519PrivateKey.from_private_bytes(sha256(b"prekey").digest()).public_key()
-SIGNED = sign_prekey(BOB, KEY.public_bytes_raw(), START, START + 8.5 * DAY)
+SIGNED = sign_prekey(BOB, KEY.public_bytes_raw(), START, START + 8.5 * DAY, version=1)
+SIGNED_V2 = sign_prekey(BOB, KEY.public_bytes_raw(), START, START + 8.5 * DAY)
 
 
 class Hand:
@@ -80,6 +81,81 @@ def test_the_published_bytes() -> None:
     assert decode_prekey(msgspec.msgpack.encode(form)) == SIGNED
     assert SIGNED.kid == sha256(KEY.public_bytes_raw()).digest()[:4]
     assert check(SIGNED, BOB.public)
+
+
+def test_the_published_bytes_of_version_2() -> None:
+    made, until = 1_763_683_200_000, 1_764_417_600_000
+    public = KEY.public_bytes_raw()
+    signed = b"millpond prekey v2\x00" + public + made.to_bytes(8, "big") + until.to_bytes(8, "big")
+    form = {
+        "key": public,
+        "signature": BOB.sign(signed),
+        "made_at": made,
+        "good_until": until,
+        "version": 2,
+    }
+    assert encode_prekey(SIGNED_V2) == msgspec.msgpack.encode(form)
+    assert decode_prekey(msgspec.msgpack.encode(form)) == SIGNED_V2
+    assert check(SIGNED_V2, BOB.public)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"proof": bytes(64)}, {"version": 1}, {"version": 3}, {"version": None}, {"key": bytes(31)}],
+    ids=str,
+)
+def test_what_is_no_prekey_of_version_2(change: dict[str, object]) -> None:
+    form = msgspec.msgpack.decode(encode_prekey(SIGNED_V2)) | change
+    with pytest.raises(MalformedPrekey):
+        decode_prekey(msgspec.msgpack.encode(form))
+
+
+def test_the_forms_of_one_key_do_not_vouch_for_each_other() -> None:
+    for prekey, version in ((SIGNED, 2), (SIGNED_V2, 1)):
+        assert not check(msgspec.structs.replace(prekey, version=version), BOB.public)
+
+
+def test_a_node_of_version_1_reads_the_other_form(tmp_path: Path) -> None:
+    prekeys = prekeys_in(tmp_path / "prekeys", Hand())
+    current = prekeys.current()
+    old = prekeys.as_version_1(current)
+    assert (current.version, old.version) == (2, 1)
+    assert check(old, BOB.public) and (old.public, old.made_at) == (current.public, START)
+    assert set(msgspec.msgpack.decode(encode_prekey(old))) == {
+        "key",
+        "signature",
+        "made_at",
+        "good_until",
+        "proof",
+    }
+
+
+def test_a_key_that_a_wrong_clock_made_is_not_kept_for_years(tmp_path: Path) -> None:
+    """The clock was ten years ahead for a while; the key goes when its time from now is over."""
+    clock = Hand(START + 3650 * DAY)
+    prekeys = prekeys_in(tmp_path / "prekeys", clock)
+    future = prekeys.current()
+    clock.at = START
+    prekeys.current()
+    for _ in range(12):
+        clock.at += DAY
+        prekeys.current()
+        prekeys.sweep(clock.at)
+    assert prekeys.private(future.kid) is None
+    assert prekeys_in(tmp_path / "prekeys", clock).private(future.kid) is None
+
+
+def test_keys_stay_while_the_clock_is_behind(tmp_path: Path) -> None:
+    """A machine that starts in 1970 until it has asked somebody for the time."""
+    clock = Hand()
+    prekeys = prekeys_in(tmp_path / "prekeys", clock)
+    genuine = prekeys.current()
+    clock.at = 60.0
+    prekeys.current()
+    prekeys.sweep(clock.at + 3600)
+    clock.at = START + DAY
+    prekeys.sweep(clock.at)
+    assert fits(prekeys, genuine)
 
 
 def test_the_first_signature_stands_alone_as_the_wire_has_it() -> None:

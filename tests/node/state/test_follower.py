@@ -34,7 +34,7 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
-from tests.node.outbox.peer_nodes import free_port
+from tests.ports import free_port
 
 SOON_S = 10
 NAME = "users"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import logging.config
 import re
+import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -53,6 +56,42 @@ async def test_what_never_gives_way_is_ended_where_it_is(monkeypatch: pytest.Mon
             world.start(never_give_way)
             await wait_for_ever()
     assert "never_give_way" in {entry.name for entry in caught.traceback}
+
+
+async def test_a_wait_that_is_shielded_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "GRACE_S", 0.2)
+    with pytest.raises(TookTooLong, match="in wait_for_ever"):
+        async with World(timeout_s=0.2):
+            with anyio.CancelScope(shield=True):
+                await wait_for_ever()
+
+
+class Guarded:
+    """A block that failures interrupt, all the time."""
+
+    is_guarded = True
+
+    def add(self, error: BaseException) -> None: ...
+
+
+async def test_a_limit_that_ends_while_it_raises_raises_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timeouts, "GRACE_S", 0.0)
+    monkeypatch.setattr(timeouts, "SAMPLE_S", 0.0)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)  # the watching thread runs at any step of this one
+    try:
+        for _ in range(100):
+            with suppress(TookTooLong), timeouts.time_limit(Guarded(), 0.0):
+                for _ in range(200):
+                    sum(range(100))
+    finally:
+        sys.setswitchinterval(usual)
+    for thread in threading.enumerate():
+        if thread.name == timeouts.THREAD:
+            thread.join(20.0)
+            assert not thread.is_alive()
 
 
 async def test_a_block_without_a_guard_ends_as_well() -> None:

@@ -36,7 +36,7 @@ def told_elsewhere(seed: int, hash_seed: int) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout
 

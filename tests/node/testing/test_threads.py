@@ -11,7 +11,7 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-import millpond.node.outbox.outbox as sealing
+import millpond.node.outbox.deliveries as sealing
 from millpond import connect
 from millpond.jobs import Job, Queue, Worker
 from millpond.node.outbox.messages import PeerOperation
@@ -29,13 +29,13 @@ async def work(node: SimNode, handler: Callable[..., object]) -> None:
 def sealed_in(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The threads in which messages are sealed."""
     threads: list[threading.Thread] = []
-    seal = sealing.seal
+    seal = sealing.seal_message
 
     def told(*args: object, **options: object) -> bytes:
         threads.append(threading.current_thread())
         return seal(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sealing, "seal", told)
+    monkeypatch.setattr(sealing, "seal_message", told)
     return threads
 
 
@@ -45,7 +45,7 @@ async def test_what_a_test_has_a_node_seal_has_no_thread(
     alice, bob = two_nodes
     await alice.send(bob, "notes", b"hello")
     assert (await bob.read("notes")).data == b"hello"
-    assert sealed_in == [threading.main_thread()]
+    assert set(sealed_in) == {threading.main_thread()}
 
 
 async def test_what_a_client_asks_of_a_node_has_no_thread(
@@ -57,7 +57,7 @@ async def test_what_a_client_asks_of_a_node_has_no_thread(
         request = {"peer": "bob", "channel": b"notes", "data": b"hello"}
         await channel.peers(PeerOperation.SEND, request)
     assert (await bob.read("notes")).data == b"hello"
-    assert sealed_in == [threading.main_thread()]
+    assert set(sealed_in) == {threading.main_thread()}
 
 
 async def test_time_does_not_pass_a_thread_of_any_limiter(world: World) -> None:

@@ -52,7 +52,7 @@ def config_of(files: Files, **options: Any) -> Config:
 
 @asynccontextmanager
 async def served(files: Files, **options: Any) -> AsyncIterator[Node]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Node(config_of(files, **options)) as node:
             yield node
 

@@ -17,17 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.node.config import Config
-from millpond.node.tls.certificates import make_certificate
+from millpond.node.tls.certificates import (
+    BadCertificate,
+    key_hash,
+    make_certificate,
+    read_certificate,
+)
 from millpond.node.tls.contexts import (
     Certificates,
     TlsError,
     TlsFiles,
-    parse_pin,
-    pin_of,
     server_context,
 )
 from millpond.node.tls.errors import REASONS, VERIFY_CODES, PinMismatch, TlsReason, reason_of
 from millpond.node.tls.listeners import TlsListeners
+from millpond.node.tls.pins import key_pin_of, parse_key_pin, parse_pin, pin_of
 from millpond.transports.server.interface import ConnectionCounters
 from tests.node.tls.certificate_files import Files, authority, files_of, signed_by
 from tests.transports.io.test_tls import Pipe
@@ -40,6 +44,10 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return files_of(tmp_path)
+
+
+def key_of(files: Files) -> bytes:
+    return key_hash(read_certificate(Path(files.cert)).der)
 
 
 def shaken(
@@ -80,7 +88,7 @@ def test_tls_1_3_is_spoken_with_whom_a_client_trusts(files: Files) -> None:
     assert client.getpeercert(True) == der_of(files.cert)
 
 
-def test_a_certificate_of_an_authority_is_trusted_by_it_alone(tmp_path: Path) -> None:
+def test_a_certificate_of_an_authority_is_contact_by_it_alone(tmp_path: Path) -> None:
     home = authority()
     (tmp_path / "home.crt").write_bytes(home.certificate)
     bob = files_of(tmp_path, signed_by(home, "bob"), "bob")
@@ -113,6 +121,43 @@ def test_another_certificate_than_the_pinned_is_refused_and_shown(files: Files) 
     assert both.text == reason.text
     pinned = files.client(pins=[hash_of(files.cert)])
     assert "another name" in refusal(files.server(), pinned, "other").text
+
+
+def test_a_pinned_key_outlives_its_certificate(tmp_path: Path) -> None:
+    old = files_of(tmp_path, make_certificate("mill", ["mill"], 1, time.time() - 3 * DAY_S))
+    pinned = old.client(ca="", key_pins=[bytes(32), key_of(old)])
+    shaken(old.server(), pinned, "elsewhere")
+    renewed = make_certificate("new", ["x"], 9, time.time(), key=Path(old.key).read_bytes())
+    shaken(files_of(tmp_path, renewed).server(), pinned, "elsewhere")
+
+
+def test_another_key_than_the_pinned_is_refused_and_shown(tmp_path: Path, files: Files) -> None:
+    """Also with the same name, and by an authority that is trusted."""
+    other = files_of(tmp_path, name="other")
+    reason = refusal(files.server(), files.client(key_pins=[key_of(other)]))
+    assert key_pin_of(key_of(files)) in reason.text
+    either = files.client(ca="", pins=[hash_of(files.cert)], key_pins=[key_of(other)])
+    shaken(files.server(), either)
+    shaken(other.server(), either)
+
+
+def test_the_hash_of_a_key_is_that_of_other_tools(files: Files) -> None:
+    """RFC 7469, as OpenSSL makes it."""
+    public = subprocess.run(
+        ["openssl", "x509", "-in", files.cert, "-noout", "-pubkey"], capture_output=True, check=True
+    )
+    der = subprocess.run(
+        ["openssl", "pkey", "-pubin", "-outform", "DER"],
+        input=public.stdout,
+        capture_output=True,
+        check=True,
+    )
+    assert key_of(files) == sha256(der.stdout).digest()
+
+
+def test_a_key_that_was_not_made_here_is_not_certified() -> None:
+    with pytest.raises(BadCertificate, match="cannot be read"):
+        make_certificate("mill", ["mill"], 1, 0.0, key=b"no key")
 
 
 def test_who_shows_no_certificate_comes_in_where_that_is_optional(files: Files) -> None:
@@ -163,7 +208,7 @@ def _no_key_in_it(folder: Path, files: Files) -> TlsFiles:
 def _encrypted(folder: Path, files: Files) -> TlsFiles:
     locked = folder / "locked.key"
     words = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", files.key, "-out"]
-    subprocess.run([*words, str(locked)], check=True, capture_output=True, timeout=20)
+    subprocess.run([*words, str(locked)], check=True, capture_output=True, timeout=300)
     locked.chmod(0o600)
     return TlsFiles(files.cert, str(locked))
 
@@ -333,6 +378,14 @@ def test_what_is_no_pin_is_refused(text: str) -> None:
 @given(st.binary(min_size=32, max_size=32))
 def test_a_pin_is_read_as_it_is_shown(value: bytes) -> None:
     assert parse_pin(pin_of(value)) == value
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_the_pins_of_a_key_and_of_a_certificate_are_not_confused(value: bytes) -> None:
+    assert parse_key_pin(key_pin_of(value)) == value
+    for parse, text in ((parse_pin, key_pin_of(value)), (parse_key_pin, pin_of(value))):
+        with pytest.raises(ValueError, match="64 hexadecimal digits"):
+            parse(text)
 
 
 def test_every_error_has_words() -> None:

@@ -17,7 +17,7 @@ from millpond.node.node import Node
 from millpond.node.web.pages import CONTENT_SECURITY_POLICY, FILES, LOGIN, LOGOUT
 from millpond.node.web.requests import LinkAnswer, RevokeAnswer, WebOperation, reachable
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 LINK = re.compile(r"http://127\.0\.0\.1:[0-9]+/chat#(mpw1\.[A-Za-z0-9_-]{43})")
 
 

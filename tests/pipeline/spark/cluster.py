@@ -18,8 +18,9 @@ import pyspark
 from millpond.pipeline.spark.java_home import find_java
 
 BIN = Path(pyspark.__file__).parent / "bin"
-PATIENCE_S = 60.0
-SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+PATIENCE_S = 600.0
+# One compiler, and the archive of classes that scripts/test has.
+SMALL = os.environ.get("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 
 class Cluster:

@@ -14,6 +14,13 @@ except ImportError:  # the extra `spark`; without it these tests are not there
     collect_ignore_glob = ["test_*.py"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests with that session run in the process that has it."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.together("spark"))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from millpond.pipeline.spark.session import build_session

@@ -13,7 +13,7 @@ from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 from tests.pipeline.spark.cluster import SMALL, Cluster
 
 EVENTS, KEYS, AT_ONCE = 20_000, 500, 4000
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 CONF = {
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",

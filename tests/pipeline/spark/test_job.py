@@ -14,7 +14,7 @@ from millpond.pipeline.state.table import Table
 from tests.pipeline.pipeline_nodes import NodeProcess
 
 pytestmark = pytest.mark.filterwarnings("default")
-PATIENCE_S = 90.0
+PATIENCE_S = 600.0
 
 
 def change(key: str, value: int) -> bytes:

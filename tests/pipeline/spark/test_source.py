@@ -15,7 +15,7 @@ from millpond.pipeline.errors import last_line
 from tests.pipeline.pipeline_nodes import NodeProcess
 
 pytestmark = pytest.mark.filterwarnings("default")  # Spark's own are not ours to mend
-PATIENCE_S = 90.0
+PATIENCE_S = 600.0
 
 
 def reading(spark: Any, node: NodeProcess, **given: str) -> Any:

@@ -17,7 +17,7 @@ from millpond.actors.store.repair.quarantine import read_reports
 from millpond.errors import HandshakeRefused, StorageFailed
 from millpond.node.testing.disk.damage import DamageKind
 from millpond.testing import SimNode, World
-from tests.sim.nodes.livelock import CountingLoop
+from tests.sim.nodes.livelock import reading_loop
 
 CHANNELS = ("orders", "mail", "news", "chat")
 STREAMS = ("audit", "clicks")
@@ -30,7 +30,7 @@ SETTLED_S = 10.0
 
 @dataclass
 class Folder:
-    """What was acknowledged, what was damaged, and what is refused since."""
+    """All that was acknowledged, was damaged, and is refused since."""
 
     seed: int
     messages: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Folder:
 def live(seed: int, folder: Path) -> Folder:
     """A world of a seed, from beginning to end. Raises AssertionError for a wrong answer."""
     found = Folder(seed)
-    anyio.run(_live, found, folder, backend_options={"loop_factory": CountingLoop})
+    anyio.run(_live, found, folder, backend_options={"loop_factory": reading_loop})
     return found
 
 

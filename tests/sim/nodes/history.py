@@ -20,7 +20,7 @@ from tests.sim.nodes.plan import OVERSLEEP_S, TTL_DEFAULT_S, ChannelPlan, Plan
 Kind = TypeVar("Kind", bound=e.Event)
 
 SYNCED_S = 1.6
-"""What nobody waits for is on the disk after this time (docs/internals/storage.md), with some
+"""Writes that nobody waits for are on the disk after this time (docs/internals/storage.md), with a
 margin."""
 RECOVERS_S = 2.0
 """After a failure of its disk a node needs so long until everything is as ever."""
@@ -64,6 +64,7 @@ class NodeClock:
             low = high = skew
         elif is_reboot:
             low -= at - self._halted_at + STORES_S
+        self._set(at, (low, high))
         if skew - low <= JUMP_S_MAX:
             self._set(at, (max(low, skew - STEP_S_MIN), max(high, skew)))
         else:

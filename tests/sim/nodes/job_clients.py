@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from random import Random
 from typing import Any
 
@@ -42,14 +42,17 @@ class JobProducer:
     async def run(self) -> None:
         """Put all jobs; then stay for the results."""
         plan = self._plan
-        async with self._queue() as queue:
-            async with self._sim.finishing(self._who):
+        async with AsyncExitStack() as putting:
+            # From the beginning on: the first connection may take long.
+            await putting.enter_async_context(self._sim.finishing(self._who))
+            async with self._queue() as queue:
                 for payload in range(plan.jobs):
                     handle = await self._put(queue, payload)
                     if self._rng.random() < plan.cancels:
                         await self._cancel(queue, handle.id)
                     await anyio.sleep(self._rng.uniform(0.0, plan.gap_s))
-            await anyio.sleep_forever()
+                await putting.aclose()
+                await anyio.sleep_forever()
 
     def _queue(self) -> Queue:
         sim, plan = self._sim, self._plan

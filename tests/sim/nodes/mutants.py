@@ -251,8 +251,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "no sync",
         "journal",
         "actors/store/journal/writer.py",
-        ("        if needs_sync:\n            self._sync(end)"),
-        ("        if needs_sync and self._is_overdue():\n            self._sync(end)"),
+        "self._sync(end) if needs_sync else",
+        "self._sync(end) if now >= self._unsynced_at + self._retry_s else",
     ),
     Mutant(
         "disk taken for os",
@@ -272,8 +272,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "sync put off by groups",
         "journal",
         "actors/store/journal/writer.py",
-        " or self._is_overdue()\n",
-        "\n",
+        "            needs_sync = True  # that",
+        "            pass  # that",
     ),
     Mutant(
         "segment's name not synced",
@@ -380,7 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "touch waits for ever",
         "reconnect",
         "node/client/in_flight.py",
-        '        _fail(self._touches, LeaseLost("the connection that held the lease ended"))\n',
+        '        self._fail_touches(LeaseLost("the connection that held the lease ended"))\n',
         "",
     ),
     Mutant(

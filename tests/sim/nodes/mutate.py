@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Protocol
 
 from tests.sim.nodes.mutants import MUTANTS, Mutant
 from tests.sim.nodes.mutants_of_tees import TEE_MUTANTS
@@ -24,6 +25,19 @@ FOLDERS = ("millpond", "actors", "transports", "node", "tests/sim/nodes")
 """The folders of a copy; `millpond` is made of links to the next three."""
 FOUND = re.compile(r"^seed (\d+): (\w+): (.*)$", re.MULTILINE)
 SHARE = 0.9
+
+
+class Mistake(Protocol):
+    """A text that is once in a file, and what it is instead."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def instead(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -89,15 +103,15 @@ def _simulate(root: Path, *options: str) -> str:
     return done.stdout
 
 
-def copied(folder: Path) -> Path:
+def copied(folder: Path, folders: Sequence[str] = FOLDERS) -> Path:
     """A copy of the product and the simulation: the checkout is never changed."""
     ignored = shutil.ignore_patterns("__pycache__")
-    for name in FOLDERS:
+    for name in folders:
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
     return folder
 
 
-def apply(mutant: Mutant, root: Path) -> None:
+def apply(mutant: Mistake, root: Path) -> None:
     """Make the mistake. ValueError when its text is not there exactly once."""
     path = root / mutant.file
     text = path.read_text("utf-8")

@@ -6,28 +6,30 @@ scripts/simulate --seeds 10000                                           the sam
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+from functools import cache
 
 import pytest
 
-from tests.sim.nodes.runner import simulate
+from tests.sim.nodes.runner import Outcome, simulate
 from tests.sim.nodes.tee_plans import FROM
+from tests.sim.seeds import blocks
 
-SEEDS = int(os.environ.get("MILLPOND_SEEDS", "200"))
-BLOCK = 20
 TEES = 6
+SEEDS_TO_COUNT = 40
+outcome = cache(simulate)
+"""A seed has one outcome, which several tests look at."""
 
 
 def found_in(seeds: range) -> dict[str, list[tuple[str, str]]]:
-    outcomes = {f"scripts/simulate --seed {seed} --trace": simulate(seed) for seed in seeds}
+    outcomes = {f"scripts/simulate --seed {seed} --trace": outcome(seed) for seed in seeds}
     return {name: each.findings for name, each in outcomes.items() if each.findings}
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_no_promise_is_broken_whatever_fails(first: int) -> None:
+@pytest.mark.parametrize("seeds", blocks(usual=120, full=400))
+def test_no_promise_is_broken_whatever_fails(seeds: range) -> None:
     """P2P-12, P2P-14, P2P-15, P2P-30, PA-18, PS-02, PS-14: what the checks say of each history."""
-    assert found_in(range(first, min(first + BLOCK, SEEDS))) == {}
+    assert found_in(seeds) == {}
 
 
 def test_streams_get_what_channels_keep_whatever_fails() -> None:
@@ -36,10 +38,10 @@ def test_streams_get_what_channels_keep_whatever_fails() -> None:
 
 def test_the_seeds_do_what_they_are_for() -> None:
     """All kinds of worlds and of faults, and messages that come again."""
-    outcomes = [simulate(seed) for seed in range(40)]
-    injected = sum((outcome.injected for outcome in outcomes), Counter[str]())
-    counts = sum((outcome.counts for outcome in outcomes), Counter[str]())
-    assert {outcome.kind for outcome in outcomes} == {
+    outcomes: list[Outcome] = [outcome(seed) for seed in range(SEEDS_TO_COUNT)]
+    injected = sum((each.injected for each in outcomes), Counter[str]())
+    counts = sum((each.counts for each in outcomes), Counter[str]())
+    assert {each.kind for each in outcomes} == {
         "channels",
         "jobs",
         "streams",

@@ -23,7 +23,7 @@ from millpond.transports.http.server.settings import ServerSettings
 from tests.transports.http.running_app import QUICK, RunningApp, running_app
 from tests.transports.http.server.rig import DATE, Line, ParsedResponse, answers
 
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 STREAM = b"/v1/stream/a"
 OCTETS = b"content-type: application/octet-stream"
 JSON = b"content-type: application/json"

@@ -115,6 +115,7 @@ async def test_a_stream_that_crashes_never_looks_complete() -> None:
         ("/do/" + "x" * 100, [], 414),
         ("/do?" + "x" * 100, [], 414),
         ("/do", [(b"x", b"y" * 100)], 431),
+        ("/do", [(b"x", b"y")] * 11, 431),
         ("/do/%zz", [], 400),
         ("/do?%zz", [], 400),
     ],
@@ -122,7 +123,7 @@ async def test_a_stream_that_crashes_never_looks_complete() -> None:
 async def test_what_is_too_long_or_broken_is_refused(
     url: str, headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
-    limits = HttpLimits(url_bytes_max=100, header_bytes_max=100)
+    limits = HttpLimits(url_bytes_max=100, header_bytes_max=100, headers_max=10)
     async with running_app({(b"do",): _named("do")}, limits=limits) as application:
         assert (await Client(application).request("GET", url, headers)).status == status
         assert (await Client(application).request("GET", "/do")).status == 200
@@ -134,18 +135,19 @@ async def test_an_early_answer_reads_on_for_a_little(anyio_backend: str) -> None
     async def refuse(request: Request, writer: ResponseWriter) -> None:
         await writer.respond(Response(401))
 
-    async with running_app(refuse) as application:
+    async with running_app(refuse, limits=HttpLimits(linger_s=30)) as application:
         start = anyio.current_time()
         async with Client(application).open("POST", "/do", [(b"content-length", b"9")]) as exchange:
             assert await exchange.head() == 401
             await exchange.say(b"123")
             await exchange.say(b"456789", is_last=True)
             assert await exchange.piece() is None
-        assert anyio.current_time() - start < 0.09
+        assert anyio.current_time() - start < 30
+    async with running_app(refuse) as application:
         start = anyio.current_time()
         async with Client(application).open("POST", "/do", [(b"content-length", b"9")]) as exchange:
             assert (await exchange.got()).status == 401
-        assert 0.09 < anyio.current_time() - start < 1
+        assert 0.09 < anyio.current_time() - start
 
 
 async def _hold(request: Request, writer: ResponseWriter) -> None:

@@ -230,7 +230,7 @@ async def test_who_does_not_read_its_answers_is_not_asked_on() -> None:
         assert await server.contents() == b"abc"
 
 
-# What is not there is made by a task.
+# A missing one is made by a task.
 
 
 async def _ask_for_new(server: DirectServer, stream: bytes = b"new") -> tuple[int, bytes]:
@@ -308,7 +308,7 @@ async def test_what_is_made_costs_one_request_of_a_rate() -> None:
         assert (await server.ask(asked[0], line=line))[0].status == 200
 
 
-# What is counted.
+# Counts.
 
 
 async def test_a_request_is_counted_once() -> None:

@@ -1,4 +1,5 @@
-"""Passes of the loop: an exception of one wire or session leaves the others unharmed."""
+"""Passes of the loop: an exception of one wire or session leaves the others unharmed; large reads
+are handled at once."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from millpond.transports.io.loop_pass import LoopPass
+from millpond.transports.io.loop_pass import LARGE_BYTES, LoopPass
 
 
 class Echo:
@@ -110,3 +111,14 @@ async def test_an_exception_after_the_reads_stops_neither_callbacks_nor_writes(
     await passes()
     assert called == ["first", "last"] and wire.written == b"x" and not wire.is_aborted
     assert errors == ["end"]
+
+
+async def test_large_reads_are_handled_before_the_transport_reads_on(errors: LoopErrors) -> None:
+    loop_pass = LoopPass(asyncio.get_running_loop())
+    small, large = Echo(loop_pass), Echo(loop_pass)
+    loop_pass.add_read(small, b"x")
+    assert small.written == b""
+    loop_pass.add_read(large, bytes(LARGE_BYTES))
+    assert small.written == b"x" and len(large.written) == LARGE_BYTES
+    await passes()
+    assert small.written == b"x" and errors == []

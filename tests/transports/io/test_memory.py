@@ -55,7 +55,7 @@ class Recorder:
 
 
 async def until(true: Callable[[], object]) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not true():  # noqa: ASYNC110 (what it waits for happens in a session)
             await anyio.sleep(0.001)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import _ssl
 import ctypes
+import gc
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from hashlib import sha256
@@ -24,6 +26,7 @@ from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import dial, listen, parse_address
 from millpond.transports.io.tls import HandshakeFailed, KeyUpdateFlood, SecureWire
 from millpond.transports.io.tls_handshake import TlsAcceptor, TlsConnector
+from millpond.transports.io.tls_hello import HelloTooLong
 from tests.node.tls.certificate_files import Files, files_of
 from tests.transports.io.test_wires import Recorder, echo, until
 
@@ -209,6 +212,67 @@ def test_a_flood_of_key_updates_ends_the_connection(files: Files) -> None:
     assert isinstance(server.failure, KeyUpdateFlood)
 
 
+def test_an_answer_of_any_size_leaves_no_memory_behind(files: Files) -> None:
+    """OpenSSL keeps the memory of the longest output that it had to hold."""
+    pair = opened(files)
+    most = 0
+    server, pipe = pair.ends[1], pair.pipes[1]
+    written = pipe.write
+
+    def write(data: bytes) -> None:
+        nonlocal most
+        most = max(most, len(data))
+        written(data)
+
+    pipe.write = write  # type: ignore[method-assign]
+    server.write(bytes(2**22))
+    assert len(pipe.out) > 2**22 and most < 2**17
+
+
+def _records(message: bytes, size: int) -> bytes:
+    pieces = [message[start : start + size] for start in range(0, len(message), size)]
+    return b"".join(b"\x16\x03\x01" + len(each).to_bytes(2, "big") + each for each in pieces)
+
+
+def _server(files: Files) -> tuple[SecureWire, Pipe]:
+    pipe = Pipe()
+    context = files.server()
+    server = SecureWire(Recorder(), context, TlsAcceptor(lambda: context, now=lambda: 0.0))
+    server.opened(pipe)
+    return server, pipe
+
+
+@pytest.mark.parametrize("record_bytes", [1, 3, 4, 2**14])
+@pytest.mark.parametrize("piece_bytes", [1, 7, 2**14])
+def test_a_client_hello_has_16_kib_at_most(
+    files: Files, record_bytes: int, piece_bytes: int
+) -> None:
+    """A longer one is refused by its length, before OpenSSL makes room for it."""
+    for size, is_refused in ((2**14, False), (2**14 + 1, True)):
+        server, pipe = _server(files)
+        sent = _records(b"\x01" + size.to_bytes(3, "big") + b"\3\3" + bytes(100), record_bytes)
+        for start in range(0, len(sent), piece_bytes):
+            server.received(sent[start : start + piece_bytes])
+        assert pipe.is_aborted is is_refused
+        assert isinstance(server.failure, HelloTooLong) is is_refused
+
+
+def test_the_hello_after_a_retry_has_16_kib_at_most_too(files: Files) -> None:
+    """A server asks again for a hello whose key share it does not know."""
+    server, pipe = _server(files)
+    client_out = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    client = context.wrap_bio(ssl.MemoryBIO(), client_out)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    server.received(client_out.read())
+    assert not pipe.is_closed
+    server.received(_records(b"\x01" + (2**17).to_bytes(3, "big"), 2**14))
+    assert pipe.is_aborted
+
+
 @pytest.mark.parametrize("place", [0, 1, 7, -1])
 def test_a_changed_byte_ends_the_connection_and_reaches_no_session(files: Files, place: int):
     pair = opened(files)
@@ -344,7 +408,7 @@ async def test_a_thousand_half_open_handshakes_stop_no_other_client(
                 if number % 100 == 99:
                     await anyio.sleep(0.01)
             client = Recorder()
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await dial(tasks, *where, client, tls=files.client())
             client.wire.write(b"here")
             await until(lambda: client.data == b"here", within_s=30)
@@ -382,7 +446,7 @@ async def test_plain_bytes_get_a_clean_end(files: Files) -> None:
 async def test_a_closed_listener_and_its_task_end_when_the_last_handshake_does(
     files: Files,
 ) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             acceptor = TlsAcceptor(files.server, handshake_s=0.1)
             listener = await listen(tasks, "127.0.0.1", 0, echo, tls=acceptor)
@@ -390,3 +454,26 @@ async def test_a_closed_listener_and_its_task_end_when_the_last_handshake_does(
             await anyio.sleep(0.05)
             await listener.aclose()
     idle.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x40\x00\x01\x01\xff\xff" + bytes(2**15), b"no TLS at all\r\n"]
+)
+def test_a_failed_handshake_leaves_nothing_behind(files: Files, sent: bytes):
+    """Each has 40 KiB of OpenSSL, which must not wait for the garbage collector."""
+    acceptor = TlsAcceptor(files.server, now=lambda: 0.0)
+    gc.collect()
+    gc.disable()
+    try:
+        pipe = Pipe()
+        behind = acceptor.wrap(Recorder)()
+        assert isinstance(behind, SecureWire)
+        behind.opened(pipe)
+        behind.received(sent)
+        assert behind.failure is not None and (pipe.is_aborted or pipe.is_closed)
+        behind.ended()
+        left = weakref.ref(pipe)
+        del pipe, behind
+        assert left() is None
+    finally:
+        gc.enable()

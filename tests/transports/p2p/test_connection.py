@@ -109,7 +109,7 @@ def test_ipv6_addresses_of_one_network_count_as_one() -> None:
 
 
 def test_handshakes_of_one_ipv6_network_are_answered_as_those_of_one_address() -> None:
-    rig = Rig(handshakes_per_address_max=2)
+    rig = Rig(handshakes_per_address_max=2, allow_plain_peers=True)
     rig.node.services.signer = NODE
     answers = [
         rig.connect(f"2001:db8::{number}").ask(hello(ALICE, b"chat/1"))[0] for number in range(3)
@@ -221,15 +221,21 @@ def test_ps_12_malformed_packets_far_apart_do_not_add_up() -> None:
     assert not line.wire.is_over
 
 
-def _with_large_messages(rig: Rig, count: int, size: int) -> tuple[RecordedConnection, list[int]]:
-    line = rig.logged_in(tags={p.ROLE: p.BOTH}, flags=0)
+over_both = pytest.mark.parametrize("over", ["tcp", "ws"])
+
+
+def _with_large_messages(
+    rig: Rig, count: int, size: int, over: str = "tcp"
+) -> tuple[RecordedConnection, list[int]]:
+    line = rig.logged_in(tags={p.ROLE: p.BOTH}, flags=0, over=over)
     ids = [int.from_bytes(line.ask(p.put(key, bytes(size)))[0][9:], "big") for key in range(count)]
     return line, ids
 
 
-def test_as_many_large_answers_as_fit_are_made_at_a_time() -> None:
+@over_both
+def test_as_many_large_answers_as_fit_are_made_at_a_time(over: str) -> None:
     rig = Rig()
-    line, (message_id,) = _with_large_messages(rig, 1, MIB - 64)
+    line, (message_id,) = _with_large_messages(rig, 1, MIB - 64, over)
     line.wire.reads = False
     line.say(*[p.get(message_id)] * 100_000)
     assert line.wire.paused
@@ -243,9 +249,10 @@ def test_as_many_large_answers_as_fit_are_made_at_a_time() -> None:
     assert not line.wire.is_over
 
 
-def test_large_answers_are_bounded_also_when_the_channel_is_busy() -> None:
+@over_both
+def test_large_answers_are_bounded_also_when_the_channel_is_busy(over: str) -> None:
     rig = Rig()
-    line, (message_id,) = _with_large_messages(rig, 1, MIB - 64)
+    line, (message_id,) = _with_large_messages(rig, 1, MIB - 64, over)
     line.wire.reads = False
     writes = [p.put(key, b"x") for key in range(1, 700)]
     line.say(*writes, *[p.get(message_id)] * 3000, *[p.list_()] * 100)
@@ -269,9 +276,10 @@ def test_many_of_the_largest_messages_can_be_read_in_one_go() -> None:
     assert [len(each) for each in answers] == [9 + size] * 6 and not line.wire.is_over
 
 
-def test_a_peer_that_reads_nothing_is_pushed_nothing_more_and_closed_after_30_s() -> None:
+@over_both
+def test_a_peer_that_reads_nothing_is_pushed_nothing_more_and_closed_after_30_s(over: str) -> None:
     rig = Rig(window=1024, window_bytes=64 * MIB)
-    stalled, other = rig.logged_in(), rig.logged_in()
+    stalled, other = rig.logged_in(over=over), rig.logged_in()
     producer = rig.logged_in(tags={p.ROLE: p.PRODUCER})
     stalled.wire.reads = False
     for key in range(40):

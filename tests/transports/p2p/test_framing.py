@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.transports.errors import FrameEmpty, FrameTooLarge
-from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.framing import CORRELATED_BYTES, LengthPrefixed
 
 pytestmark = pytest.mark.wire
 
@@ -169,3 +169,27 @@ def test_nothing_in_gives_nothing_out() -> None:
 def test_plain_tcp_adds_nothing_of_its_own() -> None:
     framing = LengthPrefixed(LIMIT)
     assert (framing.take_output(), framing.close_frame(1000)) == (b"", b"")
+
+
+@given(packet_lists.filter(bool), st.data())
+def test_a_packet_that_is_skipped_is_kept_nowhere_and_the_others_come(
+    packets: list[bytes], data: st.DataObject
+) -> None:
+    framing, wire = LengthPrefixed(LIMIT), prefixed(packets)
+    start = data.draw(st.integers(1, len(wire)))
+    found = framing.feed(wire[:start])
+    first = framing.skip_packet()
+    assert framing.skip_packet() == b"" and not (first and framing.buffered_bytes)
+    places = data.draw(st.lists(st.integers(0, len(wire) - start), max_size=8))
+    expected = list(packets)
+    if first:
+        skipped = expected.pop(len(found))
+        assert skipped.startswith(first) and len(first) <= CORRELATED_BYTES
+    assert found + fed(framing, cut(wire[start:], places)) == expected
+
+
+def test_the_first_bytes_of_a_skipped_packet_tell_which_it_was() -> None:
+    framing = LengthPrefixed(2**20)
+    framing.feed((2**19).to_bytes(4, "big") + b"\x06\0\0\0\x07\0\0\0\0data")
+    assert framing.skip_packet() == b"\x06\0\0\0\x07\0\0\0\0"
+    assert framing.buffered_bytes == 0

@@ -53,6 +53,7 @@ FULL_HELLO = Hello(
     certificate_hash=HASH,
     mode=Mode.QUEUE,
     user_agent=b"millpond/0.1",
+    delivery_proof=bytes(range(32)),
 )
 FULL_READY = Ready(
     want_push=True,
@@ -98,6 +99,14 @@ def test_every_tag_survives() -> None:
     assert decode_ready(encode_ready(FULL_READY)) == FULL_READY
     assert decode_hello(encode_hello(Hello())) == Hello()
     assert decode_ready(encode_ready(Ready(want_push=False))) == Ready(want_push=False)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_delivery_proof_has_32_bytes(size: int) -> None:
+    """Tag 82, which nodes of earlier versions skip."""
+    assert encode_hello(Hello(delivery_proof=bytes(32))) == hello(tlv(0x82, bytes(32)))
+    with pytest.raises(MalformedHandshake):
+        decode_hello(hello(tlv(0x82, bytes(size))))
 
 
 def test_no_token_is_in_the_repr_of_a_hello() -> None:
@@ -176,7 +185,7 @@ def test_a_public_key_needs_a_nonce() -> None:
 
 def test_unknown_tags_are_fatal_below_80_and_skipped_above() -> None:
     """3b."""
-    assert decode_hello(hello(tlv(0x82, b"later"), tlv(0xFF, b""))) == Hello()
+    assert decode_hello(hello(tlv(0x8F, b"later"), tlv(0xFF, b""))) == Hello()
     for tag in (0x00, 0x0F, 0x7F):
         with pytest.raises(MalformedHandshake):
             decode_hello(hello(tlv(tag, b"")))

@@ -40,9 +40,11 @@ def test_a_proved_key_is_the_identity_that_access_checks() -> None:
     door = Door(**{ALICE.public.hex(): Rights.CHANNEL})
     server = rig(door)
     line = server.connect("192.0.2.7")
+    line.wire.secure = True
     assert is_ready(prove(line, first=hello(tags={p.TOKEN: b"also a token"})))
     (principal,) = [each for each in door.principals if each.identity]
-    assert principal == Principal(b"also a token", ALICE.public, "192.0.2.7", "p2p")
+    port = principal.port
+    assert principal == Principal(b"also a token", ALICE.public, "192.0.2.7", "p2p", port=port)
     assert line.connection._admission is not None
     assert line.connection._admission.join.identity == ALICE.public
     assert line.ask(p.put(1, b"x"))[0][0] == 7

@@ -144,7 +144,7 @@ def test_3b_a_new_certificate_does_not_break_handshakes_in_progress() -> None:
 
 
 def test_challenges_are_limited_for_one_address_and_in_all() -> None:
-    server = rig(connections_max=10_000)
+    server = rig(connections_max=10_000, allow_plain_peers=True)
 
     def answers(address: str, count: int) -> list[bytes]:
         received = [server.connect(address).ask(hello()) for _ in range(count)]
@@ -170,7 +170,7 @@ def test_this_machine_is_held_to_the_limit_of_all_alone() -> None:
 
 
 def test_over_the_limit_the_connection_ends_at_once() -> None:
-    server = rig()
+    server = rig(allow_plain_peers=True)
     for _ in range(20):
         server.connect("192.0.2.1").ask(hello())
     line = server.connect("192.0.2.1")

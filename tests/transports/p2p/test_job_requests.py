@@ -206,3 +206,14 @@ def test_requests_above_the_rate_get_a_delay() -> None:
     packet = p.decode(told)
     assert isinstance(packet, p.Refused) and correlation_number(packet) == 7
     assert decode_refused(packet).delay_ms == 250
+
+
+def test_requests_count_as_held_until_they_are_answered() -> None:
+    requests = job_requests()
+    requests.take(jobs(1, JobOperation.PUT, {"key": 1, "data": bytes(5000)}))
+    requests.take(jobs(2, JobOperation.PUT, {"key": 2, "data": bytes(7000)}))
+    assert 12_000 < requests.held_bytes < 12_100
+    requests.answered(m.JobStored(1, ID, 60))
+    assert 7_000 < requests.held_bytes < 7_100
+    requests.answered(Failed(JobRequest(2), Code.BUFFER_FULL))
+    assert requests.held_bytes == 0

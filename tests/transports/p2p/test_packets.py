@@ -3,6 +3,8 @@ that is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from millpond.actors.messages import (
@@ -171,6 +173,39 @@ def test_msgx_has_the_attempt_up_to_two_bytes() -> None:
     assert p.encode_msgx(Msg(ID, 3, b"hi")) == wire
     assert p.encode(Msg(ID, 3, b"hi")) == bytes.fromhex("02 1ba3ca3a0fc05007 6869")
     assert p.encode_msgx(Msg(ID, 70_000, b""))[9:] == b"\xff\xff"
+
+
+@pytest.mark.parametrize(
+    ("decode_run", "kind"), [(p.decode_puts, Put), (p.decode_acks, Ack)], ids=["puts", "acks"]
+)
+@pytest.mark.parametrize(
+    "wires",
+    [
+        "",
+        "06 0a0b0c0d 0000003c 6869|06 00000001 0000003c|06 00000002 00000000 00",
+        "03 1ba3ca3a0fc05007|03 0000000000000000|03 ffffffffffffffff",
+        "06 0a0b0c0d 0000003c 6869|03 1ba3ca3a0fc05007|06 0a0b0c0d 0000003c 6869",
+        "03 1ba3ca3a0fc05007|06 0a0b0c0d 0000003c 6869|03 1ba3ca3a0fc05007",
+        "06 0a0b0c0d 0000003c 6869|06 0a0b0c0d 000000|06 0a0b0c0d 0000003c 6869",
+        "03 1ba3ca3a0fc05007|03 1ba3ca3a0fc050|03 1ba3ca3a0fc05007",
+        "03 1ba3ca3a0fc05007|03 1ba3ca3a0fc0500700|03 1ba3ca3a0fc05007",
+        "00|06 0a0b0c0d 0000003c 6869",
+    ],
+)
+def test_a_run_is_what_its_packets_are_one_by_one(
+    decode_run: Callable[[list[bytes]], list[Put] | list[Ack]], kind: type, wires: str
+) -> None:
+    packets = [bytes.fromhex(wire) for wire in wires.split("|") if wire]
+    values: list[p.Packet] = []
+    for packet in packets:
+        try:
+            value = p.decode(packet)
+        except MalformedPacket:
+            break
+        if not isinstance(value, kind):
+            break
+        values.append(value)
+    assert decode_run(packets) == values
 
 
 def test_only_requests_are_ever_answered() -> None:

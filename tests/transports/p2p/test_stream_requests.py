@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
-from millpond.actors.errors import Code
+from millpond.actors.errors import Code, StorageFailed
 from millpond.actors.messages import Failed, StreamRequest
 from millpond.actors.positions import SeekBy
+from millpond.actors.state import messages as s
 from millpond.actors.store.changes import Position
 from millpond.actors.store.interface import Seek
 from millpond.actors.streams import messages as m
@@ -33,6 +35,12 @@ SPAN = m.RecordColumns(5, [b"a", b"b"], 7, Position(7, 1))
 
 class Names:
     """A directory of three streams and two topics."""
+
+    is_incomplete = False
+
+    def check_complete(self) -> None:
+        if self.is_incomplete:
+            raise StorageFailed
 
     def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
         names = [name for name in (b"a/1", b"a/2", b"b") if name.startswith(prefix)]
@@ -276,6 +284,63 @@ def test_an_append_has_a_thousand_records_at_most() -> None:
     assert told == refused(Code.DATA_TOO_LARGE, 2)
 
 
+PAIR = [b"k", b"v"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ({"bodies": [b"xy"] * 1_000_000}, Code.DATA_TOO_LARGE),
+        ({"bodies": [b"x"], "headers": [[]] * 4_000_000}, Code.MALFORMED),
+        ({"bodies": [b"x"], "timestamps": [2**40] * 500_000}, Code.MALFORMED),
+        ({"bodies": [b"x"], "headers": [[[b"", b""]] * 800_000]}, Code.DATA_TOO_LARGE),
+        ({"bodies": [b"x"] * 1000, "headers": [[PAIR] * 33] * 1000}, Code.DATA_TOO_LARGE),
+    ],
+)
+def test_an_append_of_too_many_parts_is_refused_before_they_are_built(
+    columns: dict[str, Any], code: Code
+) -> None:
+    client = Client()
+    body = msgspec.msgpack.encode({"stream": b"s", **columns})
+    tracemalloc.start()
+    try:
+        assert client.say_raw(Operation.APPEND, 2, body) == refused(code, 2)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+    assert client.asked() == [] and client.requests.is_idle
+
+
+def test_a_column_that_comes_twice_is_built_once() -> None:
+    """Of a field that comes twice the last one counts."""
+    client = Client()
+    headers = msgspec.msgpack.encode([[PAIR] * 500_000])
+    fields = {"stream": b"s", "bodies": [b"x" * 2**17], "headers": None}
+    body = msgspec.msgpack.encode(fields)
+    twice = b"\x84\xa7headers" + headers + body[1:]
+    tracemalloc.start()
+    try:
+        assert client.say_raw(Operation.APPEND, 2, twice) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+    assert client.asked() == [(CELL, [m.Append(2, [b"x" * 2**17])])]
+
+
+def test_an_append_has_32_768_headers_at_most() -> None:
+    client = Client()
+    bodies, headers = [b"x"] * 1000, [[PAIR] * 32] * 999 + [[PAIR] * 800]
+    assert client.say(Operation.APPEND, 1, stream=b"s", bodies=bodies, headers=headers) == []
+    headers[-1] = [PAIR] * 801
+    told = client.say(Operation.APPEND, 2, stream=b"s", bodies=bodies, headers=headers)
+    assert told == refused(Code.DATA_TOO_LARGE, 2)
+    for wrong in ([1], [[1]], [[[b"k"]]], 1, {}):
+        fields = {"stream": b"s", "bodies": [b"x" * 2**17], "headers": wrong}
+        assert client.say(Operation.APPEND, 3, **fields) == refused(Code.MALFORMED, 3)
+
+
 def test_names_and_topics_are_listed_page_by_page() -> None:
     client = Client()
 
@@ -295,6 +360,14 @@ def test_names_and_topics_are_listed_page_by_page() -> None:
     assert page(Operation.LIST_TOPICS, topic=b"orders") == {"topics": topics[1:], "more": False}
     assert page(Operation.LIST_TOPICS, topic=b"none") == {"topics": [], "more": False}
     assert client.requests.is_idle
+
+
+@pytest.mark.parametrize("operation", [Operation.LIST, Operation.LIST_TOPICS])
+def test_nothing_is_listed_where_names_are_lost(
+    operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Names, "is_incomplete", True)
+    assert Client().say(operation) == refused(Code.STORAGE_FAILED)
 
 
 def test_a_large_answer_comes_in_parts() -> None:
@@ -346,6 +419,21 @@ def test_reads_share_the_bytes_of_their_answers() -> None:
     assert sizes == [2**20, 2**20, READ_BYTES_MIN]
 
 
+def test_lists_of_states_share_the_bytes_of_answers_with_reads() -> None:
+    client = Client()
+    for number in range(7):
+        client.say(Operation.READ, number, stream=b"s", bytes_max=2**20)
+    for number in (7, 8):
+        client.say(Operation.STATE_SHOW, number, stream=b"s", bytes_max=2**20)
+    shows = [each for _, requests in client.asked() for each in requests][7:]
+    assert [show.bytes_max for show in shows] == [2**20, READ_BYTES_MIN]
+    for number in (7, 8):
+        client.deliver(s.Values(number, 0, [], False))
+    client.say(Operation.STATE_SHOW, 9, stream=b"s", bytes_max=2**20)
+    ((_, (again,)),) = client.asked()
+    assert again.bytes_max == 2**20
+
+
 def test_a_read_is_given_up_and_not_answered() -> None:
     client = Client()
     client.say(Operation.READ, 1, stream=b"s", wait_ms=1000)
@@ -377,3 +465,14 @@ def test_with_the_connection_all_reads_end() -> None:
     client.say(Operation.APPEND, 3, stream=b"u", bodies=[b"x"])
     assert client.requests.leave() == [CELL, stream_cell(b"t")]
     assert client.deliver(m.Appended(3, 0, 1, Position(1, 0), 1, 1)) == []
+
+
+def test_requests_count_as_held_until_they_are_answered() -> None:
+    client = Client()
+    client.say(Operation.APPEND, 1, stream=b"s", bodies=[bytes(5000)])
+    client.say(Operation.APPEND, 2, stream=b"s", bodies=[bytes(7000)])
+    assert 12_000 < client.requests.held_bytes < 12_100
+    client.deliver(m.Appended(1, 0, 1, Position(1, 0), 1, 1))
+    assert 7_000 < client.requests.held_bytes < 7_100
+    client.deliver(Failed(StreamRequest(2), Code.BUFFER_FULL))
+    assert client.requests.held_bytes == 0

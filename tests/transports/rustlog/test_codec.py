@@ -384,6 +384,36 @@ def test_ignored_fields_are_not_built() -> None:
     assert peak < 2 * len(payload)
 
 
+@pytest.mark.parametrize(
+    ("payload", "answer"),
+    [
+        (
+            b'{"type":"Produce","topic":"t","partition":0,"records":['
+            + b'"eHk=",' * 1_000_000
+            + b'""]}',
+            r.Error(400, "records: at most 1000"),
+        ),
+        (
+            b'{"type":"Ping"' + b"".join(b',"%06x":0' % each for each in range(700_000)) + b"}",
+            r.Error(400, "duplicate key"),
+        ),
+        (b'{"type":"Ping","x":[' + b'":",' * 1_000_000 + b"0]}", r.Error(400, "duplicate key")),
+        (b'{"type":"Ping","x":[' + b'"",' * 1_000_000 + b"0]}", r.Ping()),
+    ],
+    ids=["records", "fields", "colons", "strings"],
+)
+def test_parts_of_a_large_frame_are_counted_before_they_are_built(
+    payload: bytes, answer: DecodedRequest
+) -> None:
+    tracemalloc.start()
+    try:
+        assert read(payload) == answer
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(payload)
+
+
 def test_stray_bits_of_base64_are_harmless() -> None:
     """RLA-19."""
     assert read(json.dumps(PRODUCE | {"records": ["SGl=", "", "SGk="]})) == r.Produce(

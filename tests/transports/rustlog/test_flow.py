@@ -58,3 +58,13 @@ def test_answers_behind_a_request_that_takes_long_are_bounded() -> None:
     node.pass_time(connection, 0)
     assert wire.written.count(b"TOPIC_NOT_FOUND") == 0
     assert wire.written.count(b"not found") == 50 and not wire.paused
+
+
+def test_no_topic_is_unknown_and_no_list_is_given_where_names_are_lost() -> None:
+    node, wire, connection = connect()
+    node.directory.is_incomplete = True  # type: ignore[misc]  # of the test's own
+    for request in (ABSENT, encode_request(r.ListTopics())):
+        before = len(wire.written)
+        connection.received(request)
+        answer = bytes(wire.written[before:])
+        assert b'"code":503' in answer and b"storage failed" in answer

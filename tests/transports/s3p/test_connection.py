@@ -23,7 +23,7 @@ from millpond.actors.streams.messages import (
 )
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
-from millpond.transports.server.pipelined import FlowSettings
+from millpond.transports.server.pipelined import DECODED_BYTES_MAX, REQUEST_BYTES, FlowSettings
 from tests.conformance.rig import RecordedWire
 from tests.transports.server.scripted_node import ScriptedNode
 
@@ -384,6 +384,59 @@ def test_requests_in_flight_are_bounded_in_bytes() -> None:
     assert line.asked() == []
     line.node.answer(appended(2))
     assert line.asked() == [Append(3, [b"4"])] and not line.wire.paused
+
+
+def test_requests_in_flight_are_bounded_in_number() -> None:
+    line = ScriptedConnection(settings(in_flight_max=2))
+    line.say(*[append(b"x")] * 3)
+    assert len(line.asked()) == 3, "what one read brought goes together"
+    line.say(append(b"4"))
+    assert line.asked() == [] and line.wire.paused
+    line.node.answer(appended(0))
+    assert line.asked() == [Append(3, [b"4"])] and not line.wire.paused
+
+
+LONG = [append(b"%d" % number) for number in range(3000)]
+
+
+def test_a_long_read_is_decoded_in_parts() -> None:
+    """Decoded requests take more memory than their bytes."""
+    line = ScriptedConnection()
+    line.say(*LONG)
+    numbers: list[int] = []
+    while asked := line.asked():
+        assert len(asked) <= 2 * len(LONG) * DECODED_BYTES_MAX // len(b"".join(LONG))
+        numbers += [each.number for each in asked]
+        left = len(LONG) - len(numbers)
+        assert line.connection.held_bytes >= left * len(LONG[0]) + len(asked) * REQUEST_BYTES
+        assert line.wire.paused == bool(left)
+        line.node.answer(*(appended(each.number) for each in asked))
+    assert numbers == [*range(len(LONG))]
+    assert line.take_bytes().count(b"7-0") == len(LONG)
+    assert not line.wire.paused and line.connection.held_bytes == 0
+
+
+@pytest.mark.parametrize("rest", [b"", b"*1\r\n$-5\r\n"], ids=["", "and an error"])
+def test_what_came_before_the_end_is_answered_however_long_it_is(rest: bytes) -> None:
+    line = ScriptedConnection()
+    line.say(*LONG, rest)
+    line.connection.eof()
+    while asked := line.asked():
+        assert not line.wire.closed
+        line.node.answer(*(appended(each.number) for each in asked))
+    told = line.take_bytes()
+    assert told.count(b"7-0") == len(LONG) and line.wire.closed
+    assert (b"-ERR" in told) == bool(rest)
+
+
+def test_a_node_that_stops_takes_nothing_more_of_a_long_read() -> None:
+    line = ScriptedConnection()
+    line.say(*LONG)
+    taken = line.asked()
+    line.connection.start_drain()
+    line.node.answer(*(appended(each.number) for each in taken))
+    assert line.asked() == [] and line.wire.closed
+    assert line.take_bytes().count(b"7-0") == len(taken) < len(LONG)
 
 
 def test_large_answers_let_others_run() -> None:

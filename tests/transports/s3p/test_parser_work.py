@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -17,7 +20,7 @@ from millpond.transports.s3p.client_codec import ReplyDecoder, encode_append
 from millpond.transports.s3p.commands import Command, S3pLimits
 from millpond.transports.s3p.decoder import Decoder
 from millpond.transports.s3p.fast_parser import FastParser, RepeatedAppend
-from millpond.transports.s3p.scanner import InputBuffer
+from millpond.transports.s3p.scanner import InputBuffer, PartialString
 from tests.transports.s3p.samples import w
 
 pytestmark = pytest.mark.wire
@@ -50,11 +53,11 @@ class WeighedInput(InputBuffer):
         self._now = data
 
     @property
-    def _kept(self) -> bytearray | None:
+    def _kept(self) -> PartialString | None:
         return self._apart
 
     @_kept.setter
-    def _kept(self, kept: bytearray | None) -> None:
+    def _kept(self, kept: PartialString | None) -> None:
         self._moved.bytes += len(kept or b"")
         self._apart = kept
 
@@ -116,6 +119,18 @@ def work(wire: bytes, size: int) -> tuple[int, int, int]:
     return found, moved.bytes, lines
 
 
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Gives the bytes that were allocated since, and are not free."""
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
 def append(body: bytes, count: int) -> bytes:
     return encode_append(b"orders", [body] * count)
 
@@ -168,11 +183,25 @@ def test_the_fast_parser_is_not_tried_in_vain_again_and_again() -> None:
 def test_s3a_22_nothing_is_kept_for_announced_bytes() -> None:
     """A length that is declared costs nothing until its bytes come."""
     decoder = Decoder(LIMITS)
-    decoder.feed(w("*4~$6~APPEND~$6~orders~*0~*1000~$1048576~"))
-    before = sys.getsizeof(decoder._incremental._source._kept)
-    assert before < 100
-    decoder.feed(b"x" * 1000)
-    assert sys.getsizeof(decoder._incremental._source._kept) < 3000
+    with traced() as memory:
+        decoder.feed(w("*4~$6~APPEND~$6~orders~*0~*1000~$1048576~"))
+        before = memory()
+        assert before < 5000
+        decoder.feed(b"x" * 1000)
+        assert memory() - before < 3000
+
+
+@pytest.mark.parametrize("size", [500, 5000, 16_384, 262_144])
+def test_a_record_that_comes_in_pieces_takes_little_more_memory_than_its_bytes(size: int) -> None:
+    decoder = Decoder(LIMITS)
+    wire = append(b"x" * 2**20, 1)[:-100]
+    with traced() as memory:
+        for start in range(0, len(wire), size):
+            piece = wire[start : start + size]
+            decoder.feed(piece)
+            del piece
+            assert memory() - decoder.buffered_bytes < 2**14
+    assert decoder.is_midway
 
 
 def test_bytes_that_were_read_are_freed() -> None:

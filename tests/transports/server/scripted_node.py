@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
-from millpond.actors.errors import Code
+from millpond.actors.errors import Code, StorageFailed
 from millpond.actors.messages import Batch, Detach, Failed, Port, Reply, Rights, StreamRequest
 from millpond.transports.rustlog.metrics import RustlogMetrics
 from millpond.transports.server.batching import CellBatcher
@@ -22,6 +22,12 @@ from millpond.transports.server.refusals import Refusal
 
 class NoTopics:
     """Topics of a node that has none."""
+
+    is_incomplete = False
+
+    def check_complete(self) -> None:
+        if self.is_incomplete:
+            raise StorageFailed
 
     def partitions(self, topic: bytes) -> int | None:
         return None
@@ -104,6 +110,9 @@ class ScriptedNode:
 
     def may_use_streams(self, principal: Principal) -> bool:
         self.principals.append(principal)
+        return self.admits_clients
+
+    def knows(self, principal: Principal) -> bool:
         return self.admits_clients
 
     def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:

@@ -7,7 +7,10 @@ from random import Random
 import pytest
 
 from millpond.transports.server.memory_budget import (
+    CONNECTION_BYTES,
     FAVOURED_AFTER_S,
+    FAVOURED_S,
+    HANDSHAKE_BYTES,
     READ_BYTES,
     REFUSED_AFTER_S,
     STALLED_S,
@@ -70,8 +73,8 @@ class Client:
 
 def test_what_fits_is_let_in_and_what_does_not_waits_for_others_to_finish() -> None:
     room = Room()
-    first, second = Client(room, 8 * MIB), Client(room, 6 * MIB)
-    third = Client(room)
+    first, second = Client(room, 8 * MIB), Client(room, 6 * MIB - READ_BYTES)
+    third = Client(room)  # one of the others may read once more meanwhile
     assert third.account.has_room(2 * MIB, room.now)
     assert not third.account.has_room(3 * MIB, room.now)
     granted: list[float] = []
@@ -109,6 +112,11 @@ def test_a_connection_that_waits_for_the_node_is_not_stalled() -> None:
     assert not working.is_closed
 
 
+def refused(outcome: list[str]) -> bool:
+    outcome.append("refused")
+    return True
+
+
 def test_work_that_waits_too_long_is_refused_if_it_can_be() -> None:
     room = Room()
     working = Client(room, 20 * MIB)
@@ -116,7 +124,7 @@ def test_work_that_waits_too_long_is_refused_if_it_can_be() -> None:
     outcome: list[str] = []
     for _ in range(2):
         Client(room).account.wait(
-            4 * MIB, room.now, lambda: outcome.append("in"), lambda: outcome.append("refused")
+            4 * MIB, room.now, lambda: outcome.append("in"), lambda: refused(outcome)
         )
     room.pass_time(REFUSED_AFTER_S + 1)
     assert outcome == ["refused", "refused"] and room.budget.stats.refused == 2
@@ -148,6 +156,50 @@ def test_the_one_that_waited_longest_may_go_beyond_the_budget_to_finish() -> Non
     room.pass_time(FAVOURED_AFTER_S * 8)
     assert sorted(map(id, finished)) == sorted(map(id, clients))
     assert not any(client.is_closed for client in clients)
+
+
+def test_all_work_of_the_favoured_connection_goes_on() -> None:
+    """A connection of HTTP waits to read on, and each of its requests for what it has read."""
+    room = Room()
+    working = Client(room, 16 * MIB)
+    working.waits_for_client = False
+    client, other = Client(room, MIB), Client(room, MIB)
+    granted: list[str] = []
+    for each in (client, other, client):
+        name = "its own" if each is client else "another's"
+        each.account.wait(READ_BYTES, room.now, lambda name=name: granted.append(name))  # type: ignore[misc]
+    room.pass_time(FAVOURED_AFTER_S + TICK_S)
+    assert granted == ["its own", "its own"]
+
+
+def test_room_for_one_lets_one_in_at_a_time() -> None:
+    """A connection that is let in reads a moment later."""
+    room = Room()
+    working = Client(room, 16 * MIB)
+    let_in: list[float] = []
+    for _ in range(20):
+        half = Client(room, READ_BYTES // 2)
+        half.account.wait(READ_BYTES, room.now, lambda: let_in.append(room.now))
+    working.hold(13 * MIB)
+    assert len(let_in) == 2
+    room.pass_time(TICK_S)
+    assert len(let_in) == 2, "they may still read, and their room is kept"
+    working.hold(12 * MIB)
+    assert len(let_in) == 6
+
+
+def test_connections_that_read_on_together_stay_within_the_budget() -> None:
+    """What lies above it is for the one that is favoured."""
+    room = Room()
+    reading = [Client(room, READ_BYTES) for _ in range(7)]
+    while reading:
+        for client in tuple(reading):
+            client.hold(client.held_bytes + READ_BYTES)
+            if not client.account.has_room(READ_BYTES, room.now):
+                client.account.wait(READ_BYTES, room.now, lambda: None)
+                reading.remove(client)
+    assert 14 * MIB <= room.budget.used_bytes <= 16 * MIB
+    assert room.budget.waiting == 7
 
 
 def test_many_stalled_clients_do_not_make_others_wait_for_each_of_them() -> None:
@@ -198,8 +250,14 @@ def test_whatever_clients_do_the_bound_holds_and_nothing_waits_for_ever(seed: in
             client.held_bytes += size
 
         may_refuse = rng.random() < 0.5
-        refused = (lambda: outcomes.__setitem__(number, "refused")) if may_refuse else None
-        client.account.wait(size, room.now, granted, refused)
+
+        def refused() -> bool:
+            can_refuse = rng.random() < 0.8
+            if can_refuse:
+                outcomes[number] = "refused"
+            return can_refuse
+
+        client.account.wait(size, room.now, granted, refused if may_refuse else None)
 
     for _ in range(300):
         clients = [each for each in clients if not each.is_closed]
@@ -224,3 +282,74 @@ def test_whatever_clients_do_the_bound_holds_and_nothing_waits_for_ever(seed: in
         if not client.is_closed:
             client.close_for_memory()
     assert room.budget.used_bytes == 0 and not room.budget._by_principal
+
+
+def test_work_that_cannot_be_refused_keeps_its_turn() -> None:
+    room = Room()
+    turns: list[int] = []
+    room.budget.promised_bytes = SETTINGS.bytes_max
+    for number in range(3):
+
+        def granted(number: int = number) -> None:
+            turns.append(number)
+
+        client = Client(room, 100_000)
+        client.waits_for_client = False
+        client.account.wait(READ_BYTES, room.now, granted, lambda: False)
+        room.pass_time(TICK_S)
+    room.pass_time(FAVOURED_AFTER_S)
+    assert turns == [0]
+    room.pass_time(FAVOURED_S + 2 * TICK_S)
+    assert turns == [0, 1]
+
+
+def test_an_answer_that_was_granted_counts_once() -> None:
+    room = Room()
+    budget, client = room.budget, Client(room)
+    budget.promised_bytes = SETTINGS.bytes_max
+
+    def granted() -> None:
+        budget.promised_bytes += MIB
+
+    client.account.wait(MIB, room.now, granted)
+    budget.promised_bytes = 0
+    Client(room, 100_000).account.close(room.now)
+    assert budget.promised_bytes == MIB
+
+
+def test_connections_count_by_themselves_up_to_half_of_the_budget() -> None:
+    room = Room()
+    budget, client = room.budget, Client(room)
+    for _ in range(64):
+        budget.connection_opened()
+    assert budget.connections_bytes == 64 * CONNECTION_BYTES == MIB
+    assert budget.promise(15 * MIB) and not budget.promise(1)
+    budget.keep_promise(15 * MIB)
+    for _ in range(10_000):
+        budget.connection_opened()
+    assert budget.connections_bytes == 8 * MIB
+    assert client.account.has_room(8 * MIB, room.now), "the other half is for their work"
+    assert not client.account.has_room(8 * MIB + 1, room.now)
+    for _ in range(10_064):
+        budget.connection_ended(room.now)
+    assert budget.connections_bytes == 0
+
+
+def test_work_that_needs_more_than_the_whole_budget_has_its_turn() -> None:
+    room = Room()
+    working = Client(room, 10 * MIB)
+    working.waits_for_client = False
+    granted: list[float] = []
+    Client(room).account.wait(100 * MIB, room.now, lambda: granted.append(room.now))
+    room.pass_time(TICK_S)
+    assert granted == []
+    working.hold(0)
+    assert granted == [room.now]
+
+
+def test_failed_handshakes_give_their_memory_back_to_the_system() -> None:
+    room = Room()
+    for _ in range(TRIM_BYTES // HANDSHAKE_BYTES + 1):
+        room.budget.handshake_failed(room.now)
+    room.pass_time(TRIM_S + TICK_S)
+    assert room.trims == 1 and room.budget.deadline == float("inf")

@@ -91,7 +91,7 @@ def test_jobs_and_appends_to_streams_are_timed_by_the_numbers_of_their_requests(
     assert watched is not None and watched.received_at == 1.0
     answers = [bytes.fromhex(each) for each in ("97 00000007 01", "ff 96 e0 00000007")]
     others = [bytes.fromhex(each) for each in ("97 00000008 01", "93 00000007 02", "ff 92 e0")]
-    assert [watched.is_answered_by(each) for each in answers + others] == [True] * 2 + [False] * 3
+    assert [watched.is_answered_in([each]) for each in answers + others] == [True] * 2 + [False] * 3
     append, read = (bytes((0x92, 0, 0, 0, 1, each)) + b"body" for each in (2, 3))
     assert first_sample([read], 1.0) is None, "it may wait for what is still to come"
     assert first_sample([append], 1.0) is not None

@@ -511,7 +511,7 @@ class AskingSession(EchoSession):
         self.changed.set()
 
     async def until(self, count: int) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while len(self.packets) < count or not self.framing.ready:
                 self.changed = anyio.Event()
                 await self.changed.wait()
@@ -598,3 +598,28 @@ def test_the_subprotocol_form_of_a_token_is_base64url_without_padding() -> None:
     framing.feed(request_of(Sec_WebSocket_Protocol=f"bearer.{encoded}, p2pbuf.v1"))
     assert framing.upgrade == Upgrade(b"chat/1", False, b"\xfb\xff\xfe~")
     assert b"bearer" not in framing.take_output()
+
+
+@pytest.mark.parametrize("size", [60, 3000, 2**16])
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_message_that_is_skipped_is_kept_nowhere_and_the_next_one_comes(
+    size: int, pieces: int
+) -> None:
+    server = upgraded_server()
+    body = b"\x06\0\0\0\x07\0\0\0\x09" + bytes(size - 9)
+    frame = from_client(Opcode.BINARY, body)
+    assert server.feed(frame[:40]) == []
+    assert server.skip_packet() == body[:9] and server.buffered_bytes == 0
+    assert server.skip_packet() == b""
+    rest = frame[40:] + from_client(Opcode.BINARY, b"next")
+    found = []
+    for start in range(0, len(rest), max(1, len(rest) // pieces)):
+        found += server.feed(rest[start : start + max(1, len(rest) // pieces)])
+    assert found == [b"next"] and server.error is None
+
+
+def test_a_message_in_fragments_is_not_skipped() -> None:
+    server = upgraded_server()
+    assert server.feed(from_client(Opcode.BINARY, b"half", fin=False)) == []
+    assert server.skip_packet() == b""
+    assert server.feed(from_client(Opcode.CONT, b" and half")) == [b"half and half"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from http import HTTPStatus
 from itertools import pairwise
 
@@ -123,6 +124,27 @@ def test_a_head_that_is_not_served_is_refused_and_the_stream_ends(wire: bytes, s
     answer = answer_to(wire)
     assert status_of(answer) == status
     assert b"passwd" not in answer and len(answer) < 400
+
+
+def test_a_page_request_has_128_headers() -> None:
+    many = [f"a{number}: b" for number in range(128)]
+    assert status_of(answer_to(request("GET / HTTP/1.1", *many[1:]))) == 200
+    assert status_of(answer_to(request("GET / HTTP/1.1", *many))) == 400
+
+
+def test_what_was_answered_is_not_kept() -> None:
+    """A client may read its answer late, and many may do so."""
+    fields = ["a" * 60 + f"{number}: b" for number in range(100)]
+    wire = request("GET / HTTP/1.1", *fields)
+    answer_to(wire)  # what is cached for all
+    tracemalloc.start()
+    try:
+        framing = ServerFraming(PACKET_MAX, POLICY, SITE)
+        framing.feed(wire)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert framing.closed and kept < 2**13
 
 
 def test_a_refused_method_names_the_allowed_ones() -> None:

@@ -87,6 +87,7 @@ class _Session:
         "_is_sending",
         "_is_submitting",
         "_last_acks",
+        "_piece_bytes",
         "_target",
         "_unacked",
         "_unacked_bytes",
@@ -105,6 +106,9 @@ class _Session:
         self._unacked: deque[tuple[int, int] | S2Error | None] = deque()
         """Numbers and sizes of appends; at the end an error, or None for a good end."""
         self._unacked_bytes = 0
+        """Of appends that are not acked, with the one that is about to be submitted."""
+        self._piece_bytes = 0
+        """The size of the piece of the body that is being cut into frames."""
         self._work = 0
         self._is_over = False
         """The end is queued: nothing is added behind it."""
@@ -175,7 +179,8 @@ class _Session:
         decoder = self._decoder
         async with aclosing(self._context.request.chunks()) as pieces:
             async for data in pieces:
-                at, view = 0, memoryview(data)
+                at, view, self._piece_bytes = 0, memoryview(data), len(data)
+                self._count_input()
                 while at < len(data):
                     end = at + max(FEED_BYTES, decoder.missing_bytes)
                     self._is_busy = end < len(data)
@@ -183,9 +188,17 @@ class _Session:
                     if self._is_over:
                         return
                     at = end
+                del data, view  # or the session would keep them while it waits for more
+                self._piece_bytes = 0
+                self._count_input()
         if decoder.is_midway:
             self._add(frames.BadFrame("the session ended within a frame"))
         self._add(None)
+
+    def _count_input(self) -> None:
+        """Count what came and is not acked: appends, and the frame of which a part has come."""
+        input_bytes = self._decoder.buffered_bytes + self._unacked_bytes + self._piece_bytes
+        self._context.request.keep_input(input_bytes, self._decoder.clear)
 
     async def _feed(self, data: bytes | memoryview) -> None:
         """Submit what a piece completes, up to the first error."""
@@ -209,16 +222,16 @@ class _Session:
         given = protobuf_codec.decode_input(message, ErrorCode.BAD_FRAME)
         size = check_append(given)
         require_commands(self._context, self._target, given)
-        while self._is_full(size) and not self._is_over:
+        self._unacked_bytes += size
+        while self._is_full() and not self._is_over:
+            self._count_input()
             await self._wait_for_change()
         if not self._is_over:
             await self._submit(given, size)
 
-    def _is_full(self, size: int) -> bool:
+    def _is_full(self) -> bool:
         count = len(self._unacked)
-        return count >= UNACKED_MAX or (
-            count > 0 and self._unacked_bytes + size > UNACKED_BYTES_MAX
-        )
+        return count >= UNACKED_MAX or (count > 0 and self._unacked_bytes > UNACKED_BYTES_MAX)
 
     async def _submit(self, given: AppendInput, size: int) -> None:
         cells = self._cells
@@ -237,7 +250,6 @@ class _Session:
         self._is_submitting = self._has_new_input = True
         await cells.submit(self._target.cell, (request,), size, gather=True)
         self._is_submitting = False
-        self._unacked_bytes += size
         self._add((number, size))
 
     def _predecessor(self) -> int | None:
@@ -278,6 +290,7 @@ class _Session:
                 self._is_sending = True
                 await writer.write(acks)
                 self._is_sending = False
+                self._count_input()  # what is written gives back all that was kept
                 continue
             if last is not None:
                 await writer.write(frames.encode_terminal(last))

@@ -39,7 +39,11 @@ from millpond.transports.http.s2.metadata import (
     encode_basin_metadata,
 )
 from millpond.transports.http.s2.model import check_basin
-from millpond.transports.http.s2.streams import BODY_BYTES_MAX, provisioned, request_token
+from millpond.transports.http.s2.streams import (
+    BODY_BYTES_MAX,
+    provisioned,
+    request_token,
+)
 
 LOCATION = "default"
 LOCATION_BYTES_MAX = 4096
@@ -56,6 +60,7 @@ _JSON = (b"content-type", b"application/json")
 async def list_basins(context: S2Context) -> Response:
     """GET /v1/basins: the basins that this client may see."""
     context.require(Operation.LIST_BASINS)
+    context.require_names()
     query = info_codec.read_list_query(context.request.query)
     rows = [
         _info(name, row, is_removed=is_removed)

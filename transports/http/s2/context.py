@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.actors.errors import StorageFailed
 from millpond.actors.messages import Rights
 from millpond.actors.streams.names import basin_cell, qualified_name, stream_cell
 from millpond.transports.http.context import RequestContext
@@ -17,6 +18,7 @@ from millpond.transports.http.s2.errors import (
     ErrorCode,
     NotDeclared,
     bad_header,
+    coded_error,
 )
 from millpond.transports.http.s2.interface import BasinRow, S2NodeServices
 from millpond.transports.http.s2.model import check_basin, check_stream
@@ -152,8 +154,17 @@ class S2Context(RequestContext[S2NodeServices]):
             if self.services.basins.is_removed(name):
                 text = f"the basin {shown} is being deleted"
                 raise CodedError(ErrorCode.BASIN_DELETION_PENDING, text)
+            self.require_names()
             raise CodedError(ErrorCode.BASIN_NOT_FOUND, f"the basin {shown} does not exist")
         return found
+
+    def require_names(self) -> None:
+        """Before a name is left out or said to be unknown. Raises CodedError if the store lost
+        names."""
+        try:
+            self.services.basins.check_complete()
+        except StorageFailed as exc:
+            raise coded_error(exc.code) from None
 
     # Rights.
 
@@ -204,7 +215,7 @@ class S2Context(RequestContext[S2NodeServices]):
 
     @property
     def is_known(self) -> bool:
-        """True if the client may use some stream, or has a token of S2 that is valid."""
+        """True if the client may do anything at all, or has a token of S2 that is valid."""
         return self.authorization is not None if self._is_issued else super().is_known
 
     def _denial(self) -> CodedError:

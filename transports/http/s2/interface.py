@@ -30,6 +30,9 @@ class BasinNames(Protocol):
     def find(self, name: bytes) -> BasinRow | None:
         """A basin that is there, and not to go."""
 
+    def check_complete(self) -> None:
+        """Before basins or streams are listed. Raises StorageFailed if some are lost."""
+
     def is_removed(self, name: bytes) -> bool:
         """True for a basin that is being deleted, whose streams may still exist."""
 

@@ -80,6 +80,7 @@ def _page(
 ) -> tuple[list[bytes], bool]:
     """Names that this client may list, and whether there are more. Raises CodedError."""
     own, authorization = context.stream_prefix, context.authorization
+    context.require_names()
     begin = own + prefix if authorization is None else authorization.narrowed(own + prefix)
     if begin is None:
         return [], False

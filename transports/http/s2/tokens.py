@@ -31,6 +31,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 async def list_tokens(context: S2Context) -> Response:
     """GET /v1/access-tokens: their ids and scopes; nobody has the tokens themselves."""
     context.require(Operation.LIST_ACCESS_TOKENS)
+    context.require_names()
     query = info_codec.read_list_query(context.request.query)
     prefix, after = (
         each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)

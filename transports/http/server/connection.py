@@ -68,6 +68,8 @@ class HttpConnection:
         self.wire = wire
         self.received_at = self.idle_since = self._server.now()
         self._server.wake_at(self, self.received_at + self._server.settings.head_s)
+        if self._server.memory is not None:
+            self._server.memory.connection_opened()
         self._server.opened(self)
 
     def received(self, data: bytes) -> None:
@@ -75,9 +77,12 @@ class HttpConnection:
         self._received_bytes += len(data)
         if self._protocol is not None:
             self._protocol.received(data)
-            if self._received_bytes + self._written_bytes >= self._check_at:
-                self._check_memory()
-            return
+        else:
+            self._begin(data)
+        if self._received_bytes + self._written_bytes >= self._check_at:
+            self._check_memory()
+
+    def _begin(self, data: bytes) -> None:
         self._preface += data
         if self._preface.startswith(PREFACE):
             self._set_protocol(Http2(self.wire, self._server, self))
@@ -158,6 +163,8 @@ class HttpConnection:
         return self._waiter is None and self._protocol.waits_for_client
 
     def close_for_memory(self) -> None:
+        if self._protocol is not None:
+            self._protocol.discard()
         self.wire.abort()
 
     def _check_memory(self) -> None:
@@ -169,8 +176,14 @@ class HttpConnection:
         if account is None or account.has_room(READ_BYTES, now) or self._waiter is not None:
             return
         if account.held_bytes:
-            self._waiter = account.wait(READ_BYTES, now, self._read_on)
+            self._waiter = account.wait(READ_BYTES, now, self._read_on, self._refuse_input)
             self.wire.pause()
+
+    def _refuse_input(self) -> bool:
+        is_refused = self._protocol is not None and self._protocol.refuse_input()
+        if is_refused:
+            self._read_on()
+        return is_refused
 
     def _read_on(self) -> None:
         self._waiter = None

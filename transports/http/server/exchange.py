@@ -74,11 +74,16 @@ class Exchange:
     """
 
     __slots__ = (
+        "_collected",
+        "_collected_bytes",
         "_credit",
+        "_drop_kept",
         "_extension",
         "_head",
         "_input_event",
+        "_is_collecting",
         "_is_end_reported",
+        "_is_refused",
         "_memory_bytes",
         "_memory_event",
         "_output_event",
@@ -114,19 +119,29 @@ class Exchange:
         self._pieces: list[bytes] = []
         self._credit = 0
         self._is_end_reported = False
+        self._is_collecting = False
+        """The application collects the whole body, and takes OutOfMemory for an answer."""
+        self._is_refused = False
+        """The application is yet to be told that there is no memory for the body."""
         self._head: ResponseHead | None = None
         self._input_event: asyncio.Event | anyio.Event | None = None
         self._output_event: asyncio.Event | anyio.Event | None = None
         self._memory_event: asyncio.Event | anyio.Event | None = None
+        self._collected: list[bytes] = []
+        """The body that the application collects. It holds the same list."""
+        self._collected_bytes = 0
+        """Memory that is held for the body, also once it is whole."""
+        self._drop_kept: Callable[[], None] | None = None
+        """Frees what the application keeps of a body that it reads in pieces."""
         self._memory_bytes = 0
-        """Memory that is held for a body that the application collects, and for the answer."""
+        """Memory that is held for the answer."""
         self._extension: ServerExtension = scope["extensions"][EXTENSION]
         self._extension.memory = self
 
     @property
     def held_bytes(self) -> int:
         """The bytes of the request and its answer that are in memory, outside of the wire."""
-        return self.unread_bytes + self._memory_bytes
+        return self.unread_bytes + self._collected_bytes + self._memory_bytes
 
     @property
     def waits_for_client(self) -> bool:
@@ -163,11 +178,28 @@ class Exchange:
         """The client is gone: what was not read is dropped, and later writes go nowhere."""
         self.is_disconnected = True
         self._extension.memory = None  # the two no longer hold each other
+        self._collected.clear()
+        self._collected_bytes = 0
+        drop, self._drop_kept = self._drop_kept, None
+        if drop is not None:
+            drop()
         self._drop_input()
         self.end_input()
         self.resume_writing()
         if self._memory_event is not None:
             self._memory_event.set()
+
+    def refuse_input(self) -> bool:
+        """Drop a body that the application collects, and let it respond that there is no memory.
+        False: the body is not one that can be refused."""
+        if not self._is_collecting or self.is_complete or self.is_started or self.is_disconnected:
+            return False
+        self._is_collecting, self._is_refused = False, True
+        self._collected.clear()
+        self._collected_bytes = 0
+        self._wake_reader()
+        self._drop_input()
+        return True
 
     def resume_writing(self) -> None:
         """The client may be written to again."""
@@ -183,14 +215,18 @@ class Exchange:
     # Called by the application: ASGI.
 
     async def receive(self) -> Message:
-        """`http.request`, each with a piece of the body, then `http.disconnect`."""
+        """`http.request`, each with a piece of the body, then `http.disconnect`. Raises OutOfMemory
+        where the body is refused."""
         if not (self._pieces or self.is_complete or self.is_input_ended):
             self._protocol.body_wanted(self)
-        while not (self._pieces or self.is_input_ended or self.is_answered):
+        while not (self._pieces or self.is_input_ended or self.is_answered or self._is_refused):
             if self.is_complete and not self._is_end_reported:
                 break
             self._input_event = new_event()
             await self._input_event.wait()
+        if self._is_refused:
+            self._is_refused = False
+            raise OutOfMemory
         has_body = bool(self._pieces)
         if not has_body and (self._is_end_reported or self.is_disconnected or not self.is_complete):
             return {"type": "http.disconnect"}
@@ -218,7 +254,7 @@ class Exchange:
             await self._wait_to_write()
             if not self.is_disconnected:
                 rest = self._write(None, rest, is_last)
-        if self._memory_bytes and body:
+        if body and (self._memory_bytes or self._collected_bytes):
             self._give_back()
         while not (is_last or self.is_disconnected) and self._protocol.is_congested(self):
             await self._wait_to_write()
@@ -243,7 +279,7 @@ class Exchange:
             await anyio.lowlevel.checkpoint()
         while not (self.is_disconnected or self._protocol.may_answer(self)):
             await self._wait_to_write()
-        size_bytes -= self._memory_bytes
+        size_bytes -= self._memory_bytes + self._collected_bytes
         account = self._protocol.account()
         if size_bytes <= 0 or account is None or self.is_disconnected:
             return
@@ -253,13 +289,24 @@ class Exchange:
         else:
             await self._wait_for_memory(account, size_bytes)
 
+    def share_body(self, pieces: list[bytes]) -> None:
+        self._collected = pieces
+        self._is_collecting = True
+
+    def keep_input(self, size_bytes: int, drop: Callable[[], None]) -> None:
+        if not self.is_disconnected:
+            self._collected_bytes, self._drop_kept = size_bytes, drop
+
     async def hold_input(self, size_bytes: int) -> None:
         account = self._protocol.account()
         if account is None or self.is_disconnected:
             return
-        self._memory_bytes += size_bytes  # it came already
+        self._collected_bytes += size_bytes  # it came already
         if not account.has_room(0, self._protocol.now()):
             await self._wait_for_memory(account, 0)
+        if self._is_refused:  # while it was measured
+            self._is_refused = False
+            raise OutOfMemory
 
     async def _wait_for_memory(self, account: MemoryAccount, size_bytes: int) -> None:
         """Wait until so many more bytes count as held. Raises OutOfMemory."""
@@ -270,10 +317,12 @@ class Exchange:
             self._memory_bytes += size_bytes
             event.set()
 
-        def refused() -> None:
+        def refused() -> bool:
             nonlocal is_refused
             is_refused = True
+            self._is_collecting = False
             event.set()
+            return True
 
         # A response that has begun cannot be refused any more.
         now, may_refuse = self._protocol.now(), not self.is_started
@@ -283,12 +332,13 @@ class Exchange:
         finally:
             account.cancel(waiter)
             self._memory_event = None
-        if is_refused:
+        if is_refused or self._is_refused:
+            self._is_refused = False  # its connection may have refused the body as well
             raise OutOfMemory
 
     def _give_back(self) -> None:
         """Nothing is held for the request any more."""
-        self._memory_bytes = 0
+        self._memory_bytes = self._collected_bytes = 0
         self._measure()
 
     def _measure(self) -> None:
@@ -318,8 +368,8 @@ class Exchange:
     def finish(self) -> None:
         """The application is done."""
         self._drop_input()
-        self._extension.memory = None  # the two no longer hold each other
-        if self._memory_bytes:
+        self._extension.memory = self._drop_kept = None  # nothing holds this object any more
+        if self._memory_bytes or self._collected_bytes:
             self._give_back()
         self._protocol.finished(self)
 

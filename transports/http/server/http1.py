@@ -163,7 +163,8 @@ class Http1:
 
     @property
     def held_bytes(self) -> int:
-        held = sum([response.exchange.held_bytes for response in self._queue])
+        held = self._head_bytes if self._in_head else 0
+        held += sum([each.head_bytes + each.exchange.held_bytes for each in self._queue])
         return held + sum(map(len, self._input.pieces))
 
     @property
@@ -226,6 +227,17 @@ class Http1:
         for response in queue:
             response.exchange.disconnect()
         del self._parser  # it refers to this object: break the cycle, for the garbage collector
+
+    def discard(self) -> None:
+        self._is_read_closed = True
+        self._input.clear()
+        self._url, self._headers, self._head_bytes = b"", [], 0
+        for response in tuple(self._queue):
+            response.head_bytes = 0
+            response.exchange.disconnect()
+
+    def refuse_input(self) -> bool:
+        return self._is_in_body and self._queue[-1].exchange.refuse_input()
 
     def finish(self) -> None:
         self._is_draining = True
@@ -423,7 +435,9 @@ class Http1:
         self._body_length = body_length(self._headers)
         if self._body_length is None:
             self._chunked = ChunkedBody()
-        self._queue.append(Http1Response(Exchange(self, scope), version == "1.1", self._headers))
+        response = Http1Response(Exchange(self, scope), version == "1.1", self._headers)
+        response.head_bytes = self._head_bytes
+        self._queue.append(response)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

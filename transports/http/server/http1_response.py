@@ -23,6 +23,7 @@ class Http1Response:
         "exchange",
         "expects_continue",
         "has_body",
+        "head_bytes",
         "is_chunked",
         "is_http11",
         "is_keep_alive",
@@ -37,6 +38,8 @@ class Http1Response:
     ) -> None:
         self.exchange = exchange
         self.is_http11 = is_http11
+        self.head_bytes = 0
+        """The bytes of a long head of the request; those of a short one are not counted."""
         self.is_served = False
         """The application answers it."""
         self.expects_continue = False

@@ -2,7 +2,8 @@
 
 Input counts against the flow-control windows until the application has taken it, so a stream that
 nobody reads holds up no other stream. Frames are counted: a client that floods the node with frames
-without content is told to calm down.
+without content is told to calm down. Heads of all connections are decoded in turns
+(`head_queue`); until its turn has come, a connection is not read.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from h2.connection import ConnectionInputs, H2Connection, H2ConnectionStateMachi
 from h2.errors import ErrorCodes
 from h2.events import Event
 from h2.exceptions import ProtocolError, StreamClosedError
+from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
+from millpond.transports.http.server.head_queue import head_cost
 from millpond.transports.http.server.heads import BadHead, request_scope
-from millpond.transports.http.server.http2_limits import FrameLimiter, FrameTooLong
+from millpond.transports.http.server.http2_limits import FrameLimiter, FrameTooLong, HeadTooLong
 from millpond.transports.http.server.interface import ConnectionActivity, Server
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
@@ -35,6 +38,8 @@ FRAMES_PER_S = 10_000
 content, in either direction, earns a frame for each KiB."""
 UNREAD_REPLY_BYTES_MAX = 2**18
 """The most bytes of replies to frames, while the client does not read."""
+OVERSIZED_HEADS_MAX = 4
+"""The most heads in a row that are answered with 431; one more ends the connection."""
 PING = b"millpond"
 _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
 
@@ -97,15 +102,21 @@ def _h2_settings(settings: ServerSettings, streams_max: int) -> Settings:
 
 
 class Http2:
-    """Implements `interface.HttpProtocol` and `exchange.ExchangeProtocol`."""
+    """Implements `interface.HttpProtocol`, `exchange.ExchangeProtocol` and
+    `head_queue.HeadReader`."""
 
     def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_started_at = inf
+        self.decoded_until = 0.0
         self.soon: Callable[[Callable[[], None]], None] = wire.soon
         self._wire = wire
         self._server = server
         self._connection = connection
         self._preface_bytes = PREFACE_BYTES
+        self._input = b""
+        """Input that waits for its turn to be decoded."""
+        self._oversized_heads = 0
+        """Heads in a row that were too large."""
         self._frame_limiter = FrameLimiter(FRAME_BYTES_MAX, _head_bytes_max(server.settings))
         self._exchanges: dict[int, Exchange] = {}
         self._waiting: dict[Exchange, None] = {}
@@ -127,42 +138,107 @@ class Http2:
 
     @property
     def is_idle(self) -> bool:
-        return not self._exchanges
+        return not (self._exchanges or self._input)
 
-    is_paused = False
+    @property
+    def is_paused(self) -> bool:
+        return bool(self._input)
 
     @property
     def held_bytes(self) -> int:
         exchanges = self._exchanges.values()
-        return sum([each.held_bytes for each in exchanges]) + len(exchanges) * EXCHANGE_BYTES
+        held = sum([each.held_bytes for each in exchanges]) + len(exchanges) * EXCHANGE_BYTES
+        return held + self._frame_limiter.head_bytes + len(self._input)
 
     @property
     def waits_for_client(self) -> bool:
         waiting = [each for each in self._exchanges.values() if each.waits_for_client]
         held = sum([each.held_bytes for each in waiting]) + len(waiting) * EXCHANGE_BYTES
+        held += self._frame_limiter.head_bytes
         return 2 * held >= self.held_bytes
 
     # Called by the connection.
 
     def received(self, data: bytes) -> None:
         self._pinged_at = inf
-        try:
-            self._frame_limiter.check(data[self._preface_bytes :] if self._preface_bytes else data)
-        except FrameTooLong:
-            self._end(ErrorCodes.FRAME_SIZE_ERROR)
+        if self._input:
+            self._input += data
             return
+        queue, at = self._server.head_queue, 0
+        while at < len(data):
+            if not queue.is_free:
+                self._input = data[at:]
+                self.head_started_at = inf  # a head is not late while we do not read
+                self._wire.pause()
+                queue.wait(self)
+                break
+            at = self._read_piece(data, at)
+        self._answer_frames()
+
+    def read_on(self) -> bool:
+        data, self._input = self._input, b""
+        if not data:
+            return False  # it was closed meanwhile
+        try:
+            self._input = data[self._read_piece(data, 0) :]
+            self._answer_frames()
+        except BaseException:
+            self._wire.abort()
+            raise
+        if self._input:
+            self.head_started_at = inf
+            return True
+        if not (self._is_closed or self._connection.is_waiting_for_memory):
+            self._wire.resume()
+        if self._is_draining and self.is_idle:
+            self._end(ErrorCodes.NO_ERROR)
+        return False
+
+    def _read_piece(self, data: bytes, at: int) -> int:
+        """Read up to the end of the next head. Gives the place behind it."""
+        limiter = self._frame_limiter
+        try:
+            end = limiter.check(data, at + self._preface_bytes)
+        except FrameTooLong:
+            return self._end_before(data, ErrorCodes.FRAME_SIZE_ERROR)
+        except HeadTooLong:
+            return self._end_before(data, ErrorCodes.ENHANCE_YOUR_CALM)
         self._preface_bytes = 0
         try:
-            found = self._h2.receive_data(data)
+            found = self._h2.receive_data(data[at:end])
         except ProtocolError:
+            self._count_head([])
             self._flush()
             self._close()
-            return
+            return len(data)
+        self._count_head(found)
         self._watch_head()
-        self._spend(self._frame_limiter.frames)
+        self._spend(limiter.frames)
         for event in found:
             if not self._is_closed:
                 self._handle(event)
+        return len(data) if self._is_closed else end
+
+    def _end_before(self, data: bytes, reason: ErrorCodes) -> int:
+        """End the connection without reading the input."""
+        self._end(reason)
+        return len(data)
+
+    def _count_head(self, found: list[Event]) -> None:
+        block_bytes = self._frame_limiter.whole_head_bytes
+        if not block_bytes:
+            return
+        fields = size = 0
+        for event in found:
+            if isinstance(event, events.RequestReceived | events.TrailersReceived):
+                fields += len(event.headers)
+                size += _size(event.headers)
+        self._server.head_queue.spend(self, head_cost(block_bytes, fields, size))
+
+    def _answer_frames(self) -> None:
+        """Write the answers; a client that sends too many frames, or does not read, is closed."""
+        if self._is_closed:
+            return
         size = self._flush()
         self._unread_reply_bytes += size if self._wire.congested else 0
         if self._unread_reply_bytes > UNREAD_REPLY_BYTES_MAX:
@@ -193,15 +269,28 @@ class Http2:
         self._waiting.clear()
         self._stalled.clear()
         self._expecting.clear()
+        self._input = b""
         vars(self._h2).clear()  # it refers to itself: break the cycle, for the garbage collector
         for exchange in exchanges.values():
             exchange.disconnect()
+
+    def discard(self) -> None:
+        self._is_closed = True
+        self._h2.incoming_buffer = FrameBuffer(server=True)  # with the half of a head
+        self._frame_limiter.head_bytes = 0
+        self._input = b""
+        for exchange in tuple(self._exchanges.values()):
+            exchange.disconnect()
+
+    def refuse_input(self) -> bool:
+        refused = [each.refuse_input() for each in tuple(self._exchanges.values())]
+        return True in refused
 
     def finish(self) -> None:
         """Close after the exchanges in progress. GOAWAY comes with the close: clients drop what
         comes after it (docs/reference/s2.md)."""
         self._is_draining = True
-        if not self._exchanges:
+        if self.is_idle:
             self._end(ErrorCodes.NO_ERROR)
 
     def check_liveness(self, now: float) -> float:
@@ -214,6 +303,9 @@ class Http2:
             self._reset(number, ErrorCodes.CANCEL)
             self._exchanges[number].disconnect()
             del self._stalled[number]
+        if self._input:
+            self._pinged_at = inf  # its answer may wait behind the input
+            return now + settings.ping_s
         if now >= self._pinged_at + settings.ping_wait_s:
             self._wire.abort()
         elif self._pinged_at == inf and now >= self._connection.received_at + settings.ping_s:
@@ -271,10 +363,22 @@ class Http2:
             self._spend(19)
             self._reset(number, ErrorCodes.REFUSED_STREAM)
             return
+        if self._is_oversized(headers):
+            self._oversized_heads += 1
+            if self._oversized_heads > OVERSIZED_HEADS_MAX:
+                self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+                return
+        else:
+            self._oversized_heads = 0
         exchange = self._exchanges[number] = Exchange(self, scope, number)
         if dict(headers).get(b"expect", b"").lower() == b"100-continue":
             self._expecting.add(number)
         server.serve(exchange)
+
+    def _is_oversized(self, headers: Headers) -> bool:
+        """True for a head that the application answers with 431."""
+        settings = self._server.settings
+        return len(headers) > settings.headers_max or _size(headers) > settings.header_bytes_max
 
     def _receive_data(self, event: events.DataReceived) -> None:
         exchange = self._exchanges.get(event.stream_id)
@@ -407,7 +511,7 @@ class Http2:
                 self._reset(exchange.number, ErrorCodes.NO_ERROR)
             self._flush()
         self._connection.idle_since = self._server.now()
-        if self._is_draining and not self._exchanges:
+        if self._is_draining and self.is_idle:
             self._end(ErrorCodes.NO_ERROR)
 
     def _resume_writers(self, waiting: Iterable[Exchange]) -> None:
@@ -436,6 +540,7 @@ class Http2:
 
     def _close(self) -> None:
         self._is_closed = True
+        self._input = b""
         for exchange in tuple(self._exchanges.values()):
             exchange.disconnect()
         self._wire.close()
@@ -446,6 +551,10 @@ class Http2:
             self._wire.write(data)
             self._connection.wrote(len(data))
         return len(data)
+
+
+def _size(headers: Headers) -> int:
+    return sum([len(name) + len(value) for name, value in headers])
 
 
 def _read(found: Headers) -> tuple[bytes, bytes, Headers]:

@@ -12,20 +12,26 @@ _END_HEADERS = 4
 
 
 class FrameTooLong(Exception):
-    """a frame, or a head in several, is longer than is taken"""
+    """a frame is longer than is taken"""
+
+
+class HeadTooLong(Exception):
+    """a head, in one frame or several, is longer than is taken"""
 
 
 class FrameLimiter:
-    """Counts through the frames of one connection, behind its preface."""
+    """The limits on the frames of one connection, applied behind its preface as they come."""
 
     __slots__ = (
         "_frame_bytes_max",
-        "_head_bytes",
         "_head_bytes_max",
         "_header",
+        "_is_head_ending",
         "_left",
         "frames",
+        "head_bytes",
         "is_partial",
+        "whole_head_bytes",
     )
 
     def __init__(self, frame_bytes_max: int, head_bytes_max: int) -> None:
@@ -33,28 +39,38 @@ class FrameLimiter:
         self._head_bytes_max = head_bytes_max
         self._header = b""
         self._left = 0
-        self._head_bytes = 0
+        self._is_head_ending = False
+        """The frame under way is the last of a head."""
+        self.head_bytes = 0
+        """The bytes of a head whose end has not come."""
+        self.whole_head_bytes = 0
+        """The bytes of the head with whose end the last input ended; 0: it ended with none."""
         self.frames = 0
         """The frames that began in the last input."""
         self.is_partial = False
         """The end of a frame, or of a head, is still to come."""
 
-    def check(self, data: bytes) -> None:
-        """Raises FrameTooLong."""
-        at, size = 0, len(data)
-        self.frames = 0
-        while at < size:
+    def check(self, data: bytes, at: int) -> int:
+        """Look at the input from `at` on, up to the end of the first head. Gives the place behind
+        it, or the end of the input. Raises FrameTooLong and HeadTooLong."""
+        size = len(data)
+        self.frames = self.whole_head_bytes = 0
+        while at < size and not self.whole_head_bytes:
             if self._left:
                 step = min(self._left, size - at)
                 self._left -= step
                 at += step
-                continue
-            need = HEADER_BYTES - len(self._header)
-            self._header += data[at : at + need]
-            at += need
-            if len(self._header) == HEADER_BYTES:
-                self._begin()
-        self.is_partial = bool(self._left or self._header or self._head_bytes)
+            else:
+                need = HEADER_BYTES - len(self._header)
+                self._header += data[at : at + need]
+                at = min(at + need, size)
+                if len(self._header) == HEADER_BYTES:
+                    self._begin()
+            if self._is_head_ending and not self._left:
+                self._is_head_ending = False
+                self.whole_head_bytes, self.head_bytes = self.head_bytes, 0
+        self.is_partial = bool(self._left or self._header or self.head_bytes)
+        return at
 
     def _begin(self) -> None:
         header, self._header = self._header, b""
@@ -64,8 +80,7 @@ class FrameLimiter:
             raise FrameTooLong
         self._left = length
         if kind in (_HEADERS, _PUSH_PROMISE, _CONTINUATION):
-            self._head_bytes += length + 1
-            if self._head_bytes > self._head_bytes_max:
-                raise FrameTooLong
-            if flags & _END_HEADERS:
-                self._head_bytes = 0
+            self.head_bytes += length + 1
+            if self.head_bytes > self._head_bytes_max:
+                raise HeadTooLong
+            self._is_head_ending = bool(flags & _END_HEADERS)

@@ -8,6 +8,7 @@ from typing import Protocol
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
+from millpond.transports.http.server.head_queue import HeadQueue
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
 from millpond.transports.server.memory_budget import MemoryAccount, MemoryBudget
@@ -28,6 +29,13 @@ class HttpProtocol(Protocol):
     def uncongested(self) -> None: ...
     def eof(self) -> None: ...
     def ended(self) -> None: ...
+    def discard(self) -> None:
+        """Discard what came and was not answered: the connection is about to be aborted."""
+
+    def refuse_input(self) -> bool:
+        """Refuse the bodies that are being collected: there is no memory for them. False: there are
+        none."""
+
     def finish(self) -> None:
         """Answer the requests in progress, announce the end, and close."""
 
@@ -95,6 +103,7 @@ class Server(Protocol):
 
     settings: ServerSettings
     head_cache: HeadCache
+    head_queue: HeadQueue
     rejection_headers: RejectionHeaders
     memory: MemoryBudget | None
     """Limits what all connections hold together; None: nothing does."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup, TaskStatus
 
 from millpond.transports.http.app import ResponseAborted, TaskGuard
@@ -16,6 +17,7 @@ from millpond.transports.http.cancellation import running_loop
 from millpond.transports.http.server.connection import HttpConnection
 from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
+from millpond.transports.http.server.head_queue import HeadQueue
 from millpond.transports.http.server.interface import RejectionHeaders, TrackedConnection
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.server.memory_budget import MemoryBudget
@@ -59,6 +61,7 @@ class HttpServer:
         self.memory = memory
         self.principal_key = principal_key
         self.head_cache = HeadCache()
+        self.head_queue = HeadQueue(clock.now, self._call_next_turn)
         self.is_draining = False
         self.now = clock.now
         self.date = date
@@ -164,8 +167,25 @@ class HttpServer:
                 self._tasks_in_flight.discard(task)  # a callback would cost the loop a turn
             exchange.finish()
 
+    def _call_next_turn(self, callback: Callable[[], None]) -> None:
+        """Call back in the next turn of the event loop, once other work has had its turn."""
+        loop = running_loop()
+        if loop is not None:
+            loop.call_soon(callback)
+            return
+        assert self._tasks is not None
+        self._tasks.start_soon(self._call_after_checkpoint, callback)
+
+    async def _call_after_checkpoint(self, callback: Callable[[], None]) -> None:
+        await self._task_guard(partial(_after_checkpoint, callback))
+
     async def _apply(self, exchange: Exchange) -> None:
         try:
             await self._application(exchange.scope, exchange.receive, exchange.send)
         except ResponseAborted:
             return  # it was logged; the connection is broken off
+
+
+async def _after_checkpoint(callback: Callable[[], None]) -> None:
+    await anyio.lowlevel.checkpoint()
+    callback()

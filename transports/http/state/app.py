@@ -16,6 +16,8 @@ from millpond.transports.http.state.live import stream_state
 
 PREFIX = (b"millpond", b"state")
 PAGE = 1000
+LIST_BYTES = 2**18
+"""Of the values of a list, at most, but always one value."""
 EVENT_STREAM = "text/event-stream"
 
 
@@ -80,6 +82,7 @@ async def _describe(context: StateContext) -> Response:
             lambda: context.ask_state(cells, s.DescribeState)
         )
     assert isinstance(reply, s.StateDescribed)
+    await context.hold(sum(map(len, reply.info.types)))
     return json_codec.response(json_codec.described(context.stream, reply))
 
 
@@ -89,12 +92,14 @@ async def _list_values(context: StateContext, kind: str) -> Response:
     after = query.get("after")
     limit = context.number("limit", query.get("limit", str(PAGE)), 1, PAGE)
     behind = None if after is None else (kind, after)
-    fields = (kind, behind, limit)
+    fields = (kind, behind, limit, LIST_BYTES)
+    await context.hold(LIST_BYTES)
     with context.cell_client() as cells:
         reply = await context.request.run_until_disconnect(
             lambda: context.ask_state(cells, s.ListValues, *fields)
         )
     assert isinstance(reply, s.Values)
+    await context.hold(s.size_of(reply.rows))
     return json_codec.response(json_codec.values_of_type(reply))
 
 
@@ -107,6 +112,7 @@ async def _get_value(context: StateContext, kind: str, key: str) -> Response:
     assert isinstance(reply, s.Value)
     if reply.value is None:
         raise StateError(404, "not_found", "no value exists for this type and key")
+    await context.hold(len(reply.value))
     return json_codec.response(json_codec.one_value(reply))
 
 

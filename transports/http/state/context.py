@@ -44,6 +44,11 @@ class StateContext(RequestContext[HttpNodeServices]):
             raise StateError(400, "bad_query", f"{name}: expected a number from {least} to {most}")
         return int(text)
 
+    async def hold(self, size_bytes: int) -> None:
+        """Wait for memory for values of so many bytes, and for what is written of them. Raises
+        OutOfMemory."""
+        await self.request.hold_answer(2 * size_bytes)
+
     async def ask_state(self, cells: CellClient, make: Make, *fields: object) -> CellReply:
         """The answer of the state's cell. Raises StateError."""
         return _good(await cells.request(state_cell(self.stream), lambda n: make(n, *fields)))

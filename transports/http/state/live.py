@@ -93,13 +93,14 @@ class _Session:
         is_first = more = True
         self._is_live = False
         while more:
-            await self._context.request.hold_answer(2 * READ_BYTES)
+            await self._context.hold(READ_BYTES)
             fields = (None, after, READ_COUNT, READ_BYTES)
             page = await self._context.ask_state(self._cells, s.ListValues, *fields)
             assert isinstance(page, s.Values)
             if is_first:
                 self._position = page.position
             self._whole_at = page.position
+            await self._context.hold(s.size_of(page.rows))
             data = json_codec.rows(page, is_first=is_first)
             await self._context.writer.write(b"event: state\ndata: %b\n\n" % data)
             is_first, more = False, page.more and bool(page.rows)
@@ -138,7 +139,7 @@ class _Session:
             incarnation=self._incarnation,
         )
         if not wait_until:
-            await self._context.request.hold_answer(2 * READ_BYTES)
+            await self._context.hold(READ_BYTES)
         await self._cells.submit(stream_cell(self._context.stream), (read,))
         found = await self._cells.reply(number)
         if isinstance(found, m.StreamFailed) and found.code is Code.TRIMMED:
@@ -149,6 +150,8 @@ class _Session:
         return found
 
     async def _show(self, found: m.Records) -> None:
+        # A read that waited held nothing meanwhile, and a record may be larger than a page.
+        await self._context.hold(found.size_bytes)
         bodies = [
             body
             for span in found.spans

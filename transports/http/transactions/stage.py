@@ -74,7 +74,9 @@ def _append(number: int, given: AppendInput, at: int) -> m.Append:
 async def extend_retention(cells: CellClient, part: StagedPart) -> None:
     """Keep a part that is there for longer: it is about to be decided for. Raises S2Error."""
     kept = m.Settings(age_s=DECIDED_S, bytes_max=0)
-    reply = await cells.request(staged_cell(part), lambda number: m.Configure(number, kept))
+    reply = await cells.request(
+        staged_cell(part), lambda number: m.Configure(number, kept, is_for_all=True)
+    )
     if not isinstance(reply, m.Done):
         raise _failure(reply)
 

@@ -22,13 +22,16 @@ PAGE_BYTES_MAX = 256 * 1024
 class JobRequests:
     """The requests about jobs of one connection. `rights` are those in its channel."""
 
-    __slots__ = ("_in_flight", "_part_bytes", "_reads", "_rights")
+    __slots__ = ("_in_flight", "_part_bytes", "_reads", "_rights", "held_bytes")
 
     def __init__(self, rights: Rights, packet_bytes_max: int) -> None:
         self._rights = rights
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
-        self._in_flight: dict[int, JobOperation] = {}
+        self._in_flight: dict[int, tuple[JobOperation, int]] = {}
+        """Operations, and the sizes of their bodies, by the numbers of their requests."""
         self._reads = 0
+        self.held_bytes = 0
+        """The bytes of requests that are not answered."""
 
     @property
     def is_idle(self) -> bool:
@@ -50,9 +53,11 @@ class JobRequests:
         answered = reply.request if isinstance(reply, Failed) else reply
         if not isinstance(answered, JobRequest | JobReply):
             raise AssertionError(f"{reply} answers no request about jobs")
-        operation = self._in_flight.pop(answered.number, None)
-        if operation is None:
+        found = self._in_flight.pop(answered.number, None)
+        if found is None:
             return None
+        operation, size = found
+        self.held_bytes -= size
         self._reads -= operation in READS
         if isinstance(reply, Failed):
             return _refusal(answered.number, reply.code, reply.delay_ms)
@@ -75,7 +80,9 @@ class JobRequests:
         is_page = operation is JobOperation.LIST
         most = min(self._part_bytes, PAGE_BYTES_MAX) if is_page else self._part_bytes
         request = request_of(number, operation, packet.body, most)
-        self._in_flight[number] = operation
+        size = len(packet.body)
+        self._in_flight[number] = operation, size
+        self.held_bytes += size
         self._reads += is_read
         return request
 

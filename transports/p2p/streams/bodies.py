@@ -17,6 +17,8 @@ from millpond.actors.streams.messages import Headers, RecordColumns, Settings
 
 NAME_BYTES_MAX = 1024
 RECORDS_MAX = 1000
+HEADERS_MAX = 32_768
+"""Headers of all records of an append."""
 CONTENT_TYPE_BYTES_MAX = 1024
 READ_BYTES = 256 * 1024
 PAGE = 1000
@@ -28,6 +30,9 @@ TopicName = Annotated[bytes, msgspec.Meta(min_length=1, max_length=255)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Group = Annotated[bytes, msgspec.Meta(max_length=NAME_BYTES_MAX)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE)]
+Bodies = Annotated[list[bytes], msgspec.Meta(min_length=1)]
+Timestamps = list[U64 | None]
+NIL = msgspec.Raw(b"\xc0")
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,12 +63,39 @@ class AppendBody(_Body, frozen=True):
     """`headers` and `timestamps`: nil, or one for each body."""
 
     stream: Name
-    bodies: Annotated[list[bytes], msgspec.Meta(min_length=1)]
+    bodies: Bodies
     ms: U64 | None = None
     headers: list[Headers] | None = None
-    timestamps: list[U64 | None] | None = None
+    timestamps: Timestamps | None = None
     fence: bytes | None = None
     match: U64 | None = None
+
+
+class EncodedAppendBody(_Body, frozen=True):
+    """An AppendBody whose columns are not decoded yet: their lengths are checked before. A small
+    part of a byte or two takes 60 bytes and more once it is decoded."""
+
+    stream: Name
+    bodies: msgspec.Raw
+    ms: U64 | None = None
+    headers: msgspec.Raw = NIL
+    timestamps: msgspec.Raw = NIL
+    fence: bytes | None = None
+    match: U64 | None = None
+
+
+def array_length(value: msgspec.Raw) -> int | None:
+    """The number of elements of an encoded array; None: it is no array."""
+    head = bytes(memoryview(value)[:5])
+    match head[0]:
+        case 0xDC:
+            return int.from_bytes(head[1:3], "big")
+        case 0xDD:
+            return int.from_bytes(head[1:5], "big")
+        case first if first & 0xF0 == 0x90:
+            return first & 0x0F
+        case _:
+            return None
 
 
 class ReadBody(_Body, frozen=True):

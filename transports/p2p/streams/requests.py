@@ -6,7 +6,7 @@ Sans-I/O: the connection gives packets and replies, and gets back packets and ba
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeVar, assert_never
 
@@ -15,6 +15,7 @@ import msgspec
 from millpond.actors.errors import Code, DataTooLarge, Malformed, RequestError
 from millpond.actors.messages import Failed, StreamReply, StreamRequest
 from millpond.actors.positions import Position, Seek, SeekBy
+from millpond.actors.state import messages as s
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS, state_cell, state_of, stream_cell, stream_of
 from millpond.transports.p2p import packets as p
@@ -29,12 +30,15 @@ from millpond.transports.p2p.streams.operations import (
     check,
     listed,
 )
-from millpond.transports.p2p.streams.state import state_answer, state_request
+from millpond.transports.p2p.streams.state import ShowBody, state_answer, state_request
 from millpond.transports.server.interface import StreamDirectory
 
 REQUESTS_MAX = 64
 ANSWERS_BYTES_MAX = 8 * 2**20
 READ_BYTES_MIN, READ_BYTES_MAX = 64 * 1024, 2**20
+COUNTED_BYTES_MIN = 2**16
+"""The parts of longer appends are counted before they are decoded; a shorter one has less than
+HEADERS_MAX headers in any case."""
 
 WAITING = OF_STATE | {Operation.READ}
 """Operations that a cell may not answer for a while."""
@@ -47,14 +51,17 @@ Row = TypeVar("Row")
 
 
 class _Request:
-    """A request in flight. `reserved`: bytes for its answer."""
+    """A request in flight. `body_bytes` are its own, `reserved` those of its answer, `large_bytes`
+    the memory that is set apart for it."""
 
-    __slots__ = ("cell", "operation", "reserved", "waits")
+    __slots__ = ("body_bytes", "cell", "large_bytes", "operation", "reserved", "waits")
 
-    def __init__(self, operation: Operation, cell: bytes) -> None:
+    def __init__(self, operation: Operation, cell: bytes, body_bytes: int = 0) -> None:
         self.operation = operation
         self.cell = cell
+        self.body_bytes = body_bytes
         self.reserved = 0
+        self.large_bytes = 2 * READ_BYTES_MIN if operation in OF_STATE else 0
         self.waits = False
 
 
@@ -72,6 +79,9 @@ class StreamRequests:
         "_now",
         "_part_bytes",
         "_rights_in",
+        "_waiting",
+        "held_bytes",
+        "large_bytes",
     )
 
     def __init__(
@@ -87,6 +97,13 @@ class StreamRequests:
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
         self._in_flight: dict[int, _Request] = {}
         self._answer_bytes = 0
+        self.held_bytes = 0
+        """The bytes of requests that are not answered."""
+        self.large_bytes = 0
+        """About the memory that answers take: records, and once more what is written of them. A
+        read that waits for records counts until it is submitted: it may never be answered."""
+        self._waiting: list[_Request] = []
+        """Reads that may wait for records and are not submitted yet."""
         self._batches: dict[bytes, tuple[list[StreamRequest], int]] = {}
 
     @property
@@ -113,6 +130,10 @@ class StreamRequests:
         """The requests for each cell since the last call, and their size in bytes."""
         found = [(cell, requests, size) for cell, (requests, size) in self._batches.items()]
         self._batches.clear()
+        for pending in self._waiting:
+            self.large_bytes -= pending.large_bytes
+            pending.large_bytes = 0
+        self._waiting.clear()
         return found
 
     def answered(self, reply: StreamReply | Failed) -> list[bytes]:
@@ -143,7 +164,8 @@ class StreamRequests:
         reads = [pending for pending in self._in_flight.values() if pending.operation in WAITING]
         self._in_flight.clear()
         self._batches.clear()
-        self._answer_bytes = 0
+        self._waiting.clear()
+        self._answer_bytes = self.held_bytes = self.large_bytes = 0
         return list(dict.fromkeys(pending.cell for pending in reads))
 
     def _take(self, packet: p.Stream) -> list[bytes]:
@@ -163,10 +185,16 @@ class StreamRequests:
                 read = read_body(body, b.ReadBody)
                 self._check(operation, read.stream)
                 self._take_read(number, read)
+            case Operation.STATE_SHOW:
+                show = read_body(body, ShowBody)
+                self._check(operation, show.stream)
+                self._take_show(number, show, len(body))
             case _:
                 cell, request = _request(number, operation, body)
                 self._check(operation, _name_of(cell, request))
-                self._in_flight[number] = _Request(operation, cell)
+                self._in_flight[number] = _Request(operation, cell, len(body))
+                self.held_bytes += len(body)
+                self.large_bytes += self._in_flight[number].large_bytes
                 self._ask(cell, request, len(body))
         return []
 
@@ -178,11 +206,26 @@ class StreamRequests:
         start = _start(read)
         pending = _Request(Operation.READ, stream_cell(read.stream))
         pending.waits = read.wait_ms > 0
-        pending.reserved = self._granted(read.bytes_max)
+        self._reserve(pending, read.bytes_max)
+        if pending.waits:
+            self._waiting.append(pending)
         wait_until = self._now() + read.wait_ms / 1000 if pending.waits else 0.0
         self._in_flight[number] = pending
-        self._answer_bytes += pending.reserved
         self._ask(pending.cell, m.Read(number, start, read.count, pending.reserved, wait_until), 0)
+
+    def _take_show(self, number: int, show: ShowBody, size: int) -> None:
+        pending = _Request(Operation.STATE_SHOW, state_cell(show.stream))
+        self._reserve(pending, show.bytes_max)
+        self._in_flight[number] = pending
+        fields = (show.type, show.after, show.count, pending.reserved)
+        self._ask(pending.cell, s.ListValues(number, *fields), size)
+
+    def _reserve(self, pending: _Request, wanted: int) -> None:
+        """Set aside what is left of the bytes of answers, for the one to this request."""
+        pending.reserved = self._granted(wanted)
+        self._answer_bytes += pending.reserved
+        pending.large_bytes = 2 * pending.reserved
+        self.large_bytes += pending.large_bytes
 
     def _granted(self, wanted: int) -> int:
         left = ANSWERS_BYTES_MAX - self._answer_bytes
@@ -204,9 +247,13 @@ class StreamRequests:
         pending = self._in_flight.pop(number, None)
         if pending is not None:
             self._answer_bytes -= pending.reserved
+            self.large_bytes -= pending.large_bytes
+            pending.large_bytes = 0  # one that is cancelled may not be submitted yet
+            self.held_bytes -= pending.body_bytes
         return pending
 
     def _list(self, body: b.ListBody) -> bytes:
+        self._directory.check_complete()
         wanted = body.limit if self._rights_in is None else LISTED_MAX
         names = self._directory.names(body.prefix, body.after, wanted + 1)
         page, more = self._page(names, _itself, body.limit)
@@ -221,6 +268,7 @@ class StreamRequests:
 
     def _list_topics(self, body: b.ListTopicsBody) -> bytes:
         topics = self._directory
+        topics.check_complete()
         if body.topic is not None:
             self._check(Operation.LIST_TOPICS, body.topic)
             partitions = topics.partitions(body.topic)
@@ -278,7 +326,7 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
             made = read_body(body, b.CreateBody)
             return stream_cell(made.stream), m.Create(number, made.settings)
         case Operation.APPEND:
-            appended = read_body(body, b.AppendBody)
+            appended = _append_body(body)
             return stream_cell(appended.stream), _append(number, appended)
         case Operation.DESCRIBE:
             return stream_cell(read_body(body, b.StreamBody).stream), m.Describe(number)
@@ -303,22 +351,58 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
         case Operation.DELETE_TOPIC:
             name = read_body(body, b.DeleteTopicBody).topic
             return TOPICS, m.DeleteTopic(number, _topic(name))
-        case Operation.STATE | Operation.STATE_GET | Operation.STATE_SHOW:
+        case Operation.STATE | Operation.STATE_GET:
             name, request = state_request(number, operation, body)
             return state_cell(name), request
-        case Operation.READ | Operation.LIST | Operation.LIST_TOPICS | Operation.CANCEL:
+        case (
+            Operation.READ
+            | Operation.LIST
+            | Operation.LIST_TOPICS
+            | Operation.CANCEL
+            | Operation.STATE_SHOW
+        ):
             raise AssertionError(f"{operation.name} makes no request here")
         case _:
             assert_never(operation)
 
 
-def _append(number: int, body: b.AppendBody) -> m.Append:
-    count = len(body.bodies)
+def _append_body(body: bytes) -> b.AppendBody:
+    """The body of an append. Of a long one the parts are counted before they are decoded.
+
+    Raises Malformed, DataTooLarge.
+    """
+    if len(body) <= COUNTED_BYTES_MIN:
+        return read_body(body, b.AppendBody)
+    encoded = read_body(body, b.EncodedAppendBody)
+    count = b.array_length(encoded.bodies)
+    if count is not None:
+        _check_columns(count, [b.array_length(encoded.headers), b.array_length(encoded.timestamps)])
+    if b.array_length(encoded.headers) is not None:
+        of_records = read_body(encoded.headers, list[msgspec.Raw])
+        if sum([b.array_length(each) or 0 for each in of_records]) > b.HEADERS_MAX:
+            raise DataTooLarge(f"an append has at most {b.HEADERS_MAX} headers")
+    return b.AppendBody(
+        encoded.stream,
+        read_body(encoded.bodies, b.Bodies),
+        encoded.ms,
+        None if encoded.headers == b.NIL else read_body(encoded.headers, list[m.Headers]),
+        None if encoded.timestamps == b.NIL else read_body(encoded.timestamps, b.Timestamps),
+        encoded.fence,
+        encoded.match,
+    )
+
+
+def _check_columns(count: int, lengths: Sequence[int | None]) -> None:
+    """Check the columns of an append of `count` records. Raises Malformed, DataTooLarge."""
     if count > b.RECORDS_MAX:
         raise DataTooLarge(f"an append has at most {b.RECORDS_MAX} records")
-    for column in (body.headers, body.timestamps):
-        if column is not None and len(column) != count:
-            raise Malformed("headers and timestamps have an element for each body")
+    if any(length is not None and length != count for length in lengths):
+        raise Malformed("headers and timestamps have an element for each body")
+
+
+def _append(number: int, body: b.AppendBody) -> m.Append:
+    columns = (body.headers, body.timestamps)
+    _check_columns(len(body.bodies), [None if each is None else len(each) for each in columns])
     return m.Append(
         number, body.bodies, body.ms, body.headers, body.timestamps, body.fence, body.match
     )

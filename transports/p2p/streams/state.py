@@ -61,10 +61,6 @@ def state_request(number: int, operation: Operation, body: bytes) -> tuple[bytes
         case Operation.STATE_GET:
             get = read_body(body, GetBody)
             return get.stream, s.GetValue(number, get.type, get.key)
-        case Operation.STATE_SHOW:
-            show = read_body(body, ShowBody)
-            request = s.ListValues(number, show.type, show.after, show.count, show.bytes_max)
-            return show.stream, request
         case Operation.STATE:
             return read_body(body, StateBody).stream, s.DescribeState(number)
         case _:

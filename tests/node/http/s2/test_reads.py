@@ -41,7 +41,7 @@ def _numbers(batch: Any) -> list[int]:
 async def _session(stream: Any, **options: Any) -> list[int]:
     """The sequences of a session that ends by itself."""
     found: list[int] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async for batch in stream.read_session(**options):
             found += _numbers(batch)
     return found

@@ -118,7 +118,7 @@ async def test_s2x_70_followers_of_every_view_get_what_an_append_trims(views: Vi
         ):
             bodies += [each.body for each in batch.records]
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for wait in (wait_by_s3p, wait_by_us, wait_by_s2):
                 tasks.start_soon(wait)

@@ -35,7 +35,9 @@ def _check_one(channel: ChannelHistory, event: e.Event, id: int) -> Iterator[str
         return
     # Answers wait for the disk as they were given; pushes of what expired meanwhile do not leave.
     at = event.at if isinstance(event, e.Push) else channel.meant_at(event.at)
-    late_s = channel.clock.low(at) - message.expires_high
+    # A start in between may have set the node's time back.
+    low = min(channel.clock.low(at), channel.clock.low(event.at))
+    late_s = low - message.expires_high
     if late_s > SLACK_S:
         what = type(event).__name__.lower()
         yield channel.say(event, f"{what} of {id} {late_s:.3f} s after its deadline")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -66,6 +66,8 @@ def _check(channel: ChannelHistory) -> Iterator[str]:
         match event:
             case e.Push(id=id, conn=conn) | e.Missed(id=id, conn=conn):
                 holder = held.get(id)
+                if holder is not None:
+                    _shorten(channel, holder, requested.get((holder.conn, id), ()))
                 if holder is not None and _is_early(channel, holder, event.at):
                     whose = channel.connections[holder.conn].who
                     over_s = holder.until - clock.high(event.at)
@@ -113,6 +115,15 @@ def _check(channel: ChannelHistory) -> Iterator[str]:
                 held.clear()
             case _:
                 pass
+
+
+def _shorten(channel: ChannelHistory, holder: Holder, unanswered: Iterable[e.Touch]) -> None:
+    """The lease may end as its holder asked for, though no answer was seen yet: what leaves in one
+    moment is written connection by connection, so a push may come before an answer that was given
+    long before it."""
+    for touch in unanswered:
+        if touch.at >= holder.at:
+            holder.until = min(holder.until, channel.clock.low(touch.at) + touch.ms / 1000)
 
 
 def _check_retry_delays(channel: ChannelHistory) -> Iterator[str]:

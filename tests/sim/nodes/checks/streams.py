@@ -98,7 +98,7 @@ def _is_lossy(history: History, plan: StreamPlan) -> bool:
 def _maybe_twice(
     history: History, plan: StreamPlan, client_events: list[ce.ClientEvent]
 ) -> set[bytes]:
-    """What was refused, and a restart finds: the process ended before the disk worked again, and
+    """Refused appends that a restart finds: the process ended before the disk worked again, and
     who appended it did so once more (docs/internals/storage.md)."""
     events = [each for each in history.seen if getattr(each, "node", "") == plan.node]
     troubles = troubles_of(events, RECOVERS_S + history.oversleep_s)

@@ -39,7 +39,7 @@ async def test_a_read_that_begins_at_them_hears_that_the_stream_is_closed() -> N
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
         _add_unshown(ds, b"orders")
         await ds.ask("POST", "orders", stream_closed="true")
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             got = await ds.ask("GET", f"orders?offset={_offset(1)}")
             assert (got.status, header_of(got, "stream-closed")) == (200, "true")
             got = await ds.ask("GET", f"orders?offset={_offset(1)}&live=long-poll")
@@ -54,7 +54,7 @@ async def test_an_event_stream_waits_behind_them() -> None:
     settings = DurableSettings(events_s=0.35, heartbeat_s=0.1)
     async with api_client(settings) as ds:
         await ds.ask("PUT", "orders", b"x", content_type=TEXT)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             async with ds.open("GET", f"orders?offset={_offset(1)}&live=sse") as events:
                 await events.head()
                 await events.piece()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,6 +17,7 @@ from millpond.transports.http.server.connection import HttpConnection
 from millpond.transports.http.server.interface import TrackedConnection
 from millpond.transports.http.server.server import HttpServer
 from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.server.memory_budget import MemoryBudget
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 DATE = b"Thu, 01 Jan 1970 00:00:00 GMT"
@@ -115,11 +116,22 @@ class Rig:
         application: Application,
         settings: ServerSettings,
         prompt: DirectHandler | None = None,
+        memory: MemoryBudget | None = None,
+        principal_key: Callable[[str], Hashable] = lambda host: None,
     ) -> None:
         self.time = 1000.0
         self.timers = Timers(lambda when: None)
         guard = partial(contain, "request/http")
-        self.server = HttpServer(application, settings, self, guard, lambda: DATE, prompt)
+        self.server = HttpServer(
+            application,
+            settings,
+            self,
+            guard,
+            lambda: DATE,
+            prompt,
+            memory=memory,
+            principal_key=principal_key,
+        )
         self.lines: list[Line] = []
 
     def now(self) -> float:
@@ -131,8 +143,8 @@ class Rig:
     def disarm(self, owner: TrackedConnection) -> None:
         self.timers.disarm(owner)
 
-    def connect(self) -> Line:
-        line = Line(self.server)
+    def connect(self, host: str = "10.0.0.1") -> Line:
+        line = Line(self.server, host)
         self.lines.append(line)
         return line
 
@@ -155,10 +167,14 @@ class Rig:
 
 @asynccontextmanager
 async def serving(
-    application: Application, prompt: DirectHandler | None = None, **settings: float
+    application: Application,
+    prompt: DirectHandler | None = None,
+    memory: MemoryBudget | None = None,
+    principal_key: Callable[[str], Hashable] = lambda host: None,
+    **settings: float,
 ) -> AsyncIterator[Rig]:
     """A server that is checked, once all connections have ended, to hold nothing any more."""
-    rig = Rig(application, ServerSettings(**settings), prompt)  # type: ignore[arg-type]
+    rig = Rig(application, ServerSettings(**settings), prompt, memory, principal_key)  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
         await tasks.start(rig.server.run)
         try:

@@ -11,8 +11,9 @@ from h2.settings import SettingCodes
 
 from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.server.connection import PREFACE
+from millpond.transports.http.server.http2 import FRAMES_PER_S, OVERSIZED_HEADS_MAX
 from tests.transports.http.server.http2_client import Client
-from tests.transports.http.server.rig import Echo, Rig, respond, serving
+from tests.transports.http.server.rig import Echo, Rig, respond, serving, settle
 from tests.transports.http.server.test_http1_responses import Gated
 from tests.transports.http.server.test_http2_streams import frame
 
@@ -70,11 +71,14 @@ async def test_floods_of_frames_are_told_to_calm_down(flood: str) -> None:
             assert said <= 12_000
             assert len(client.line.session._protocol._exchanges) <= 20
             await anyio.lowlevel.checkpoint()
+            while client.line.wire.is_paused:
+                await anyio.lowlevel.checkpoint()
         await client.read()
         at_once = (ErrorCodes.PROTOCOL_ERROR,) if flood in TOO_MANY_AT_ONCE else ()
         assert client.ended_by in (ErrorCodes.ENHANCE_YOUR_CALM, *at_once)
         assert b"/two" in gated.left
-        assert len(gated.began) <= 2 + 20 * (said // 500)
+        assert len(gated.began) <= 2 + FRAMES_PER_S // 20
+        gated.open_all()
 
 
 @on_asyncio
@@ -291,3 +295,114 @@ async def test_a_head_in_several_frames_is_read_up_to_twice_the_limit(size: int)
         for part in parts[1:]:
             data += frame(9, END_HEADERS * (part is parts[-1]), 1, part)
         assert _status(await client.line.ask(data)) == OK
+
+
+def _long_heads(count: int, size: int) -> bytes:
+    heads = [frame(1, END, 2 * at + 1, _head_of(size)) for at in range(count)]
+    return b"".join(heads)
+
+
+@on_asyncio
+async def test_heads_of_others_are_decoded_between_long_ones() -> None:
+    """Three clients send two hundred long heads at once; a small one is next all the same."""
+    app = Echo()
+    async with serving(app, streams_max=200) as rig:
+        hostile = [await _begun(rig) for _ in range(3)]
+        other = await _begun(rig)
+        for client in hostile:
+            client.line.say(_long_heads(200, 15_000))
+        assert all(client.line.wire.is_paused for client in hostile)
+        number = other.ask("GET", "/small")
+        for _ in range(4):
+            await anyio.lowlevel.checkpoint()
+        assert len(app.asked) < 20 and ("GET", b"/small", b"") in app.asked
+        for client in hostile:
+            while client.line.wire.is_paused:
+                await anyio.lowlevel.checkpoint()
+        await other.read()
+        assert other.status(number) == 200
+        assert len(app.asked) == 601
+
+
+async def test_every_head_that_waits_is_read() -> None:
+    """In its order, with what comes while it waits, on each event loop."""
+    app = Echo()
+    async with serving(app) as rig:
+        client = await _begun(rig)
+        client.line.say(_long_heads(20, 15_000))
+        assert client.line.wire.is_paused
+        client.line.say(frame(1, END, 41, b"\x82\x86\x44\x05/last\x41\x01a"))
+        assert len(app.asked) < 20
+        while client.line.wire.is_paused:
+            await settle()
+        await settle()
+        assert len(app.asked) == 21 and app.asked[-1] == ("GET", b"/last", b"")
+
+
+async def test_heads_that_wait_are_counted_as_memory_and_end_with_their_connection() -> None:
+    app = Echo()
+    async with serving(app) as rig:
+        client = await _begun(rig)
+        client.line.say(_long_heads(50, 15_000))
+        assert client.line.session.held_bytes > 48 * 15_000
+        asked = len(app.asked)
+        client.line.end()
+        await settle()
+        assert len(app.asked) == asked
+
+
+async def test_a_client_whose_heads_wait_is_not_pinged_in_vain() -> None:
+    """Its answer would wait behind them."""
+    async with serving(Echo(), ping_s=10) as rig:
+        client = await _begun(rig)
+        client.line.say(_long_heads(50, 15_000))
+        rig.time += 60
+        client.line.session.wake(rig.time)
+        assert not client.line.wire.is_closed
+        kinds = [kind for kind, _ in _frames(await client.line.read())]
+        assert kinds.count(1) == 50 and 6 not in kinds
+
+
+async def test_heads_that_wait_are_answered_before_a_stop() -> None:
+    app = Echo()
+    async with serving(app) as rig:
+        client = await _begun(rig)
+        client.line.say(_long_heads(20, 15_000))
+        rig.server.start_drain()
+        assert not client.line.wire.is_closed
+        await client.line.read()
+        assert len(app.asked) == 20 and client.line.wire.is_closed
+
+
+@pytest.mark.parametrize(
+    "headers", [[("x", "y" * 1001)], [("x", "y")] * 10], ids=["bytes", "headers"]
+)
+async def test_a_client_that_sends_only_oversized_heads_is_closed(
+    headers: list[tuple[str, str]],
+) -> None:
+    """HX-03: four are answered, by the application; a small one in between counts them anew."""
+    app = Echo()
+    async with serving(app, header_bytes_max=1000, headers_max=10) as rig:
+        client = await _begun(rig)
+        for _ in range(2):
+            for _ in range(OVERSIZED_HEADS_MAX):
+                client.ask("GET", "/", headers=headers)
+            client.ask("GET", "/", headers=headers[1:])
+        await client.read()
+        assert len(app.asked) == 2 * OVERSIZED_HEADS_MAX + 2
+        for _ in range(OVERSIZED_HEADS_MAX + 1):
+            client.ask("GET", "/", headers=headers)
+        await client.read()
+        assert client.ended_by == ErrorCodes.ENHANCE_YOUR_CALM and client.line.wire.is_closed
+
+
+async def test_a_head_that_is_too_long_to_decode_ends_the_connection() -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        head = _head_of(2**16)
+        parts = [head[at : at + 2**14] for at in range(0, len(head), 2**14)]
+        client.line.say(frame(1, NO_END, 1, parts[0]))
+        for part in parts[1:]:
+            client.line.say(frame(9, END_HEADERS * (part is parts[-1]), 1, part))
+        await client.read()
+        assert client.ended_by == ErrorCodes.ENHANCE_YOUR_CALM and client.line.wire.is_closed

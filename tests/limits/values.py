@@ -1,0 +1,329 @@
+"""The values of docs/reference/limits.md as the code has them: the numbers of each row in their
+order, in bytes and seconds."""
+
+from __future__ import annotations
+
+import inspect
+
+from websockets import http11 as websocket_heads
+
+from millpond.actors.channels import channel, dead_letters
+from millpond.actors.channels.settings import ChannelSettings
+from millpond.actors.jobs import dead_letters as dead_jobs
+from millpond.actors.jobs import requests as jobs
+from millpond.actors.runtime import scheduler
+from millpond.actors.runtime.scheduler import SchedulerSettings
+from millpond.actors.runtime.supervisor import RestartPolicy
+from millpond.actors.store import catalog_copy, changes, compaction, group_commit
+from millpond.actors.store.journal import segments
+from millpond.actors.store.settings import StoreSettings
+from millpond.actors.streams import (
+    chunks,
+    command_records,
+    idempotent_writers,
+    metadata,
+    producers,
+    read,
+    retention,
+    trim_grace,
+)
+from millpond.actors.streams.catalogs import access_tokens, topics
+from millpond.node import admin, log_handler
+from millpond.node.chat import message_requests
+from millpond.node.cli import jsonl
+from millpond.node.cli.commands import import_
+from millpond.node.client import channel as client_channel
+from millpond.node.client import connect, inbox, link
+from millpond.node.client.retry import ReconnectBackoff
+from millpond.node.config import Config
+from millpond.node.http import listener as http_listener
+from millpond.node.outbox import deliveries, inbound, mailbox
+from millpond.node.peers import (
+    contact_keys,
+    data_key,
+    delivery_token,
+    lines,
+    peer_store,
+    prekey_cache,
+    prekeys,
+    sealed_message,
+)
+from millpond.transports import browser_policy
+from millpond.transports.http.request import HttpLimits
+from millpond.transports.http.s2 import model as s2
+from millpond.transports.http.s2.codecs import append_scan
+from millpond.transports.http.server import head_cache, head_queue, http1, http2, server
+from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.http.state import append as state_append
+from millpond.transports.http.transactions import app as transactions
+from millpond.transports.http.transactions import publish
+from millpond.transports.io import anyio_wire, tls_handshake, tls_hello, tls_optional
+from millpond.transports.p2p import admission, connection, handshake
+from millpond.transports.p2p.interface import P2PSettings
+from millpond.transports.p2p.jobs import bodies as job_bodies
+from millpond.transports.p2p.jobs import requests as job_requests
+from millpond.transports.p2p.streams import bodies as stream_bodies
+from millpond.transports.p2p.streams import requests as stream_requests
+from millpond.transports.rustlog import json_fallback
+from millpond.transports.server import memory_budget as memory
+from millpond.transports.server import pipelined
+from millpond.transports.websocket import frames, http_pages
+
+Numbers = tuple[float, ...]
+
+
+def _of(function: object, name: str) -> float:
+    """The default of an argument."""
+    value = inspect.signature(function).parameters[name].default  # type: ignore[arg-type]
+    return float(value)
+
+
+p2p, store, http, restarts = P2PSettings(), StoreSettings(), ServerSettings(), RestartPolicy()
+limits, config = HttpLimits(), Config()
+LINK = link.LinkSettings
+
+CONNECTIONS: dict[str, Numbers] = {
+    "channel name": (1, admission.NAME_BYTES_MAX),
+    "HELLO": (handshake.HANDSHAKE_BYTES_MAX,),
+    "packet before READY, where a HELLO is required": (connection.FIRST_PACKET_BYTES_MAX,),
+    "HTTP request of a WebSocket": (
+        frames.HEAD_BYTES_MAX,
+        websocket_heads.MAX_NUM_HEADERS,
+        websocket_heads.MAX_LINE_LENGTH,
+    ),
+    "HTTP request of a page on the WebSocket listener": (
+        http_pages.HEAD_BYTES_MAX,
+        http_pages.HEADERS_MAX,
+        http_pages.FORM_BYTES_MAX,
+    ),
+    "TLS handshakes in progress": (
+        tls_handshake.HANDSHAKES_MAX,
+        tls_hello.HELLO_BYTES_MAX,
+        tls_handshake.HANDSHAKE_S,
+    ),
+    "clients that say nothing, where a listener takes TLS and plain TCP": (
+        tls_handshake.HANDSHAKES_MAX,
+        tls_optional.SILENT_S,
+    ),
+    "wrong token": (p2p.refusal_delay_s,),
+    "silence of a bare client with a channel": (p2p.bare_push_after_s,),
+    "packet size of a client (tag 08)": (admission.PACKET_BYTES_MIN,) * 2,
+    "stream requests of a connection without an answer": (
+        stream_requests.REQUESTS_MAX,
+        stream_requests.ANSWERS_BYTES_MAX,
+        stream_requests.READ_BYTES_MIN,
+    ),
+    "requests of an S3P or RustLog connection without an answer": (
+        pipelined.FlowSettings().in_flight_max,
+        pipelined.FlowSettings().in_flight_bytes_max,
+        pipelined.DECODED_BYTES_MAX,
+    ),
+    "outgoing queue of a connection": (anyio_wire.HIGH_WATER_BYTES,),
+    "unread answers of a connection": (p2p.unread_bytes_max,),
+    "answers of one moment, beside receipts and pushes": (p2p.unsent_bytes_max,),
+    "GET and LIST in progress together": (connection.LARGE_REPLIES_BYTES_MAX,),
+    "closing": (anyio_wire.FLUSH_S, anyio_wire.LINGER_S, anyio_wire.LINGER_BYTES),
+    "log lines that nobody has read": (log_handler.QUEUE_BYTES_MAX, log_handler.FLUSH_S),
+    "file descriptors": (),
+}
+
+MEMORY: dict[str, Numbers] = {
+    "all connections": (),
+    "a request that waits to be read on": (memory.REFUSED_AFTER_S,),
+    "the next read of each connection that was let in": (
+        memory.READ_BYTES,
+        memory.MemorySettings().overrun_bytes_max,
+    ),
+    "one connection": (),
+    "connections of one key or address": (),
+    "a client that neither sends nor reads 16 KiB": (memory.STALLED_S, memory.TICK_S),
+    "the work that waited longest": (memory.MemorySettings().overrun_bytes_max,),
+    "open connections by themselves": (memory.CONNECTION_BYTES,),
+    "work that needs more than half of it": (),
+    "reads of streams and states over P2P": (),
+    "bytes that are not counted": (memory.SMALL_BYTES,),
+    "freed memory": (memory.TRIM_BYTES, memory.TRIM_S),
+}
+
+CHANNELS: dict[str, Numbers] = {
+    "one channel's share of a turn": (_of(SchedulerSettings, "turn_messages"),),
+    "TOUCH, NACK 30 with a delay": (channel.TOUCH_MS_MAX / 1000,) * 2,
+    "`due` of a job": (jobs.DUE_S_MAX,),
+    "`unique` of a job; the reason of a rejection": (
+        job_bodies.UNIQUE_BYTES_MAX,
+        job_bodies.REASON_MAX,
+    ),
+    "job requests of a connection without an answer": (
+        job_requests.REQUESTS_MAX,
+        job_requests.READS_MAX,
+    ),
+    "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
+    "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
+    "idempotency key of a message": (changes.WINDOW_S_MIN, changes.WINDOW_S_MAX),
+    "identities that a channel knows": (ChannelSettings().subscribers_max,),
+    "subscriber with an identity (fanout)": (),
+    "ids ahead of the clock": (4096, 0.001, 5),
+    "the end of ids": (),
+    "crashes of a channel": (
+        restarts.restarts_max,
+        restarts.window_s,
+        restarts.backoff_s_base,
+        restarts.backoff_s_max,
+        restarts.quarantine_s,
+    ),
+    "dead letter that does not fit": (dead_letters.RETRY_S,),
+    "moves of dead letters that are remembered": (),
+    "`info`": (admin.PAGE_MAX, admin.PAGE_BYTES_MAX),
+    "`export`": (admin.EXPORT_BYTES_MAX,),
+}
+
+PEERS: dict[str, Numbers] = {
+    "messages of one sender in `mail/PEER`": (config.channel_bytes_max / 4,),
+    "messages of all other nodes in `mail/PEER`": (),
+    "senders in `mail/PEER` that a relay does not know, with the delivery token": (),
+    "delivery tokens of a node": (delivery_token.TOKENS_MAX, delivery_token.OLD_TOKENS_S),
+    "PUTs of one sender in `mail/PEER`": (mailbox.SENDER_PER_S, mailbox.SENDER_BURST),
+    "data in `mail/PEER`": (),
+    "`mail/PEER!keys`": (mailbox.PREKEYS_BYTES_MAX, mailbox.PREKEYS_MAX),
+    "a sealed message": (sealed_message.PADDED_BYTES_MIN, 12, 300),
+    "messages to a peer without a receipt": (deliveries.MESSAGES_MAX, deliveries.BYTES_MAX),
+    "a message without a receipt": (deliveries.RETRY_S_MIN, deliveries.RETRY_S_MAX),
+    "lines of a sender that are remembered": (
+        sealed_message.SEEN_LINES_MAX,
+        lines.LINES_MAX,
+        lines.WINDOW,
+        384,
+    ),
+    "channels that one sender may use": (peer_store.CHANNELS_MAX,),
+    "bytes in the channels that one sender has used": (inbound.SENDER_BYTES_MAX,),
+    "moves from the own mailbox that channels remember": (
+        inbound.WINDOW,
+        inbound.RECORDS_REMOVED_AFTER_S,
+        prekeys.KEPT_BEYOND_TTL_S,
+        config.ttl_max_s,
+    ),
+    "messages of version 1 of one sender": (inbound.V1_UUIDS_MAX, 9 * 86_400),
+    "message requests (`message_requests`)": (
+        message_requests.SENDERS_MAX,
+        message_requests.BYTES_MAX,
+    ),
+    "messages of one sender in message requests": (
+        message_requests.MESSAGES_MAX,
+        message_requests.MESSAGE_BYTES_MAX,
+    ),
+    "refused senders that are remembered, stored or not yet": (
+        message_requests.REFUSED_MAX,
+        prekeys.TTL_S_MAX + prekeys.KEPT_BEYOND_TTL_S,
+    ),
+    "keys for one contact": (contact_keys.KEPT_MAX,),
+    "the node's own prekey": (prekeys.DAY_S / 86_400, prekeys.TTL_S_MAX),
+    "a published prekey": (prekeys.PUBLISHED_BYTES_MAX,),
+    "a passphrase": (data_key.PASSPHRASE_BYTES_MIN, data_key.PASSPHRASE_BYTES_MAX),
+    "memory of scrypt at the start of an encrypted folder": (
+        data_key.ScryptCost().memory_bytes,
+        data_key.SCRYPT_BYTES_MAX,
+    ),
+    "known prekeys of others": (prekey_cache.PREKEYS_PER_OWNER_MAX, prekey_cache.OWNERS_MAX),
+}
+
+STORE: dict[str, Numbers] = {
+    "a channel's changes in the journal": (store.rewrite_bytes_max, store.settle_s),
+    "rewritten from one segment": (),
+    "deleted data in a channel's file": (store.waste_bytes_max,),
+    "a slice of a compaction": (compaction.SLICE_ENTRIES, compaction.SLICE_BYTES),
+    "replies of one channel that wait for the disk": (),
+    "changes without a waiting client, while the disk fails": (group_commit.HELD_BACK_MAX,),
+    "a failing disk": (store.retry_s,),
+    "an unreadable file": (scheduler.LOAD_RETRY_S,),
+    "names listed of one segment": (segments.NAMES_BYTES_MAX,),
+    "the copy of the catalog at a stop": (catalog_copy.BYTES_MAX,),
+    "message ids reserved ahead": ((segments.ID_STEP >> 22) / 1000,),
+    "the scrub": (),
+    "changes without a sync (`os`, acks)": (1.0,),
+}
+
+STREAMS: dict[str, Numbers] = {
+    "topics with several partitions": (topics.TOPICS_MAX, topics.ALL_PARTITIONS_MAX),
+    "access tokens issued by S2": (access_tokens.TOKENS_MAX, access_tokens.METADATA_BYTES_MAX),
+    "records, headers of an append over P2P": (
+        stream_bodies.RECORDS_MAX,
+        stream_bodies.HEADERS_MAX,
+    ),
+    "strings of a Produce, fields of a RustLog request": (json_fallback.FIELDS_MAX,),
+    "records, headers, protobuf bytes of an S2 append": (
+        s2.RECORDS_MAX,
+        s2.HEADERS_MAX,
+        append_scan.PROTOBUF_BYTES_MAX,
+    ),
+    "events of an append to a state": (state_append.EVENTS_MAX, state_append.BODY_BYTES_MAX),
+    "JSON messages in one append of Durable Streams": (config.durable_messages_max,),
+    "producers of Durable Streams": (producers.PRODUCERS_MAX,),
+    "name of a consumer group": (metadata.GROUP_BYTES_MAX,),
+    "fencing token": (command_records.FENCE_BYTES_MAX,),
+    "records that share a chunk": (chunks.RECORDS_MAX, chunks.BYTES_MAX),
+    "skipped ranges of one read": (read.SCANS_MAX,),
+    "trims of a stream within their grace": (2 * trim_grace.STEPS + 2, trim_grace.STEPS),
+    "a slice of retention": (retention.SLICE_BYTES,),
+    "transactions: writers of a stream": (idempotent_writers.WRITERS_MAX,),
+    "transactions: parts of a batch, and their list": (
+        publish.PARTS_MAX,
+        transactions.PLAN_BYTES_MAX,
+    ),
+    "transactions: an unpublished part": (),
+    "transactions: a slice of a batch": (publish.SLICE_BYTES, publish.SLICE_ROWS),
+    "headers of an HTTP request, `Host` included": (limits.headers_max,),
+    "HTTP body behind its answer": (limits.linger_s, limits.linger_bytes_max),
+    "HTTP windows": (
+        http.window_bytes,
+        http.connection_window_bytes,
+        http_listener.HIGH_WATER_BYTES,
+    ),
+    "an HTTP answer above 16 KiB": (http1.PIECE_BYTES,),
+    "HTTP body read ahead of the API": (http.unread_bytes_max, http1.BODY_PIECE_BYTES),
+    "HTTP/1.1 requests read ahead of their turn": (http1.AHEAD_MAX,),
+    "cached HTTP/1.1 heads": (
+        head_cache.HEADS_MAX,
+        head_cache.HEAD_BYTES_MAX,
+        head_cache.PARTS_MAX,
+        8 * 2**20,
+    ),
+    "`Host`": (browser_policy.HOST_BYTES_MAX, browser_policy._HOSTS_CACHED),
+    "HTTP/2 frames": (http2.FRAMES_PER_S, 5, 20, http2.UNREAD_REPLY_BYTES_MAX),
+    "an HTTP/2 head in its frames": (2 * http2.FRAME_BYTES_MAX,),
+    "HTTP/2 heads in a row above `http_header_bytes_max`, or with too many headers": (
+        http2.OVERSIZED_HEADS_MAX,
+    ),
+    "HTTP/2 heads decoded in one turn of the event loop": (head_queue.TURN_BYTES,),
+    "an HTTP/2 stream without a window": (),
+    "HPACK table": (http2.HEADER_TABLE_BYTES,),
+    "a stop as a whole": (config.drain_timeout_s + config.stop_timeout_s, 1),
+    "HTTP sessions when the node stops": (1, server.STOP_S),
+}
+
+CLIENT: dict[str, Numbers] = {
+    "puts in flight": (_of(connect.connect, "in_flight_max"), connect.IN_FLIGHT_BYTES_MAX),
+    "pushed messages not taken yet": (),
+    "acknowledged messages remembered": (inbox.SETTLED_MAX,),
+    "acks that wait for a connection": (inbox.ACKS_MAX,),
+    "connecting": (_of(LINK, "dial_s"),),
+    "handshake": (_of(LINK, "handshake_s"),),
+    "delay between attempts": (
+        _of(ReconnectBackoff, "base_s"),
+        _of(ReconnectBackoff, "max_s"),
+        _of(ReconnectBackoff, "stable_s"),
+    ),
+    "silence of the node": (_of(LINK, "idle_s"), _of(LINK, "pong_s")),
+    "a line for `import`": (jsonl.LINE_BYTES_MAX,),
+    "`import` into a full or failing node": (import_.PATIENCE_S,),
+    "leaving the block of `connect`": (client_channel.DRAIN_S,),
+}
+
+NUMBERS: dict[str, dict[str, Numbers]] = {
+    "Connections": CONNECTIONS,
+    "Memory of connections": MEMORY,
+    "Channels and jobs": CHANNELS,
+    "Peers": PEERS,
+    "Store": STORE,
+    "Streams and HTTP": STREAMS,
+    "Client": CLIENT,
+}

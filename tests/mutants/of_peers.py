@@ -1,0 +1,258 @@
+"""Mistakes in what a node does with messages of other nodes: replays, rights, keys, strangers."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Fault, Mutant
+
+ATTACKS = "tests/node/outbox/test_attacks.py::"
+CONTACT = "tests/node/outbox/test_hostile_contact.py::"
+REQUESTS = "tests/node/chat/test_message_requests.py::"
+
+PEER_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "what was accepted is forgotten with a restart",
+        Fault.PEERS,
+        "node/peers/peer_store.py",
+        "        self.states = self._read_states(path)\n",
+        "        self.states = dict(list(self._read_states(path).items())[:0])\n",
+        ATTACKS + "test_what_was_read_is_known_after_a_restart",
+    ),
+    Mutant(
+        "every counter is new",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            if status is not ReplayStatus.NEW:\n",
+        "            if status is ReplayStatus.OLD:\n",
+        ATTACKS + "test_what_was_accepted_and_not_delivered_is_delivered_after_a_restart",
+    ),
+    Mutant(
+        "counters are not in the commit that accepts",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            await self._write([*batch.statements, *states])\n",
+        "            await self._write(batch.statements)\n",
+        "tests/node/outbox/test_moves.py::test_what_was_accepted_is_known_after_a_kill_at_once",
+    ),
+    Mutant(
+        "lines that were forgotten are new",
+        Fault.PEERS,
+        "node/peers/lines.py",
+        "ReplayStatus.OLD if content.began <= self.floor else ReplayStatus.NEW\n",
+        "ReplayStatus.NEW\n",
+        "tests/node/peers/test_lines.py::test_a_line_that_was_forgotten_is_never_known_again",
+    ),
+    Mutant(
+        "no signature is verified",
+        Fault.PEERS,
+        "node/peers/sealed_message.py",
+        "    if not verify(sender, signature, _SIGNED + sha256(bound + encoded).digest()):\n",
+        "    if len(signature) != _SIGNATURE_BYTES:\n",
+        "tests/node/peers/test_sealed_message.py::test_nobody_signs_for_another",
+    ),
+    Mutant(
+        "a channel inside is for every contact",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        (
+            "        if not self._context.may_send(opened.sender, channel):\n"
+            "            return False\n"
+        ),
+        "",
+        ATTACKS + "test_a_peer_writes_to_its_chat_and_nowhere_else",
+    ),
+    Mutant(
+        "a right to all channels is one to all chats",
+        Fault.PEERS,
+        "node/access/policy.py",
+        '        if is_private(channel) and channel != b"chat/" + peer_id(sender).encode():\n',
+        '        if is_private(channel) and not channel.startswith(b"chat/"):\n',
+        CONTACT + "test_a_right_to_all_channels_is_none_to_the_chats_of_others",
+    ),
+    Mutant(
+        "every known key is a contact",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        if peer is None or not self._context.book.is_contact(opened.sender):\n",
+        "        if peer is None:\n",
+        ATTACKS + "test_a_stranger_and_a_revoked_key_write_nowhere",
+    ),
+    Mutant(
+        "the relay's deadline counts",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            until=content.deadline / 1000,\n",
+        "            until=float(relayed.deadline),\n",
+        ATTACKS + "test_a_message_is_not_read_after_its_deadline",
+    ),
+    Mutant(
+        "late messages are read",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            if opened.until + CLOCKS_APART_S < context.now():\n",
+        "            if opened.until + CLOCKS_APART_S < 0:\n",
+        ATTACKS + "test_a_message_is_not_read_after_its_deadline",
+    ),
+    Mutant(
+        "a key for one contact opens for all",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        if own is not None and own[0] != opened.sender:\n",
+        "        if own is not None and not own[0]:\n",
+        ATTACKS + "test_a_key_that_one_peer_was_given_serves_no_other",
+    ),
+    Mutant(
+        "version 1 is used without a key of version 2",
+        Fault.PEERS,
+        "node/outbox/outbox.py",
+        "            prekey = None if self._speaks_v2(peer) else self._prekey_v1(peer, ttl)\n",
+        "            prekey = self._prekey_v1(peer, ttl)\n",
+        ATTACKS + "test_without_a_key_of_version_2_none_of_version_1_is_used",
+    ),
+    Mutant(
+        "receipts of anybody are believed",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        if peer is None or not self._context.book.is_contact(opened.sender):\n",
+        (
+            "        if opened.message is not None:\n"
+            "            seen = opened.message.content\n"
+            "            for each in self._context.book.peers:\n"
+            "                self._deliveries.on_seen(each.public, seen.seen, seen.floor)\n"
+            "        if peer is None or not self._context.book.is_contact(opened.sender):\n"
+        ),
+        CONTACT + "test_a_receipt_counts_for_messages_to_its_signer_alone",
+    ),
+    Mutant(
+        "receipts of blocked keys are believed",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        if peer is None or not self._context.book.is_contact(opened.sender):\n",
+        (
+            "        if opened.message is not None:\n"
+            "            seen = opened.message.content\n"
+            "            self._deliveries.on_seen(opened.sender, seen.seen, seen.floor)\n"
+            "        if peer is None or not self._context.book.is_contact(opened.sender):\n"
+        ),
+        CONTACT + "test_a_receipt_counts_for_messages_to_its_signer_alone",
+    ),
+    Mutant(
+        "prekeys from the future are learned",
+        Fault.PEERS,
+        "node/peers/prekey_cache.py",
+        "        if not check(prekey, owner) or self._is_ahead(prekey):\n",
+        "        if not check(prekey, owner):\n",
+        "tests/node/peers/test_prekey_cache.py::test_a_prekey_from_the_future_locks_nobody_out",
+    ),
+    Mutant(
+        "prekeys of anybody are learned",
+        Fault.PEERS,
+        "node/peers/prekey_cache.py",
+        "        if not check(prekey, owner) or self._is_ahead(prekey):\n",
+        "        if self._is_ahead(prekey):\n",
+        "tests/node/peers/test_prekey_cache.py::test_what_its_owner_did_not_sign_is_not_taken",
+    ),
+    Mutant(
+        "blocked keys make requests",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        is_stranger = peer is None or peer.trust is Trust.PINNED\n",
+        "        is_stranger = True\n",
+        REQUESTS + "test_blocked_keys_and_relays_make_no_request",
+    ),
+    Mutant(
+        "a request may name any channel",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "Kind.MESSAGE or content.channel != conversation_stream(sender):\n",
+        "Kind.MESSAGE:\n",
+        REQUESTS + "test_nothing_but_short_texts_for_the_chat_is_kept",
+    ),
+    Mutant(
+        "strangers are kept without the setting",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "        text = _text_of(sender, content) if self.is_on else None\n",
+        "        text = _text_of(sender, content)\n",
+        REQUESTS + "test_without_the_setting_strangers_are_dropped",
+    ),
+    Mutant(
+        "refused strangers come again",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "        if self._refused.get(sender, 0.0) > now:\n",
+        "        if self._refused.get(sender, 0.0) < 0:\n",
+        REQUESTS + "test_a_refused_stranger_is_forgotten_and_does_not_come_again",
+    ),
+    Mutant(
+        "a refusal that is not stored is forgotten",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "        for sender, until in unstored.items():\n",
+        "        for sender, until in list(unstored.items())[:0]:\n",
+        REQUESTS + "test_a_refusal_holds_where_another_write_fails_before_its_own",
+    ),
+    Mutant(
+        "any number of strangers is kept",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "        while len(self._senders) > SENDERS_MAX or self._size() > BYTES_MAX:\n",
+        "        while self._size() > BYTES_MAX:\n",
+        REQUESTS + "test_the_oldest_leave_for_newer_ones",
+    ),
+    Mutant(
+        "any number of bytes of strangers is kept",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "        while len(self._senders) > SENDERS_MAX or self._size() > BYTES_MAX:\n",
+        "        while len(self._senders) > SENDERS_MAX:\n",
+        REQUESTS + "test_the_oldest_leave_for_newer_ones",
+    ),
+    Mutant(
+        "messages of removed contacts come again",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "        if content.uuid in known or self._was_contact(sender, content):\n",
+        "        if content.uuid in known:\n",
+        REQUESTS + "test_what_a_removed_contact_has_sent_is_no_request",
+    ),
+    Mutant(
+        "an accepted text has its old idempotency key",
+        Fault.PEERS,
+        "node/chat/message_requests.py",
+        "            for attempt in range(FIRST_ATTEMPT, FIRST_ATTEMPT + KEYS_TRIED_MAX):\n",
+        "            for attempt in range(KEYS_TRIED_MAX):\n",
+        REQUESTS + "test_an_accepted_one_is_in_the_chat_and_is_told",
+    ),
+    Mutant(
+        "a request that was not stored counts",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "                self._strangers.reload()\n",
+        "                pass\n",
+        REQUESTS + "test_a_request_that_was_not_stored_comes_again",
+    ),
+    Mutant(
+        "a channel is forgotten while a message may be in it",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            if mark.sender == sender and message_id not in self._moving:",
+        "            if mark.sender == sender and message_id in self._moving:",
+        "tests/node/outbox/test_moves.py::test_a_channel_stays_known_while_a_message_may_be_in_it",
+    ),
+    Mutant(
+        "a record outlives its move",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        '    "until = min(until, excluded.until)"\n',
+        '    "until = excluded.until"\n',
+        "tests/node/outbox/test_moves.py::test_a_record_does_not_outlive_its_move",
+    ),
+    Mutant(
+        "identities get the numbers of moves",
+        Fault.PEERS,
+        "actors/channels/subscribers.py",
+        "            if isinstance(left, StoredKey) and key < MOVE_KEYS:\n",
+        "            if isinstance(left, StoredKey):\n",
+        "tests/actors/channels/test_moves.py::test_keys_of_identities_are_forgotten_beside_a_move",
+    ),
+)
