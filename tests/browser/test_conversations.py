@@ -66,6 +66,30 @@ async def test_what_one_writes_the_other_reads(
     assert other.errors == []
 
 
+# Questions wait in the page, as on a slow network, until `release()`.
+HOLD = """(() => {
+    const send = WebSocket.prototype.send, held = [];
+    WebSocket.prototype.send = function (data) { held.push(() => send.call(this, data)); };
+    window.release = () => { WebSocket.prototype.send = send; held.forEach((each) => each()); };
+})()"""
+
+
+async def test_what_is_written_before_the_history_is_there_is_sent(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    await homes.enter_async_context(alice.at_home())
+    await homes.enter_async_context(bob.at_home())
+    await alice.enters(tab)
+    await tab.run(HOLD)
+    await talks_with(tab, bob)
+    await writes(tab, "hello bob", "are you there?")
+    assert await tab.run("document.getElementById('draft').value") == ""
+    await tab.run("release()")
+    await tab.until(sees("hello bob", "are you there?"))
+    await tab.until(fates("Delivered", "Delivered"))
+    assert tab.errors == []
+
+
 async def test_a_click_holds_while_news_come_in(
     chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
 ) -> None:

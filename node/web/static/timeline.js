@@ -87,7 +87,9 @@ export class Timeline {
     this.moved();
   }
 
+  /** Show the newest; a conversation that is still being fetched is shown whole when it is there. */
   toEnd() {
+    if (!this.talk) return;
     this.to = this.talk.shown.length;
     this.from = Math.max(0, this.to - ROWS_MAX);
     this.sticks = true;
