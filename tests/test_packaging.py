@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("actors", "transports", "node", "pipeline")
 PROGRAM = Path(__file__).with_name("typed_program.py")
 LIMIT_S = 300.0
+COMPILER = shutil.which("cc")
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:
@@ -36,10 +37,10 @@ def run(command: list[str], folder: Path, **environment: str) -> str:
     return done.stdout
 
 
-def build(what: str, source: Path, target: Path) -> Path:
+def build(what: str, source: Path, target: Path, **environment: str) -> Path:
     """The package that the build backend builds from the sources in a folder."""
     code = f"from setuptools import build_meta; print(build_meta.build_{what}({str(target)!r}))"
-    return target / run([sys.executable, "-c", code], source).split()[-1]
+    return target / run([sys.executable, "-c", code], source, **environment).split()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,12 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+def uncompiled(wheel: Path) -> dict[str, bytes]:
+    """What is in a wheel, without what a compiler made: that has the folder of its sources."""
+    files = contents(wheel)
+    return {name: files[name] for name in files if not name.endswith((".so", "/RECORD"))}
+
+
 def test_the_wheel_holds_the_two_packages_and_nothing_twice(wheel: Path, checkout: Path) -> None:
     files = contents(wheel)
     tops = {PurePosixPath(name).parts[0] for name in files}
@@ -85,7 +92,19 @@ def test_the_wheel_holds_the_two_packages_and_nothing_twice(wheel: Path, checkou
         "pyspark_millpond",
     }
     packed = {PurePosixPath(name) for name in files if ".dist-info/" not in name}
-    assert packed == set(sources(checkout))
+    built = {path for path in packed if path.suffix == ".so"}
+    assert packed - built == set(sources(checkout)) - {PurePosixPath("millpond/_speedups.c")}
+    assert {path.name.partition(".")[0] for path in built} == ({"_speedups"} if COMPILER else set())
+
+
+def test_without_a_compiler_the_wheel_has_no_native_codecs(folder: Path, checkout: Path) -> None:
+    shutil.copytree(checkout, folder / "bare", symlinks=True)
+    shutil.rmtree(folder / "bare" / "build", ignore_errors=True)
+    (folder / "without").mkdir()
+    wheel = build("wheel", folder / "bare", folder / "without", CC="/bin/false")
+    names = contents(wheel)
+    assert "millpond/__init__.py" in names
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def sources(checkout: Path) -> Iterator[PurePosixPath]:
@@ -104,7 +123,9 @@ def test_the_wheel_of_the_sdist_is_that_of_the_checkout(
     folder: Path, sdist: Path, wheel: Path
 ) -> None:
     (folder / "again").mkdir()
-    assert contents(build("wheel", sdist, folder / "again")) == contents(wheel)
+    again = build("wheel", sdist, folder / "again")
+    assert uncompiled(again) == uncompiled(wheel)
+    assert contents(again).keys() == contents(wheel).keys()
 
 
 def test_the_sdist_has_the_tests_and_what_they_read(sdist: Path, checkout: Path) -> None:

@@ -12,6 +12,7 @@ from millpond.actors.streams.messages import (
     DEFAULT_OPTIONS,
     Append,
     Appended,
+    PackedBodies,
     RecordColumns,
     SessionAppend,
     StreamOptions,
@@ -126,7 +127,10 @@ class StreamAppender:
         """Add the records of a request, all or none, to a stream that exists."""
         bounds, bodies, number = self._bounds, request.bodies, request.number
         count = len(bodies)
-        size = len(bodies[0]) if count == 1 else sum(map(len, bodies))
+        if type(bodies) is PackedBodies:
+            size = bodies.size
+        else:
+            size = len(bodies[0]) if count == 1 else sum(map(len, bodies))
         if not self._is_measured:
             self._measure()
         if (
@@ -138,7 +142,7 @@ class StreamAppender:
             or request.match_sequence is not None
             or self._has_conditions
         ):
-            code = self._check(request, size)
+            code = self._check(request, count, size)
             if code is not None:
                 return bounds.failure(number, code, self._metadata.fence)
         now_ms, latest = self._now_ms, bounds.last_timestamp
@@ -171,7 +175,7 @@ class StreamAppender:
             )
         return Appended(number, first, count, last, first_timestamp, last_timestamp)
 
-    def _check(self, request: Append, size: int) -> Code | None:
+    def _check(self, request: Append, count: int, size: int) -> Code | None:
         """The reason to refuse the request, whatever its ids are; None: there is none."""
         limits, token = self._limits, request.fencing_token
         if limits.is_durable and not self._context.health.is_writable:
@@ -184,7 +188,7 @@ class StreamAppender:
             return Code.SEQUENCE_MISMATCH
         if size > self._bytes_left:
             return Code.BUFFER_FULL
-        if not request.bodies or not _is_well_formed(request):
+        if not count or not _is_well_formed(request, count):
             return Code.MALFORMED
         if self._options.timestamping is Timestamping.REQUIRED:
             if request.timestamps is None or None in request.timestamps:
@@ -246,14 +250,14 @@ class AppendSessions:
         self._latest.pop(port, None)
 
 
-def _is_well_formed(request: Append) -> bool:
-    """True: there is an element for each body, and every command record is a known one."""
-    count = len(request.bodies)
+def _is_well_formed(request: Append, count: int) -> bool:
+    """True: there is an element for each of `count` bodies, and every command record is a known
+    one."""
     if request.timestamps is not None and len(request.timestamps) != count:
         return False
     if request.headers is None:
         return True
-    if len(request.headers) != count:
+    if len(request.headers) != count or isinstance(request.bodies, PackedBodies):
         return False
     try:
         command_records_of(request.bodies, request.headers)

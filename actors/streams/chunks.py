@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from millpond.actors.store.changes import Chunk, Position
-from millpond.actors.streams.messages import Headers, RecordColumns
+from millpond.actors.streams.messages import Headers, PackedBodies, RecordColumns
 
 RECORDS_MAX = 1000
 BYTES_MAX = 2**20
@@ -47,6 +47,7 @@ class _Arrival(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Columns).decode
+_decode_bodies = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_arrival = msgspec.msgpack.Decoder(_Arrival).decode
 
 
@@ -60,9 +61,10 @@ class ChunkBuilder:
     __slots__ = (
         "_appends",
         "_arrived_ms",
+        "_bodies",
         "_is_own",
+        "_packed",
         "_sizes",
-        "bodies",
         "count",
         "first",
         "headers",
@@ -76,7 +78,7 @@ class ChunkBuilder:
         self,
         first: int,
         position: Position,
-        bodies: list[bytes],
+        bodies: list[bytes] | PackedBodies,
         size: int,
         timestamps: list[int] | int,
         headers: list[Headers] | None,
@@ -85,9 +87,14 @@ class ChunkBuilder:
         self.first = first
         self._arrived_ms = arrived_ms
         self.id = position
-        self.bodies = bodies
         self._is_own = False
         """False: the list is the request's, and stays as it is."""
+        if type(bodies) is PackedBodies:
+            self._bodies: list[bytes] = []
+            self._packed: list[bytes] | None = [bodies.data]
+            """Packed bodies, in pieces; there are no others."""
+        else:
+            self._bodies, self._packed = bodies, None
         self.size = size
         self.headers = headers
         self.count = len(bodies)
@@ -100,8 +107,11 @@ class ChunkBuilder:
         else:
             self.timestamp, self.timestamps = timestamps[0], timestamps
 
-    def add(self, position: Position, bodies: list[bytes], size: int, timestamp: int) -> bool:
-        """Take the records of another append, which have no headers. False: they do not fit."""
+    def add(
+        self, position: Position, bodies: list[bytes] | PackedBodies, size: int, timestamp: int
+    ) -> bool:
+        """Take the records of another append, which have no headers, of `size` bytes. False: they
+        do not fit."""
         count, more, mine = self.count, len(bodies), self.id
         if (
             timestamp != self.timestamp
@@ -113,10 +123,12 @@ class ChunkBuilder:
             or position.seq != mine.seq + count
         ):
             return False
-        if self._is_own:
-            self.bodies += bodies
+        if self._packed is not None or type(bodies) is PackedBodies:
+            self._add_packed(bodies)
+        elif self._is_own:
+            self._bodies += bodies
         else:
-            self.bodies, self._is_own = self.bodies + bodies, True
+            self._bodies, self._is_own = self._bodies + bodies, True
         if self._sizes is not None:
             self._sizes.append(more)
         elif more != 1 or count != self._appends:
@@ -126,14 +138,21 @@ class ChunkBuilder:
         self.size += size
         return True
 
+    def _add_packed(self, bodies: list[bytes] | PackedBodies) -> None:
+        if self._packed is None:
+            self._packed = [_pack(self._bodies)]
+            self._bodies = []
+        self._packed.append(bodies.data if isinstance(bodies, PackedBodies) else _pack(bodies))
+
     def _column(self) -> list[int] | int | None:
         return None if self._appends == 1 else self._sizes or 1
 
     def span(self) -> RecordColumns:
         """The records by columns."""
+        packed = self._packed
         return RecordColumns(
             self.first,
-            self.bodies,
+            self._bodies if packed is None else _decode_bodies(_array_of(packed, self.count)),
             self.timestamp,
             self.id,
             self.timestamps,
@@ -144,7 +163,11 @@ class ChunkBuilder:
     def chunk(self) -> Chunk:
         """The records as the store keeps them."""
         timestamps, first, count, appends = self.timestamps, self.id, self.count, self._column()
-        columns: tuple[object, ...] = self.bodies, timestamps, None, self.headers
+        packed = self._packed
+        bodies: object = self._bodies
+        if packed is not None:
+            bodies = msgspec.Raw(_array_of(packed, count))
+        columns: tuple[object, ...] = bodies, timestamps, None, self.headers
         arrived_ms = self._arrived_ms
         if timestamps is not None or not arrived_ms == self.timestamp == first.ms:
             columns = (*columns, appends, arrived_ms)
@@ -159,6 +182,25 @@ class ChunkBuilder:
             first if count == 1 else Position(first.ms, first.seq + count - 1),
             _encode(columns),
         )
+
+
+def _pack(bodies: list[bytes]) -> bytes:
+    """Bodies as MessagePack strings, one behind the other."""
+    return _encode(bodies)[len(_array_head(len(bodies))) :]
+
+
+def _array_of(packed: list[bytes], count: int) -> bytes:
+    """The MessagePack array of so many packed bodies."""
+    return b"".join([_array_head(count), *packed])
+
+
+def _array_head(count: int) -> bytes:
+    """How a MessagePack array of so many elements begins."""
+    if count < 2**4:
+        return bytes((0x90 | count,))
+    if count < 2**16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
 
 
 def columns_of(chunk: Chunk) -> RecordColumns:

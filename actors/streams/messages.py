@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, final
 
 import msgspec
 
@@ -83,15 +83,28 @@ class Create(StreamRequest, frozen=True, gc=False):
     settings: Settings = Settings()
 
 
+@final
+class PackedBodies(msgspec.Struct, frozen=True, gc=False):
+    """The bodies of an append as a chunk keeps them: `count` MessagePack strings of bytes, one
+    behind the other, of `size` bytes without their heads."""
+
+    count: int
+    size: int
+    data: bytes
+
+    def __len__(self) -> int:
+        return self.count
+
+
 class Append(StreamRequest, frozen=True, gc=False):
     """Append records, all or none; at least one. Answered by `Appended`.
 
     `ms` is S3P's ID option. `headers` and `timestamps` are None or have an element for each body; a
     timestamp of None is the arrival. The stream's fencing token must be `fencing_token`, and its
-    tail `match_sequence`, where they are given.
+    tail `match_sequence`, where they are given. Packed bodies have no headers.
     """
 
-    bodies: list[bytes]
+    bodies: list[bytes] | PackedBodies
     ms: int | None = None
     headers: list[Headers] | None = None
     timestamps: list[int | None] | None = None

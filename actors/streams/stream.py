@@ -379,9 +379,10 @@ class Stream:
     def _append(self, request: m.Append, effects: Effects) -> m.Appended | StreamFailed:
         """Append, and follow the command records."""
         reply = self._appender.append(request)
-        if request.headers is None or not isinstance(reply, m.Appended):
+        bodies, headers = request.bodies, request.headers
+        if headers is None or type(bodies) is m.PackedBodies or not isinstance(reply, m.Appended):
             return reply
-        for command in command_records_of(request.bodies, request.headers):
+        for command in command_records_of(bodies, headers):
             self._appender.flush(effects.changes)
             if isinstance(command, SetFence):
                 effects.changes.append(self._metadata.set_fence(command.token))

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from millpond.transports.errors import FrameEmpty, FrameTooLarge, WireError
+from millpond.transports.speedups import is_native, native
 
 _HEADER = struct.Struct(">I")
 _size_at = _HEADER.unpack_from
@@ -89,6 +90,54 @@ class Framing(Protocol):
         """The bytes that end the stream, with a WebSocket close code."""
 
 
+def split_packets_in_python(data: bytes, size_max: int) -> tuple[list[bytes], int]:
+    """The whole packets that `data` begins with, and where the first begins that is not whole or
+    whose length is 0 or above `size_max` bytes."""
+    end = len(data)
+    if 4 < end <= size_max + 4 and _size_at(data)[0] == end - 4:
+        return [data[4:]], end
+    packets, offset = _run_of_packets(data, size_max)
+    while end - offset >= 4:
+        (size,) = _size_at(data, offset)
+        start = offset + 4
+        if not 0 < size <= min(size_max, end - start):
+            break
+        offset = start + size
+        packets.append(data[start:offset])
+    return packets, offset
+
+
+def _run_of_packets(data: bytes, size_max: int) -> tuple[list[bytes], int]:
+    # Acks and pipelined requests mostly come in runs of one size, and a run splits in C at a
+    # quarter of the loop's cost. One look per feed; equal headers prove the run.
+    size = int.from_bytes(data[:4], "big")
+    stride = size + 4
+    count = len(data) // stride
+    end = count * stride
+    if count < _RUN_MIN or not 0 < size <= size_max:
+        return [], 0
+    for index in (3, 2, 1, 0):
+        if data[index:end:stride] != data[index : index + 1] * count:
+            return [], 0
+    run = struct.iter_unpack(f"4x{size}s", memoryview(data)[:end])
+    return [packet for (packet,) in run], end
+
+
+def frame_packets_in_python(packets: list[bytes]) -> bytes:
+    """Every packet behind its length, in one piece."""
+    try:
+        if len(packets) == 1:
+            return _PREFIXES[len(packets[0])] + packets[0]
+        return b"".join([_PREFIXES[len(packet)] + packet for packet in packets])
+    except IndexError:
+        parts = [part for packet in packets for part in (_HEADER.pack(len(packet)), packet)]
+        return b"".join(parts)
+
+
+split_packets = native.split_packets if is_native else split_packets_in_python
+frame_packets = native.frame_packets if is_native else frame_packets_in_python
+
+
 class LengthPrefixed:
     """The framing of plain TCP. A length of 0 or above `frame_size_max` bytes is an error."""
 
@@ -141,12 +190,7 @@ class LengthPrefixed:
         A bad length is refused as soon as its four bytes are there, before any byte of the body
         is kept (P2P-18, PA-24, PA-34, RL-02).
         """
-        if self._midway:
-            return self._resume(data)
-        size = len(data) - 4
-        if 0 < size <= self._frame_size_max and _size_at(data)[0] == size:
-            return [data[4:]]
-        return self._split(data)
+        return self._resume(data) if self._midway else self._split(data)
 
     def skip_packet(self) -> bytes:
         """Discard the packet of which a part has come, now, and its rest as it comes."""
@@ -165,13 +209,7 @@ class LengthPrefixed:
 
     def frame(self, packets: list[bytes]) -> bytes:
         """Every packet behind its length, in one piece."""
-        try:
-            if len(packets) == 1:
-                return _PREFIXES[len(packets[0])] + packets[0]
-            return b"".join([_PREFIXES[len(packet)] + packet for packet in packets])
-        except IndexError:
-            parts = [part for packet in packets for part in (_HEADER.pack(len(packet)), packet)]
-            return b"".join(parts)
+        return frame_packets(packets)
 
     def take_output(self) -> bytes:
         """Nothing: this framing has no bytes of its own."""
@@ -182,39 +220,19 @@ class LengthPrefixed:
         return b""
 
     def _split(self, data: bytes) -> list[bytes]:
-        packets, offset = self._run(data)
-        end = len(data)
-        while end - offset >= 4:
-            (size,) = _size_at(data, offset)
-            start = offset + 4
-            offset = start + size
-            if not 0 < size <= self._frame_size_max:
-                self._refuse(size)
-                return packets
-            if offset > end:
-                self._missing = offset - end
-                self._body += memoryview(data)[start:]
-                self._midway = True
-                return packets
-            packets.append(data[start:offset])
-        self._head = data[offset:]
-        self._midway = offset < end
+        packets, end = split_packets(data, self._frame_size_max)
+        left = len(data) - end
+        self._midway = left > 0
+        if left < 4:
+            self._head = data[end:]
+            return packets
+        (size,) = _size_at(data, end)
+        if 0 < size <= self._frame_size_max:
+            self._missing = size - (left - 4)
+            self._body += memoryview(data)[end + 4 :]
+        else:
+            self._refuse(size)
         return packets
-
-    def _run(self, data: bytes) -> tuple[list[bytes], int]:
-        # Acks and pipelined requests mostly come in runs of one size, and a run splits in C at a
-        # quarter of the loop's cost. One look per feed; equal headers prove the run.
-        size = int.from_bytes(data[:4], "big")
-        stride = size + 4
-        count = len(data) // stride
-        end = count * stride
-        if count < _RUN_MIN or not 0 < size <= self._frame_size_max:
-            return [], 0
-        for index in (3, 2, 1, 0):
-            if data[index:end:stride] != data[index : index + 1] * count:
-                return [], 0
-        run = struct.iter_unpack(f"4x{size}s", memoryview(data)[:end])
-        return [packet for (packet,) in run], end
 
     def _resume(self, data: bytes) -> list[bytes]:
         if self.error:

@@ -25,6 +25,7 @@ from millpond.actors.messages import (
     TouchAck,
 )
 from millpond.transports.errors import MalformedPacket
+from millpond.transports.speedups import is_native, native
 
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
 HELLO, CHALLENGE, AUTH, READY = 0x80, 0x81, 0x82, 0x83
@@ -174,7 +175,7 @@ def decode(packet: bytes) -> Packet:
     return decoder(packet)
 
 
-def decode_puts(packets: list[bytes]) -> list[Put]:
+def decode_puts_in_python(packets: list[bytes]) -> list[Put]:
     """The values of the PUTs that `packets` begin with, up to one that is malformed: most reads of
     a producer bring nothing else."""
     puts: list[Put] = []
@@ -186,7 +187,7 @@ def decode_puts(packets: list[bytes]) -> list[Put]:
     return puts
 
 
-def decode_acks(packets: list[bytes]) -> list[Ack]:
+def decode_acks_in_python(packets: list[bytes]) -> list[Ack]:
     """The values of the MSG_ACKs that `packets` begin with, up to one that is malformed."""
     acks: list[Ack] = []
     for packet in packets:
@@ -194,6 +195,18 @@ def decode_acks(packets: list[bytes]) -> list[Ack]:
             break
         acks.append(Ack(_read_id(packet)[1]))
     return acks
+
+
+def _decode_puts_natively(packets: list[bytes]) -> list[Put]:
+    return native.read_puts(packets, Put)
+
+
+def _decode_acks_natively(packets: list[bytes]) -> list[Ack]:
+    return native.read_acks(packets, Ack)
+
+
+decode_puts = _decode_puts_natively if is_native else decode_puts_in_python
+decode_acks = _decode_acks_natively if is_native else decode_acks_in_python
 
 
 def encode(packet: Packet) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from millpond.actors.positions import Position
+from millpond.actors.streams.messages import PackedBodies
 from millpond.transports.errors import WireError
 
 BAD_FORMAT = "ERR_BAD_FORMAT"
@@ -62,7 +63,7 @@ class AppendRecords(msgspec.Struct, frozen=True, gc=False):
 
     name: bytes
     ms: int | None
-    records: list[bytes]
+    records: list[bytes] | PackedBodies
 
 
 class ReadRecords(msgspec.Struct, frozen=True, gc=False):

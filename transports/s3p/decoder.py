@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import RecordColumns, RecordSlice
+from millpond.actors.streams.messages import PackedBodies, RecordColumns, RecordSlice
 from millpond.transports.s3p.commands import (
     LIMITS,
     AppendRecords,
@@ -18,6 +18,7 @@ from millpond.transports.s3p.commands import (
 from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, RepeatedAppend, fast_parser
 from millpond.transports.s3p.parser import IncrementalParser
 from millpond.transports.s3p.scanner import CRLF
+from millpond.transports.speedups import is_native, native
 
 OK = b"+OK\r\n"
 NOTHING = b"*0\r\n"
@@ -98,8 +99,9 @@ class Decoder:
         """Choose the parser for the next bytes by a command that the incremental parser read."""
         self._repeated.remember(command)
         if type(command) is AppendRecords:
-            record = command.records[-1]
-            self._is_plain = len(record) <= RECORD_BYTES_MAX and CRLF not in record
+            records = command.records
+            if not isinstance(records, PackedBodies):
+                self._is_plain = len(records[-1]) <= RECORD_BYTES_MAX and CRLF not in records[-1]
 
 
 def encode_error(code: str, text: str) -> bytes:
@@ -166,7 +168,7 @@ def _add_span(pieces: list[bytes], span: RecordColumns) -> None:
     elif len(bodies) == 1:
         pieces.append(_encode_record(span.id, bodies[0]))
     else:
-        _add_run(pieces, span.id, bodies)
+        pieces.append(encode_run(span.id.ms, span.id.seq, bodies))
 
 
 def _encode_record(position: Position, body: bytes) -> bytes:
@@ -174,15 +176,16 @@ def _encode_record(position: Position, body: bytes) -> bytes:
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(text), text, len(body), body)
 
 
-def _add_run(pieces: list[bytes], first: Position, bodies: list[bytes]) -> None:
-    """Add records with consecutive ids: all whose ids are equally long at a time."""
+def encode_run_in_python(ms: int, first: int, bodies: list[bytes]) -> bytes:
+    """Records with the ids `<ms>-<first>` and up: all whose ids are equally long at a time."""
+    pieces: list[bytes] = []
     done, count = 0, len(bodies)
     while done < count:
-        seq = first.seq + done
+        seq = first + done
         digits = len(b"%d" % seq)
-        stop = min(count, 10**digits - first.seq)
+        stop = min(count, 10**digits - first)
         some = bodies if stop - done == count else bodies[done:stop]
-        head = b"%d-" % first.ms
+        head = b"%d-" % ms
         head = b"$%d\r\n%b" % (len(head) + digits, head)
         run = [CRLF] * (5 * len(some))
         run[0::5] = [head] * len(some)
@@ -191,6 +194,10 @@ def _add_run(pieces: list[bytes], first: Position, bodies: list[bytes]) -> None:
         run[3::5] = some
         pieces += run
         done = stop
+    return b"".join(pieces)
+
+
+encode_run = native.write_records if is_native else encode_run_in_python
 
 
 def _sequences(seq: int, count: int) -> Iterable[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from millpond.actors.streams.messages import PackedBodies
 from millpond.transports.s3p.commands import (
     OPTIONS_MAX,
     SCHEMAS,
@@ -20,6 +21,7 @@ from millpond.transports.s3p.commands import (
     Schema,
 )
 from millpond.transports.s3p.scanner import CRLF
+from millpond.transports.speedups import is_native, native
 
 RECORD_BYTES_MAX = 512
 """For longer records the incremental parser, which does not search them, is faster."""
@@ -38,6 +40,7 @@ _NONE = b"*0"
 _ONE_RECORD = [b"*0", b"*1"]
 _SIZES = {b"%d" % size: size for size in range(1, 1025)}
 _DIGITS_MAX = 20
+_NUMBER_MAX = 2**31 - 1
 
 
 class RepeatedAppend:
@@ -48,10 +51,14 @@ class RepeatedAppend:
     yet, and `opening` means nothing.
     """
 
-    __slots__ = ("_alike", "_single", "_size", "_size_max", "name", "opening")
+    __slots__ = ("_alike", "_limits", "_single", "_size", "_size_max", "name", "opening")
 
     def __init__(self, limits: S3pLimits) -> None:
         self._size_max = min(limits.record_bytes_max, limits.append_bytes_max)
+        self._limits = tuple(
+            min(each, _NUMBER_MAX)
+            for each in (limits.records_max, limits.record_bytes_max, limits.append_bytes_max)
+        )
         self._alike = self._single = self.opening = b""
         self._size = 0
         self.name = b""
@@ -67,8 +74,16 @@ class RepeatedAppend:
         self._size = 1
 
     def take(self, data: bytes, found: list[Command]) -> int:
-        """Put APPENDs of one record each into `found`; gives where the first one begins that is
-        none, or is not all there, or not plainly right."""
+        """Put APPENDs into `found`; gives where the first one begins that is none, or is not all
+        there, or not plainly right. In Python only those of one record are taken."""
+        if not is_native:
+            return self.take_in_python(data, found)
+        return native.read_appends(
+            data, self.opening, self.name, AppendRecords, PackedBodies, found, self._limits
+        )
+
+    def take_in_python(self, data: bytes, found: list[Command]) -> int:
+        """The same, for APPENDs of one record each."""
         name, alike, size = self.name, self._alike, self._size
         at = 0
         while name:

@@ -34,6 +34,7 @@ from millpond.node.cli.output import installed, print_json, print_line
 from millpond.node.clock_file import confirm
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.transports.io.address import parse_address
+from millpond.transports.speedups import unused_because
 
 EPILOG = """\
 examples:
@@ -196,6 +197,7 @@ def _confirm_clock(args: argparse.Namespace) -> int:
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield from _versions()
     yield _loop()
+    yield _codecs()
     yield _descriptors()
     yield _clock()
     config = Config()
@@ -260,6 +262,12 @@ def _loop() -> Finding:
     if version is None:
         return Finding("event loop", "warn", "asyncio; `pip install uvloop` for a faster node")
     return Finding("event loop", "ok", f"uvloop {version}")
+
+
+def _codecs() -> Finding:
+    if unused_because is None:
+        return Finding("codecs", "ok", "native")
+    return Finding("codecs", "ok", f"Python's; native ones are faster ({unused_because})")
 
 
 def _descriptors() -> Finding:

@@ -271,7 +271,9 @@ def test_recv_takes_one_job_at_a_time(node: Serving, run: Run):
 def test_doctor_finds_the_node_well(run: Run):
     findings = {each["check"]: each["level"] for each in objects(run("doctor", "--json"))}
     assert findings["node"] == findings["self test"] == "ok"
-    assert {"packages", "event loop", "descriptors", "clock", "configuration"} <= set(findings)
+    assert {"packages", "event loop", "codecs", "descriptors", "clock", "configuration"} <= set(
+        findings
+    )
     assert "ok    self test" in run("doctor").out.decode()
 
 

@@ -1,0 +1,566 @@
+/* Native codecs: the runs of bytes that busy connections send, split and read in C.
+
+   Optional. Each function has a twin in Python with the same results, and decides nothing: what is
+   not plainly right is left where it is, for the Python codec to judge. docs/internals/
+   native-codecs.md says what belongs here. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Goes up with each change of a function's arguments or results, together with that of
+   transports/speedups.py. */
+enum { REVISION = 1 };
+
+/* P2P packets (transports/p2p/framing.py and packets.py). */
+
+enum { PUT = 6, MSG_ACK = 3 };
+enum { LENGTH_BYTES = 4, PUT_HEAD_BYTES = 9, ACK_BYTES = 9 };
+
+static uint32_t
+read_u32(const unsigned char *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static uint64_t
+read_u64(const unsigned char *at)
+{
+    return (uint64_t)read_u32(at) << 32 | read_u32(at + 4);
+}
+
+static void
+write_u32(unsigned char *at, uint32_t value)
+{
+    at[0] = (unsigned char)(value >> 24);
+    at[1] = (unsigned char)(value >> 16);
+    at[2] = (unsigned char)(value >> 8);
+    at[3] = (unsigned char)value;
+}
+
+static int
+append_new(PyObject *list, PyObject *item)
+{
+    if (item == NULL)
+        return -1;
+    int failed = PyList_Append(list, item);
+    Py_DECREF(item);
+    return failed;
+}
+
+static bool
+is_count(Py_ssize_t given, Py_ssize_t wanted, const char *name)
+{
+    if (given == wanted)
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments (%zd given)", name, wanted, given);
+    return false;
+}
+
+static bool
+is_bytes(PyObject *object)
+{
+    if (PyBytes_Check(object))
+        return true;
+    PyErr_Format(PyExc_TypeError, "bytes expected, not %.100s", Py_TYPE(object)->tp_name);
+    return false;
+}
+
+static bool
+is_list(PyObject *object)
+{
+    if (PyList_Check(object))
+        return true;
+    PyErr_Format(PyExc_TypeError, "a list expected, not %.100s", Py_TYPE(object)->tp_name);
+    return false;
+}
+
+PyDoc_STRVAR(split_packets_doc,
+"split_packets(data, size_max, /) -> (packets, end)\n--\n\n"
+"The whole packets that `data` begins with, and where the first begins that is not whole or whose\n"
+"length is 0 or above `size_max`.");
+
+static PyObject *
+split_packets(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 2, "split_packets") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t size_max = PyLong_AsSsize_t(args[1]);
+    if (size_max == -1 && PyErr_Occurred())
+        return NULL;
+    const char *data = PyBytes_AS_STRING(args[0]);
+    const Py_ssize_t end = PyBytes_GET_SIZE(args[0]);
+    PyObject *packets = PyList_New(0);
+    if (packets == NULL)
+        return NULL;
+    Py_ssize_t at = 0;
+    while (end - at >= LENGTH_BYTES) {
+        const uint32_t size = read_u32((const unsigned char *)data + at);
+        if (size == 0 || (uint64_t)size > (uint64_t)(size_max < 0 ? 0 : size_max)
+            || (uint64_t)size > (uint64_t)(end - at - LENGTH_BYTES))
+            break;
+        at += LENGTH_BYTES;
+        if (append_new(packets, PyBytes_FromStringAndSize(data + at, (Py_ssize_t)size)) < 0) {
+            Py_DECREF(packets);
+            return NULL;
+        }
+        at += (Py_ssize_t)size;
+    }
+    PyObject *result = Py_BuildValue("Nn", packets, at);
+    return result;
+}
+
+PyDoc_STRVAR(frame_packets_doc,
+"frame_packets(packets, /) -> bytes\n--\n\n"
+"Every packet behind its length, in one piece. Raises OverflowError above the largest u32.");
+
+static PyObject *
+frame_packets(PyObject *module, PyObject *packets)
+{
+    if (!is_list(packets))
+        return NULL;
+    const Py_ssize_t count = PyList_GET_SIZE(packets);
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *packet = PyList_GET_ITEM(packets, i);
+        if (!is_bytes(packet))
+            return NULL;
+        const Py_ssize_t size = PyBytes_GET_SIZE(packet);
+        if ((uint64_t)size > UINT32_MAX || total > PY_SSIZE_T_MAX - size - LENGTH_BYTES) {
+            PyErr_SetString(PyExc_OverflowError, "a packet is too large for its length");
+            return NULL;
+        }
+        total += size + LENGTH_BYTES;
+    }
+    PyObject *framed = PyBytes_FromStringAndSize(NULL, total);
+    if (framed == NULL)
+        return NULL;
+    unsigned char *at = (unsigned char *)PyBytes_AS_STRING(framed);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *packet = PyList_GET_ITEM(packets, i);
+        const Py_ssize_t size = PyBytes_GET_SIZE(packet);
+        write_u32(at, (uint32_t)size);
+        memcpy(at + LENGTH_BYTES, PyBytes_AS_STRING(packet), (size_t)size);
+        at += LENGTH_BYTES + size;
+    }
+    return framed;
+}
+
+/* The value of one packet as `shape` makes it; NULL without an exception: the packet is none. */
+
+static PyObject *
+new_put(PyObject *shape, const unsigned char *packet, Py_ssize_t size)
+{
+    if (size < PUT_HEAD_BYTES || packet[0] != PUT)
+        return NULL;
+    PyObject *fields[3] = {
+        PyLong_FromUnsignedLong(read_u32(packet + 1)),
+        PyLong_FromUnsignedLong(read_u32(packet + 5)),
+        PyBytes_FromStringAndSize((const char *)packet + PUT_HEAD_BYTES, size - PUT_HEAD_BYTES),
+    };
+    PyObject *put = NULL;
+    if (fields[0] != NULL && fields[1] != NULL && fields[2] != NULL)
+        put = PyObject_Vectorcall(shape, fields, 3, NULL);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(fields[i]);
+    return put;
+}
+
+static PyObject *
+new_ack(PyObject *shape, const unsigned char *packet, Py_ssize_t size)
+{
+    if (size != ACK_BYTES || packet[0] != MSG_ACK)
+        return NULL;
+    PyObject *id = PyLong_FromUnsignedLongLong(read_u64(packet + 1));
+    if (id == NULL)
+        return NULL;
+    PyObject *ack = PyObject_Vectorcall(shape, &id, 1, NULL);
+    Py_DECREF(id);
+    return ack;
+}
+
+typedef PyObject *(*new_value)(PyObject *shape, const unsigned char *packet, Py_ssize_t size);
+
+static PyObject *
+read_run(PyObject *const *args, new_value new)
+{
+    PyObject *packets = args[0], *shape = args[1];
+    if (!is_list(packets))
+        return NULL;
+    PyObject *values = PyList_New(0);
+    if (values == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(packets); i++) {
+        PyObject *packet = PyList_GET_ITEM(packets, i);
+        if (!is_bytes(packet))
+            goto failed;
+        /* `shape` is a class, whose call could change the list. */
+        Py_INCREF(packet);
+        PyObject *value =
+            new(shape, (const unsigned char *)PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet));
+        Py_DECREF(packet);
+        if (value == NULL && !PyErr_Occurred())
+            break;
+        if (append_new(values, value) < 0)
+            goto failed;
+    }
+    return values;
+failed:
+    Py_DECREF(values);
+    return NULL;
+}
+
+PyDoc_STRVAR(read_puts_doc,
+"read_puts(packets, shape, /) -> list\n--\n\n"
+"`shape(key, ttl, data)` of the PUTs that `packets` begin with, up to one that is malformed.");
+
+static PyObject *
+read_puts(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    return is_count(count, 2, "read_puts") ? read_run(args, new_put) : NULL;
+}
+
+PyDoc_STRVAR(read_acks_doc,
+"read_acks(packets, shape, /) -> list\n--\n\n"
+"`shape(id)` of the MSG_ACKs that `packets` begin with, up to one that is malformed.");
+
+static PyObject *
+read_acks(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    return is_count(count, 2, "read_acks") ? read_run(args, new_ack) : NULL;
+}
+
+/* S3P (transports/s3p/fast_parser.py). */
+
+typedef struct {
+    const char *data;
+    Py_ssize_t size;
+    Py_ssize_t at;
+} Input;
+
+/* A header such as "$12\r\n", passed over; its number, at most `max`, or 0: it is not there, or not
+   plainly right. Leading zeros are not. */
+static Py_ssize_t
+read_header(Input *input, char type_byte, Py_ssize_t max)
+{
+    const char *data = input->data;
+    Py_ssize_t at = input->at;
+    if (at >= input->size || data[at] != type_byte)
+        return 0;
+    int64_t number = 0;
+    for (at++; at < input->size && data[at] >= '0' && data[at] <= '9'; at++) {
+        if (number == 0 && data[at] == '0')
+            return 0;
+        number = 10 * number + (data[at] - '0');
+        if (number > max)
+            return 0;
+    }
+    if (input->size - at < 2 || data[at] != '\r' || data[at + 1] != '\n')
+        return 0;
+    input->at = at + 2;
+    return (Py_ssize_t)number;
+}
+
+/* A bulk string, passed over; its first byte, or NULL: it is not there, or not plainly right. */
+static const char *
+read_bulk(Input *input, Py_ssize_t max, Py_ssize_t *size)
+{
+    *size = read_header(input, '$', max);
+    if (*size == 0 || input->size - input->at < *size + 2)
+        return NULL;
+    const char *text = input->data + input->at;
+    if (text[*size] != '\r' || text[*size + 1] != '\n')
+        return NULL;
+    input->at += *size + 2;
+    return text;
+}
+
+typedef struct {
+    Py_ssize_t records;
+    Py_ssize_t record_bytes;
+    Py_ssize_t append_bytes;
+} AppendLimits;
+
+/* From so many records on one string of all costs less than an object for each. */
+enum { PACKED_RECORDS_MIN = 8 };
+
+/* The records of an APPEND. `bytes` are those of all together, `packed_bytes` those of the
+   MessagePack strings that they become. */
+typedef struct {
+    Py_ssize_t count;
+    Py_ssize_t bytes;
+    Py_ssize_t packed_bytes;
+} RecordSizes;
+
+/* The head of a MessagePack string of bytes, as short as it can be; gives its size. */
+
+static Py_ssize_t
+packed_head_bytes(Py_ssize_t size)
+{
+    return size <= UINT8_MAX ? 2 : size <= UINT16_MAX ? 3 : 5;
+}
+
+static Py_ssize_t
+write_packed_head(unsigned char *at, Py_ssize_t size)
+{
+    const Py_ssize_t head = packed_head_bytes(size);
+    if (head == 2) {
+        at[0] = 0xc4;
+        at[1] = (unsigned char)size;
+    }
+    else if (head == 3) {
+        at[0] = 0xc5;
+        at[1] = (unsigned char)(size >> 8);
+        at[2] = (unsigned char)size;
+    }
+    else {
+        at[0] = 0xc6;
+        write_u32(at + 1, (uint32_t)size);
+    }
+    return head;
+}
+
+/* The array of records of an APPEND, passed over, and their sizes. False: it is not all there, or
+   not plainly right. */
+static bool
+skip_records(Input *input, const AppendLimits *limits, RecordSizes *sizes)
+{
+    sizes->count = read_header(input, '*', limits->records);
+    sizes->bytes = sizes->packed_bytes = 0;
+    for (Py_ssize_t i = 0; i < sizes->count; i++) {
+        Py_ssize_t size;
+        if (read_bulk(input, limits->record_bytes, &size) == NULL
+            || size > limits->append_bytes - sizes->bytes)
+            return false;
+        sizes->bytes += size;
+        sizes->packed_bytes += packed_head_bytes(size) + size;
+    }
+    return sizes->count > 0;
+}
+
+/* The records of an array that `skip_records` has passed over: a list, or one packed string. */
+
+static PyObject *
+new_record_list(Input *input, const AppendLimits *limits)
+{
+    const Py_ssize_t count = read_header(input, '*', limits->records);
+    PyObject *records = PyList_New(count);
+    for (Py_ssize_t i = 0; records != NULL && i < count; i++) {
+        Py_ssize_t size;
+        const char *text = read_bulk(input, limits->record_bytes, &size);
+        PyObject *record = PyBytes_FromStringAndSize(text, size);
+        if (record == NULL)
+            Py_CLEAR(records);
+        else
+            PyList_SET_ITEM(records, i, record);
+    }
+    return records;
+}
+
+static PyObject *
+new_packed_records(
+    Input *input, const AppendLimits *limits, const RecordSizes *sizes, PyObject *shape)
+{
+    PyObject *data = PyBytes_FromStringAndSize(NULL, sizes->packed_bytes);
+    if (data == NULL)
+        return NULL;
+    unsigned char *at = (unsigned char *)PyBytes_AS_STRING(data);
+    read_header(input, '*', limits->records);
+    for (Py_ssize_t i = 0; i < sizes->count; i++) {
+        Py_ssize_t size;
+        const char *text = read_bulk(input, limits->record_bytes, &size);
+        at += write_packed_head(at, size);
+        memcpy(at, text, (size_t)size);
+        at += size;
+    }
+    return PyObject_CallFunction(shape, "nnN", sizes->count, sizes->bytes, data);
+}
+
+static bool
+read_append_limits(PyObject *given, AppendLimits *limits)
+{
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "the limits are a tuple");
+        return false;
+    }
+    int records, record_bytes, append_bytes;
+    if (!PyArg_ParseTuple(given, "iii", &records, &record_bytes, &append_bytes))
+        return false;
+    *limits = (AppendLimits){records, record_bytes, append_bytes};
+    return true;
+}
+
+PyDoc_STRVAR(read_appends_doc,
+"read_appends(data, opening, name, shape, packed_shape, found, limits, /) -> int\n--\n\n"
+"Put `shape(name, None, records)` of the APPENDs that `data` begins with into `found`; all bytes of\n"
+"each before its records are `opening`. PACKED_RECORDS_MIN records and more are one\n"
+"`packed_shape(count, size, data)`. `limits` are those of records, of the bytes of one, and of the\n"
+"bytes of all records of an APPEND. Gives where the first one begins that is none, is not all there\n"
+"or not plainly right.");
+
+static PyObject *
+read_appends(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    AppendLimits limits;
+    if (!is_count(count, 7, "read_appends") || !is_bytes(args[0]) || !is_bytes(args[1])
+        || !is_list(args[5]) || !read_append_limits(args[6], &limits))
+        return NULL;
+    PyObject *name = args[2], *shape = args[3], *packed_shape = args[4], *found = args[5];
+    const char *opening = PyBytes_AS_STRING(args[1]);
+    const Py_ssize_t opening_bytes = PyBytes_GET_SIZE(args[1]);
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
+    Py_ssize_t end = 0;
+    while (opening_bytes > 0 && input.size - end >= opening_bytes
+           && memcmp(input.data + end, opening, (size_t)opening_bytes) == 0) {
+        RecordSizes sizes;
+        const Py_ssize_t records_at = end + opening_bytes;
+        input.at = records_at;
+        if (!skip_records(&input, &limits, &sizes))
+            break;
+        input.at = records_at;
+        PyObject *records = sizes.count < PACKED_RECORDS_MIN
+            ? new_record_list(&input, &limits)
+            : new_packed_records(&input, &limits, &sizes, packed_shape);
+        if (records == NULL)
+            return NULL;
+        PyObject *fields[3] = {name, Py_None, records};
+        PyObject *append = PyObject_Vectorcall(shape, fields, 3, NULL);
+        Py_DECREF(records);
+        if (append_new(found, append) < 0)
+            return NULL;
+        end = input.at;
+    }
+    return PyLong_FromSsize_t(end);
+}
+
+/* Decimal digits of a number, written backwards before `end`; gives where they begin. */
+static char *
+write_digits(char *end, uint64_t number)
+{
+    do {
+        *--end = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    return end;
+}
+
+enum { DIGITS_MAX = 20 };
+
+static char *
+copy(char *at, const char *text, size_t size)
+{
+    memcpy(at, text, size);
+    return at + size;
+}
+
+/* "$<size>\r\n" */
+static char *
+write_bulk_header(char *at, size_t size)
+{
+    char digits[DIGITS_MAX];
+    const char *first = write_digits(digits + DIGITS_MAX, size);
+    *at++ = '$';
+    at = copy(at, first, (size_t)(digits + DIGITS_MAX - first));
+    return copy(at, "\r\n", 2);
+}
+
+/* A header, an id, a header and two ends of lines are never longer. */
+enum { FRAME_BYTES_MAX = 2 * (1 + DIGITS_MAX + 2) + (DIGITS_MAX + 1 + DIGITS_MAX) + 2 + 2 };
+
+PyDoc_STRVAR(write_records_doc,
+"write_records(ms, seq, bodies, /) -> bytes\n--\n\n"
+"Ids and bodies alternating, as in the reply to a READ; the ids are `<ms>-<seq>` and go up by one.\n"
+"Raises OverflowError for numbers above the largest u64.");
+
+static PyObject *
+write_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 3, "write_records") || !is_list(args[2]))
+        return NULL;
+    const uint64_t ms = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    uint64_t seq = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    const Py_ssize_t records = PyList_GET_SIZE(args[2]);
+    if (records > 0 && seq > UINT64_MAX - (uint64_t)(records - 1)) {
+        PyErr_SetString(PyExc_OverflowError, "an id is above the largest u64");
+        return NULL;
+    }
+    Py_ssize_t room = 0;
+    for (Py_ssize_t i = 0; i < records; i++) {
+        PyObject *body = PyList_GET_ITEM(args[2], i);
+        if (!is_bytes(body))
+            return NULL;
+        if (PyBytes_GET_SIZE(body) > PY_SSIZE_T_MAX - FRAME_BYTES_MAX - room)
+            return PyErr_NoMemory();
+        room += FRAME_BYTES_MAX + PyBytes_GET_SIZE(body);
+    }
+    PyObject *written = PyBytes_FromStringAndSize(NULL, room);
+    if (written == NULL)
+        return NULL;
+    char id[DIGITS_MAX + 1 + DIGITS_MAX];
+    char *const seq_end = id + sizeof id;
+    char ms_digits[DIGITS_MAX];
+    char *const ms_first = write_digits(ms_digits + DIGITS_MAX, ms);
+    const size_t ms_size = (size_t)(ms_digits + DIGITS_MAX - ms_first);
+    char *at = PyBytes_AS_STRING(written);
+    for (Py_ssize_t i = 0; i < records; i++, seq++) {
+        PyObject *body = PyList_GET_ITEM(args[2], i);
+        char *first = write_digits(seq_end, seq);
+        *--first = '-';
+        first -= ms_size;
+        memcpy(first, ms_first, ms_size);
+        at = write_bulk_header(at, (size_t)(seq_end - first));
+        at = copy(at, first, (size_t)(seq_end - first));
+        at = copy(at, "\r\n", 2);
+        at = write_bulk_header(at, (size_t)PyBytes_GET_SIZE(body));
+        at = copy(at, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
+        at = copy(at, "\r\n", 2);
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
+static PyMethodDef methods[] = {
+    {"split_packets", (PyCFunction)(void (*)(void))split_packets, METH_FASTCALL, split_packets_doc},
+    {"frame_packets", frame_packets, METH_O, frame_packets_doc},
+    {"read_puts", (PyCFunction)(void (*)(void))read_puts, METH_FASTCALL, read_puts_doc},
+    {"read_acks", (PyCFunction)(void (*)(void))read_acks, METH_FASTCALL, read_acks_doc},
+    {"read_appends", (PyCFunction)(void (*)(void))read_appends, METH_FASTCALL, read_appends_doc},
+    {"write_records", (PyCFunction)(void (*)(void))write_records, METH_FASTCALL, write_records_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+add_revision(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "REVISION", REVISION);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, add_revision},
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "millpond._speedups",
+    .m_doc = "Native codecs of the protocols; each has a twin in Python.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC
+PyInit__speedups(void)
+{
+    return PyModuleDef_Init(&definition);
+}

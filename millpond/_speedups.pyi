@@ -1,0 +1,27 @@
+"""What millpond/_speedups.c builds; optional."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+REVISION: int
+"""Goes up with each change of a function's arguments or results."""
+
+def split_packets(data: bytes, size_max: int, /) -> tuple[list[bytes], int]: ...
+def frame_packets(packets: list[bytes], /) -> bytes: ...
+def read_puts(
+    packets: list[bytes], shape: Callable[[int, int, bytes], Value], /
+) -> list[Value]: ...
+def read_acks(packets: list[bytes], shape: Callable[[int], Value], /) -> list[Value]: ...
+def read_appends(
+    data: bytes,
+    opening: bytes,
+    name: bytes,
+    shape: Callable[[bytes, None, Any], Any],
+    packed_shape: Callable[[int, int, bytes], Any],
+    found: list[Any],
+    limits: tuple[int, ...],
+    /,
+) -> int: ...
+def write_records(ms: int, seq: int, bodies: list[bytes], /) -> bytes: ...

@@ -1,0 +1,237 @@
+"""The native codecs against their twins in Python: the same out of every input.
+
+The commands of S3P that the native codec reads are compared with the exact parser in
+test_s3p_fuzz.py.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millpond.actors.messages import Ack, Put
+from millpond.transports.p2p.framing import frame_packets_in_python, split_packets_in_python
+from millpond.transports.p2p.packets import decode_acks_in_python, decode_puts_in_python
+from millpond.transports.s3p.decoder import encode_run_in_python
+from millpond.transports.speedups import native, unused_because
+from tests.fuzz.mutation import mutated
+
+pytestmark = [
+    pytest.mark.wire,
+    pytest.mark.skipif(native is None, reason=f"native codecs: {unused_because}"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "millpond" / "_speedups.c"
+NORMAL, FULL = 20_000, 2_000_000
+ROUNDS = [pytest.param(NORMAL, id="normal"), pytest.param(FULL, id="full", marks=pytest.mark.full)]
+EDGES = b"\0\1\3\6\x09\x0a\x7f\x80\xfe\xff"
+SIZE_MAX = 300
+LIMIT_S = 3000.0
+
+
+def packet(rng: random.Random) -> bytes:
+    """A PUT, a MSG_ACK or noise, now and then one byte too short or too long."""
+    match rng.randint(0, 5):
+        case 0 | 1:
+            wire = b"\6" + rng.randbytes(8) + rng.randbytes(rng.choice((0, 1, 20, 291, 292)))
+        case 2 | 3:
+            wire = b"\3" + rng.randbytes(8)
+        case _:
+            wire = rng.randbytes(rng.randint(1, 30))
+    match rng.randint(0, 9):
+        case 0:
+            return wire[:-1]
+        case 1:
+            return wire + b"\0"
+        case _:
+            return wire
+
+
+def packets_of(rng: random.Random) -> list[bytes]:
+    """A few of one kind, or of many: half of all reads are a run."""
+    count = rng.randint(0, 12)
+    if rng.random() < 0.5:
+        return [packet(rng)] * count
+    return [packet(rng) for _ in range(count)]
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_packets_are_split_alike(rounds: int) -> None:
+    rng = random.Random(1)
+    whole = broken = 0
+    for _ in range(rounds):
+        wire = mutated(rng, frame_packets_in_python(packets_of(rng)), EDGES)
+        expected = split_packets_in_python(wire, SIZE_MAX)
+        assert native.split_packets(wire, SIZE_MAX) == expected, wire
+        whole += bool(expected[0])
+        broken += expected[1] < len(wire)
+    assert whole > rounds // 2 and broken > rounds // 8
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_packets_are_framed_and_read_alike(rounds: int) -> None:
+    rng = random.Random(2)
+    values = 0
+    for _ in range(rounds):
+        packets = [each for each in packets_of(rng) if each]
+        assert native.frame_packets(packets) == frame_packets_in_python(packets)
+        puts, acks = decode_puts_in_python(packets), decode_acks_in_python(packets)
+        assert native.read_puts(packets, Put) == puts, packets
+        assert native.read_acks(packets, Ack) == acks, packets
+        values += len(puts) + len(acks)
+    assert values > rounds
+
+
+def number(rng: random.Random) -> int:
+    """A u64, mostly near a power of ten or of two."""
+    base = rng.choice((0, 10 ** rng.randint(0, 19), 2 ** rng.randint(0, 63)))
+    return min(max(base + rng.randint(-3, 3), 0), 2**64 - 1)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_runs_of_records_are_written_alike(rounds: int) -> None:
+    rng = random.Random(3)
+    for _ in range(rounds):
+        bodies = [b"x" * rng.choice((1, 9, 10, 99, 100, 1000)) for _ in range(rng.randint(1, 12))]
+        ms, seq = number(rng), min(number(rng), 2**64 - len(bodies))
+        expected = encode_run_in_python(ms, seq, bodies)
+        assert native.write_records(ms, seq, bodies) == expected, (ms, seq, bodies)
+
+
+def failing(*arguments: object) -> object:
+    raise KeyError("a shape that fails")
+
+
+def shrinking(packets: list[bytes]) -> Callable[..., object]:
+    """A shape that empties the list that is being read."""
+
+    def shape(*arguments: object) -> object:
+        packets.clear()
+        return arguments
+
+    return shape
+
+
+OPENING = b"*4\r\n$6\r\nAPPEND\r\n$1\r\ns\r\n*0\r\n"
+APPEND = OPENING + b"*1\r\n$1\r\nx\r\n"
+LIMITS = (9, 9, 9)
+
+
+def test_wrong_arguments_are_errors_of_python() -> None:
+    put = b"\6" + bytes(8)
+    wrong: list[Callable[[], object]] = [
+        lambda: native.split_packets("text", 9),  # type: ignore[arg-type]
+        lambda: native.split_packets(b"", None),  # type: ignore[arg-type]
+        lambda: native.split_packets(b""),  # type: ignore[call-arg]
+        lambda: native.frame_packets((b"x",)),  # type: ignore[arg-type]
+        lambda: native.frame_packets(["x"]),  # type: ignore[list-item]
+        lambda: native.read_puts([None], Put),  # type: ignore[list-item]
+        lambda: native.read_puts((put,), Put),  # type: ignore[arg-type]
+        lambda: native.read_acks([b"\3" + bytes(8)], None),  # type: ignore[arg-type]
+        lambda: native.write_records(1, 1, [None]),  # type: ignore[list-item]
+        lambda: native.write_records("1", 1, []),  # type: ignore[arg-type]
+        lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, [], (9, 9)),
+        lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, [], [9, 9, 9]),  # type: ignore[arg-type]
+        lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, None, LIMITS),  # type: ignore[arg-type]
+        lambda: native.read_appends(APPEND, "text", b"s", Put, Put, [], LIMITS),  # type: ignore[arg-type]
+    ]
+    for call in wrong:
+        with pytest.raises(TypeError):
+            call()
+    for too_large in (-1, 2**64):
+        with pytest.raises(OverflowError):
+            native.write_records(too_large, 0, [])
+    with pytest.raises(OverflowError):
+        native.write_records(0, 2**64 - 1, [b"x", b"x"])
+    with pytest.raises(OverflowError):
+        native.read_appends(APPEND, OPENING, b"s", Put, Put, [], (2**31, 9, 9))
+    with pytest.raises(KeyError):
+        native.read_puts([put], failing)
+    with pytest.raises(KeyError):
+        native.read_appends(APPEND, OPENING, b"s", failing, Put, [], LIMITS)
+    packets = [put] * 3
+    assert len(native.read_puts(packets, shrinking(packets))) == 1
+
+
+def test_the_tests_of_the_codecs_pass_without_the_native_ones() -> None:
+    pure = os.environ | {"MILLPOND_PURE": "1"}
+    files = ["p2p/test_framing.py", "p2p/test_packets.py", "s3p"]
+    tests = [str(ROOT / "tests" / "transports" / each) for each in files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        *tests,
+        str(ROOT / "tests/fuzz/test_s3p_fuzz.py"),
+    ]
+    command += ["-m", "not full"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=pure, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+SANITIZED = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Sanitized:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, sys.argv[1]) if name == "millpond._speedups" else None
+
+sys.meta_path.insert(0, Sanitized)
+import pytest
+code = pytest.main(["-q", "-p", "no:faulthandler", *sys.argv[2:]])
+assert sys.modules["millpond._speedups"].__file__ == sys.argv[1]
+sys.exit(code)
+"""
+
+
+@pytest.mark.full
+def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """Address and undefined-behaviour sanitizers, over the fuzz tests of every run."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not there")
+    built = tmp_path / f"_speedups{sysconfig.get_config_var('EXT_SUFFIX')}"
+    flags = ["-O1", "-g", "-shared", "-fPIC", "-fsanitize=address,undefined"]
+    flags += ["-fno-sanitize-recover=all", f"-I{sysconfig.get_path('include')}"]
+    subprocess.run([compiler, *flags, str(SOURCE), "-o", str(built)], check=True)
+    runtime = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    environment = os.environ | {
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+    }
+    here = Path(__file__)
+    tests = [
+        here.name,
+        "test_s3p_fuzz.py",
+        "-k",
+        "not without and not sanitizers",
+        "-m",
+        "not full",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", SANITIZED, str(built), *tests],
+        cwd=here.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    assert "passed" in done.stdout and "skipped" not in done.stdout
