@@ -112,8 +112,8 @@ class Put(Message, frozen=True, gc=False):
 class Move(Message, frozen=True, gc=False):
     """A `Put` of a message that moves here from elsewhere in the node, where it is `origin`.
 
-    However often it comes, and however much later, it adds one message until `MovesDone`, or
-    `until` (seconds since 1970).
+    However often it comes, and however much later, it adds one message until `MovesDone`,
+    `OpenMoves` without its origin, or `until` (seconds since 1970).
     """
 
     origin: int
@@ -234,6 +234,13 @@ class MovesDone(Notice, frozen=True, gc=False):
     origins: tuple[int, ...]
 
 
+class OpenMoves(Notice, frozen=True, gc=False):
+    """Moves into this channel that may come again have one of these origins: the channel may forget
+    all others."""
+
+    origins: tuple[int, ...]
+
+
 class DeferredRequest(Message, frozen=True, gc=False):
     """A request that a cell may answer in a later batch. `number` is the sender's own: the reply
     carries it."""
@@ -335,6 +342,7 @@ CellMessage = (
     | DeadLetterStored
     | DeadLettersRequeued
     | MovesDone
+    | OpenMoves
     | TeeAppend
     | TeeAppended
 )

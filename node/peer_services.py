@@ -220,7 +220,6 @@ def outbox_settings(config: Config, key_hash: bytes | None = None) -> OutboxSett
     """The settings of the outbox from the configuration. `key_hash`: of the own certificate."""
     return OutboxSettings(
         ttl_s=min(config.peer_ttl_s, config.ttl_max_s),
-        ttl_max_s=config.ttl_max_s,
         message_bytes_max=config.packet_bytes_max - PACKET_OVERHEAD_BYTES,
         forwarders_max=config.carriers_max,
         fetchers_max=config.fetchers_max,

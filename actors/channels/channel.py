@@ -58,6 +58,7 @@ from millpond.actors.messages import (
     Msg,
     Nack,
     NackReason,
+    OpenMoves,
     Port,
     Put,
     PutAck,
@@ -374,6 +375,9 @@ class Channel:
                     self.remove(message_id, effects)
             case MovesDone(origins=origins):
                 effects.changes += self.keys.forget_moves(origins)
+            case OpenMoves(origins=origins):
+                done = set(self.keys.moved).difference(origins)
+                effects.changes += self.keys.forget_moves(done)
             case TeeAppended():
                 if self.tee is not None:
                     self.tee.appended(message, self.buffer, now, effects)

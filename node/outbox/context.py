@@ -34,16 +34,15 @@ GONE = (ConnectionLost, ChannelClosed, OSError)
 class OutboxSettings(msgspec.Struct, frozen=True):
     """Settings of the outbox. Times are in seconds.
 
-    `ttl_s` is the longest life of a message that is sent, `ttl_max_s` that of any message in a
-    channel of this node, and `message_bytes_max` the largest size of a message with the header of
-    `relayed_message`. `forwarders_max` and `fetchers_max` limit the connections to peers.
+    `ttl_s` is the longest life of a message that is sent, and `message_bytes_max` the largest size
+    of a message with the header of `relayed_message`. `forwarders_max` and `fetchers_max` limit the
+    connections to peers.
     `via` names the relays that store messages for this node (`routes.relay_routes`), `addresses`
     the URLs at which others reach it. `is_local`: only this machine reaches the node, so cards may
     lead to this machine. A forwarder without work stays connected for `idle_s`.
     """
 
     ttl_s: int = 604_800
-    ttl_max_s: int = 604_800
     message_bytes_max: int = 2**20 - 64
     forwarders_max: int = 64
     fetchers_max: int = 64

@@ -4,7 +4,8 @@ A message in the own mailbox is opened in a worker thread; then the sender, the 
 counter decide. An accepted message is recorded first (`peers.db`), together with its id in the
 mailbox. Then it is put into its channel, sealed for this disk; the same commit has the channel
 remember that id. Then the sender is told, and the copy in the mailbox is acknowledged. The record
-is removed with those of later messages, and only then does the channel forget the id.
+is removed with those of later messages, and only then does the channel forget the id. What it is
+not told because of a crash, it hears with the first message into it in a later run.
 
 So after a crash at any moment, and however much later, a recorded message is in its channel if the
 channel remembers its id. If not, the copy in the mailbox is put there; without a copy, which has
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import anyio
 import msgspec
@@ -60,17 +62,14 @@ LATE_S = 60.0
 MISSING_EVERY_S = 60.0
 SENDER_BYTES_MAX = 64 * 2**20
 """The most bytes in the channels that one sender has used; more of its messages wait."""
+UNFINISHED_MAX = 10_000
+"""The most accepted messages of one sender that are in no channel yet; more of them wait."""
 V1_UUIDS_MAX = 100_000
 """The most messages of version 1 of one sender that are remembered; more of them wait."""
 INTERNAL_SEPARATOR = b"!"
 RECORDS_REMOVED_AFTER_S = 1.0
 """Records of finished moves are removed with the next messages, or after this."""
-INSERT_RECORD = (
-    "INSERT INTO unfinished VALUES (?, ?, ?, ?, ?) ON CONFLICT (mailbox_id) DO UPDATE SET "
-    "sender = excluded.sender, line = excluded.line, counter = excluded.counter, "
-    "until = min(until, excluded.until)"
-)
-"""A record that is written again does not end later: it would outlive its move."""
+INSERT_RECORD = "INSERT OR REPLACE INTO unfinished VALUES (?, ?, ?, ?, ?)"
 REMOVE_RECORDS = "DELETE FROM unfinished WHERE mailbox_id IN (SELECT value FROM json_each(?))"
 PERMANENT = (DataTooLarge, EmptyData, TtlRefused)
 
@@ -93,8 +92,12 @@ class _Opened(msgspec.Struct):
     sealed: bytes = b""
     """The relayed message."""
     v1_id: int | None = None
-    kept_until: int = 0
-    """The end of the life of what is known of its move, in seconds."""
+
+    @property
+    def kept_until(self) -> int:
+        """The end of the life of what is known of its move, in seconds: its sender has given it up
+        long before."""
+        return int(self.until + KEPT_BEYOND_TTL_S)
 
 
 class _Later(Exception):
@@ -104,13 +107,14 @@ class _Later(Exception):
 class _Batch:
     """Messages that were received together, and the changes that they cause."""
 
-    def __init__(self) -> None:
+    def __init__(self, unfinished: Iterable[Unfinished]) -> None:
         self.accepted: list[_Opened] = []
         self.finished: list[int] = []
         self.changed: dict[bytes, None] = {}
         """Senders whose state is changed."""
         self.statements: list[Statement] = []
         self.v1: set[tuple[bytes, bytes]] = set()
+        self.unfinished = Counter(each.sender for each in unfinished)
 
 
 class InboundRouter:
@@ -134,6 +138,8 @@ class InboundRouter:
         self._taken_back: dict[int, bytes] = {}
         """The senders of messages that are missing again, and whose records are not removed yet."""
         self._has_moved = Wakeup()
+        self._used: set[bytes] = set()
+        """The channels into which messages have moved in this run."""
 
     @property
     def keeps_requests(self) -> bool:
@@ -229,14 +235,12 @@ class InboundRouter:
 
     async def _accept(self, consumer: LocalConsumer, messages: list[Msg]) -> list[_Opened]:
         """The accepted ones of some messages, recorded; the others are settled."""
-        context, batch = self._context, _Batch()
+        context, batch = self._context, _Batch(self._context.unfinished.values())
         messages = [each for each in messages if each.id not in self._moving]
         if not messages:
             return []
         opened = await anyio.to_thread.run_sync(self._open_all, messages)
         for message, each in zip(messages, opened, strict=True):
-            if isinstance(each, _Opened):
-                each.kept_until = self._kept_until(each)
             try:
                 self._accept_or_drop(message.id, each, batch)
             except _Later as reason:
@@ -255,12 +259,6 @@ class InboundRouter:
             return []
         consumer.settle(*map(Ack, batch.finished))
         return batch.accepted
-
-    def _kept_until(self, opened: _Opened) -> int:
-        """A sender may set any deadline; the copy in the mailbox lives no longer than this node
-        permits."""
-        longest = self._context.now() + self._context.settings.ttl_max_s
-        return int(min(opened.until, longest) + KEPT_BEYOND_TTL_S)
 
     # Opening, in a worker thread.
 
@@ -385,6 +383,8 @@ class InboundRouter:
                 return self._dropped(opened, f"{status.value}_counter")
             if opened.until + CLOCKS_APART_S < context.now():
                 return self._dropped(opened, "late")
+            if batch.unfinished[sender] >= UNFINISHED_MAX:
+                raise _Later("too many accepted messages of its sender are in no channel")
             now_ms = int(context.now() * 1000)
             batch.changed[sender] = None
             if not self._may_send(opened, state):
@@ -394,6 +394,7 @@ class InboundRouter:
             self._check_usage(opened, state)
             state.lines.mark(content, message.hash, now_ms)
             context.unfinished[opened.id] = mark
+            batch.unfinished[sender] += 1
         self._moving[opened.id] = opened
         batch.changed[sender] = None  # again, if it was not stored the first time
         values = (opened.id, sender, content.line, content.counter, opened.kept_until)
@@ -479,6 +480,10 @@ class InboundRouter:
     def _put(self, channel: bytes, group: list[_Opened]) -> list[ReplyFuture[Reply]]:
         """Put messages into their channel. Messages of version 1 have no record, and are remembered
         only by their keys."""
+        if channel not in self._used:
+            self._used.add(channel)
+            origins = {*self._context.unfinished, *self._moved}
+            self._context.local.forget_other_moves(channel, origins)
         moves = [
             self._put_of(each, 0) if each.message is None else self._move_of(each, 0)
             for each in group

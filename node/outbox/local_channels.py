@@ -6,7 +6,7 @@ Replies and pushed messages are as durable as the channel promises, as for any c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil, inf
 
@@ -32,6 +32,7 @@ from millpond.actors.messages import (
     MovesDone,
     Msg,
     Nack,
+    OpenMoves,
     Port,
     Put,
     PutAck,
@@ -176,6 +177,10 @@ class LocalChannels:
     def moves_done(self, channel: bytes, origins: Sequence[int]) -> None:
         """Have the channel forget moves that do not come again."""
         self.submit(channel, Batch(None, [MovesDone(tuple(origins))]))
+
+    def forget_other_moves(self, channel: bytes, origins: Collection[int]) -> None:
+        """Have the channel forget all moves but those with these origins."""
+        self.submit(channel, Batch(None, [OpenMoves(tuple(origins))]))
 
     async def list(self, channel: bytes) -> list[int]:
         """The first page of the ids of the messages in a channel. Raises RequestErrors."""

@@ -200,8 +200,9 @@ PEERS: dict[str, Numbers] = {
         inbound.WINDOW,
         inbound.RECORDS_REMOVED_AFTER_S,
         prekeys.KEPT_BEYOND_TTL_S,
-        config.ttl_max_s,
     ),
+    "accepted messages of one sender that are in no channel yet": (inbound.UNFINISHED_MAX,),
+    "a message in a channel": (config.ttl_max_s,),
     "messages of version 1 of one sender": (inbound.V1_UUIDS_MAX, 9 * 86_400),
     "message requests (`message_requests`)": (
         message_requests.SENDERS_MAX,

@@ -243,9 +243,53 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         "a record outlives its move",
         Fault.PEERS,
         "node/outbox/inbound.py",
-        '    "until = min(until, excluded.until)"\n',
-        '    "until = excluded.until"\n',
+        "        return Move(opened.id, opened.kept_until, self._put_of(opened, attempt))\n",
+        (
+            "        until = min(opened.kept_until, self._context.now() + 9 * 86_400)\n"
+            "        return Move(opened.id, until, self._put_of(opened, attempt))\n"
+        ),
         "tests/node/outbox/test_moves.py::test_a_record_does_not_outlive_its_move",
+    ),
+    Mutant(
+        "a long absence loses what was accepted",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        values = (opened.id, sender, content.line, content.counter, opened.kept_until)\n",
+        (
+            "        until = int(min(opened.kept_until, context.now() + 9 * 86_400))\n"
+            "        values = (opened.id, sender, content.line, content.counter, until)\n"
+        ),
+        "tests/node/outbox/test_moves.py::test_a_message_is_read_however_long_its_node_was_down",
+    ),
+    Mutant(
+        "moves without a record are kept",
+        Fault.PEERS,
+        "actors/channels/channel.py",
+        "                done = set(self.keys.moved).difference(origins)\n",
+        "                done = set(self.keys.moved).intersection(())\n",
+        (
+            "tests/node/outbox/test_moves.py::"
+            "test_moves_without_a_record_are_forgotten_with_the_next_message"
+        ),
+    ),
+    Mutant(
+        "moves with a record are forgotten",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            origins = {*self._context.unfinished, *self._moved}\n",
+        "            origins = {*self._moved}\n",
+        (
+            "tests/node/outbox/test_moves.py::"
+            "test_a_message_is_in_its_channel_once_whenever_the_node_is_killed"
+        ),
+    ),
+    Mutant(
+        "any number of messages is on its way into channels",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            if batch.unfinished[sender] >= UNFINISHED_MAX:\n",
+        "            if batch.unfinished[sender] < 0:\n",
+        ATTACKS + "test_so_many_messages_of_a_sender_are_on_their_way_into_channels_and_no_more",
     ),
     Mutant(
         "identities get the numbers of moves",

@@ -14,6 +14,7 @@ from millpond.actors.messages import (
     FindMove,
     Move,
     MovesDone,
+    OpenMoves,
     Put,
     PutAck,
 )
@@ -88,6 +89,18 @@ def test_a_move_that_is_done_leaves_nothing() -> None:
         each.leave()
     harness.advance(2 * 3600)
     assert harness.store.usage.keys == 0 and NAME not in harness.scheduler.cells
+
+
+def test_moves_that_are_not_open_are_forgotten_also_after_a_restart() -> None:
+    harness = ChannelHarness()
+    for number in range(3):
+        moved(harness.producer(), move(harness, key=number + 1, origin=ORIGIN + number))
+    harness.post(OpenMoves((ORIGIN + 1, ORIGIN + 7)))
+    again = harness.restarted()
+    producer = again.producer()
+    found = [producer.request(FindMove(ORIGIN + number))[0] for number in range(3)]
+    assert [isinstance(each, PutAck) for each in found] == [False, True, False]
+    assert len(again.kept()) == 3 and again.store.usage.keys == 1
 
 
 def test_a_move_is_remembered_until_its_time_is_over() -> None:

@@ -217,6 +217,30 @@ async def test_what_was_accepted_and_not_delivered_is_delivered_after_a_restart(
         assert await remaining(there, b"notes") == []
 
 
+async def test_so_many_messages_of_a_sender_are_on_their_way_into_channels_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest waits in the mailbox, and other senders are not held up."""
+    monkeypatch.setattr("millpond.node.outbox.inbound.UNFINISHED_MAX", 3)
+    alice, bob, carol = (PeerNode(tmp_path, name) for name in ("alice", "bob", "carol"))
+    for sender in (alice, carol):
+        bob.knows(sender, dials=False)
+    texts = [b"%d" % number for number in range(8)]
+    with monkeypatch.context() as patched:
+        patched.setattr(InboundRouter, "_put", lambda _, __, group: [ReplyFuture() for _ in group])
+        async with bob.node() as there:
+            for number, text in enumerate(texts):
+                await leave(there, bob.public, alice.letter_to(bob, text), number)
+            await leave(there, bob.public, carol.letter_to(bob, b"hello", b"other"), 99)
+            unfinished = there.outbox.context.unfinished
+            await until(lambda: any(m.sender == carol.public for m in unfinished.values()))
+            assert sum(each.sender == alice.public for each in unfinished.values()) == 3
+    monkeypatch.setattr("millpond.node.outbox.inbound.LATER_MS", 100)
+    async with bob.node() as there:
+        assert await read(there, b"other") == [b"hello"]
+        assert sorted(await read(there, b"notes", 8)) == texts
+
+
 async def test_what_was_read_is_known_after_a_restart(tmp_path: Path) -> None:
     alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob")
     bob.knows(alice, dials=False)

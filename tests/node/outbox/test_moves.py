@@ -226,38 +226,96 @@ async def test_what_was_accepted_is_known_after_a_kill_at_once(
     assert away.bob.node.outbox.context.dropped == {"seen_counter": 1}
 
 
-async def test_what_is_known_of_a_move_ends_by_the_limit_of_its_node(
+async def test_moves_without_a_record_are_forgotten_with_the_next_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sender sets a deadline in ten years, and the node dies before the channel is told that
-    the move is done."""
+    """A sender sets a deadline in ten years, and the node dies before the channel is told that the
+    move is done."""
+    kill = Kill(monkeypatch)
+    alice = await world.node("alice", ttl_max_s=YEARS_S, peer_ttl_s=YEARS_S)
+    away = Away(world, alice, await world.node("bob"))
+    world.link(away.alice, away.bob)
+    relayed, other = await away.sent(b"once"), await away.sent(b"another one")
+    records: set[int] = set()
+
+    def is_removed() -> bool:
+        store = away.bob.node.outbox.context.store
+        found = {row[0] for row in store.query("SELECT mailbox_id FROM unfinished")}
+        records.update(found)
+        return bool(records) and not found
+
+    kill.once(is_removed, away.bob)
+    await away.arrive(relayed, ttl=WEEK_S)
+    assert kill.is_dead
+    kill.victim = None
+    await away.bob.restart()
+    local, (origin,) = away.bob.node.outbox.context.local, records
+    assert await local.has_moved(CHANNEL, origin)
+    await away.arrive(other, ttl=WEEK_S)
+    assert not await local.has_moved(CHANNEL, origin)
+    assert await away.read() == [b"once", b"another one"]
+
+
+async def test_what_is_known_of_a_move_ends_with_its_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel is not used any more after a crash within the move."""
+    kill = Kill(monkeypatch)
+    away = Away(world, await world.node("alice"), await world.node("bob"))
+    world.link(away.alice, away.bob)
+    relayed = await away.sent(b"once")
+    kill.once(lambda: CHANNEL in kill.stored, away.bob)
+    await away.arrive(relayed, ttl=WEEK_S)
+    kill.victim = None
+    ((origin, *_),) = away.bob.node.outbox.context.store.query("SELECT * FROM unfinished")
+    await away.alice.stop()
+    await away.bob.crash()
+    await world.clock.sleep(WEEK_S + KEPT_BEYOND_TTL_S)
+    await away.bob.start()
+    await world.clock.sleep(60)
+    context = away.bob.node.outbox.context
+    assert context.store.query("SELECT * FROM unfinished") == [] and not context.unfinished
+    assert not await context.local.has_moved(CHANNEL, origin)
+
+
+async def test_a_message_is_read_however_long_its_node_was_down(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender sets a deadline in ten years. It is accepted and not in its channel yet when the
+    node is killed, and its copy in the mailbox expires, as do all keys."""
     kill = Kill(monkeypatch)
     alice = await world.node("alice", ttl_max_s=YEARS_S, peer_ttl_s=YEARS_S)
     away = Away(world, alice, await world.node("bob"))
     world.link(away.alice, away.bob)
     relayed = await away.sent(b"once")
-    records: dict[int, int] = {}
-
-    def is_removed() -> bool:
-        store = away.bob.node.outbox.context.store
-        found = dict(store.query("SELECT mailbox_id, until FROM unfinished"))
-        records.update(found)
-        return bool(records) and not found
-
-    kill.once(is_removed, away.bob)
-    began = world.clock.now()
+    kill.once(lambda: RECORD in kill.stored, away.bob)
     await away.arrive(relayed, ttl=WEEK_S)
+    assert kill.is_dead
     kill.victim = None
-    await away.bob.restart()
-    local, ((origin, until),) = away.bob.node.outbox.context.local, records.items()
-    assert began + WEEK_S < until <= world.clock.now() + WEEK_S + KEPT_BEYOND_TTL_S
-    assert await local.has_moved(CHANNEL, origin)
+    await away.bob.crash()
+    await away.alice.stop()
+    await world.clock.sleep(WEEK_S + 2 * KEPT_BEYOND_TTL_S)
+    await away.bob.start()
+    await away.alice.start()
+    await world.clock.sleep(10 * GAP_S)
+    assert await away.read() == [b"once"]
+    assert away.alice.node.outbox.unconfirmed(away.bob.public) == 0
+
+
+async def test_a_message_lives_in_its_channel_as_long_as_its_node_permits(world: World) -> None:
+    """Its sender sets a deadline in ten years, and nobody reads it."""
+    alice = await world.node("alice", ttl_max_s=YEARS_S, peer_ttl_s=YEARS_S)
+    away = Away(world, alice, await world.node("bob"))
+    world.link(away.alice, away.bob)
+    first, second = await away.sent(b"first"), await away.sent(b"second")
+    await away.arrive(first, ttl=WEEK_S)
     for each in (alice, away.bob):
         await each.stop()
-    await world.clock.sleep(WEEK_S + KEPT_BEYOND_TTL_S)
+    await world.clock.sleep(WEEK_S - 60)
     await away.bob.start()
-    local = away.bob.node.outbox.context.local
-    assert not await local.has_moved(CHANNEL, origin)
+    await away.arrive(second, ttl=WEEK_S)
+    await world.clock.sleep(120)
+    assert await away.read() == [b"second"]
 
 
 async def test_a_record_does_not_outlive_its_move(

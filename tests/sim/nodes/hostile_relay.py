@@ -44,7 +44,7 @@ LATE_S = 60.0
 """The longest delay of a message that the relay delays."""
 KEYS_SHOWN_EVERY_S = 600.0
 KEYS_LIVE_S = 700.0
-WEEK_S = 604_800.0
+WEEK_S = 604_800
 DAY_S = 86_400
 
 
@@ -230,7 +230,7 @@ class HostileRelay:
         now_ms = int(self._world.clock.now() * 1000)
         values: dict[str, object] = {
             "kind": Kind.MESSAGE,
-            "deadline": now_ms + int(WEEK_S * 1000),
+            "deadline": now_ms + WEEK_S * 1000,
             "sent_at": now_ms,
             "uuid": self._rng.randbytes(16),
             "line": self._rng.randbytes(8),

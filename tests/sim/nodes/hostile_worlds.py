@@ -5,25 +5,30 @@ of its own, also as strangers, while the two stop and crash, for minutes or for 
 read at most once, by whom it was sent to, in a channel that its sender may use; so is a text of
 their chat (`hostile_chats`). A stranger is read in the chat alone, and once it was accepted. When
 the relay has become honest, each message is read, or refused or expired at its sender; nothing is
-kept for ever.
+kept for ever. Before a long absence a node may be killed when it has accepted a message that is in
+no channel yet, and whose deadline is later than the node's own limit for messages.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 import anyio
 
 from millpond.actors.errors import RequestError
-from millpond.actors.messages import Durability
+from millpond.actors.messages import Durability, Put
 from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
 from millpond.node.chat.reorder import GAP_WAIT_S
 from millpond.node.outbox.context import DeliveryStatus
+from millpond.node.outbox.inbound import INSERT_RECORD
 from millpond.node.outbox.key_exchange import note_version
+from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.peers.peer_store import Statement
 from millpond.testing import NotRunning, SimNode, World
 from tests.sim.nodes import hostile_chats
 from tests.sim.nodes.hostile_chats import Chats
@@ -51,6 +56,8 @@ DOWN_S = (0.0, 5.0, 60.0, 1000.0)
 NIGHTS_S = (26 * 3600.0, 10 * 86_400.0)
 """How long all nodes are down: a prekey is replaced meanwhile, or destroyed."""
 TTLS = (0, 0, 0, 30, 120)
+MONTH_S = 30 * 86_400
+"""The longest life of the messages of a patient sender; those of others live for a week."""
 CALM_S = 14 * 3600.0
 """Everything has come to its end so long after the relay has become honest."""
 
@@ -96,7 +103,8 @@ def live(seed: int, folder: Path) -> Counter[str]:
 @dataclass(frozen=True)
 class Plan:
     """What a world is like. `fetchers` fetch messages as well; `night_s`: how long all nodes are
-    down between two parts of it, 0: not at all."""
+    down between two parts of it, 0: not at all. `is_interrupted`: before that the second person is
+    killed while a message of the first, who is patient, is on its way into its channel."""
 
     is_open: bool
     repeats_all: bool
@@ -104,19 +112,22 @@ class Plan:
     are_chatting: bool
     has_requests: bool
     night_s: float
+    is_interrupted: bool
 
     @classmethod
     def of(cls, world: World) -> Plan:
         """The plan of a seed."""
         rng, seed = world.rng("plan"), world.seed
-        return cls(
+        plan = cls(
             is_open=seed % 4 == 0,
             repeats_all=seed % 4 == 1,
             fetchers=frozenset(each for each in PERSONS if rng.random() < 0.4),
             are_chatting=rng.random() < 0.5,
             has_requests=rng.random() < 0.5,
             night_s=rng.choice(NIGHTS_S) if rng.random() < 0.15 else 0.0,
+            is_interrupted=rng.random() < 0.75,
         )
+        return replace(plan, is_interrupted=plan.is_interrupted and plan.night_s > 0)
 
 
 async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
@@ -142,9 +153,12 @@ async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
                     tasks.start_soon(hostile_chats.operate, each, rng, chats)
             await _day(world, hostile, persons, plan, messages, chats, "first")
             if plan.night_s:
-                await _sleep(
-                    world, [*persons, relay, *([letterbox] if letterbox else [])], plan, messages
-                )
+                await world.clock.sleep(LATE_S)
+                messages.morning = anyio.Event()
+                if plan.is_interrupted:
+                    await _interrupt(world, *persons, messages)
+                nodes = [*persons, relay, *([letterbox] if letterbox else [])]
+                await _sleep(world, nodes, plan, messages)
                 await _day(world, hostile, persons, plan, messages, chats, "second")
             async with anyio.create_task_group() as others:
                 await others.start(hostile.run)
@@ -185,8 +199,6 @@ async def _day(
 
 async def _sleep(world: World, nodes: list[SimNode], plan: Plan, messages: Messages) -> None:
     """All nodes are down for long. Time costs little then."""
-    await world.clock.sleep(LATE_S)
-    messages.morning = anyio.Event()
     for each in nodes:
         await each.stop()
     await world.clock.sleep(plan.night_s)
@@ -195,6 +207,34 @@ async def _sleep(world: World, nodes: list[SimNode], plan: Plan, messages: Messa
         if each.name in PERSONS:
             _listen(each, messages)
     messages.morning.set()
+
+
+async def _interrupt(world: World, one: SimNode, other: SimNode, messages: Messages) -> None:
+    """A message of the first node reaches the other one at once. It is killed when it has accepted
+    the message, and before that is in its channel."""
+    rng = world.rng("interrupted")
+    mailbox, is_killed = mailbox_of(other.public), anyio.Event()
+    store, local = other.node.outbox.context.store, other.node.outbox.context.local
+    commit = store._commit
+
+    def commit_and_die(statements: Iterable[Statement]) -> None:
+        if is_killed.is_set():
+            raise sqlite3.OperationalError("its process is gone")
+        commit(statements)
+        if any(text == INSERT_RECORD for text, _ in statements):
+            other.node.kill()
+            is_killed.set()
+
+    store._commit = commit_and_die
+    data = f"{one.name}/interrupted".encode()
+    queued = await one.send(other, ALLOWED, data)
+    deadline = world.clock.now() + one.config.peer_ttl_s
+    messages.sent[data] = Sent(one.name, other.name, ALLOWED, deadline, True, queued.uuid)
+    relayed = await one.node.outbox.context.local.get(mailbox, queued.id)
+    local.put_nowait(mailbox, Put(rng.getrandbits(32), WEEK_S, relayed))
+    await is_killed.wait()
+    await other.crash()
+    messages.counts["interrupted"] += 1
 
 
 async def _introduce(
@@ -212,14 +252,18 @@ async def _introduce(
 
 
 async def _person(world: World, folder: Path, name: str, plan: Plan) -> SimNode:
-    """A node of which a peer may write to one channel, if it is not open for all."""
+    """A node of which a peer may write to one channel, if it is not open for all. The first one may
+    be patient."""
     (other,) = (each for each in PERSONS if each != name)
     rules = folder / name / ACCESS_FILE
     rules.parent.mkdir()
     rules.write_text(f"key:{other} put {ALLOWED}\n")
     rules.chmod(0o600)
+    ttl_s = MONTH_S if plan.is_interrupted and name == PERSONS[0] else WEEK_S
     return await world.node(
         name,
+        ttl_max_s=ttl_s,
+        peer_ttl_s=ttl_s,
         peer_channels=("*",) if plan.is_open else (),
         via=(LETTERBOX,) if name in plan.fetchers else (),
         message_requests=plan.has_requests,
@@ -263,7 +307,7 @@ async def _send(
     world: World, person: SimNode, other: SimNode, data: bytes, messages: Messages, rng: Random
 ) -> None:
     ttl = rng.choice(TTLS)
-    deadline = world.clock.now() + (ttl or WEEK_S)
+    deadline = world.clock.now() + (ttl or person.config.peer_ttl_s)
     channel = DENIED if rng.random() < 0.15 else ALLOWED
     message = messages.sent[data] = Sent(person.name, other.name, channel, deadline)
     try:

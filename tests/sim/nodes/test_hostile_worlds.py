@@ -15,7 +15,7 @@ RETRY_S, RETRY_S_MAX = 30.0, 900.0
 WANTED = (
     *(*DEEDS, *KEY_DEEDS, *HALTS),
     *("read", "DeliveryStatus.REFUSED", "DeliveryStatus.EXPIRED"),
-    *("down for 1000 s", "left to be fetched", "shown", "shown of strangers"),
+    *("down for 1000 s", "interrupted", "left to be fetched", "shown", "shown of strangers"),
     *("request: accept", "request: refuse", "request: block"),
 )
 
