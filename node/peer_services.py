@@ -202,6 +202,7 @@ class PeerServices:
             settings=msgspec.structs.replace(
                 outbox_settings(self._config, key_hash), successions=keyring.successions
             ),
+            latest=self._clock.latest,
             forwarders=anyio.CapacityLimiter(self._config.carriers_max),
             on_status=[],
             on_prekey=[],

@@ -91,7 +91,8 @@ class ConversationTask:
                 if len(conversation.waiting) >= WAITING_MAX:
                     raise BufferFull(f"{WAITING_MAX} messages already wait for this peer")
                 line = self._outbox.context.entropy(LINE_DIGITS // 2).hex()
-                record = conversation.add_own(uuid, text, line, history.now_ms)
+                said_at = int(self._outbox.context.latest() * 1000)
+                record = conversation.add_own(uuid, text, line, said_at)
                 await history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None

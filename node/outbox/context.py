@@ -124,6 +124,9 @@ class OutboxContext(msgspec.Struct, frozen=True):
     rng: Random
     entropy: Callable[[int], bytes]
     settings: OutboxSettings
+    latest: Callable[[], float]
+    """The time for deadlines of new messages, in seconds since the Unix epoch: a confirmed jump of
+    the clock does not cut them short."""
     forwarders: anyio.CapacityLimiter
     on_status: list[OnDeliveryStatus]
     on_prekey: list[Callable[[bytes], None]]

@@ -276,7 +276,7 @@ class Deliveries:
             kind=kind,
             channel=channel,
             deadline=int(deadline * 1000),
-            sent_at=now_ms,
+            sent_at=int(self._context.latest() * 1000),
             uuid=uuid,
             line=line.line,
             began=line.began,
@@ -376,7 +376,7 @@ class Deliveries:
         """Put a message into the mailbox of the peer, in the order of the calls."""
         context = self._context
         data = encode_relayed_message(relayed)
-        ttl = min(seconds_left(content.deadline / 1000, context.now()), context.settings.ttl_s)
+        ttl = min(seconds_left(content.deadline / 1000, context.latest()), context.settings.ttl_s)
         key = relayed_idempotency_key(relayed, attempt, data)
         return context.local.put_nowait(mailbox_of(peer), Put(key, ttl, data))
 
@@ -407,13 +407,15 @@ class Deliveries:
         self, peer: bytes, content: Content, mailbox_id: int, attempts: int, tried_at: float
     ) -> KeptMessage:
         """Remember a message in memory, in place of an earlier attempt."""
+        context = self._context
         kept = KeptMessage(
             uuid=content.uuid,
             line=content.line,
             began=content.began,
             counter=content.counter,
-            hash=message_hash(self._context.identity.public, peer, content),
-            deadline=content.deadline,
+            hash=message_hash(context.identity.public, peer, content),
+            # No later than that of a new one: the clock may have been ahead when it was sent.
+            deadline=min(content.deadline, int((context.latest() + context.settings.ttl_s) * 1000)),
             size=len(content.body),
             mailbox_id=mailbox_id,
             attempts=attempts,
@@ -423,6 +425,7 @@ class Deliveries:
         earlier = outgoing.messages.get(content.uuid)
         if earlier is not None:
             kept.is_settled = earlier.is_settled
+            kept.deadline = min(kept.deadline, earlier.deadline)
         self._forget(peer, content.uuid)
         outgoing.add(kept)
         if mailbox_id:
@@ -712,7 +715,7 @@ class Deliveries:
             outgoing.receipt_due = context.now() + RETRY_FAILED_S
             return
         async with self.lock(peer):
-            deadline = context.now() + min(RECEIPT_TTL_S, context.settings.ttl_s)
+            deadline = context.latest() + min(RECEIPT_TTL_S, context.settings.ttl_s)
             uuid = context.entropy(UUID_BYTES)
             content = await self._content(peer, Kind.RECEIPT, b"", deadline, uuid, b"")
             told = frozenset(each.line for each in content.seen)

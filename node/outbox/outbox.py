@@ -228,14 +228,14 @@ class Outbox:
         kept = deliveries.kept(peer, uuid)
         if kept is None:
             await self._learn_from_card(peer)
-            deadline = context.now() + min(ttl or inf, context.settings.ttl_s)
+            deadline = context.latest() + min(ttl or inf, context.settings.ttl_s)
             try:
                 if deliveries.prekey_for(peer, deadline) is not None:
                     kept = await deliveries.send(peer, channel, plaintext, deadline, uuid)
             except OSError as error:
                 raise StorageFailed(str(error)) from error
         if kept is not None:
-            ttl_s = ceil(kept.deadline / 1000 - context.now())
+            ttl_s = ceil(kept.deadline / 1000 - context.latest())
             return QueuedMessage(uuid, kept.mailbox_id, max(1, ttl_s))
         return await self._send_v1(peer, channel, plaintext, ttl, uuid)
 

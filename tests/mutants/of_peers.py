@@ -6,6 +6,7 @@ from tests.mutants.mutant import Fault, Mutant
 
 ATTACKS = "tests/node/outbox/test_attacks.py::"
 CONTACT = "tests/node/outbox/test_hostile_contact.py::"
+JUMPS = "tests/node/outbox/test_clock_jumps.py::"
 REQUESTS = "tests/node/chat/test_message_requests.py::"
 
 PEER_MUTANTS: tuple[Mutant, ...] = (
@@ -290,6 +291,30 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         "            if batch.unfinished[sender] >= UNFINISHED_MAX:\n",
         "            if batch.unfinished[sender] < 0:\n",
         ATTACKS + "test_so_many_messages_of_a_sender_are_on_their_way_into_channels_and_no_more",
+    ),
+    Mutant(
+        "deadlines are of before the jump of the clock",
+        Fault.PEERS,
+        "node/outbox/outbox.py",
+        "            deadline = context.latest() + min(ttl or inf, context.settings.ttl_s)\n",
+        "            deadline = context.now() + min(ttl or inf, context.settings.ttl_s)\n",
+        JUMPS + "test_a_message_with_little_time_is_read",
+    ),
+    Mutant(
+        "deadlines of a wrong clock stay",
+        Fault.PEERS,
+        "node/outbox/deliveries.py",
+        "int((context.latest() + context.settings.ttl_s) * 1000)),\n",
+        "COUNT_MAX),\n",
+        JUMPS + "test_a_message_with_the_time_of_a_wrong_clock_expires",
+    ),
+    Mutant(
+        "what is said is of before the jump of the clock",
+        Fault.PEERS,
+        "node/chat/conversation_task.py",
+        "                said_at = int(self._outbox.context.latest() * 1000)\n",
+        "                said_at = history.now_ms\n",
+        JUMPS + "test_what_is_said_has_the_time_of_the_wall_clock",
     ),
     Mutant(
         "identities get the numbers of moves",

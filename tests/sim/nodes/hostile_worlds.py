@@ -232,7 +232,7 @@ async def _interrupt(world: World, one: SimNode, other: SimNode, messages: Messa
     relayed = await one.node.outbox.context.local.get(mailbox, queued.id)
     local.put_nowait(mailbox, Put(rng.getrandbits(32), WEEK_S, relayed))
     await is_killed.wait()
-    await other.crash()
+    await other.crash(power=rng.random() < 0.5)
     messages.counts["interrupted"] += 1
 
 
