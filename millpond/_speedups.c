@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 1 };
+enum { REVISION = 2 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -526,12 +526,270 @@ write_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return written;
 }
 
+/* S2 in protobuf (transports/http/s2/codecs/protobuf.py and s2.proto). */
+
+enum { INPUT_RECORDS = 0x0a, RECORD_TIMESTAMP = 0x08, RECORD_BODY = 0x1a };
+enum { BATCH_RECORDS = 0x0a, FOUND_SEQUENCE = 0x08, FOUND_TIMESTAMP = 0x10, FOUND_BODY = 0x22 };
+enum { VARINT_BYTES_MAX = 10 };
+
+/* A varint, passed over. False: its end is not there, or it is above the largest u64. */
+static bool
+read_varint(Input *input, uint64_t *value)
+{
+    uint64_t found = 0;
+    for (int shift = 0; shift < 70 && input->at < input->size; shift += 7) {
+        const uint64_t byte = (unsigned char)input->data[input->at++];
+        if (shift == 63 && byte > 1)
+            return false;
+        found |= (byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            *value = found;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The length of a field whose tag was read; false: the field does not end within the input. */
+static bool
+read_length(Input *input, Py_ssize_t *size)
+{
+    uint64_t length;
+    if (!read_varint(input, &length) || length > (uint64_t)(input->size - input->at))
+        return false;
+    *size = (Py_ssize_t)length;
+    return true;
+}
+
+static bool
+skip_tag(Input *input, unsigned char tag)
+{
+    if (input->at >= input->size || (unsigned char)input->data[input->at] != tag)
+        return false;
+    input->at++;
+    return true;
+}
+
+typedef struct {
+    const char *body;
+    Py_ssize_t size;
+    bool has_timestamp;
+    uint64_t timestamp;
+} InputRecord;
+
+/* The next record of an AppendInput that has a timestamp and a body at most, in this order. False:
+   it is none. */
+static bool
+read_input_record(Input *input, InputRecord *record)
+{
+    Py_ssize_t size;
+    if (!skip_tag(input, INPUT_RECORDS) || !read_length(input, &size))
+        return false;
+    Input inner = {input->data, input->at + size, input->at};
+    *record = (InputRecord){.body = input->data};
+    record->has_timestamp = skip_tag(&inner, RECORD_TIMESTAMP);
+    if (record->has_timestamp && !read_varint(&inner, &record->timestamp))
+        return false;
+    if (skip_tag(&inner, RECORD_BODY)) {
+        if (!read_length(&inner, &record->size))
+            return false;
+        record->body = inner.data + inner.at;
+        inner.at += record->size;
+    }
+    input->at = inner.size;
+    return inner.at == inner.size;
+}
+
+/* True: all of the input is such records; their number and sizes. */
+static bool
+skip_input_records(Input *input, Py_ssize_t records_max, RecordSizes *sizes, bool *has_timestamps)
+{
+    InputRecord record;
+    *sizes = (RecordSizes){0};
+    *has_timestamps = false;
+    while (input->at < input->size) {
+        if (sizes->count == records_max || !read_input_record(input, &record)
+            || (uint64_t)record.size > UINT32_MAX)
+            return false;
+        sizes->count++;
+        sizes->bytes += record.size;
+        sizes->packed_bytes += packed_head_bytes(record.size) + record.size;
+        *has_timestamps |= record.has_timestamp;
+    }
+    return sizes->count >= PACKED_RECORDS_MIN;
+}
+
+PyDoc_STRVAR(read_append_input_doc,
+"read_append_input(data, records_max, packed_shape, /) -> tuple | None\n--\n\n"
+"The records of an AppendInput of PACKED_RECORDS_MIN to `records_max` records that have no headers,\n"
+"and no conditions: `(packed_shape(count, size, data), timestamps)`. `timestamps` has None for a\n"
+"record without one, and is None if none has one. None: the message is another one.");
+
+static PyObject *
+read_append_input(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 3, "read_append_input") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t records_max = PyLong_AsSsize_t(args[1]);
+    if (records_max == -1 && PyErr_Occurred())
+        return NULL;
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
+    RecordSizes sizes;
+    bool has_timestamps;
+    if (!skip_input_records(&input, records_max, &sizes, &has_timestamps))
+        Py_RETURN_NONE;
+    PyObject *timestamps = has_timestamps ? PyList_New(sizes.count) : Py_NewRef(Py_None);
+    PyObject *data = PyBytes_FromStringAndSize(NULL, sizes.packed_bytes);
+    if (timestamps == NULL || data == NULL)
+        goto failed;
+    unsigned char *at = (unsigned char *)PyBytes_AS_STRING(data);
+    input.at = 0;
+    for (Py_ssize_t i = 0; i < sizes.count; i++) {
+        InputRecord record;
+        read_input_record(&input, &record);
+        at += write_packed_head(at, record.size);
+        memcpy(at, record.body, (size_t)record.size);
+        at += record.size;
+        if (has_timestamps) {
+            PyObject *timestamp = record.has_timestamp
+                ? PyLong_FromUnsignedLongLong(record.timestamp)
+                : Py_NewRef(Py_None);
+            if (timestamp == NULL)
+                goto failed;
+            PyList_SET_ITEM(timestamps, i, timestamp);
+        }
+    }
+    PyObject *packed = PyObject_CallFunction(args[2], "nnN", sizes.count, sizes.bytes, data);
+    if (packed == NULL) {
+        Py_DECREF(timestamps);
+        return NULL;
+    }
+    return Py_BuildValue("NN", packed, timestamps);
+failed:
+    Py_XDECREF(timestamps);
+    Py_XDECREF(data);
+    return NULL;
+}
+
+static Py_ssize_t
+varint_bytes(uint64_t value)
+{
+    Py_ssize_t size = 1;
+    for (; value >= 0x80; value >>= 7)
+        size++;
+    return size;
+}
+
+static char *
+write_varint(char *at, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        *at++ = (char)(value | 0x80);
+    *at++ = (char)value;
+    return at;
+}
+
+/* A field with its tag, of a byte, unless it is zero. */
+
+static Py_ssize_t
+number_field_bytes(uint64_t value)
+{
+    return value ? 1 + varint_bytes(value) : 0;
+}
+
+static char *
+write_number_field(char *at, unsigned char tag, uint64_t value)
+{
+    if (value) {
+        *at++ = (char)tag;
+        at = write_varint(at, value);
+    }
+    return at;
+}
+
+/* A record's tag and length, its sequence and timestamp, and the head of its body are never
+   longer. */
+enum { FOUND_BYTES_MAX = 4 * (1 + VARINT_BYTES_MAX) };
+
+static char *
+write_found_record(char *at, uint64_t sequence, uint64_t timestamp, const char *body, size_t size)
+{
+    const Py_ssize_t inner = number_field_bytes(sequence) + number_field_bytes(timestamp)
+        + number_field_bytes(size) + (Py_ssize_t)size;
+    *at++ = BATCH_RECORDS;
+    at = write_varint(at, (uint64_t)inner);
+    at = write_number_field(at, FOUND_SEQUENCE, sequence);
+    at = write_number_field(at, FOUND_TIMESTAMP, timestamp);
+    at = write_number_field(at, FOUND_BODY, size);
+    return copy(at, body, size);
+}
+
+PyDoc_STRVAR(write_batch_doc,
+"write_batch(first, timestamp, timestamps, bodies, /) -> bytes\n--\n\n"
+"Records of a ReadBatch that have no headers: their sequences go up by one from `first`, and\n"
+"`timestamp` is that of each where `timestamps` is None. Raises OverflowError for numbers above the\n"
+"largest u64, ValueError where there is not a timestamp for each body.");
+
+static PyObject *
+write_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 4, "write_batch") || !is_list(args[3])
+        || (args[2] != Py_None && !is_list(args[2])))
+        return NULL;
+    PyObject *timestamps = args[2], *bodies = args[3];
+    uint64_t sequence = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    uint64_t timestamp = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    const Py_ssize_t records = PyList_GET_SIZE(bodies);
+    if (timestamps != Py_None && PyList_GET_SIZE(timestamps) != records) {
+        PyErr_SetString(PyExc_ValueError, "there is not a timestamp for each body");
+        return NULL;
+    }
+    if (records > 0 && sequence > UINT64_MAX - (uint64_t)(records - 1)) {
+        PyErr_SetString(PyExc_OverflowError, "a sequence is above the largest u64");
+        return NULL;
+    }
+    Py_ssize_t room = 0;
+    for (Py_ssize_t i = 0; i < records; i++) {
+        PyObject *body = PyList_GET_ITEM(bodies, i);
+        if (!is_bytes(body))
+            return NULL;
+        if (PyBytes_GET_SIZE(body) > PY_SSIZE_T_MAX - FOUND_BYTES_MAX - room)
+            return PyErr_NoMemory();
+        room += FOUND_BYTES_MAX + PyBytes_GET_SIZE(body);
+    }
+    PyObject *written = PyBytes_FromStringAndSize(NULL, room);
+    if (written == NULL)
+        return NULL;
+    char *at = PyBytes_AS_STRING(written);
+    for (Py_ssize_t i = 0; i < records; i++, sequence++) {
+        PyObject *body = PyList_GET_ITEM(bodies, i);
+        if (timestamps != Py_None) {
+            timestamp = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(timestamps, i));
+            if (PyErr_Occurred()) {
+                Py_DECREF(written);
+                return NULL;
+            }
+        }
+        at = write_found_record(
+            at, sequence, timestamp, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
 static PyMethodDef methods[] = {
     {"split_packets", (PyCFunction)(void (*)(void))split_packets, METH_FASTCALL, split_packets_doc},
     {"frame_packets", frame_packets, METH_O, frame_packets_doc},
     {"read_puts", (PyCFunction)(void (*)(void))read_puts, METH_FASTCALL, read_puts_doc},
     {"read_acks", (PyCFunction)(void (*)(void))read_acks, METH_FASTCALL, read_acks_doc},
     {"read_appends", (PyCFunction)(void (*)(void))read_appends, METH_FASTCALL, read_appends_doc},
+    {"read_append_input", (PyCFunction)(void (*)(void))read_append_input, METH_FASTCALL,
+     read_append_input_doc},
+    {"write_batch", (PyCFunction)(void (*)(void))write_batch, METH_FASTCALL, write_batch_doc},
     {"write_records", (PyCFunction)(void (*)(void))write_records, METH_FASTCALL, write_records_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -17,15 +17,22 @@ import gc
 import re
 import struct
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from random import Random
 from time import thread_time_ns as cpu_ns
 from typing import Any
 
 import uvloop
+from hpack import Encoder
 
 from millpond.actors.messages import Role
+from millpond.actors.runtime.supervisor import contain
 from millpond.node.config import Config
+from millpond.node.http.app import HttpServices
+from millpond.node.http.listener import DateHeader, settings_of
 from millpond.node.node import Node
+from millpond.transports.http.s2.s2_pb2 import AppendInput, AppendRecord
+from millpond.transports.http.server.server import HttpServer
 from millpond.transports.io.asyncio_wire import AsyncioWire, AsyncioWires
 from millpond.transports.p2p.framing import LengthPrefixed
 from millpond.transports.p2p.handshake import Hello, encode_hello
@@ -102,6 +109,7 @@ class Bench:
     def __init__(self) -> None:
         self.node = Node(LIMITLESS, rng=Random(1))
         self.wires = AsyncioWires()
+        self._http: HttpServer | None = None
 
     def _connect(self, session: Any) -> tuple[Receive, CollectingTransport]:
         wire, transport = AsyncioWire(session, self.wires, PACKET_MAX), CollectingTransport()
@@ -124,6 +132,31 @@ class Bench:
 
     def s3p_connection(self) -> tuple[Receive, CollectingTransport]:
         return self._connect(self.node.new_session("s3p"))
+
+    def rustlog_connection(self) -> tuple[Receive, CollectingTransport]:
+        return self._connect(self.node.new_session("rustlog"))
+
+    def http_connection(self) -> tuple[Receive, CollectingTransport]:
+        if self._http is None:
+            node = self.node
+            services = HttpServices(
+                node.config,
+                node.services,
+                node.tls,
+                node._sources,
+                node._streams.counters,
+                node.browser_policy,
+            )
+            application = services.application()
+            self._http = HttpServer(
+                application,
+                settings_of(node.config),
+                node.services,
+                partial(contain, "request/http"),
+                DateHeader(node.services.now),
+                application.handle_directly,
+            )
+        return self._connect(self._http.new_connection())
 
 
 def report(row: str, slices: list[int], operations: int) -> None:
@@ -268,6 +301,110 @@ async def s3p_read(row: str, slices: int) -> None:
     report(row, taken, REPEATS * len(ends))
 
 
+async def http_append(row: str, slices: int, path: bytes, headers: bytes, body: bytes) -> None:
+    """A POST on each of 50 connections, to a stream of its own."""
+    bench = Bench()
+    ends = [bench.http_connection() for _ in range(50)]
+    reads = []
+    for i, (receive, transport) in enumerate(ends):
+        name = b"s%02d" % i
+        receive(b"PUT /v1/stream/%b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % name)
+        for _ in range(4):
+            bench.run_pass()
+            await asyncio.sleep(0)
+        transport.take()
+        head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n"
+        reads.append(head % (path % name, headers, len(body)) + body)
+    taken = []
+    for _ in range(slices):
+        began = cpu_ns()
+        for _ in range(REPEATS):
+            for (receive, _), data in zip(ends, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+            await asyncio.sleep(0)
+            bench.run_pass()
+        taken.append(cpu_ns() - began)
+        for _, transport in ends:
+            answers = transport.take()
+            assert answers.count(b"HTTP/1.1 20") == REPEATS, answers[:300]
+    report(row, taken, REPEATS * len(ends))
+
+
+def _frame(frame_type: int, flags: int, stream: int, payload: bytes) -> bytes:
+    size = len(payload).to_bytes(3, "big")
+    return size + bytes((frame_type, flags)) + stream.to_bytes(4, "big") + payload
+
+
+DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
+
+
+async def s2_session(row: str, slices: int, records: int) -> None:
+    """Appends of so many records of 1 KiB in one session over HTTP/2, a batch at a time."""
+    bench = Bench()
+    receive, transport = bench.http_connection()
+
+    async def give(data: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+        receive(data)
+        got = b""
+        for _ in range(200):
+            bench.run_pass()
+            await asyncio.sleep(0)
+            got += transport.take()
+            if wanted(got):
+                return got
+        raise AssertionError(got[-300:])
+
+    await give(
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        + _frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1))
+        + _frame(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big")),
+        bool,
+    )
+    encoder = Encoder()
+
+    def request(stream: int, method: str, path: str, *more: tuple[str, str]) -> bytes:
+        lines = [(":method", method), (":scheme", "http"), (":path", path)]
+        lines += [(":authority", "127.0.0.1"), ("s2-basin", "millpond"), *more]
+        return _frame(HEADERS, 4, stream, encoder.encode(lines))
+
+    await give(
+        request(1, "PUT", "/v1/streams/s", ("content-type", "application/json"))
+        + _frame(DATA, 1, 1, b"{}"),
+        lambda got: b"created_at" in got,
+    )
+    opening = request(3, "POST", "/v1/streams/s/records", ("content-type", "s2s/proto"))
+    receive(opening)
+    bench.run_pass()
+    await asyncio.sleep(0)
+    bench.run_pass()
+    transport.take()
+    body = AppendInput(records=[AppendRecord(body=b"x" * 1024)] * records).SerializeToString()
+    message = (1 + len(body)).to_bytes(3, "big") + b"\0" + body
+    pieces = [message[at : at + 2**14] for at in range(0, len(message), 2**14)]
+    wire = b"".join([_frame(DATA, 0, 3, each) for each in pieces])
+    reads = [wire[at : at + 2**18] for at in range(0, len(wire), 2**18)]
+    taken = []
+    for _ in range(slices):
+        began = cpu_ns()
+        for each in reads[:-1]:
+            receive(each)
+            bench.run_pass()
+            await asyncio.sleep(0)
+        await give(reads[-1], lambda got: b"\0\0\0" in got and _answers(got) > 0)
+        taken.append(cpu_ns() - began)
+    report(row, taken, records)
+
+
+def _answers(got: bytes) -> int:
+    """The number of DATA frames among whole frames."""
+    found = at = 0
+    while at + 9 <= len(got):
+        found += got[at + 3] == DATA
+        at += 9 + int.from_bytes(got[at : at + 3], "big")
+    return found
+
+
 def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]]:
     fewer = max(20, slices // 3)
     yield "put-p1", lambda row: put(row, slices, 1)
@@ -278,6 +415,12 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
     yield "s3p-p16", lambda row: s3p_append(row, fewer, pipeline=16)
     yield "s3p-x100", lambda row: s3p_append(row, fewer, records=100, connections=10)
     yield "s3p-read100", lambda row: s3p_read(row, slices)
+    plain = b"content-type: application/octet-stream\r\n"
+    yield (
+        "http-durable",
+        lambda row: http_append(row, fewer, b"/v1/stream/%b", plain, BODY),
+    )
+    yield "s2-session", lambda row: s2_session(row, fewer, 1000)
 
 
 async def run(picked: set[str], slices: int) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from millpond.actors.streams.messages import (
     U64_MAX,
     Headers,
+    PackedBodies,
     RecordColumns,
     RecordFilter,
     RecordFormat,
@@ -43,7 +44,7 @@ class AppendInput(msgspec.Struct, frozen=True, gc=False):
     `headers` None: no record has any; `timestamps` None: no record has one (milliseconds).
     """
 
-    bodies: list[bytes]
+    bodies: list[bytes] | PackedBodies
     headers: list[Headers] | None = None
     timestamps: list[int | None] | None = None
     match_seq_num: int | None = None
@@ -106,7 +107,10 @@ def check_append(given: AppendInput) -> int:
         raise invalid(f"an append has 1 to {RECORDS_MAX} records, not {len(bodies)}")
     if headers is not None and sum(map(len, headers)) > HEADERS_MAX:
         raise too_many_headers()
-    size = sum(metered_sizes(bodies, headers))
+    if type(bodies) is PackedBodies:
+        size, bodies = RECORD_BYTES * bodies.count + bodies.size, []
+    else:
+        size = sum(metered_sizes(bodies, headers))
     if size > METERED_MAX:
         raise invalid(f"records of {size} metered bytes, at most {METERED_MAX} are allowed")
     for pairs, body in zip(headers or (), bodies, strict=False):

@@ -24,7 +24,12 @@ from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
 from millpond.transports.http.server.head_queue import head_cost
 from millpond.transports.http.server.heads import BadHead, request_scope
-from millpond.transports.http.server.http2_limits import FrameLimiter, FrameTooLong, HeadTooLong
+from millpond.transports.http.server.http2_limits import (
+    HEADER_BYTES,
+    FrameLimiter,
+    FrameTooLong,
+    HeadTooLong,
+)
 from millpond.transports.http.server.interface import ConnectionActivity, Server
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Wire
@@ -41,6 +46,8 @@ UNREAD_REPLY_BYTES_MAX = 2**18
 OVERSIZED_HEADS_MAX = 4
 """The most heads in a row that are answered with 431; one more ends the connection."""
 PING = b"millpond"
+_PLAIN_DATA = b"\0\0"
+"""Type and flags of a DATA frame behind which more of its stream comes."""
 _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
 
 
@@ -59,6 +66,23 @@ class _H2Connection(H2Connection):
     MAX_CLOSED_STREAMS = 2**12
     """The closed streams that are remembered; more takes megabytes."""
 
+    def receive_body(self, number: int, body: bytes) -> list[Event] | None:
+        """What `receive_data` gives for a whole DATA frame without flags, at a third of its cost:
+        h2 makes an object of each frame, and a text of its bytes for a log that nobody reads. None:
+        `receive_data` has to judge it."""
+        stream = self.streams.get(number)
+        if stream is None or stream.closed:
+            return None
+        size = len(body)
+        try:
+            self.state_machine.process_input(ConnectionInputs.RECV_DATA)
+            self._inbound_flow_control_window_manager.window_consumed(size)
+            _, found = stream.receive_data(body, False, size)
+        except ProtocolError as error:
+            self._terminate_connection(error.error_code)
+            raise
+        return found
+
 
 class _H2StateMachine(H2ConnectionStateMachine):
     """A state machine that still answers after GOAWAY; h2's own would refuse to send."""
@@ -69,7 +93,7 @@ class _H2StateMachine(H2ConnectionStateMachine):
         return super().process_input(input_)
 
 
-def _new_h2_connection(settings: ServerSettings) -> H2Connection:
+def _new_h2_connection(settings: ServerSettings) -> _H2Connection:
     """The server side of a connection."""
     connection = _H2Connection(config=H2Configuration(client_side=False, header_encoding=None))
     connection.state_machine = _H2StateMachine()
@@ -205,7 +229,7 @@ class Http2:
             return self._end_before(data, ErrorCodes.ENHANCE_YOUR_CALM)
         self._preface_bytes = 0
         try:
-            found = self._h2.receive_data(data[at:end])
+            found = self._receive_frames(data, at, limiter.whole_from, end)
         except ProtocolError:
             self._count_head([])
             self._flush()
@@ -218,6 +242,28 @@ class Http2:
             if not self._is_closed:
                 self._handle(event)
         return len(data) if self._is_closed else end
+
+    def _receive_frames(self, data: bytes, at: int, whole_from: int, end: int) -> list[Event]:
+        """The events of input in which a frame begins at `whole_from`. Raises ProtocolError."""
+        found: list[Event] = []
+        if at < whole_from:
+            found = self._h2.receive_data(data[at:whole_from])
+            at = whole_from
+        while end - at > HEADER_BYTES and data[at + 3 : at + 5] == _PLAIN_DATA:
+            begin = at + HEADER_BYTES
+            after = begin + int.from_bytes(data[at : at + 3], "big")
+            number = int.from_bytes(data[at + 5 : begin], "big")
+            exchange = self._exchanges.get(number)
+            if not begin < after <= end or exchange is None or exchange.is_complete:
+                break
+            more = self._h2.receive_body(number, data[begin:after])
+            if more is None:
+                break
+            found += more
+            at = after
+        if at < end:
+            found += self._h2.receive_data(data[at:end])
+        return found
 
     def _end_before(self, data: bytes, reason: ErrorCodes) -> int:
         """End the connection without reading the input."""

@@ -31,6 +31,7 @@ class FrameLimiter:
         "frames",
         "head_bytes",
         "is_partial",
+        "whole_from",
         "whole_head_bytes",
     )
 
@@ -49,12 +50,17 @@ class FrameLimiter:
         """The frames that began in the last input."""
         self.is_partial = False
         """The end of a frame, or of a head, is still to come."""
+        self.whole_from = 0
+        """The place in the last input where a frame, or a head, that had begun before has ended; the
+        end of what was looked at where it has not."""
 
     def check(self, data: bytes, at: int) -> int:
         """Look at the input from `at` on, up to the end of the first head. Gives the place behind
         it, or the end of the input. Raises FrameTooLong and HeadTooLong."""
         size = len(data)
         self.frames = self.whole_head_bytes = 0
+        is_within = self.is_partial
+        self.whole_from = at
         while at < size and not self.whole_head_bytes:
             if self._left:
                 step = min(self._left, size - at)
@@ -69,6 +75,9 @@ class FrameLimiter:
             if self._is_head_ending and not self._left:
                 self._is_head_ending = False
                 self.whole_head_bytes, self.head_bytes = self.head_bytes, 0
+            if is_within:
+                self.whole_from = at
+                is_within = bool(self._left or self._header or self.head_bytes)
         self.is_partial = bool(self._left or self._header or self.head_bytes)
         return at
 

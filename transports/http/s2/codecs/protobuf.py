@@ -12,9 +12,9 @@ from itertools import accumulate, repeat
 
 from google.protobuf.message import DecodeError
 
-from millpond.actors.streams.messages import Headers, RecordColumns
+from millpond.actors.streams.messages import Headers, PackedBodies, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
-from millpond.transports.http.s2.codecs.append_scan import check_protobuf
+from millpond.transports.http.s2.codecs.append_scan import PROTOBUF_BYTES_MAX, check_protobuf
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition
 from millpond.transports.http.s2.model import (
     RECORDS_MAX,
@@ -23,6 +23,7 @@ from millpond.transports.http.s2.model import (
     RecordBatch,
     too_many_records,
 )
+from millpond.transports.speedups import is_native, native
 
 MEDIA_TYPE = b"application/protobuf"
 
@@ -37,6 +38,15 @@ def is_protobuf(value: str | None) -> bool:
 
 def decode_input(data: bytes, code: ErrorCode = ErrorCode.BAD_PROTO) -> AppendInput:
     """An AppendInput. Raises CodedError: `code` if it cannot be read, 422 for too many records."""
+    if is_native and len(data) <= PROTOBUF_BYTES_MAX:
+        found = native.read_append_input(data, RECORDS_MAX, PackedBodies)
+        if found is not None:
+            return AppendInput(found[0], None, found[1])
+    return decode_input_in_python(data, code)
+
+
+def decode_input_in_python(data: bytes, code: ErrorCode) -> AppendInput:
+    """The same, with the generated code."""
     check_protobuf(data)
     try:
         found = s2_pb2.AppendInput.FromString(data)
@@ -119,6 +129,11 @@ class _Records:
     """Elements of a ReadBatch's `records`."""
 
     def encode(self, span: RecordColumns) -> bytes:
+        if is_native and span.headers is None:
+            return native.write_batch(span.first, span.timestamp, span.timestamps, span.bodies)
+        return self.encode_in_python(span)
+
+    def encode_in_python(self, span: RecordColumns) -> bytes:
         bodies = span.bodies
         if len(bodies) == 1 and span.headers is None and span.timestamps is None:
             (sequence,) = _sequences(span.first, 1)
