@@ -13,12 +13,29 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
+MAPPED_BYTES_MIN = 2 * 2**20
+"""Blocks of this size are mapped each on its own, and go back when they are freed."""
+KEPT_BYTES = 8 * 2**20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
 
 
 def memory_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
     """The bytes of memory of this machine, or of its control group if that is less."""
     limits = [_machine_bytes(), *_cgroup_limits(cgroups, own)]
     return min(limit for limit in limits if limit > 0)
+
+
+def keep_freed_blocks() -> None:
+    """Have glibc keep freed blocks below MAPPED_BYTES_MIN for the next ones, up to KEPT_BYTES at
+    the end of its heap. By itself it gives each block of a large message back to the system, and
+    the kernel clears the pages of the next one: half of the time of an append of 1 MiB."""
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    set_option(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+    set_option(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def trimmer() -> Callable[[], None]:

@@ -30,6 +30,7 @@ from millpond.actors.runtime.supervisor import contain
 from millpond.node.config import Config
 from millpond.node.http.app import HttpServices
 from millpond.node.http.listener import DateHeader, settings_of
+from millpond.node.machine_memory import keep_freed_blocks
 from millpond.node.node import Node
 from millpond.transports.http.s2.s2_pb2 import AppendInput, AppendRecord
 from millpond.transports.http.server.server import HttpServer
@@ -426,6 +427,7 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
 async def run(picked: set[str], slices: int) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)  # as a server sets it
+    keep_freed_blocks()
     for row, measure in rows(slices):
         if not picked or row in picked:
             await measure(row)

@@ -27,7 +27,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.bench.own_node import file_system
-from millpond.node.cli.commands.serve import tune_collector
+from millpond.node.cli.commands.serve import tune_memory
 from millpond.node.data_folder import LoopRuntime
 from tests.bench.sqlite_peer import INSERT, SCHEMA
 
@@ -111,7 +111,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="rounds-", dir=options.disk) as folder:
         data = Path(folder)
-        tune_collector()
+        tune_memory()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             node = runner.run(ours(data / "node", options.seconds))
         one = one_database(data, options.seconds)

@@ -15,9 +15,17 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millpond.actors.messages import Ack, Put
+from millpond.actors.positions import Position
+from millpond.actors.streams.messages import PackedBodies, RecordColumns
+from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs.protobuf import RECORDS, decode_input_in_python
+from millpond.transports.http.s2.errors import ErrorCode
+from millpond.transports.http.s2.model import AppendInput
+from millpond.transports.http.s2.s2_pb2 import AppendRecord, Header
 from millpond.transports.p2p.framing import frame_packets_in_python, split_packets_in_python
 from millpond.transports.p2p.packets import decode_acks_in_python, decode_puts_in_python
 from millpond.transports.s3p.decoder import encode_run_in_python
@@ -107,6 +115,62 @@ def test_runs_of_records_are_written_alike(rounds: int) -> None:
         assert native.write_records(ms, seq, bodies) == expected, (ms, seq, bodies)
 
 
+def append_input(rng: random.Random) -> bytes:
+    """An AppendInput, mostly one that is read natively."""
+    records = [
+        AppendRecord(
+            body=rng.randbytes(rng.choice((0, 1, 9, 127, 128, 255, 256, 300))),
+            timestamp=number(rng) if rng.random() < 0.3 else None,
+            headers=[Header(name=b"n", value=b"v")] if rng.random() < 0.01 else [],
+        )
+        for _ in range(rng.choice((0, 1, 7, 8, 9, 12)))
+    ]
+    given = s2_pb2.AppendInput(records=records)
+    if rng.random() < 0.1:
+        given.match_seq_num = 7
+    return given.SerializeToString()
+
+
+def unpacked(bodies: list[bytes] | PackedBodies) -> list[bytes]:
+    if isinstance(bodies, list):
+        return bodies
+    found = decode_bodies(b"\xdd" + bodies.count.to_bytes(4, "big") + bodies.data)
+    assert len(found) == bodies.count and sum(map(len, found)) == bodies.size
+    return found
+
+
+decode_bodies = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_appends_of_s2_are_read_alike(rounds: int) -> None:
+    rng = random.Random(4)
+    count = 0
+    for _ in range(rounds):
+        wire = append_input(rng)
+        if rng.random() < 0.7:
+            wire = mutated(rng, wire, EDGES + b"\x1a\x12\x10")
+        found = native.read_append_input(wire, 11, PackedBodies)
+        if found is not None:
+            expected = decode_input_in_python(wire, ErrorCode.BAD_PROTO)
+            assert AppendInput(unpacked(found[0]), None, found[1]) == expected, wire
+            count += 1
+    assert count > rounds // 8
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_batches_of_s2_are_written_alike(rounds: int) -> None:
+    rng = random.Random(5)
+    for _ in range(rounds):
+        bodies = [b"x" * rng.choice((0, 1, 99, 127, 128, 20_000)) for _ in range(rng.randint(1, 9))]
+        first = min(number(rng), 2**64 - len(bodies))
+        each = [number(rng) for _ in bodies] if rng.random() < 0.5 else None
+        timestamp = number(rng) if each is None else each[0]
+        span = RecordColumns(first, bodies, timestamp, Position(0, 0), each)
+        expected = RECORDS.encode_in_python(span)
+        assert native.write_batch(first, timestamp, each, bodies) == expected, span
+
+
 def failing(*arguments: object) -> object:
     raise KeyError("a shape that fails")
 
@@ -147,6 +211,21 @@ def test_wrong_arguments_are_errors_of_python() -> None:
     for call in wrong:
         with pytest.raises(TypeError):
             call()
+    more: list[Callable[[], object]] = [
+        lambda: native.read_append_input("text", 9, PackedBodies),  # type: ignore[arg-type]
+        lambda: native.write_batch(0, 0, None, (b"x",)),  # type: ignore[arg-type]
+        lambda: native.write_batch(0, 0, [None], [b"x"]),  # type: ignore[list-item]
+        lambda: native.write_batch(0, 0, None, ["x"]),  # type: ignore[list-item]
+    ]
+    for call in more:
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(ValueError, match="for each body"):
+        native.write_batch(0, 0, [1], [b"x", b"x"])
+    with pytest.raises(OverflowError):
+        native.write_batch(0, 0, [2**64], [b"x"])
+    with pytest.raises(KeyError):
+        native.read_append_input(b"\x0a\0" * 9, 9, failing)
     for too_large in (-1, 2**64):
         with pytest.raises(OverflowError):
             native.write_records(too_large, 0, [])

@@ -32,6 +32,7 @@ from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_confi
 from millpond.node.data_folder import StopTimedOut
 from millpond.node.environment import installed_version
 from millpond.node.log_handler import flush_log, set_up_logging, write_error
+from millpond.node.machine_memory import keep_freed_blocks
 from millpond.node.node import Node
 
 EPILOG = """\
@@ -289,7 +290,7 @@ async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
     with anyio.open_signal_receiver(*numbers) as signals:
         node = await _started(config)
         try:
-            tune_collector()
+            tune_memory()
             async with anyio.create_task_group() as announcing:
                 announcing.start_soon(_announce, node, as_json)
                 _notify_systemd("READY=1")
@@ -353,8 +354,9 @@ def _is_missing(node: Node, name: str) -> bool:
     return getattr(node.config, name) != OFF and name not in node.listeners
 
 
-def tune_collector() -> None:
-    """Run the garbage collector rarely: hot paths make no cycles."""
+def tune_memory() -> None:
+    """Run the garbage collector rarely, as hot paths make no cycles, and keep freed blocks."""
+    keep_freed_blocks()
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)

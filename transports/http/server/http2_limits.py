@@ -51,8 +51,8 @@ class FrameLimiter:
         self.is_partial = False
         """The end of a frame, or of a head, is still to come."""
         self.whole_from = 0
-        """The place in the last input where a frame, or a head, that had begun before has ended; the
-        end of what was looked at where it has not."""
+        """The place in the last input behind the frame, or the head, that had begun before; the end
+        of what was looked at where it goes on."""
 
     def check(self, data: bytes, at: int) -> int:
         """Look at the input from `at` on, up to the end of the first head. Gives the place behind

@@ -13,7 +13,7 @@ from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.server.connection import PREFACE
 from millpond.transports.http.server.http2 import FRAMES_PER_S, OVERSIZED_HEADS_MAX
 from tests.transports.http.server.http2_client import Client
-from tests.transports.http.server.rig import Echo, Rig, respond, serving, settle
+from tests.transports.http.server.rig import Echo, Rig, body_of, respond, serving, settle
 from tests.transports.http.server.test_http1_responses import Gated
 from tests.transports.http.server.test_http2_streams import frame
 
@@ -406,3 +406,74 @@ async def test_a_head_that_is_too_long_to_decode_ends_the_connection() -> None:
             client.line.say(frame(9, END_HEADERS * (part is parts[-1]), 1, part))
         await client.read()
         assert client.ended_by == ErrorCodes.ENHANCE_YOUR_CALM and client.line.wire.is_closed
+
+
+class Unread:
+    """An application that reads no body before it is told to."""
+
+    def __init__(self) -> None:
+        self.gate = anyio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.gate.wait()
+        await body_of(receive)
+        await respond(send, 200, b"")
+
+
+DATA_FLAGS = pytest.mark.parametrize("flags", [0, 8], ids=["plain", "padded"])
+
+
+@DATA_FLAGS
+@pytest.mark.parametrize("window", ["stream", "connection"])
+async def test_more_data_than_a_window_ends_the_connection(flags: int, window: str) -> None:
+    unread = Unread()
+    sizes = {"window_bytes": 40_000, "connection_window_bytes": 200_000}
+    if window == "connection":
+        sizes = {"window_bytes": 200_000, "connection_window_bytes": 70_000}
+    async with serving(unread, **sizes) as rig:
+        client = await _begun(rig)
+        number = client.ask("POST", "/", ends=False)
+        other = client.ask("POST", "/other", ends=False)
+        await client.read()
+        for _ in range(3):
+            for each in (number, other) if window == "connection" else (number,):
+                client.line.say(frame(0, flags, each, bytes(11_000)))
+            await client.read()
+            assert client.ended_by is None
+        for each in (number, other):
+            client.line.say(frame(0, flags, each, bytes(11_000)))
+        await client.read()
+        assert client.ended_by == ErrorCodes.FLOW_CONTROL_ERROR
+        unread.gate.set()
+
+
+@DATA_FLAGS
+async def test_more_data_than_a_head_promised_ends_the_connection(flags: int) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        number = client.ask("POST", "/", ends=False, headers=[("content-length", "20")])
+        await client.read()
+        client.line.say(2 * frame(0, flags, number, bytes(19)))
+        await client.read()
+        assert client.ended_by == ErrorCodes.PROTOCOL_ERROR
+
+
+@DATA_FLAGS
+async def test_data_for_a_stream_that_never_began_ends_the_connection(flags: int) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        number = client.ask("POST", "/", ends=True)
+        client.line.say(frame(0, flags, number + 2, bytes(19)))
+        await client.read()
+        assert client.ended_by == ErrorCodes.PROTOCOL_ERROR
+
+
+@DATA_FLAGS
+async def test_data_for_a_stream_that_was_reset_goes_nowhere(flags: int) -> None:
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        number = client.ask("POST", "/", ends=False)
+        client.line.say(frame(3, 0, number, b"\0\0\0\x08") + frame(0, flags, number, bytes(19)))
+        other = client.ask("POST", "/other", b"hello")
+        await client.read()
+        assert client.ended_by is None and client.body(other) == b"POST /other hello"
