@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from millpond.pipeline.errors import PipelineError, found_in, last_line
 from millpond.pipeline.spark.java_home import find_java
 from millpond.pipeline.spark.packaging import cached
+from millpond.pipeline.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,9 +104,12 @@ def spark_errors() -> Iterator[None]:
 def prepare_environment(master: str) -> None:
     """Set the environment of Spark's start script: Java, Python, and the address to listen on."""
     environ = os.environ
+    python = Path(sys.executable)
     with _cache_errors():
         environ["JAVA_HOME"] = str(find_java(environ, cache_dir(environ)))
-    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if is_local(master) and "PYSPARK_PYTHON" not in environ:
+            python = worker_python(python, cache_dir(environ))
+    environ.setdefault("PYSPARK_PYTHON", str(python))
     if is_local(master):
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 

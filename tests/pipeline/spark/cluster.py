@@ -16,6 +16,7 @@ from types import TracebackType
 import pyspark
 
 from millpond.pipeline.spark.java_home import find_java
+from millpond.pipeline.spark.worker_python import worker_python
 
 BIN = Path(pyspark.__file__).parent / "bin"
 PATIENCE_S = 600.0
@@ -30,7 +31,7 @@ class Cluster:
         self._folder = folder
         self._count = workers
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.python = _bare_python(folder / "python")
+        self.python = worker_python(_bare_python(folder / "python"), folder / "cache")
         plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         self.environment = plain | {
             "JAVA_HOME": str(find_java(os.environ, folder / "cache")),

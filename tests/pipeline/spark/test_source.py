@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 
@@ -78,6 +80,18 @@ def test_a_query_goes_on_where_it_was_while_its_node_is_killed(
     start(availableNow=True).awaitTermination()
     rows = spark.read.parquet(str(tmp_path / "out")).select("value").collect()
     assert sorted(int(each.value) for each in rows) == list(range(3000))
+
+
+def test_workers_import_pyspark_from_its_folder(spark: Any) -> None:
+    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__]})
+
+    frame = spark.range(1, numPartitions=1).mapInArrow(where, "file string")
+    (row,) = frame.collect()
+    assert Path(row["file"]).resolve() == Path(pyspark.__file__).resolve()
 
 
 def wait_for(query: Any, is_so: Callable[[], bool]) -> None:
