@@ -192,12 +192,18 @@ class Rig:
 
     def __init__(self, **settings: Any) -> None:
         self._elapsed_s = 0.0
+        self.tick_s = 0.0
+        """The time between two looks at the clock; 0: it stands still."""
         settings = {"default_channel": LOBBY.decode()} | settings
         self.node = Node(
             Config(**settings),
             rng=Random(SEED_OF_NODE_5),
-            clock=Clock(monotonic=lambda: self._elapsed_s, wall=lambda: START_S),
+            clock=Clock(monotonic=self._monotonic, wall=lambda: START_S),
         )
+
+    def _monotonic(self) -> float:
+        self._elapsed_s += self.tick_s
+        return self._elapsed_s
 
     def connect(self, host: str = "127.0.0.1") -> RecordedConnection:
         """A new TCP connection."""
@@ -247,7 +253,7 @@ class Rig:
     def settle(self) -> None:
         """Run the scheduler until nothing is due and no mail waits."""
         scheduler = self.node.scheduler
-        while scheduler.turn(self.node.clock.now()):
+        while scheduler.turn(self.node.clock.now()) or not scheduler.is_idle:
             pass
 
     def _next_at(self) -> float:

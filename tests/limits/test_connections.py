@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from millpond.node.admin import Operation as AdminOperation
 from millpond.node.config import Config
@@ -187,8 +188,9 @@ def test_64_stream_requests_wait_and_no_more(over: str) -> None:
 
 
 @over_p2p
-def test_answers_of_one_moment_above_32_mib_reset_the_connection(over: str) -> None:
-    """Few kinds of answers have no other bound: those of the administration are up to 32 KiB."""
+def test_answers_of_one_moment_above_a_limit_reset_the_connection(over: str) -> None:
+    """Few kinds of answers have no other bound: those of the administration are up to 32 KiB, so
+    that 16 MiB are made in a turn. The limit is lower here."""
     rig = Rig()
     for number in range(130):
         rig.logged_in(b"%03d" % number + b"n" * 240, flags=0).say(p.put(1, b"x"))
@@ -196,12 +198,15 @@ def test_answers_of_one_moment_above_32_mib_reset_the_connection(over: str) -> N
     line.wire.reads = False
     info = p.admin(1, AdminOperation.INFO, b"\x80")
     (answer,) = line.ask(info)
-    within = 32 * MIB // len(answer)
+    assert 512 * len(answer) < rig.node.services.settings.unsent_bytes_max == 32 * MIB
+    within = 100
+    limit = replace(rig.node.services.settings, unsent_bytes_max=within * len(answer))
+    rig.node.services.settings = limit
     line.read()
-    line.say(*[info] * (within - 10))
-    assert not line.wire.is_over and len(line.take_packets()) == within - 10
+    line.say(*[info] * within)
+    assert not line.wire.is_over and len(line.take_packets()) == within
     line.read()
-    line.say(*[info] * (within + 10))
+    line.say(*[info] * (within + 1))
     assert line.wire.aborted and rig.node.registry.counters.stalled == 1
 
 

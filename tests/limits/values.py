@@ -58,7 +58,7 @@ from millpond.transports.http.state import append as state_append
 from millpond.transports.http.transactions import app as transactions
 from millpond.transports.http.transactions import publish
 from millpond.transports.io import anyio_wire, tls_handshake, tls_hello, tls_optional
-from millpond.transports.p2p import admission, connection, handshake
+from millpond.transports.p2p import admission, connection, framing, handshake
 from millpond.transports.p2p.interface import P2PSettings
 from millpond.transports.p2p.jobs import bodies as job_bodies
 from millpond.transports.p2p.jobs import requests as job_requests
@@ -117,6 +117,12 @@ CONNECTIONS: dict[str, Numbers] = {
         pipelined.FlowSettings().in_flight_max,
         pipelined.FlowSettings().in_flight_bytes_max,
         pipelined.DECODED_BYTES_MAX,
+    ),
+    "packets of a P2P connection, and WebSocket frames that are no packet, in one turn of the "
+    "event loop": (connection.TURN_PACKETS_MAX, framing.FEED_BYTES_MAX, frames.FEED_BYTES_MAX),
+    "requests of an S3P or RustLog connection in one turn of the event loop": (
+        pipelined.PASS_REQUESTS_MAX,
+        pipelined.FlowSettings().pass_bytes_max,
     ),
     "outgoing queue of a connection": (anyio_wire.HIGH_WATER_BYTES,),
     "unread answers of a connection": (p2p.unread_bytes_max,),

@@ -90,6 +90,12 @@ LARGE_OUT_BYTES = 2**18
 """Answers of streams are written as soon as there are so many bytes of them, and counted: those of
 one pass may go to many connections."""
 
+TURN_PACKETS_MAX = 512
+"""So many packets of a connection are handled before others run, as a cell has its share too."""
+
+PACKET_BYTES = 256
+"""A packet that waits takes about so much more than its bytes."""
+
 PEER_REQUESTS_MAX = 64
 """Requests about peers that a connection may have unanswered."""
 
@@ -119,6 +125,8 @@ UPGRADING, AWAITING_HELLO, AWAITING_AUTH = (
 )
 REFUSED, OPEN, DRAINING, CLOSED = Phase.REFUSED, Phase.OPEN, Phase.DRAINING, Phase.CLOSED
 LOGGED_IN = (OPEN, DRAINING)
+READING = (AWAITING_HELLO, AWAITING_AUTH, OPEN, DRAINING)
+"""The phases in which packets are handled."""
 
 
 _BROWSER_REFUSALS = {421: Refusal.FOREIGN_HOST, 403: Refusal.FOREIGN_PAGE}
@@ -141,6 +149,7 @@ class P2PConnection(Port):
         "_framing",
         "_full_mailboxes",
         "_has_eof",
+        "_is_yielding",
         "_jobs",
         "_known_operator",
         "_login",
@@ -165,6 +174,7 @@ class P2PConnection(Port):
         "_streams",
         "_unanswered_bytes",
         "_unanswered_puts",
+        "_undecoded",
         "_unhandled",
         "_waiter",
         "_wire",
@@ -195,6 +205,10 @@ class P2PConnection(Port):
         self._malformed_at: deque[float] | None = None
         self._unhandled: list[bytes] | None = None
         """Packets that were read and wait; then nothing more is read."""
+        self._undecoded = b""
+        """Bytes behind these packets, and behind what the framing has."""
+        self._is_yielding = False
+        """The rest of what was read waits for the next turn of the loop: others run first."""
         self._full_mailboxes = 0
         """Mailboxes, and the node's memory, that must have room again before more is read."""
         self._reads_in_flight = 0
@@ -239,15 +253,36 @@ class P2PConnection(Port):
             node.arm(self, self._opened_at + node.settings.handshake_s)
 
     def received(self, data: bytes) -> None:
-        """Handle everything that one read brought."""
-        self.received_at = now = self._node.now()
+        """Handle what one read brought, or a turn's share of it."""
+        self.received_at = self._node.now()
         framing = self._framing
+        if len(data) > framing.feed_bytes_max or self._undecoded or self._unhandled is not None:
+            is_first = self._unhandled is None and not self._undecoded
+            self._undecoded += data
+            if is_first:
+                self._handle_some([])
+        else:
+            packets = self._decode(data)
+            if len(packets) > TURN_PACKETS_MAX:
+                self._handle_some(packets)
+            else:
+                self._handle(packets)
+                if self._is_yielding:
+                    self._yield()
+                elif framing.error is not None or framing.closed or self._login is not None:
+                    self._check_stream()
+        self._moved_bytes += len(data)
+        if self._moved_bytes >= self._check_at:
+            self._check_memory()
+
+    def _decode(self, data: bytes) -> list[bytes]:
+        """The packets that `data` completes."""
+        framing, stats, now = self._framing, self._stats, self.received_at
         packets = framing.feed(data)
         if framing.has_output:
             self._wire.write(framing.take_output())
         if self._phase is UPGRADING and framing.upgrade is not None:
             self._start_login()
-        stats = self._stats
         stats.bytes_in += len(data)
         stats.requests += len(packets)
         if now >= stats.sample_at:
@@ -255,19 +290,56 @@ class P2PConnection(Port):
             if sample is not None:
                 self._sample = sample
                 stats.start_sample(now)
-        if self._unhandled is not None:
-            self._unhandled += packets
+        return packets
+
+    def _handle_some(self, packets: list[bytes]) -> None:
+        """Handle a turn's share of the packets, and of those of the bytes that wait."""
+        if self._undecoded:
+            self._decode_some(packets)
+        if len(packets) > TURN_PACKETS_MAX:
+            self._unhandled = packets[TURN_PACKETS_MAX:]
+            del packets[TURN_PACKETS_MAX:]
+        self._is_yielding = self._has_unhandled
+        self._handle(packets)
+        if self._has_unhandled:
+            self._yield()
         else:
-            self._handle(packets)
+            self._check_stream()
+
+    def _check_stream(self) -> None:
+        """See what has come behind the last packet: an end, a broken frame, the first packet."""
+        framing = self._framing
         if framing.error is not None:
             self._framing_failed(framing.error)
         elif framing.closed:
             self._close()
         elif self._login is not None:
             self._check_first_packet(self._login)
-        self._moved_bytes += len(data)
-        if self._moved_bytes >= self._check_at:
-            self._check_memory()
+
+    def _decode_some(self, packets: list[bytes]) -> None:
+        """Add the packets of the bytes that wait, until there is a turn's share of them. Frames of
+        the framing's own count as packets."""
+        framing, data, end = self._framing, self._undecoded, 0
+        share = TURN_PACKETS_MAX + framing.other_frames
+        while len(packets) + framing.other_frames < share and end < len(data):
+            if framing.error is not None or framing.closed:
+                end = len(data)
+                break
+            start, end = end, end + framing.feed_bytes_max
+            packets += self._decode(data[start:end])
+        self._undecoded = data[end:]
+
+    def _yield(self) -> None:
+        """Let others run before the rest of what was read is handled."""
+        if self._phase in READING:
+            self._is_yielding = True
+            self._wire.pause()
+            self._node.arm(self, self.received_at)
+        else:
+            self._drop_unhandled()
+
+    def _drop_unhandled(self) -> None:
+        self._unhandled, self._undecoded, self._is_yielding = None, b"", False
 
     def uncongested(self) -> None:
         self._stalled_since = inf
@@ -290,7 +362,8 @@ class P2PConnection(Port):
         self._node.disarm(self)
         self._leave_channel()
         self._node.unregister(self)
-        self._unhandled, self._waiter = None, None
+        self._drop_unhandled()
+        self._waiter = None
         account, self._account = self._account, None
         if account is not None:
             account.close(self._node.now())
@@ -310,13 +383,18 @@ class P2PConnection(Port):
     def wake(self, now: float) -> None:
         """Handle a deadline of the connection itself; those of its messages are the channel's."""
         node = self._node
+        was_yielding, self._is_yielding = self._is_yielding, False
         match self._phase:
             case Phase.REFUSED:
                 self._reject(self._refusal_code)
             case Phase.UPGRADING | Phase.AWAITING_HELLO | Phase.AWAITING_AUTH:
                 is_late = now >= self._opened_at + node.settings.handshake_s
-                admission = self._admission_by_silence(is_late)
-                if admission is not None:
+                admission = self._admission_by_silence(is_late) if not was_yielding else None
+                if was_yielding and not is_late:
+                    self._resume()
+                    if self._phase in (AWAITING_HELLO, AWAITING_AUTH):
+                        node.arm(self, self._opened_at + node.settings.handshake_s)
+                elif admission is not None:
                     self._open(admission)  # a HELLO may still come
                 elif is_late:
                     node.record_refusal(Refusal.TIMEOUT, self.address)
@@ -324,7 +402,7 @@ class P2PConnection(Port):
                 else:
                     node.arm(self, self._opened_at + node.settings.handshake_s)
             case Phase.OPEN | Phase.DRAINING:
-                if self._unhandled is not None and not self._pause_if_blocked():
+                if self._has_unhandled and not self._pause_if_blocked():
                     self._resume()
                 if now >= self._stalled_since + node.settings.stalled_s:
                     node.counters.stalled += 1
@@ -436,7 +514,9 @@ class P2PConnection(Port):
         if not self._out:
             return
         self._write_out()
-        if self._unhandled is not None and not self._pause_if_blocked():
+        if self._unhandled is None and not self._undecoded:
+            return
+        if not self._is_yielding and not self._pause_if_blocked():
             self._resume()
 
     def _write_out(self) -> None:
@@ -696,12 +776,11 @@ class P2PConnection(Port):
                 case _:
                     self._handle_other(value, messages)
             if reply_bytes >= LARGE_REPLIES_BYTES_MAX:
+                # The cost of such requests is not known before: let others run in between.
+                self._is_yielding = True
+                self._unhandled = packets[position + 1 :] + (self._unhandled or [])
                 self._submit(messages, size_bytes)
                 self.flush()
-                # The cost of such requests is not known before: let others run in between.
-                self._unhandled = packets[position + 1 :]
-                self._wire.pause()
-                self._node.arm(self, self.received_at)
                 return False
         return True
 
@@ -917,12 +996,14 @@ class P2PConnection(Port):
     @property
     def held_bytes(self) -> int:
         held = self._framing.buffered_bytes + self._wire.unsent_bytes + self._out_bytes
-        held += self._unanswered_bytes
+        held += self._unanswered_bytes + self._unanswered_puts * PACKET_BYTES
         if self._streams is not None:
             held += self._streams.held_bytes
         if self._jobs is not None:
             held += self._jobs.held_bytes
-        return held if self._unhandled is None else held + sum(map(len, self._unhandled))
+        if self._unhandled is not None:
+            held += sum(map(len, self._unhandled)) + len(self._unhandled) * PACKET_BYTES
+        return held + len(self._undecoded)
 
     @property
     def moved_bytes(self) -> int:
@@ -937,7 +1018,7 @@ class P2PConnection(Port):
         self._phase = CLOSED
         self._release_memory(0)
         self._framing.clear()
-        self._unhandled = None
+        self._drop_unhandled()
         self._out.clear()
         self._out_bytes = 0
         self._wire.abort()
@@ -998,7 +1079,7 @@ class P2PConnection(Port):
     def _refuse_partial(self) -> bool:
         """There was no memory for some seconds to read the rest of a packet."""
         admission = self._admission
-        if admission is None or self._phase not in LOGGED_IN:
+        if admission is None or self._phase not in LOGGED_IN or self._undecoded:
             return False
         # A small packet holds nothing, and may be one that has no refusal: an ack, a GET.
         if self._framing.pending_frame_bytes <= SMALL_BYTES:
@@ -1031,17 +1112,21 @@ class P2PConnection(Port):
             self._wire.pause()
         return is_full or self._full_mailboxes > 0
 
+    @property
+    def _has_unhandled(self) -> bool:
+        return self._unhandled is not None or bool(self._undecoded)
+
     def _resume(self) -> None:
         """Handle what waits, then read on."""
-        if self._full_mailboxes or self._phase is CLOSED:
+        if self._full_mailboxes or self._is_yielding or self._phase is CLOSED:
             return
-        if self._unhandled is not None and self._reads_in_flight:
+        if self._has_unhandled and self._reads_in_flight:
             return  # `flush` calls again with the last of those answers
         self.received_at = self._node.now()
-        packets, self._unhandled = self._unhandled, None
-        if packets:
-            self._handle(packets)
-        if self._unhandled is None and not self._pause_if_blocked():
+        if self._has_unhandled:
+            packets, self._unhandled = self._unhandled or [], None
+            self._handle_some(packets)
+        if not self._has_unhandled and not self._pause_if_blocked():
             self._wire.resume()
         if self._has_eof:
             self._close_if_answered()
@@ -1050,6 +1135,7 @@ class P2PConnection(Port):
 
     def _peer_closes(self, messages: list[CellMessage], size_bytes: int) -> None:
         """The other end said goodbye: its requests before that are answered first."""
+        self._drop_unhandled()
         if self._phase is OPEN:
             self._phase = DRAINING
         self._submit(messages, size_bytes)
@@ -1061,7 +1147,7 @@ class P2PConnection(Port):
 
     def _close_if_answered(self) -> None:
         """After the other end's last byte: close once everything before it is answered."""
-        if self._unhandled is not None or self._full_mailboxes:
+        if self._has_unhandled or self._full_mailboxes:
             return
         if self._peer_requests or (self._jobs is not None and not self._jobs.is_idle):
             return  # their answers call again
@@ -1111,6 +1197,7 @@ class P2PConnection(Port):
         if close_frame:
             self._wire.write(close_frame)
         self._phase = CLOSED
+        self._drop_unhandled()
         self._node.disarm(self)
         self._leave_channel()
         self._wire.close()

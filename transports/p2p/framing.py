@@ -15,6 +15,7 @@ _HEADER = struct.Struct(">I")
 _size_at = _HEADER.unpack_from
 _PREFIXES = [_HEADER.pack(size) for size in range(2048)]
 _RUN_MIN = 8
+FEED_BYTES_MAX = 2**14
 CORRELATED_BYTES = 9
 """The bytes of a packet that its refusal repeats at most: the type, and an id."""
 
@@ -36,6 +37,14 @@ class Upgrade(msgspec.Struct, frozen=True):
 
 class Framing(Protocol):
     """The framing of packets in a byte stream, with bytes of its own (handshake, close)."""
+
+    @property
+    def feed_bytes_max(self) -> int:
+        """So many bytes are fed at once, as those of small frames take a while."""
+
+    @property
+    def other_frames(self) -> int:
+        """The number of frames so far that are no whole packet: fragments, pings."""
 
     @property
     def upgrade(self) -> Upgrade | None:
@@ -141,6 +150,8 @@ frame_packets = native.frame_packets if is_native else frame_packets_in_python
 class LengthPrefixed:
     """The framing of plain TCP. A length of 0 or above `frame_size_max` bytes is an error."""
 
+    feed_bytes_max = FEED_BYTES_MAX
+    other_frames = 0
     upgrade = Upgrade()
     closed = False
     has_output = False

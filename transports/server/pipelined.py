@@ -51,6 +51,11 @@ NOTHING = 2**63
 """The number of a request that never comes."""
 DECODED_BYTES_MAX = 2**16
 """So much is decoded at once: requests take more memory than their bytes."""
+OUT_BYTES_MAX = 2**16
+"""Answers are written as soon as there are more bytes of them: what is written counts, and shows
+that the other end does not read."""
+PASS_REQUESTS_MAX = 256
+"""So many requests of a connection are handled before others run."""
 REQUEST_BYTES = 512
 """A decoded request takes about so much, however short it was."""
 RIGHTS_CACHED_MAX = 64
@@ -202,6 +207,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_out_bytes",
         "_partial_bytes",
         "_pass_bytes",
+        "_pass_requests",
         "_paused",
         "_phase",
         "_position",
@@ -266,7 +272,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._early_replies: dict[int, StreamReply | Failed] = {}
         self._blocked_read_cell: bytes | None = None
         """The cell in which the last request in flight waits for a record; it alone does."""
-        self._pass_bytes = 0
+        self._pass_bytes = self._pass_requests = 0
         self._partial_bytes = self._bytes_per_request = 0
         self._read_ahead_bytes = self._in_flight_bytes = 0
         self._account: MemoryAccount | None = None
@@ -578,6 +584,7 @@ class PipelinedConnection(Port, Generic[R]):
         else:
             self.answered = number + 1
             self._out.append(data)
+            self._out_bytes += len(data)
 
     def respond_later(self, request: R) -> int:
         """Give a request its number; `send` is called with its ReadyAnswer later."""
@@ -674,7 +681,7 @@ class PipelinedConnection(Port, Generic[R]):
         if self._is_dispatching:
             return
         self._is_dispatching = True
-        self._pass_bytes = 0
+        self._pass_bytes = self._pass_requests = 0
         self._dispatch_decoded()
         while self._undecoded and not self._requests and not self._is_blocked():
             self._decode_more()
@@ -700,8 +707,9 @@ class PipelinedConnection(Port, Generic[R]):
                 break
             if self._shared_bucket is not None:
                 self._shared_bucket.spend(position - self._position, self.now)
+            self._pass_requests += position - self._position
             self._position = position
-            if self._out_bytes:
+            if self._out_bytes > OUT_BYTES_MAX:
                 self._write_out()
         if self._position:
             del self._requests[: self._position]
@@ -716,7 +724,7 @@ class PipelinedConnection(Port, Generic[R]):
             return True
         if len(self._in_flight) > flow.in_flight_max:
             return True
-        if self._pass_bytes > flow.pass_bytes_max:
+        if self._pass_bytes > flow.pass_bytes_max or self._pass_requests >= PASS_REQUESTS_MAX:
             # The cost of such requests is not known before: let others run in between.
             self._node.arm(self, self.now)
             return True

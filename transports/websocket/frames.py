@@ -30,6 +30,8 @@ _TEXT = 1
 _WIDE = {126: 2, 127: 8}
 """The bytes of a length behind its first seven bits, where those say that some follow."""
 HEAD_BYTES_MAX = 2**16
+FEED_BYTES_MAX = 2**12
+"""Up to 680 pings, or fragments of a byte, of which each takes ten times as long as a packet."""
 _HEAD_END = b"\r\n\r\n"
 
 # At DEBUG the core logs whole HTTP requests, tokens included, and every frame.
@@ -52,6 +54,8 @@ class FrameCodec:
     """Frames in both directions, once the upgrade is done. Clients mask theirs, with bytes from
     `entropy`."""
 
+    feed_bytes_max = FEED_BYTES_MAX
+
     __slots__ = (
         "_close_bytes",
         "_core",
@@ -67,6 +71,7 @@ class FrameCodec:
         "_tail",
         "closed",
         "error",
+        "other_frames",
         "upgrade",
     )
 
@@ -91,6 +96,7 @@ class FrameCodec:
         self._close_bytes = b""
         self._is_open = False
         self.closed = False
+        self.other_frames = 0
         self.error: WireError | None = None
         self.upgrade: Upgrade | None = None
 
@@ -261,6 +267,7 @@ class FrameCodec:
 
     def _handle_frame(self, frame: bytes, packets: list[bytes]) -> None:
         """Let the core take one frame, of which at least the header is there."""
+        self.other_frames += 1
         core = self._parser()
         core.receive_data(frame)
         for event in core.events_received():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from websockets.frames import Opcode
 
@@ -348,3 +350,104 @@ def test_administration_survives_hostile_bodies() -> None:
     assert line.ask(p.admin(7, 250, b"\x80")) == [p.nack(0x90, 0xF0, p.u32(7))]
     (answer,) = line.ask(p.admin(8, 1, b"\x80"))
     assert answer[:6] == b"\x91" + p.u32(8) + b"\x01"
+
+
+MANY = 2000
+SHARE = 512
+"""Packets of a connection in one turn of the loop."""
+PONG_FRAME = b"\x8a\x00"
+SMALL_FRAMES = {
+    "pings": b"\x89\x80" + bytes(4),
+    "fragments": b"\x00\x80" + bytes(4),
+}
+
+
+def turns(rig: Rig, busy: RecordedConnection, other: RecordedConnection) -> Iterator[None]:
+    """Turns of the scheduler while `busy` is handled; `other` is answered in each."""
+    rig.tick_s = 1e-6
+    while busy.wire.paused:
+        other.connection.received(other._framing.encode([p.PING]))
+        assert other.take_packets() == [p.PONG]
+        rig.node.scheduler.turn(rig.node.clock.now())
+        yield
+
+
+@pytest.mark.parametrize("over", ["tcp", "ws"])
+@pytest.mark.parametrize("packet", [p.PING, p.PING + bytes(8)], ids=["bare", "timed"])
+def test_small_packets_of_one_read_are_handled_in_turns(over: str, packet: bytes) -> None:
+    rig = Rig()
+    busy, other = rig.logged_in(over=over), rig.logged_in(over=over)
+    busy.connection.received(busy._framing.encode([packet] * MANY))
+    counts = [len(busy.take_packets())]
+    counts += [len(busy.take_packets()) for _ in turns(rig, busy, other)]
+    assert sum(counts) == MANY and max(counts) <= SHARE
+
+
+@pytest.mark.parametrize("kind", SMALL_FRAMES)
+def test_frames_that_are_no_packets_are_handled_in_turns(kind: str) -> None:
+    rig = Rig()
+    busy, other = rig.logged_in(over="ws"), rig.logged_in(over="ws")
+    first = b"\x02\x81" + bytes(4) + p.PING if kind == "fragments" else b""
+    last = b"\x80\x80" + bytes(4) if kind == "fragments" else b""
+    busy.connection.received(first + SMALL_FRAMES[kind] * MANY + last)
+    pongs = [busy.wire.written.count(PONG_FRAME)]
+    pongs += [busy.wire.written.count(PONG_FRAME) for _ in turns(rig, busy, other)]
+    assert len(pongs) > 2, "all at once"
+    if kind == "pings":
+        assert pongs[0] < MANY / 2 and pongs[-1] == MANY
+    else:
+        assert busy.take_packets() == [p.PONG]
+
+
+@pytest.mark.parametrize("size", [1, 100, 3000])
+def test_puts_of_one_read_are_answered_in_order(size: int) -> None:
+    rig = Rig(channel_bytes_max=2**24, node_bytes_max=2**24)
+    busy, other = rig.logged_in(b"chat/2"), rig.logged_in()
+    keys = range(1, 256 * 1024 // (size + 13))
+    busy.connection.received(busy._framing.encode([p.put(key, b"x" * size) for key in keys]))
+    for _ in turns(rig, busy, other):
+        pass
+    rig.settle()
+    answers = busy.take_packets()
+    assert [each[:5] for each in answers] == [b"\x07" + p.u32(key) for key in keys]
+
+
+@pytest.mark.parametrize("end", ["eof", "goodbye", "bad frame"])
+def test_all_of_one_read_is_answered_before_the_end(end: str) -> None:
+    rig = Rig()
+    line = rig.logged_in()
+    sent = line._framing.encode([p.PING] * MANY)
+    if end == "goodbye":
+        sent += line._framing.encode([p.GOODBYE, p.PING])
+    elif end == "bad frame":
+        sent += bytes(4)
+    line.connection.received(sent)
+    if end == "eof":
+        line.connection.eof()
+    assert not line.wire.closed
+    rig.settle()
+    answers = line.take_packets()
+    assert answers.count(p.PONG) == MANY and line.wire.closed
+    assert answers[MANY:] == ([p.ABORT] if end == "bad frame" else [])
+
+
+def test_packets_before_a_login_are_handled_in_turns() -> None:
+    rig = Rig(default_channel="")
+    busy, other = rig.connect(), rig.logged_in()
+    dropped = rig.node.services.counters.dropped
+    hello = [p.hello(b"chat/1"), p.PING]
+    busy.connection.received(busy._framing.encode([b"\xaa"] * MANY + hello))
+    assert 0 < rig.node.services.counters.dropped - dropped <= SHARE
+    for _ in turns(rig, busy, other):
+        pass
+    ready, pong = busy.take_packets()
+    assert ready[0] == 0x83 and pong == p.PONG
+
+
+def test_a_connection_that_floods_before_its_login_ends_in_time() -> None:
+    rig = Rig(default_channel="")
+    line = rig.connect()
+    for _ in range(12):
+        line.feed(line._framing.encode([b"\xaa"] * MANY))
+        rig.advance(1)
+    assert line.wire.is_over

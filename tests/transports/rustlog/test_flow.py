@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
+from math import inf
 
 from millpond.actors.positions import Position
 from millpond.actors.streams import messages as m
@@ -29,10 +31,16 @@ class LongNames(NoTopics):
         return [(b"%03d" % each + b"n" * 250, 1) for each in range(100)]
 
 
-def connect() -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRequest]]:
+PING = encode_request(r.Ping())
+METRICS = encode_request(r.MetricsFetch())
+
+
+def connect(
+    flow: FlowSettings = FLOW,
+) -> tuple[ScriptedNode, RecordedWire, PipelinedConnection[DecodedRequest]]:
     node, wire = ScriptedNode(), RecordedWire()
     node.directory = LongNames()
-    connection = rustlog_connection(1, node, RustlogSettings(flow=FLOW))
+    connection = rustlog_connection(1, node, RustlogSettings(flow=flow))
     connection.opened(wire)
     return node, wire, connection
 
@@ -68,3 +76,29 @@ def test_no_topic_is_unknown_and_no_list_is_given_where_names_are_lost() -> None
         connection.received(request)
         answer = bytes(wire.written[before:])
         assert b'"code":503' in answer and b"storage failed" in answer
+
+
+def test_answers_that_need_no_stream_are_written_as_they_are_made() -> None:
+    """So a client that does not read them is noticed before there are many."""
+    node, wire, connection = connect(FlowSettings(unread_bytes_max=100_000))
+    wire.reads, wire.high_water_bytes = False, 2**16
+    connection.received(METRICS * 1000)
+    assert wire.paused and 100_000 < wire.unsent_bytes_peak < 250_000
+    while wire.congested:
+        wire.unsent_bytes = 0
+        connection.uncongested()
+        node.pass_time(connection, 0)
+    assert wire.written.count(b"MetricsFetchResponse") == 1000 and not wire.paused
+    assert wire.unsent_bytes_peak < 250_000
+
+
+def test_small_requests_of_one_read_are_answered_in_passes() -> None:
+    node, wire, connection = connect()
+    connection.received(PING * 2000)
+    counts = [wire.written.count(b"Pong")]
+    while wire.paused:
+        connection.deadline = inf
+        connection.wake(node.time)
+        counts.append(wire.written.count(b"Pong"))
+    assert counts[-1] == 2000 and not wire.paused
+    assert max(after - before for before, after in pairwise([0, *counts])) <= 256

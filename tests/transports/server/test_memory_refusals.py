@@ -95,7 +95,7 @@ def test_p2p_drops_no_packet_that_is_small_or_of_which_the_id_has_not_come(
 ) -> None:
     memory, line = rig.node.services.memory, rig.logged_in()
     memory.promised_bytes, line.wire.unsent_bytes = OF_OTHERS, 40_000
-    line.feed(p.framed(*[p.PING] * 7000) + p.framed(packet)[: 4 + cut])
+    line.feed(p.framed(b"\x42" + bytes(40_000)) + p.framed(packet)[: 4 + cut])
     line.take_packets()
     assert line.wire.paused and memory.waiting == 1
     line.wire.unsent_bytes = 0
