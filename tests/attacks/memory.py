@@ -17,6 +17,7 @@ import selectors
 import socket
 import ssl
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,7 @@ FREED_S = 10.0
 KEPT_BYTES = 16 * MIB
 REST_S = 60.0
 DESCRIPTORS = 8192
+STORED_MAX = 20_000
 ZEROS = bytes(16 * MIB)
 
 
@@ -108,6 +110,27 @@ def pump(lines: Sequence[Line]) -> None:
             for key, _ in ready:
                 if not key.data.send():
                     selector.unregister(key.fileobj)
+
+
+def read_all(lines: Sequence[Line]) -> None:
+    """Read whatever comes to these connections, in a thread that ends with the last of them."""
+
+    def work() -> None:
+        with selectors.DefaultSelector() as selector:
+            for line in lines:
+                selector.register(line.socket, selectors.EVENT_READ, line)
+            while any(line.socket.fileno() >= 0 for line in lines):
+                for key, _ in selector.select(QUIET_S / 4):
+                    try:
+                        has_ended = not key.data.socket.recv(MIB)
+                    except (BlockingIOError, ssl.SSLWantReadError):
+                        continue
+                    except OSError:
+                        has_ended = True
+                    if has_ended:
+                        selector.unregister(key.fileobj)
+
+    threading.Thread(target=work, daemon=True).start()
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -529,6 +552,9 @@ def _node(budget_bytes: int) -> Iterator[Serving]:
         "MILLPOND_MEMORY_BYTES_MAX": str(budget_bytes),
         "MILLPOND_TLS_LISTENERS": "s3p",
         "MILLPOND_STREAM_SHELF_BYTES_MAX": str(8 * MIB),
+        # What is stored in memory is not of the budget.
+        "MILLPOND_NODE_MESSAGES_MAX": str(STORED_MAX),
+        "MILLPOND_NODE_KEYS_MAX": str(STORED_MAX),
     }
     if os.environ.get("NO_BUDGET"):
         del settings["MILLPOND_MEMORY_BYTES_MAX"]

@@ -23,6 +23,7 @@ from tests.attacks.memory import (
     _http2_head,
     http,
     pump,
+    read_all,
 )
 from tests.conformance import packets as p
 
@@ -64,6 +65,31 @@ def _repeated(request: bytes) -> bytes:
 
 
 # P2P. A message of a WebSocket has a mask of zeros.
+
+
+def _half_read(attack: Attack) -> Attack:
+    """The same, but every second connection reads its answers."""
+
+    def prepared(ports: Ports) -> list[Line]:
+        lines = attack(ports)
+        read_all(lines[::2])
+        return lines
+
+    return prepared
+
+
+def _small_puts(framed: Callable[[bytes], bytes]) -> bytes:
+    """PUTs of a byte, each under an idempotency key of its own."""
+    count = PIPELINED_BYTES // len(framed(p.put(1, b"x")))
+    return b"".join([framed(p.put(key, b"x")) for key in range(1, count + 1)])
+
+
+def _puts_to_channels(ports: Ports) -> list[Line]:
+    puts = _small_puts(_framed)
+    return [
+        Line(ports.p2p, _hello(b"chat/%d" % number), puts, receive_bytes=4096)
+        for number in range(60)
+    ]
 
 
 def _message(packet: bytes, first: int = 0x82) -> bytes:
@@ -146,6 +172,7 @@ def _tiny_fields(size_max: int) -> bytes:
 
 
 FRAME_BYTES = 10 * MIB
+PRODUCE = _json_frame('{"type":"Produce","topic":"small","partition":0,"records":["eHk="]}')
 METRICS = _json_frame('{"type":"MetricsFetch"}')
 
 
@@ -295,6 +322,12 @@ LOGIN = b"POST /chat/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n
 MORE: dict[str, Attack] = {
     "P2P: 3,000 connections": _tcp(CONNECTIONS),
     "P2P: 60 times 1 MiB of PINGs": _tcp(60, _repeated(_framed(p.PING))),
+    "P2P: 60 times 1 MiB of small PUTs, half of the answers read": _half_read(
+        _tcp(60, lambda: _small_puts(_framed))
+    ),
+    "P2P: 60 channels with 1 MiB of small PUTs, half of the answers read": _half_read(
+        _puts_to_channels
+    ),
     "P2P: 60 packets of 64 MiB": _tcp(60, p.u32(HUGE_BYTES), *HUGE),
     "P2P: 60 appends of two million records": _tcp(
         60, lambda: _framed(_tiny_bodies()), tags=STREAMS
@@ -305,6 +338,9 @@ MORE: dict[str, Attack] = {
     "WebSocket: 100 times 64 unread reads of a stream": _stream_reads,
     "WebSocket: 3,000 connections": _websocket(CONNECTIONS),
     "WebSocket: 60 times 1 MiB of PINGs": _websocket(60, _repeated(_message(p.PING))),
+    "WebSocket: 60 times 1 MiB of small PUTs, half of the answers read": _half_read(
+        _websocket(60, lambda: _small_puts(_message))
+    ),
     "WebSocket: 60 messages of 64 MiB": _websocket(
         60, b"\x82\xff" + p.u64(HUGE_BYTES) + bytes(4), *HUGE
     ),
@@ -328,6 +364,12 @@ MORE: dict[str, Attack] = {
         CONNECTIONS, _json_frame('{"type":"Ping"}'), port="rustlog"
     ),
     "RustLog: 60 times 1 MiB of unread metrics": _lines(60, _repeated(METRICS), port="rustlog"),
+    "RustLog: 60 times 1 MiB of small Produces, half of the answers read": _half_read(
+        _lines(60, _repeated(PRODUCE), port="rustlog")
+    ),
+    "RustLog: 60 times 1 MiB of Pings, half of the answers read": _half_read(
+        _lines(60, _repeated(_json_frame('{"type":"Ping"}')), port="rustlog")
+    ),
     "RustLog: 60 frames of 64 MiB": _lines(60, p.u32(HUGE_BYTES), *HUGE, port="rustlog"),
     "RustLog: 60 Produces of a million records": _lines(
         60, lambda: _tiny_records(FRAME_BYTES), port="rustlog"

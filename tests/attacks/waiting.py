@@ -19,6 +19,7 @@ import msgspec
 
 from tests.attacks import memory
 from tests.attacks.memory import ANSWER_S, ATTACKS, BUDGET_BYTES, Line, Ports, http, pump
+from tests.attacks.requests import MORE
 from tests.conformance import packets as p
 
 WAIT_S_MAX = 1.0
@@ -39,10 +40,12 @@ def small_fields(ports: Ports) -> list[Line]:
     return lines
 
 
-HEADS: dict[str, Callable[[Ports], list[Line]]] = {
+BUSY: dict[str, Callable[[Ports], list[Line]]] = {
     **{name: attack for name, attack in ATTACKS.items() if name.startswith("HTTP/2: 60 times 100")},
     "HTTP/2: 60 times 100 heads of 256 small fields": small_fields,
+    **{name: attack for name, attack in MORE.items() if ": 60 times 1 MiB of" in name},
 }
+"""Attacks by requests that take long, and by many small ones."""
 
 
 class Waits(msgspec.Struct):
@@ -91,7 +94,7 @@ def main() -> int:
     longest = 0.0
     print("| attack | requests | longest GET | longest PUT |")
     print("| --- | --- | --- | --- |")
-    for name, attack in HEADS.items():
+    for name, attack in BUSY.items():
         if given.only in name:
             waits = run(attack, given.seconds)
             longest = max(longest, *waits.http, *waits.p2p)
