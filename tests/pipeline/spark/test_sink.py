@@ -21,22 +21,23 @@ pytestmark = pytest.mark.filterwarnings("default")
 COPY = """
 import sys
 from millpond.pipeline.spark.session import build_session
-address, checkpoint = sys.argv[1:]
-spark = build_session("copy")
-frame = (
-    spark.readStream.format("millpond")
-    .options(address=address, subscribe="in", startingOffsets="earliest", maxOffsetsPerTrigger=2000)
-    .load()
-)
-query = (
-    frame.selectExpr("value", "CAST(offset AS STRING) AS key")
-    .writeStream.format("millpond")
-    .options(address=address, topic="out", checkpointLocation=checkpoint)
-    .trigger(availableNow=True)
-    .start()
-)
-query.awaitTermination()
+from tests.pipeline.spark.test_sink import copy
+copy(build_session("copy"), *sys.argv[1:])
 """
+
+
+def copy(spark: Any, address: str, checkpoint: str) -> None:
+    """The stream `in` as far as it goes, in batches, into the stream `out`."""
+    given = {"subscribe": "in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2000"}
+    frame = spark.readStream.format("millpond").options(address=address, **given).load()
+    query = (
+        frame.selectExpr("value", "CAST(offset AS STRING) AS key")
+        .writeStream.format("millpond")
+        .options(address=address, topic="out", checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def values(node: NodeProcess, stream: str) -> list[bytes]:
@@ -64,19 +65,21 @@ def test_a_frame_is_written_whole_and_once_for_its_name(
 
 
 def test_a_query_that_is_killed_doubles_and_loses_nothing(
-    node: NodeProcess, tmp_path: Path
+    spark: Any, node: NodeProcess, tmp_path: Path
 ) -> None:
-    """kill -9 as soon as something is there; then once more to the end."""
+    """kill -9 of Spark as soon as something is there; then another Spark runs the query to its
+    end."""
     node.make("in", "out")
     bodies = [b"%d" % i for i in range(10_000)]
     node.fill("in", bodies)
-    command = [sys.executable, "-c", COPY, node.address, str(tmp_path / "checkpoint")]
+    words = [node.address, str(tmp_path / "checkpoint")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", COPY, *words]
     with subprocess.Popen(command, env=environment, start_new_session=True) as process:
         until = time.monotonic() + 180
         while not values(node, "out"):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
-    subprocess.run(command, env=environment, check=True, timeout=600)
+    copy(spark, *words)
     assert sorted(map(int, values(node, "out"))) == list(range(10_000))
