@@ -181,6 +181,8 @@ class Deliveries:
         self._due: list[tuple[float, bytes, bytes]] = []
         self._due_max = VOID_MAX
         self._outcomes: deque[tuple[bytes, bytes, DeliveryStatus]] = deque()
+        self._unstored: dict[tuple[bytes, bytes], None] = {}
+        """Peers and uuids of messages that are forgotten, and still in `peers.db`."""
         self._locks: dict[bytes, anyio.Lock] = {}
         self._wakeup = Wakeup()
         self._receipt_wakeup = Wakeup()
@@ -595,15 +597,28 @@ class Deliveries:
         """Report outcomes, send messages again, and send receipts, until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_receipts)
+            report_at = -inf
             while True:
-                await self._report_outcomes()
                 now = self._context.now()
+                if report_at <= now:
+                    report_at = await self._try_to_report()
                 while self._due and self._due[0][0] <= now:
                     at, peer, uuid = heappop(self._due)
                     await self._handle_due(peer, uuid, at)
-                if not self._outcomes:
-                    next_at = self._due[0][0] if self._due else inf
-                    await self._wakeup.wait(max(0.0, min(CHECK_S, next_at - self._context.now())))
+                next_at = self._due[0][0] if self._due else inf
+                if self._outcomes or self._unstored:
+                    next_at = min(next_at, report_at)
+                await self._wakeup.wait(max(0.0, min(CHECK_S, next_at - self._context.now())))
+
+    async def _try_to_report(self) -> float:
+        """Report outcomes, and store that they are reported; returns when to do so again."""
+        try:
+            await self._report_outcomes()
+            await self._store_removals()
+        except OSError as error:
+            log.warning("final statuses not stored: %s", error)
+            return self._context.now() + RETRY_FAILED_S
+        return -inf
 
     async def _report_outcomes(self) -> None:
         """Report final outcomes, those of one kind together; a message is forgotten after all
@@ -626,8 +641,17 @@ class Deliveries:
         self._context.local.discard(mailbox_of(peer), [each for each in ids if each])
         for uuid in uuids:
             self._forget(peer, uuid)
+            self._unstored[peer, uuid] = None
+        await self._store_removals()
+
+    async def _store_removals(self) -> None:
+        """Remove what is forgotten from `peers.db`. Raises OSError: it is tried again later."""
+        removed = [each for each in self._unstored if self.kept(*each) is None]
+        self._unstored = dict.fromkeys(removed)
         text = "DELETE FROM outbox WHERE peer = ? AND uuid = ?"
-        await self._context.store.write([(text, (peer, uuid)) for uuid in uuids])
+        await self._context.store.write([(text, each) for each in removed])
+        for each in removed:
+            self._unstored.pop(each, None)
 
     async def _handle_due(self, peer: bytes, uuid: bytes, at: float) -> None:
         kept = self.kept(peer, uuid)

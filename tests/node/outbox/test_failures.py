@@ -17,6 +17,8 @@ from millpond.node.node import Node
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.peers.identity import Identity
+from millpond.testing import World
+from tests.node.outbox.failing_store import failing
 from tests.node.outbox.peer_nodes import PeerNode, leave, read, remaining, until
 
 pytestmark = pytest.mark.anyio
@@ -195,3 +197,25 @@ async def test_mailboxes_of_strangers_leave_nothing_behind(
                 await here.outbox.context.local.put(name, Put(number, 1, b"x"))
         scheduler = here.outbox.scheduler
         await until(lambda: not scheduler._forwarders and not scheduler._bounce_readers)
+
+
+async def test_final_statuses_wait_for_a_disk_that_fails_and_end_nothing(world: World) -> None:
+    """Messages expire one after the other while `peers.db` cannot be written. Then it can be."""
+    alice, bob = await world.node("alice"), await world.node("bob")
+    world.link(alice, bob)
+    public = bob.public
+    await bob.stop()
+    reports: list[bytes] = []
+
+    async def record(peer: bytes, uuids: Sequence[bytes], status: DeliveryStatus) -> None:
+        assert status is DeliveryStatus.EXPIRED
+        reports.extend(uuids)
+
+    alice.node.outbox.on_status(record)
+    sent = [await alice.send("bob", "notes", b"x", ttl=10 + 5 * number) for number in range(8)]
+    with failing(alice.folder):
+        await world.clock.sleep(60)
+    await world.clock.sleep(60)
+    assert sorted(reports) == sorted(each.uuid for each in sent)
+    await alice.restart()
+    assert alice.node.outbox.unconfirmed(public) == 0
