@@ -44,6 +44,7 @@ class StreamAppender:
         "_now_ms",
         "_options",
         "fresh",
+        "has_appended",
     )
 
     def __init__(
@@ -74,6 +75,8 @@ class StreamAppender:
         self._has_conditions = False
         """True: there is more to check than the bytes left."""
         self.fresh: list[Chunk] = []
+        self.has_appended = False
+        """This batch appended something."""
 
     def begin(self, now_ms: int) -> None:
         """A batch begins at this time."""
@@ -93,11 +96,6 @@ class StreamAppender:
         self._has_conditions = True
 
     @property
-    def has_appended(self) -> bool:
-        """True: this batch appended something."""
-        return self._builder is not None or bool(self.fresh)
-
-    @property
     def columns(self) -> dict[int, tuple[Chunk, RecordColumns]]:
         """The fresh chunks with their records, by their first sequences."""
         for chunk, builder in zip(self.fresh[len(self._columns) :], self._builders, strict=True):
@@ -107,6 +105,7 @@ class StreamAppender:
 
     def end(self) -> None:
         """The batch goes to the store."""
+        self.has_appended = False
         self.fresh = []
         self._builders = []
         if self._columns:
@@ -158,6 +157,7 @@ class StreamAppender:
                 first_timestamp = last_timestamp = timestamps
             else:
                 first_timestamp, last_timestamp = timestamps[0], timestamps[-1]
+        self.has_appended = True
         last = position if count == 1 else Position(position.ms, position.seq + count - 1)
         first = bounds.append(count, last, last_timestamp)
         self._bytes_left -= size

@@ -40,6 +40,7 @@ class Expiry:
         "_reader",
         "_retention",
         "_used_ms",
+        "has_limits",
     )
 
     def __init__(
@@ -62,6 +63,8 @@ class Expiry:
         """The scan of the oldest chunks that the store has under way."""
         self._may_be_deleted = False
         """True: the stream may be deleted by itself."""
+        self.has_limits = True
+        """False: nothing is ever removed by itself."""
         self._must_check_forks = metadata.durable.is_tombstone
         """True: the stream is a tombstone, and its forks have to be asked whether they exist."""
         self._used_ms = metadata.durable.touched_ms + self._grain_ms
@@ -74,6 +77,7 @@ class Expiry:
         self._is_scanning_for = None
         has_end = self._metadata.durable.lifetime != NO_EXPIRY
         self._may_be_deleted = has_end or settings.options is not None or self._must_check_forks
+        self.has_limits = self._may_be_deleted or self._retention.has_limits
         return self._retention
 
     def _age_s(self, own_s: int | None) -> int:

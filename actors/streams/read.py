@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import inf
 
 import msgspec
 
@@ -62,7 +61,7 @@ class StreamReader:
         "_replied",
         "_retention",
         "_scans",
-        "_waiters",
+        "waiters",
     )
 
     def __init__(
@@ -81,7 +80,8 @@ class StreamReader:
         """Requests of earlier batches that this batch replied to: lost, should it fail."""
         self._cache = StreamCache(context.record_cache)
         self._retention = Retention(0, 0)
-        self._waiters = Waiters()
+        self.waiters = Waiters()
+        """The reads that wait for a record."""
         self._ignores_store = False
         """True: this batch deleted the stream, so nothing that the store has now counts."""
         self._fork_log: ForkLog | None = None
@@ -106,7 +106,7 @@ class StreamReader:
     @property
     def waiting(self) -> int:
         """The number of reads that wait for a record."""
-        return self._waiters.count
+        return self.waiters.count
 
     # Reads.
 
@@ -222,7 +222,7 @@ class StreamReader:
             return self._no_records(read, sequence)
         if read.ends_closed and self._bounds.is_closed:
             return self._no_records(read, sequence)
-        self._waiters.add(port, read, sequence)
+        self.waiters.add(port, read, sequence)
         return None
 
     def _no_records(self, read: Read, sequence: int) -> Records:
@@ -301,10 +301,8 @@ class StreamReader:
     def wake(self, effects: Effects) -> None:
         """Reply to the reads that waited for what this batch appended. Equal reads share their
         records."""
-        bounds, waiters = self._bounds, self._waiters
+        bounds, waiters = self._bounds, self.waiters
         fresh = self._appender.fresh
-        if not fresh or not waiters.count:
-            return
         shared: dict[object, Records | int] = {}
         for waiter in waiters.reached(bounds.tail, bounds.last_id, bounds.last_timestamp):
             read = waiter.read
@@ -331,14 +329,14 @@ class StreamReader:
 
     def expire(self, now: float, effects: Effects) -> None:
         """Reply to the reads that waited long enough."""
-        for waiter in self._waiters.expired(now):
+        for waiter in self.waiters.expired(now):
             self._dismiss(waiter, effects)
 
     def finish(self, port: Port, number: int, effects: Effects) -> None:
         """The client waits no longer, but wants the records that there are."""
-        waiter = self._waiters.find(port, number)
+        waiter = self.waiters.find(port, number)
         if waiter is not None:
-            self._waiters.end(waiter)
+            self.waiters.end(waiter)
             self._dismiss(waiter, effects)
         for scan in self._scans:
             request = scan.request
@@ -355,7 +353,7 @@ class StreamReader:
         self._dismiss_waiting(effects, is_closed=True)
 
     def _dismiss_waiting(self, effects: Effects, *, is_closed: bool = False) -> None:
-        waiters = self._waiters
+        waiters = self.waiters
         for waiter in [each for each in waiters if each.read.ends_closed or not is_closed]:
             waiters.end(waiter)
             self._dismiss(waiter, effects)
@@ -374,8 +372,8 @@ class StreamReader:
         """The stream is deleted: reply without records. Reads of this incarnation and no other are
         told that it is gone."""
         self._cache.clear()
-        for waiter in [each for each in self._waiters if each.read.incarnation]:
-            self._waiters.end(waiter)
+        for waiter in [each for each in self.waiters if each.read.incarnation]:
+            self.waiters.end(waiter)
             self._dismiss(waiter, effects, Code.UNKNOWN_STREAM)
         self._dismiss_waiting(effects)
         for scan in self._scans:
@@ -392,9 +390,9 @@ class StreamReader:
     def cancel(self, port: Port, number: int | None = None) -> None:
         """The client does not want the reply any more; None: to none of its reads."""
         if number is None:
-            self._waiters.leave(port)
+            self.waiters.leave(port)
         else:
-            self._waiters.cancel(port, number)
+            self.waiters.cancel(port, number)
         for scan in list(self._scans):
             if scan.port is port and number in (None, scan.request.number):
                 if isinstance(scan.request, Read):
@@ -402,7 +400,7 @@ class StreamReader:
 
     def unanswered(self) -> Iterator[tuple[Port, Read | Trim]]:
         """Requests that were accepted and have no reply yet."""
-        for waiter in self._waiters:
+        for waiter in self.waiters:
             yield waiter.port, waiter.read
         for scan in self._scans:
             yield scan.port, scan.request
@@ -411,12 +409,7 @@ class StreamReader:
     @property
     def is_idle(self) -> bool:
         """True: no request waits."""
-        return not self._waiters.count and not self._scans
-
-    @property
-    def next_at(self) -> float:
-        """The time at which the first read has waited long enough."""
-        return self._waiters.next_at if self._waiters.count else inf
+        return not self.waiters.count and not self._scans
 
 
 def _fresh_start(waiter: Waiter, first: Chunk) -> object:

@@ -175,31 +175,36 @@ class Stream:
 
     def _finish(self, effects: Effects) -> None:
         """Give the batch to the store, and reply to the reads that waited for its records."""
-        appender = self._appender
+        appender, reader = self._appender, self._reader
         if appender.has_appended:
             if self._metadata.created is None:
                 # The first records of a topic's partition create it.
                 effects.changes.append(self._metadata.create(self._now_ms, m.Settings()))
                 self._registration.sync()
             appender.flush(effects.changes)
-            self._reader.wake(effects)
+            if reader.waiters.count:
+                reader.wake(effects)
             appender.end()
             self._metadata.progress.tail = self._bounds.tail
-            self._expiry.use(self._now_ms, effects.changes)
+            if self._metadata.durable.lifetime.ttl_s is not None:
+                self._expiry.use(self._now_ms, effects.changes)
         if self._first_sequence and self._metadata.created is not None:
             if self._metadata.durable.parent is None:
                 effects.changes[:0] = beginning(self._first_sequence)
             self._first_sequence = 0
-        if self._durable_appends.take_closed():
-            self._reader.close(effects)
+        if self._durable_appends.was_closed:
+            self._durable_appends.was_closed = False
+            reader.close(effects)
         self.deadline = self._next_deadline()
-        self._reader.end()
+        reader.end()
 
     def _next_deadline(self) -> float:
-        expiry_at = min(self._expiry.next_at, self._trim_grace.next_at(self._now))
+        expiry_at = self._expiry.next_at if self._expiry.has_limits else inf
+        if self._trim_grace.waiting:
+            expiry_at = min(expiry_at, self._trim_grace.next_at(self._now))
         self._expiry_at = expiry_at = max(expiry_at, self._paused_until)
-        waits_until = self._reader.next_at
-        return waits_until if waits_until < expiry_at else expiry_at
+        waiters = self._reader.waiters
+        return min(waiters.next_at, expiry_at) if waiters.count else expiry_at
 
     def _configure(self) -> None:
         """Have all parts follow the stream's settings, or the node's."""

@@ -32,7 +32,7 @@ class DurableAppends:
     """The appends of Durable Streams to one stream. An append is checked and done in one step, so
     nothing comes in between."""
 
-    __slots__ = ("_appender", "_bounds", "_metadata", "_was_closed")
+    __slots__ = ("_appender", "_bounds", "_metadata", "was_closed")
 
     def __init__(
         self, bounds: StreamBounds, metadata: StreamMetadata, appender: StreamAppender
@@ -40,7 +40,8 @@ class DurableAppends:
         self._bounds = bounds
         self._metadata = metadata
         self._appender = appender
-        self._was_closed = False
+        self.was_closed = False
+        """An append has closed the stream, and its readers do not know it."""
 
     def append(self, request: DurableAppend, now_ms: int, changes: list[Change]) -> StreamReply:
         """Append to a stream that exists, if all conditions hold."""
@@ -67,12 +68,7 @@ class DurableAppends:
         changes.append(self._metadata.durable.close(closer))
         self._bounds.set_closed(is_closed=True)
         self._appender.close()
-        self._was_closed = True
-
-    def take_closed(self) -> bool:
-        """True: the stream was closed since the last call."""
-        was_closed, self._was_closed = self._was_closed, False
-        return was_closed
+        self.was_closed = True
 
     def _check(self, request: DurableAppend) -> StreamReply | None:
         """The reply to a request that is not to be done; None: it is."""
