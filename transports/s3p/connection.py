@@ -49,6 +49,7 @@ from millpond.transports.server.pipelined import (
     FlowSettings,
     PipelinedConnection,
 )
+from millpond.transports.server.private_names import is_private
 from millpond.transports.server.refusals import Refusal
 
 
@@ -78,7 +79,15 @@ class S3pProtocol:
 
     listener = "s3p"
 
-    __slots__ = ("_cell", "_connection", "_is_blocked", "_name", "_settings", "decoder")
+    __slots__ = (
+        "_cell",
+        "_connection",
+        "_is_blocked",
+        "_is_private",
+        "_name",
+        "_settings",
+        "decoder",
+    )
 
     def __init__(self, connection: PipelinedConnection[Command], settings: S3pSettings) -> None:
         self._connection = connection
@@ -86,6 +95,8 @@ class S3pProtocol:
         self.decoder = Decoder(settings.limits)
         self._name = self._cell = b""
         """The latest stream, and its cell: a look-up computes the hash of a new name each time."""
+        self._is_private = False
+        """No right to everything includes it (`private_names`)."""
         self._is_blocked = False
         """A READ or a TRIM is in flight. The stream may have to search for its records, and the
         commands behind it must not overtake it; the size of an answer to READ is not known."""
@@ -105,15 +116,16 @@ class S3pProtocol:
             return start
         connection = self._connection
         name = requests[start].name
-        is_free = connection.is_free_in(name)
+        if name != self._name:
+            self._name, self._cell = name, stream_cell(name)
+            self._is_private = is_private(name)
+        is_free = connection.has_all_rights and not self._is_private
         if not (is_free or connection.may(_needed(requests[start]), name)):
             # S3P has no error for this that leaves the connection open (S3A-36): commands before
             # it are answered, none behind it is taken.
             connection.count_refused(Refusal.NOT_ALLOWED)
             connection.refuse_rest(self.refusal_bytes(ConnectionRefusal.NOT_ADMITTED))
             return len(requests)
-        if name != self._name:
-            self._name, self._cell = name, stream_cell(name)
         messages: list[CellMessage] = []
         number = connection.next_number
         position = start
