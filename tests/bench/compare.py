@@ -138,7 +138,7 @@ def measure_row(plan: Plan, row: Row) -> dict[str, Any]:
         return result | {"not_run": str(exc)}
     for name, side in (("ours", row.ours), ("peer", row.peer)):
         result[name] = _summary(side, runs[name], row.metric)
-    return result | {"ratio": report.ratio(result)}
+    return result
 
 
 def _summary(side: Side, runs: list[dict[str, Any]], metric: str) -> dict[str, Any]:

@@ -28,12 +28,14 @@ def draw(docs: Path, rows: dict[str, Any]) -> list[str]:
 
 def _ratios(path: Path, rows: list[dict[str, Any]]) -> None:
     figure, axes = _axes(rows)
-    axes.barh(range(len(rows)), [row["ratio"] for row in rows], color="#4878a8", height=0.6)
+    axes.barh(
+        range(len(rows)), [report.cost_ratio(row) for row in rows], color="#4878a8", height=0.6
+    )
     for level, colour in (("floor", "#c03030"), ("goal", "#309030")):
         at = [(row["targets"][level], y) for y, row in enumerate(rows) if level in row["targets"]]
         if at:
             axes.scatter(*zip(*at, strict=True), marker="|", s=220, color=colour, label=level)
-    axes.set_xlabel("node / peer, ratio of the medians")
+    axes.set_xlabel("server CPU per request, peer / node")
     axes.axvline(1, color="#888888", linewidth=0.8)
     axes.legend(loc="lower right")
     figure.savefig(path, metadata={"Date": None})
