@@ -83,11 +83,6 @@ def test_every_row_names_a_known_server_and_is_named_once():
     assert {name for each in rows for name in (each.ours.server, each.peer.server)} <= set(specs)
 
 
-def targets_of(rows: list[Row], prefix: str) -> set[tuple[float, float]]:
-    chosen = [each.targets for each in rows if each.name.startswith(prefix)]
-    return {(targets["floor"], targets["goal"]) for targets in chosen if targets}
-
-
 def test_the_targets_are_those_of_the_design():
     _, rows = load_rows(BENCH)
     named = {each.name: each.targets for each in rows}
