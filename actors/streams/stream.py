@@ -219,6 +219,14 @@ class Stream:
     # Requests.
 
     def _answer(self, port: Port | None, message: CellMessage, effects: Effects) -> Reply | None:
+        # Those of every day by their types: each class of the patterns costs a third of a
+        # microsecond before its turn comes.
+        if type(message) is m.Read and port is not None and self._registration.exists:
+            return self._read(port, message, effects)
+        if type(message) is d.DurableAppend:
+            return self._append_durable(message, effects)
+        if type(message) is m.SessionAppend and port is not None:
+            return self._append_in_session(port, message, effects)
         match message:
             case ChunksLoaded():
                 self._resume(message, effects)
@@ -243,10 +251,6 @@ class Stream:
                 return self._create(message, effects)
             case m.Delete():
                 return self._delete(message, effects)
-            case m.SessionAppend() if port is not None:
-                return self._append_in_session(port, message, effects)
-            case d.DurableAppend():
-                return self._append_durable(message, effects)
             case d.DurableRequest():
                 return self._answer_durable(port, message, effects)
             case StreamRequest() if not self._registration.exists:
@@ -257,12 +261,6 @@ class Stream:
                 return self._writers.status(message)
             case m.Append():
                 return self._append(message, effects)
-            case m.Read() if port is not None:
-                if not self._metadata.matches(message.incarnation):
-                    return self._failure(message, Code.UNKNOWN_STREAM)
-                self._expiry.use(self._now_ms, effects.changes)
-                self._appender.flush(effects.changes)
-                return self._reader.read(port, message, self._now)
             case m.Trim() if port is not None:
                 return self._trim(port, message, effects)
             case m.Describe():
@@ -280,6 +278,13 @@ class Stream:
         failed = self._bounds.failure(request.number, code, self._metadata.fence)
         is_tombstone = code is Code.UNKNOWN_STREAM and self._metadata.durable.is_tombstone
         return replace(failed, is_tombstone=True) if is_tombstone else failed
+
+    def _read(self, port: Port, request: m.Read, effects: Effects) -> Reply | None:
+        if not self._metadata.matches(request.incarnation):
+            return self._failure(request, Code.UNKNOWN_STREAM)
+        self._expiry.use(self._now_ms, effects.changes)
+        self._appender.flush(effects.changes)
+        return self._reader.read(port, request, self._now)
 
     def _describe(self, request: m.Describe) -> m.StreamDescription:
         metadata, bounds = self._metadata, self._bounds
