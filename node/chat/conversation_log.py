@@ -1,4 +1,4 @@
-"""Keeps what happens in one conversation in its history, and knows how it stands.
+"""The log of a conversation: its stored history, and the state that follows from it.
 
 The history comes first, everywhere: a message is sent after it is kept there, acknowledged to the
 channel after it is kept there, and what a crash interrupts is done again under the same uuid.

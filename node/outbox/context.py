@@ -77,10 +77,8 @@ the reason why the peer refuses them (None: the peer or a relay has stored them)
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A message of a peer that is recorded as accepted, and is not in its channel yet.
-
-    A message of version 1 has no line and the counter 0.
-    """
+    """A message of a peer that is recorded as accepted, and is not in its channel yet; none of
+    version 1."""
 
     sender: bytes
     line: bytes

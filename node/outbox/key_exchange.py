@@ -1,4 +1,5 @@
-"""Exchange of prekeys: those of peers are fetched, that of this node is published."""
+"""Exchange of prekeys and delivery keys: prekeys of peers are fetched, and that of this node is
+published; its relays get its delivery keys."""
 
 from __future__ import annotations
 

@@ -101,11 +101,12 @@ class MailPublisher(Publisher):
     """The way of a new message into a mailbox, which stops other nodes from filling it.
 
     Messages of this node itself come from the connection `own_source`, and are limited as in any
-    channel. All others have to be relayed messages for the owner, and leave room: three quarters of
-    the mailbox are for them together, a quarter for each sender, and half of the node. A sender is
-    an identity. Identities that the node does not know, and which come by the delivery token of the
-    owner, are one sender together: new ones cost nothing. A client without an identity has a grant
-    of its own for this: it has no share, but a rate.
+    channel. All others have to be relayed messages for the owner, with at least one hop, as the
+    others count as sent here, and are reported. They leave room: three quarters of the mailbox are
+    for them together, a quarter for each sender, and half of the node. A sender is an identity.
+    Identities that the node does not know, and which come by the delivery token of the owner, are
+    one sender together: new ones cost nothing. A client without an identity has a grant of its own
+    for this: it has no share, but a rate.
     """
 
     __slots__ = ("_by_sender", "_others", "_own_source", "_owner", "_rates", "_shared")
@@ -163,6 +164,8 @@ class MailPublisher(Publisher):
         try:
             relayed = decode_relayed_message(data)
         except MalformedRelayedMessage:
+            return Code.MALFORMED
+        if not relayed.hops:
             return Code.MALFORMED
         return None if relayed.recipient == self._owner else Code.NOT_ALLOWED
 

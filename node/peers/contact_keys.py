@@ -17,8 +17,8 @@ from millpond.node.peers.sealed_message import ContactKey, kid_of
 KEPT_MAX = 4
 """The newest keys that are kept: late messages are still sealed for older ones."""
 ROTATED_MS = 86_400_000
-AHEAD_MS_MAX = 3_600_000
 """A key that the peer does not use is replaced after a day."""
+AHEAD_MS_MAX = 3_600_000
 
 
 class OwnContactKey(msgspec.Struct, array_like=True):

@@ -1,4 +1,4 @@
-"""Errors of the address book.
+"""Errors of the address book, and of the file of delivery tokens.
 
 AddressBookError
 +-- BadPeer         an invalid name, key or address
@@ -9,6 +9,7 @@ AddressBookError
 +-- PeerBlocked
 +-- StaleCard       a card older than the known one, or made in the future
 `-- KeyChanged      a peer shows another key: never to be ignored
+DeliveryTokenError
 """
 
 from __future__ import annotations

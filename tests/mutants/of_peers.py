@@ -317,6 +317,17 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         JUMPS + "test_what_is_said_has_the_time_of_the_wall_clock",
     ),
     Mutant(
+        "messages of others count as sent here",
+        Fault.PEERS,
+        "node/outbox/mailbox.py",
+        "        if not relayed.hops:\n",
+        "        if relayed.hops < 0:\n",
+        (
+            "tests/node/outbox/test_mailbox_quotas.py::"
+            "test_nobody_else_makes_a_relay_report_a_message_as_its_own"
+        ),
+    ),
+    Mutant(
         "identities get the numbers of moves",
         Fault.PEERS,
         "actors/channels/subscribers.py",

@@ -107,7 +107,7 @@ class Village:
             yield channel
 
     def letter(self, who: PeerNode, size: int = 100) -> bytes:
-        return encode_relayed_message(who.letter_to(self.bob, os.urandom(size)))
+        return encode_relayed_message(who.letter_to(self.bob, os.urandom(size), hops=1))
 
 
 def keys_of(relay: Node, owner: PeerNode) -> list[tuple[bytes, float | None]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import anyio
@@ -13,9 +14,10 @@ from msgspec.structs import replace
 from millpond.actors.errors import BufferFull, Malformed, NotAllowed, RequestError, SlowDown
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
-from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.outbox.context import DeliveryStatus
+from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of
 from millpond.node.outbox.relayed_message import encode_relayed_message
-from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, until
+from tests.node.outbox.peer_nodes import DEADLINE_S, QUIET_S, PeerNode, until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +57,7 @@ class Town:
         )
 
     def letter(self, who: PeerNode, size: int = 100) -> bytes:
-        return encode_relayed_message(who.letter_to(self.bob, os.urandom(size)))
+        return encode_relayed_message(who.letter_to(self.bob, os.urandom(size), hops=1))
 
     async def flood(self, who: PeerNode) -> int:
         """Put letters until one is refused; gives their bytes."""
@@ -137,12 +139,16 @@ async def test_a_mailbox_takes_relayed_messages_for_its_owner_and_nothing_else(t
     """P7."""
     mallory = town.floods[0]
     whole = town.letter(mallory)
-    misdirected = replace(mallory.letter_to(town.bob, b"x"), recipient=town.alice.public)
+    misdirected = replace(mallory.letter_to(town.bob, b"x", hops=1), recipient=town.alice.public)
+    own = encode_relayed_message(mallory.letter_to(town.bob, b"x"))
+    own_v1 = encode_relayed_message(mallory.v1_letter_to(town.bob, b"x"))
     refused: list[tuple[bytes, type[RequestError]]] = [
         (b"no letter at all", Malformed),
         (whole[:40], Malformed),
         (b"\xe3\x07" + whole[2:], Malformed),
         (encode_relayed_message(misdirected), NotAllowed),
+        (own, Malformed),
+        (own_v1, Malformed),
     ]
     async with town.rita.node() as relay, town.dials(mallory) as channel:
         for data, error in refused:
@@ -150,9 +156,30 @@ async def test_a_mailbox_takes_relayed_messages_for_its_owner_and_nothing_else(t
                 await channel.put(data)
         await channel.put(whole)
         assert relay.outbox.queued(town.bob.public) == 1
-        async with town.dials(mallory, town.rita) as own:
+        async with town.dials(mallory, town.rita) as another:
             with pytest.raises(NotAllowed):
-                await own.put(whole)
+                await another.put(whole)
+
+
+async def test_nobody_else_makes_a_relay_report_a_message_as_its_own(town: Town) -> None:
+    """P12. A message of version 1 shows its uuid: Mallory has seen it on its way from Rita to Bob,
+    leaves a copy that expires at once, and says that it begins its way here."""
+    mallory, reports = town.floods[0], list[bytes]()
+
+    async def record(peer: bytes, uuids: Sequence[bytes], status: DeliveryStatus) -> None:
+        reports.extend(uuids)
+
+    seen = town.rita.v1_letter_to(town.bob, b"x")
+    async with town.rita.node() as relay, town.dials(mallory) as channel:
+        relay.outbox.on_status(record)
+        with suppress(Malformed):
+            await channel.put(encode_relayed_message(seen), ttl=1)
+        await channel.put(encode_relayed_message(replace(seen, hops=1)), ttl=1)
+        dead = mailbox_of(town.bob.public) + DEAD_SUFFIX
+        await until(lambda: relay.outbox.queued(town.bob.public) == 0)
+        await until(lambda: relay.outbox.context.local.count(dead) == 0)
+        await anyio.sleep(QUIET_S)
+    assert reports == []
 
 
 async def test_the_prekeys_of_a_peer_are_a_few_small_messages(town: Town) -> None:
