@@ -251,6 +251,30 @@ def test_noise_is_read_alike(rounds: int) -> None:
         assert decoded(cut(rng, wire), WIDE) == judged(wire, WIDE), wire
 
 
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_the_reads_of_a_walk_are_read_alike(rounds: int) -> None:
+    """Each comes by itself and differs from the one before in its position; some are broken."""
+    rng = random.Random(7)
+    reads = broken = 0
+    decoder = Decoder(WIDE)
+    for _ in range(rounds):
+        name, count, block = rng.choice(NAMES), rng.choice((None, 9)), rng.choice((0, 50))
+        for _ in range(rng.randint(1, 4)):
+            place = Position(rng.choice((0, 7, 2**64 - 1)), rng.choice((0, 10, 2**64 - 1)))
+            wire = encode_read(name, count, block, place)
+            if rng.random() < 0.2:
+                wire = mutated(rng, wire)
+            expected = judged(wire, WIDE)
+            found = decoder.feed(wire)
+            error = "" if decoder.error is None else str(decoder.error)
+            assert (found, error, decoder.is_midway and not error) == expected, wire
+            reads += len(found)
+            broken += error != ""
+            if error or decoder.is_midway:
+                decoder = Decoder(WIDE)
+    assert reads > rounds and broken > rounds // 20
+
+
 REPLIES = ReplyLimits(records_max=4, record_bytes_max=40, reply_bytes_max=90, line_bytes_max=30)
 
 

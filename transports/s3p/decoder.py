@@ -12,10 +12,16 @@ from millpond.transports.s3p.commands import (
     LIMITS,
     AppendRecords,
     Command,
+    ReadRecords,
     S3pError,
     S3pLimits,
 )
-from millpond.transports.s3p.fast_parser import RECORD_BYTES_MAX, RepeatedAppend, fast_parser
+from millpond.transports.s3p.fast_parser import (
+    RECORD_BYTES_MAX,
+    RepeatedAppend,
+    RepeatedRead,
+    fast_parser,
+)
 from millpond.transports.s3p.parser import IncrementalParser
 from millpond.transports.s3p.scanner import CRLF
 from millpond.transports.speedups import is_native, native
@@ -38,12 +44,13 @@ class Decoder:
     Commands that are complete before an error are given out; nothing after it.
     """
 
-    __slots__ = ("_fast", "_incremental", "_is_plain", "_repeated", "error")
+    __slots__ = ("_fast", "_incremental", "_is_plain", "_read_again", "_repeated", "error")
 
     def __init__(self, limits: S3pLimits) -> None:
         self._incremental = IncrementalParser(limits)
         self._fast = fast_parser(limits)
         self._repeated = RepeatedAppend(limits)
+        self._read_again = RepeatedRead()
         self._is_plain = True
         self.error: S3pError | None = None
 
@@ -86,11 +93,16 @@ class Decoder:
                 self._choose_parser(found[0])
         if at := repeated.take(data, found):
             data = data[at:]
-        if not data:
+        if not data or self._read_again.take(data, found):
             return
-        if self._is_plain and not (data := self._fast.take(data, found)):
-            repeated.remember(found[-1])
-            return
+        if self._is_plain:
+            count, command_bytes = len(found), data
+            if not (data := self._fast.take(data, found)):
+                last = found[-1]
+                repeated.remember(last)
+                if type(last) is ReadRecords and len(found) == count + 1:
+                    self._read_again.remember(command_bytes, last)
+                return
         incremental.feed(data, found, repeated)
         if found:
             self._choose_parser(found[-1])

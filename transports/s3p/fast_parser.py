@@ -16,9 +16,11 @@ from millpond.transports.s3p.commands import (
     AppendRecords,
     Command,
     Options,
+    ReadRecords,
     S3pError,
     S3pLimits,
     Schema,
+    parse_id,
 )
 from millpond.transports.s3p.scanner import CRLF
 from millpond.transports.speedups import is_native, native
@@ -113,6 +115,43 @@ class RepeatedAppend:
         self._alike = data[at : stop + 2]
         self._size = size
         return stop + 2
+
+
+class RepeatedRead:
+    """The fast path of a client that walks over a stream: READs that differ from the last one in
+    the last value alone, which is that of MIN_ID."""
+
+    __slots__ = ("_block_ms", "_count", "_name", "_opening")
+
+    def __init__(self) -> None:
+        self._opening = self._name = b""
+        """All bytes of the last READ before the length of its last value; empty: there was none."""
+        self._count = self._block_ms = 0
+
+    def remember(self, data: bytes, command: ReadRecords) -> None:
+        """`data` is the command, and was read as it."""
+        before, _, value = data[: -len(CRLF)].rpartition(CRLF)
+        end = b"$6\r\nMIN_ID\r\n$%d" % len(value)
+        if before.endswith(end):
+            self._opening = before[: before.rindex(b"$") + 1]
+            self._name, self._count, self._block_ms = command.name, command.count, command.block_ms
+
+    def take(self, data: bytes, found: list[Command]) -> bool:
+        """Put the READ that is all of `data` into `found`. False: it is none, or not plainly
+        right."""
+        opening = self._opening
+        if not opening or not data.startswith(opening):
+            return False
+        size, _, rest = data[len(opening) :].partition(CRLF)
+        value = rest[: -len(CRLF)]
+        if size != b"%d" % len(value) or len(value) > VALUE_BYTES_MAX or rest[-2:] != CRLF:
+            return False
+        try:
+            min_id = parse_id(value)
+        except S3pError:
+            return False
+        found.append(ReadRecords(self._name, self._count, self._block_ms, min_id))
+        return True
 
 
 class FastParser:
