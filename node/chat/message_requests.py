@@ -29,7 +29,7 @@ from millpond.node.peers.identity import peer_id
 from millpond.node.peers.lines import ReplayStatus
 from millpond.node.peers.peer import NAME_CHARS_MAX, Peer, Trust
 from millpond.node.peers.peer_store import Statement
-from millpond.node.peers.prekeys import CLOCKS_APART_S, KEPT_BEYOND_TTL_S
+from millpond.node.peers.prekeys import CLOCKS_APART_S
 from millpond.node.peers.sealed_message import Content, Kind, open_message
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class MessageRequests:
             await anyio.to_thread.run_sync(self._block, peer)
         self._unstored.add(sender)
         self._senders.pop(sender, None)  # before a message that comes meanwhile
-        self._remember_refusal(sender, context.now() + context.settings.ttl_s + KEPT_BEYOND_TTL_S)
+        self._remember_refusal(sender, context.now() + context.prekeys.lifetime_s)
         await self._store_refusals()
 
     def _remember_refusal(self, sender: bytes, until: float) -> None:

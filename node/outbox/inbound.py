@@ -425,7 +425,7 @@ class InboundRouter:
         self._check_usage(opened, state)
         batch.v1.add(name)
         batch.changed[opened.sender] = None
-        until = int(context.now() + context.settings.ttl_s + KEPT_BEYOND_TTL_S)
+        until = int(context.now() + context.prekeys.lifetime_s)
         text = "INSERT OR IGNORE INTO seen_v1 VALUES (?, ?, ?, ?)"
         batch.statements.append((text, (*name, opened.id, until)))
         return True

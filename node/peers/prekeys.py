@@ -211,6 +211,12 @@ class Prekeys:
             sync_folder(folder.parent)
         self.sweep(now())
 
+    @property
+    def lifetime_s(self) -> float:
+        """The longest life of a prekey in the folder: commands make them as well, without the
+        configuration of the node."""
+        return max(self._lifetime_s, TTL_S_MAX + KEPT_BEYOND_TTL_S)
+
     def current(self) -> SignedPrekey:
         """The prekey to publish, made within the last day. When this returns it is on the disk.
 

@@ -328,6 +328,14 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "messages of version 1 are forgotten before their prekey",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        until = int(context.now() + context.prekeys.lifetime_s)\n",
+        "        until = int(context.now() + context.settings.ttl_s + KEPT_BEYOND_TTL_S)\n",
+        ATTACKS + "test_a_message_of_version_1_is_known_as_long_as_its_prekey",
+    ),
+    Mutant(
         "identities get the numbers of moves",
         Fault.PEERS,
         "actors/channels/subscribers.py",

@@ -246,6 +246,16 @@ async def test_a_refused_stranger_is_forgotten_and_does_not_come_again(
         await until(lambda: len(requests) == 1)
 
 
+async def test_a_refusal_holds_as_long_as_the_prekey(bob: PeerNode, stranger: PeerNode) -> None:
+    """The node gives its own messages ten minutes; the stranger's may live for longer."""
+    async with bob.node(peer_ttl_s=600) as there:
+        await leave(there, bob.public, chat_to(stranger, bob, text("hello")))
+        await until(lambda: len(there.peer_services.message_requests) == 1)
+        await ask(there, REFUSE, id=stranger.identity.id)
+        (over,) = there.peer_services.message_requests._refused.values()
+        assert over >= there.peer_services.keyring.prekeys.current().good_until
+
+
 async def test_so_many_refused_strangers_are_remembered(
     bob: PeerNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

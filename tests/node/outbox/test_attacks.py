@@ -346,6 +346,28 @@ async def test_a_message_of_version_1_that_is_repeated_later_is_read_once(trap: 
         assert await trap.received(trap.bob) == []
 
 
+async def test_a_message_of_version_1_is_known_as_long_as_its_prekey(world: World) -> None:
+    """The node gives its own messages ten minutes, and others may give theirs more."""
+    alice, bob = await world.node("alice"), await world.node("bob", peer_ttl_s=600)
+    world.link(alice, bob)
+    keyring, prekeys = alice.node.peer_services.keyring, bob.node.peer_services.keyring.prekeys
+    prekey, now = prekeys.current(), world.clock.now()
+    relayed = v1_message(b"once", b"notes", keyring.identity, bob.public, prekey.public, now)
+    await leave(bob.node, bob.public, relayed)
+    assert (await bob.read("notes", timeout_s=60)).data == b"once"
+    await alice.stop()
+    await bob.stop()
+    await world.clock.sleep(6 * 86_400)
+    await bob.start()
+    await world.clock.sleep(60)
+    assert bob.node.peer_services.keyring.prekeys.private(prekey.kid) is not None
+    late = replace(relayed, deadline=int(world.clock.now()) + 600)
+    await leave(bob.node, bob.public, late, 99)
+    with pytest.raises(TimeoutError):
+        await bob.read("notes", timeout_s=60)
+    assert bob.node.outbox.context.dropped == {"seen_counter": 1}
+
+
 async def test_a_message_is_not_read_after_its_deadline(trap: Trap) -> None:
     """Whatever the relay writes outside; an hour is allowed for wrong clocks."""
     await trap.bob.stop()
