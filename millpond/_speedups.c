@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 2 };
+enum { REVISION = 3 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -781,6 +781,231 @@ write_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return written;
 }
 
+/* RustLog's JSON (transports/rustlog/codec.py): records are strings of Base64. */
+
+static const char BASE64[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* One more than the digits of Base64, by their characters; 0: the character is none. */
+static const unsigned char BASE64_DIGITS[256] = {
+    ['A'] = 1, ['B'] = 2, ['C'] = 3, ['D'] = 4, ['E'] = 5, ['F'] = 6, ['G'] = 7, ['H'] = 8,
+    ['I'] = 9, ['J'] = 10, ['K'] = 11, ['L'] = 12, ['M'] = 13, ['N'] = 14, ['O'] = 15, ['P'] = 16,
+    ['Q'] = 17, ['R'] = 18, ['S'] = 19, ['T'] = 20, ['U'] = 21, ['V'] = 22, ['W'] = 23,
+    ['X'] = 24, ['Y'] = 25, ['Z'] = 26, ['a'] = 27, ['b'] = 28, ['c'] = 29, ['d'] = 30,
+    ['e'] = 31, ['f'] = 32, ['g'] = 33, ['h'] = 34, ['i'] = 35, ['j'] = 36, ['k'] = 37,
+    ['l'] = 38, ['m'] = 39, ['n'] = 40, ['o'] = 41, ['p'] = 42, ['q'] = 43, ['r'] = 44,
+    ['s'] = 45, ['t'] = 46, ['u'] = 47, ['v'] = 48, ['w'] = 49, ['x'] = 50, ['y'] = 51,
+    ['z'] = 52, ['0'] = 53, ['1'] = 54, ['2'] = 55, ['3'] = 56, ['4'] = 57, ['5'] = 58,
+    ['6'] = 59, ['7'] = 60, ['8'] = 61, ['9'] = 62, ['+'] = 63, ['/'] = 64,
+};
+
+/* Above 63: the character is none. */
+static unsigned char
+base64_digit(char character)
+{
+    return (unsigned char)(BASE64_DIGITS[(unsigned char)character] - 1);
+}
+
+static Py_ssize_t
+base64_text_bytes(Py_ssize_t size)
+{
+    return (size + 2) / 3 * 4;
+}
+
+static char *
+write_base64(char *at, const unsigned char *data, Py_ssize_t size)
+{
+    for (; size >= 3; data += 3, size -= 3) {
+        const uint32_t bits = (uint32_t)data[0] << 16 | (uint32_t)data[1] << 8 | data[2];
+        *at++ = BASE64[bits >> 18];
+        *at++ = BASE64[bits >> 12 & 63];
+        *at++ = BASE64[bits >> 6 & 63];
+        *at++ = BASE64[bits & 63];
+    }
+    if (size > 0) {
+        const uint32_t bits = (uint32_t)data[0] << 16 | (size > 1 ? (uint32_t)data[1] << 8 : 0);
+        *at++ = BASE64[bits >> 18];
+        *at++ = BASE64[bits >> 12 & 63];
+        *at++ = size > 1 ? BASE64[bits >> 6 & 63] : '=';
+        *at++ = '=';
+    }
+    return at;
+}
+
+/* The bytes that a text of Base64 stands for; -1: it is not plainly right. `size` is a multiple of
+   4, and there is room for three quarters of it. */
+static Py_ssize_t
+read_base64(unsigned char *at, const char *text, Py_ssize_t size)
+{
+    const unsigned char *const start = at;
+    const Py_ssize_t padding = size == 0 ? 0 : (text[size - 1] == '=') + (text[size - 2] == '=');
+    const Py_ssize_t whole = padding ? size - 4 : size;
+    unsigned char bad = 0;
+    for (Py_ssize_t i = 0; i < whole; i += 4) {
+        const unsigned char a = base64_digit(text[i]);
+        const unsigned char b = base64_digit(text[i + 1]);
+        const unsigned char c = base64_digit(text[i + 2]);
+        const unsigned char d = base64_digit(text[i + 3]);
+        bad |= a | b | c | d;
+        *at++ = (unsigned char)(a << 2 | b >> 4);
+        *at++ = (unsigned char)(b << 4 | c >> 2);
+        *at++ = (unsigned char)(c << 6 | d);
+    }
+    if (padding) {
+        const unsigned char a = base64_digit(text[whole]);
+        const unsigned char b = base64_digit(text[whole + 1]);
+        const unsigned char c =
+            padding == 1 ? base64_digit(text[whole + 2]) : (unsigned char)0;
+        bad |= a | b | c;
+        *at++ = (unsigned char)(a << 2 | b >> 4);
+        if (padding == 1)
+            *at++ = (unsigned char)(b << 4 | c >> 2);
+        /* Bits that no byte has are zero, where they are plainly right. */
+        if ((padding == 1 ? c & 3 : b & 15) != 0)
+            return -1;
+    }
+    return bad & 0xc0 ? -1 : at - start;
+}
+
+/* The next string of an array, passed over with the comma or the bracket behind it; its text, or
+   NULL: it is not plainly right. */
+static const char *
+read_base64_string(Input *input, Py_ssize_t *size)
+{
+    if (input->at >= input->size || input->data[input->at] != '"')
+        return NULL;
+    const char *text = input->data + input->at + 1;
+    const char *end = memchr(text, '"', (size_t)(input->size - input->at - 1));
+    if (end == NULL || (end - text) % 4 != 0)
+        return NULL;
+    *size = end - text;
+    input->at += *size + 2;
+    if (input->at >= input->size || input->data[input->at] != ',')
+        return input->at == input->size ? text : NULL;
+    input->at++;
+    return input->at < input->size ? text : NULL;
+}
+
+PyDoc_STRVAR(read_base64_records_doc,
+"read_base64_records(data, start, end, records_max, packed_shape, /) -> object | None\n--\n\n"
+"`packed_shape(count, size, packed)` of the strings of Base64 between `start` and `end` of `data`,\n"
+"with a comma between two. None: there are fewer than PACKED_RECORDS_MIN, more than `records_max`,\n"
+"or they are not plainly right.");
+
+static PyObject *
+read_base64_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 5, "read_base64_records") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t start = PyLong_AsSsize_t(args[1]), end = PyLong_AsSsize_t(args[2]);
+    const Py_ssize_t records_max = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (start < 0 || end < start || end > PyBytes_GET_SIZE(args[0])) {
+        PyErr_SetString(PyExc_ValueError, "no such part of the data");
+        return NULL;
+    }
+    Input input = {PyBytes_AS_STRING(args[0]), end, start};
+    Py_ssize_t records = 0, room = 0, size;
+    while (input.at < end) {
+        if (records == records_max || read_base64_string(&input, &size) == NULL
+            || (uint64_t)size > UINT32_MAX)
+            Py_RETURN_NONE;
+        records++;
+        room += 5 + size / 4 * 3;
+    }
+    if (records < PACKED_RECORDS_MIN)
+        Py_RETURN_NONE;
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, room);
+    if (packed == NULL)
+        return NULL;
+    unsigned char *const first = (unsigned char *)PyBytes_AS_STRING(packed), *at = first;
+    Py_ssize_t bytes = 0;
+    input.at = start;
+    while (input.at < end) {
+        const char *text = read_base64_string(&input, &size);
+        const Py_ssize_t padding =
+            size == 0 ? 0 : (text[size - 1] == '=') + (text[size - 2] == '=');
+        const Py_ssize_t body = size / 4 * 3 - padding;
+        at += write_packed_head(at, body);
+        if (read_base64(at, text, size) != body) {
+            Py_DECREF(packed);
+            Py_RETURN_NONE;
+        }
+        at += body;
+        bytes += body;
+    }
+    if (_PyBytes_Resize(&packed, (const unsigned char *)at - first) < 0)
+        return NULL;
+    return PyObject_CallFunction(args[4], "nnN", records, bytes, packed);
+}
+
+static const char ROW_OFFSET[] = "{\"offset\":", ROW_TIMESTAMP[] = ",\"timestamp\":";
+static const char ROW_PAYLOAD[] = ",\"payload\":\"", ROW_END[] = "\"},";
+
+enum {
+    ROW_BYTES_MAX = sizeof ROW_OFFSET + sizeof ROW_TIMESTAMP + sizeof ROW_PAYLOAD + sizeof ROW_END
+        + 2 * DIGITS_MAX
+};
+
+static char *
+write_number(char *at, uint64_t number)
+{
+    char digits[DIGITS_MAX];
+    const char *first = write_digits(digits + DIGITS_MAX, number);
+    return copy(at, first, (size_t)(digits + DIGITS_MAX - first));
+}
+
+PyDoc_STRVAR(write_rows_doc,
+"write_rows(first, timestamp, bodies, /) -> bytes\n--\n\n"
+"Elements of a FetchResponse's array, each with the comma behind it: their offsets go up by one from\n"
+"`first`, and all have the `timestamp`, in microseconds. Raises OverflowError for numbers above the\n"
+"largest u64.");
+
+static PyObject *
+write_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 3, "write_rows") || !is_list(args[2]))
+        return NULL;
+    uint64_t offset = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    const uint64_t timestamp = PyLong_AsUnsignedLongLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    const Py_ssize_t records = PyList_GET_SIZE(args[2]);
+    if (records > 0 && offset > UINT64_MAX - (uint64_t)(records - 1)) {
+        PyErr_SetString(PyExc_OverflowError, "an offset is above the largest u64");
+        return NULL;
+    }
+    Py_ssize_t room = 0;
+    for (Py_ssize_t i = 0; i < records; i++) {
+        PyObject *body = PyList_GET_ITEM(args[2], i);
+        if (!is_bytes(body))
+            return NULL;
+        const Py_ssize_t size = PyBytes_GET_SIZE(body);
+        if (size > PY_SSIZE_T_MAX / 2 || base64_text_bytes(size) > PY_SSIZE_T_MAX / 2 - room)
+            return PyErr_NoMemory();
+        room += ROW_BYTES_MAX + base64_text_bytes(size);
+    }
+    PyObject *written = PyBytes_FromStringAndSize(NULL, room);
+    if (written == NULL)
+        return NULL;
+    char *at = PyBytes_AS_STRING(written);
+    for (Py_ssize_t i = 0; i < records; i++, offset++) {
+        PyObject *body = PyList_GET_ITEM(args[2], i);
+        at = copy(at, ROW_OFFSET, sizeof ROW_OFFSET - 1);
+        at = write_number(at, offset);
+        at = copy(at, ROW_TIMESTAMP, sizeof ROW_TIMESTAMP - 1);
+        at = write_number(at, timestamp);
+        at = copy(at, ROW_PAYLOAD, sizeof ROW_PAYLOAD - 1);
+        at = write_base64(
+            at, (const unsigned char *)PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body));
+        at = copy(at, ROW_END, sizeof ROW_END - 1);
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
 static PyMethodDef methods[] = {
     {"split_packets", (PyCFunction)(void (*)(void))split_packets, METH_FASTCALL, split_packets_doc},
     {"frame_packets", frame_packets, METH_O, frame_packets_doc},
@@ -789,6 +1014,9 @@ static PyMethodDef methods[] = {
     {"read_appends", (PyCFunction)(void (*)(void))read_appends, METH_FASTCALL, read_appends_doc},
     {"read_append_input", (PyCFunction)(void (*)(void))read_append_input, METH_FASTCALL,
      read_append_input_doc},
+    {"read_base64_records", (PyCFunction)(void (*)(void))read_base64_records, METH_FASTCALL,
+     read_base64_records_doc},
+    {"write_rows", (PyCFunction)(void (*)(void))write_rows, METH_FASTCALL, write_rows_doc},
     {"write_batch", (PyCFunction)(void (*)(void))write_batch, METH_FASTCALL, write_batch_doc},
     {"write_records", (PyCFunction)(void (*)(void))write_records, METH_FASTCALL, write_records_doc},
     {NULL, NULL, 0, NULL},

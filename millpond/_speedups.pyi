@@ -31,3 +31,12 @@ def read_append_input(
 def write_batch(
     first: int, timestamp: int, timestamps: list[int] | None, bodies: list[bytes], /
 ) -> bytes: ...
+def read_base64_records(
+    data: bytes,
+    start: int,
+    end: int,
+    records_max: int,
+    packed_shape: Callable[[int, int, bytes], Value],
+    /,
+) -> Value | None: ...
+def write_rows(first: int, timestamp: int, bodies: list[bytes], /) -> bytes: ...

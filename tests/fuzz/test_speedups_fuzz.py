@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from binascii import b2a_base64
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,15 @@ from millpond.transports.http.s2.model import AppendInput
 from millpond.transports.http.s2.s2_pb2 import AppendRecord, Header
 from millpond.transports.p2p.framing import frame_packets_in_python, split_packets_in_python
 from millpond.transports.p2p.packets import decode_acks_in_python, decode_puts_in_python
+from millpond.transports.rustlog.codec import (
+    ROWS,
+    Decoder,
+    RustlogLimits,
+    decode_request,
+    framed,
+)
+from millpond.transports.rustlog.json_fallback import MalformedJson
+from millpond.transports.rustlog.messages import PackedProduce, Produce
 from millpond.transports.s3p.decoder import encode_run_in_python
 from millpond.transports.speedups import native, unused_because
 from tests.fuzz.mutation import mutated
@@ -171,6 +181,59 @@ def test_batches_of_s2_are_written_alike(rounds: int) -> None:
         assert native.write_batch(first, timestamp, each, bodies) == expected, span
 
 
+def produce(rng: random.Random, spelling: bytes, topic: bytes) -> bytes:
+    """A Produce, mostly of many records."""
+    sizes = [rng.choice((0, 1, 2, 3, 30)) for _ in range(rng.choice((1, 8, 9, 12)))]
+    texts = [b'"%b"' % b2a_base64(rng.randbytes(size), newline=False) for size in sizes]
+    return spelling % {b"topic": topic, b"records": b",".join(texts)}
+
+
+SPELLINGS = (
+    b'{"type":"Produce","topic":"%(topic)b","partition":0,"records":[%(records)b]}',
+    b'{"type":"Produce","topic":"%(topic)b","partition":1,"records":[%(records)b]}',
+    b'{"type":"Produce","topic":"%(topic)b","partition":1,"records":[%(records)b] }',
+    b'{"records":[%(records)b],"type":"Produce","topic":"%(topic)b","partition":2}',
+    b'{"type":"Produce","partition":3,"topic":"%(topic)b", "records": [%(records)b]}',
+    b'{"type":"Produce","partition":3,"topic":"%(topic)b","records":[],"records":[%(records)b]}',
+)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_produces_are_read_alike(rounds: int) -> None:
+    rng = random.Random(8)
+    limits = RustlogLimits(records_max=10, frame_bytes_max=4096)
+    decoder = Decoder(limits)
+    packed = 0
+    for at in range(rounds):
+        if at % 4 == 0:
+            spelling, topic = rng.choice(SPELLINGS), rng.choice((b"t", b"orders", b"records"))
+        payload = produce(rng, spelling, topic)
+        if rng.random() < 0.3:
+            payload = mutated(rng, payload, b'"\\,[]{}=AZz09+/- ') or b"{}"
+        found = decoder.feed(framed(payload))
+        if decoder.error is not None:
+            with pytest.raises(MalformedJson):
+                decode_request(payload, limits)
+            decoder = Decoder(limits)
+            continue
+        (request,) = found
+        if isinstance(request, PackedProduce):
+            packed += 1
+            request = Produce(request.topic, request.partition, unpacked(request.records))
+        assert request == decode_request(payload, limits), payload
+    assert packed > rounds // 30
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_rows_of_a_fetch_are_written_alike(rounds: int) -> None:
+    rng = random.Random(9)
+    for _ in range(rounds):
+        bodies = [rng.randbytes(rng.choice((0, 1, 2, 3, 100))) for _ in range(rng.randint(1, 9))]
+        first, timestamp = min(number(rng), 2**64 - len(bodies)), number(rng)
+        span = RecordColumns(first, bodies, timestamp, Position(0, 0))
+        assert ROWS.encode(span) == ROWS.encode_in_python(span), span
+
+
 def failing(*arguments: object) -> object:
     raise KeyError("a shape that fails")
 
@@ -220,6 +283,12 @@ def test_wrong_arguments_are_errors_of_python() -> None:
     for call in more:
         with pytest.raises(TypeError):
             call()
+    with pytest.raises(ValueError, match="no such part"):
+        native.read_base64_records(b"", 0, 1, 9, PackedBodies)
+    with pytest.raises(KeyError):
+        native.read_base64_records(b'"",' * 8 + b'""', 0, 26, 9, failing)
+    with pytest.raises(OverflowError):
+        native.write_rows(2**64 - 1, 0, [b"", b""])
     with pytest.raises(ValueError, match="for each body"):
         native.write_batch(0, 0, [1], [b"x", b"x"])
     with pytest.raises(OverflowError):

@@ -206,7 +206,7 @@ class RustlogProtocol:
             each = requests[end]
             if not (is_free or is_allowed(each, connection.may)):
                 break
-            if isinstance(each, r.Produce):
+            if isinstance(each, (r.Produce, r.PackedProduce)):
                 if each.topic != topic or each.partition != partition:
                     break
                 messages.append(m.Append(number, each.records))
@@ -360,8 +360,9 @@ class RustlogProtocol:
     # Answers.
 
     def answer(self, request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
-        if type(reply) is m.Appended and type(request) is r.Produce:
-            size = sum(map(len, request.records))
+        if type(reply) is m.Appended and isinstance(request, r.Produce | r.PackedProduce):
+            records = request.records
+            size = sum(map(len, records)) if isinstance(records, list) else records.size
             self._metrics.produced(self._connection.answered, reply.count, size)
             return encode_produced(reply.first, reply.count)
         if type(reply) is ReadyAnswer:
@@ -411,7 +412,7 @@ def is_allowed(request: DecodedRequest, may: MayDo) -> bool:
     A reader may also commit the offsets of groups.
     """
     match request:
-        case r.Produce() | r.CreateTopic():
+        case r.Produce() | r.PackedProduce() | r.CreateTopic():
             return may(Rights.PUT, request.topic.encode())
         case r.Fetch() | r.OffsetCommit() | r.OffsetFetch():
             return may(Rights.GET, request.topic.encode())

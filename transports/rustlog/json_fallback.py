@@ -11,7 +11,7 @@ from typing import Any, NoReturn, get_args
 import msgspec
 
 from millpond.transports.errors import WireError
-from millpond.transports.rustlog.messages import INVALID_REQUEST, Error, Request
+from millpond.transports.rustlog.messages import INVALID_REQUEST, Error, PackedProduce, Request
 
 CHECKED_BYTES_MAX = 2**18
 """Objects in unknown fields are searched for duplicate keys, up to this size."""
@@ -19,7 +19,7 @@ FIELDS_MAX = 10_000
 """Of objects with more fields it is not known whether a key comes twice."""
 
 
-DecodedRequest = Request | Error
+DecodedRequest = Request | PackedProduce | Error
 
 _TYPES: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 _FIELDS: dict[type[Request], list[tuple[str, bool, msgspec.json.Decoder[Any]]]] = {

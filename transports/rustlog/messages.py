@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from millpond.actors.streams.messages import PackedBodies
+
 FRAME_BYTES_MAX = 10_485_760
 """The longest payload of a frame (RL-01)."""
 
@@ -31,6 +33,14 @@ class Produce(Message, frozen=True, gc=False, tag=True):
     topic: str
     partition: U32
     records: list[bytes]
+
+
+class PackedProduce(msgspec.Struct, frozen=True, gc=False):
+    """A Produce of many records, as the native codec reads it."""
+
+    topic: str
+    partition: int
+    records: PackedBodies
 
 
 class Fetch(Message, frozen=True, gc=False, tag=True):

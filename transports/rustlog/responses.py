@@ -24,8 +24,17 @@ NOT_COMMITTED = encode_response(r.OffsetCommitResponse(False))
 NEVER_COMMITTED = encode_response(r.OffsetFetchResponse(None))
 NOT_CREATED = encode_response(r.CreateTopicResponse(False, 0))
 
-ToStream = r.Produce | r.Fetch | r.OffsetCommit | r.OffsetFetch | r.DescribePartition
-TO_STREAM = (r.Produce, r.Fetch, r.OffsetCommit, r.OffsetFetch, r.DescribePartition)
+ToStream = (
+    r.Produce | r.PackedProduce | r.Fetch | r.OffsetCommit | r.OffsetFetch | r.DescribePartition
+)
+TO_STREAM = (
+    r.Produce,
+    r.PackedProduce,
+    r.Fetch,
+    r.OffsetCommit,
+    r.OffsetFetch,
+    r.DescribePartition,
+)
 
 _ERRORS = {
     Code.BUFFER_FULL: (r.INSUFFICIENT_SPACE, "the partition or the node is full"),
