@@ -268,7 +268,7 @@ def older_rows_are_taken(patch: pytest.MonkeyPatch, table: str) -> None:
     ("harm", "first"),
     [
         pytest.param(older_attempts_are_taken, 16, id="attempts"),
-        pytest.param(partial(older_rows_are_taken, table="acks"), 43, id="acks"),
+        pytest.param(partial(older_rows_are_taken, table="acks"), 74, id="acks"),
         pytest.param(partial(older_rows_are_taken, table="members"), 106, id="members"),
     ],
 )
