@@ -662,7 +662,8 @@ class Channel:
             if not all(map(is_unawaited, effects.changes))
             for message_id in effects.withheld
         }
-        return leases.Handover(held, [each for each in self.tee.withheld if each not in refused])
+        removed = [each for each in self.tee.withheld if each not in refused]
+        return leases.Handover(held, removed, self.tee.posts_behind(removed))
 
     def take_over(self, handover: object) -> None:
         assert isinstance(handover, leases.Handover), "a channel follows a channel"
@@ -671,6 +672,7 @@ class Channel:
             for message_id in handover.removed:
                 self.remove(message_id, effects)
             self._withhold(self.tee, effects)
+            self.tee.withhold_posts(handover.posts)
         for message_id in leases.restore_leases(self.delivery, handover.leases, self.buffer):
             if self.jobs is not None:
                 self.jobs.passed(message_id)

@@ -16,6 +16,7 @@ from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.delivery_modes import SharedBacklog
+from millpond.actors.channels.tee import Post
 from millpond.actors.messages import Attach, Mode, Msg, Port
 from millpond.actors.runtime.cell import Effects
 
@@ -34,6 +35,8 @@ class Handover(NamedTuple):
     leases: Collection[HeldLease]
     removed: Collection[int]
     """Ids of messages whose removal waits for a tee."""
+    posts: Collection[Post] = ()
+    """Messages to other cells that wait for these removals."""
 
 
 def _pushes(effects: Iterable[Effects]) -> Iterator[tuple[Port, Msg]]:

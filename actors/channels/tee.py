@@ -39,6 +39,9 @@ _TRANSIENT = frozenset(
 )
 _NODE_RUN_BITS = 63
 
+Post = tuple[bytes, MovesDone]
+"""A message to another cell, with its name."""
+
 
 class Tee:
     """The tee of one channel.
@@ -91,7 +94,7 @@ class Tee:
         self._withheld: dict[int, list[Change]] = {}
         """Changes for the store once the stream has a message, by its id."""
         self._keys: dict[int, int] = {}
-        self._posts: dict[int, tuple[bytes, MovesDone]] = {}
+        self._posts: dict[int, Post] = {}
         """Messages to other cells that leave behind a withheld removal, by its id."""
         self._is_querying = False
         self._retry_delay_s = self._retry_at = 0.0
@@ -127,6 +130,10 @@ class Tee:
     def withheld(self) -> Iterable[int]:
         """The ids of removed messages that stay stored, in the order of their removal."""
         return self._withheld
+
+    def posts_behind(self, removed: Iterable[int]) -> list[Post]:
+        """The messages to other cells that wait for the removals of these."""
+        return [self._posts[each] for each in removed if each in self._posts]
 
     def latest_withheld(self, count: int) -> tuple[int, ...]:
         """The ids of the last `count` removals that are withheld."""
@@ -171,7 +178,7 @@ class Tee:
         return left
 
     def withhold_posts(
-        self, posts: tuple[tuple[bytes, CellMessage], ...]
+        self, posts: Iterable[tuple[bytes, CellMessage]]
     ) -> tuple[tuple[bytes, CellMessage], ...]:
         """Withhold the end of moves of messages whose removal is withheld: until the store knows of
         it, they may move again. Gives the messages that are left."""

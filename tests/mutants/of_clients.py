@@ -202,4 +202,31 @@ CLIENT_MUTANTS: tuple[Mutant, ...] = (
         "tests/attacks/test_memory.py::test_an_attack_takes_no_more_memory_than_the_budget"
         "[RustLog: 60 half frames of 10 MiB]",
     ),
+    Mutant(
+        "all packets of a read are handled at once",
+        Fault.MEMORY,
+        "transports/p2p/connection.py",
+        "TURN_PACKETS_MAX = 512\n",
+        "TURN_PACKETS_MAX = 2**60\n",
+        "tests/transports/p2p/test_connection.py"
+        "::test_small_packets_of_one_read_are_handled_in_turns[bare-tcp]",
+    ),
+    Mutant(
+        "answers that need no stream are written at the end of a read",
+        Fault.MEMORY,
+        "transports/server/pipelined.py",
+        "            self._out_bytes += len(data)\n\n    def respond_later",
+        "\n    def respond_later",
+        "tests/transports/rustlog/test_flow.py"
+        "::test_answers_that_need_no_stream_are_written_as_they_are_made",
+    ),
+    Mutant(
+        "the end of a move is lost where a channel is built anew",
+        Fault.JOBS,
+        "actors/channels/channel.py",
+        "            self.tee.withhold_posts(handover.posts)\n",
+        "",
+        "tests/actors/channels/test_tee.py::TestCommits"
+        "::test_a_dead_letter_is_no_move_any_more_where_its_channel_was_built_anew",
+    ),
 )

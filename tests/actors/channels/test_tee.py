@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.channels.tee import GIVE_UP_AFTER_S, RETRY_S_MAX, SLICE_MESSAGES
 from millpond.actors.messages import (
@@ -388,3 +389,25 @@ class TestCommits:
         tee_harness.loads.pop(CELL).finish(tee_harness.store.log_snapshot(CELL))
         tee_harness.run_due()
         assert tee_harness.bodies() == numbered(4) and tee_harness.kept() == [b"3"]
+
+    def test_a_dead_letter_is_no_move_any_more_where_its_channel_was_built_anew(self) -> None:
+        """That channel tells so when the stream has the message, as if no write had failed."""
+        settings = ChannelSettings(mode=Mode.QUEUE, tee=ALL)
+        tee_harness = TeeHarness(settings, store=(store := SlowMemory()))
+        tee_harness.loads[CELL] = Deferred()
+        producer, worker, _ = tee_harness.producer(), tee_harness.join(), tee_harness.join(DEAD)
+        bad = producer.put(b"bad").id
+        worker.nack(bad, NackReason.REJECT)
+        dead_letters = tee_harness.scheduler.view(DEAD)
+        assert isinstance(dead_letters, Channel) and dead_letters.keys.moved == [bad]
+        store.is_doomed = store.is_slow = True
+        producer.send(Put(7, 3600, b"refused"))
+        store.is_doomed = store.is_slow = False
+        store.finish(Fault.NOT_STORED)
+        tee_harness.run_due()
+        assert dead_letters.keys.moved == [bad] and tee_harness.kept() == [b"bad"]
+        tee_harness.loads.pop(CELL).finish(tee_harness.store.log_snapshot(CELL))
+        tee_harness.run_due()
+        assert dead_letters.keys.moved == [] and tee_harness.kept() == []
+        assert tee_harness.scheduler.view(DEAD) is dead_letters, "it tells when it is built anew"
+        assert tee_harness.kept(DEAD) == [b"bad"] and tee_harness.bodies() == [b"bad"]

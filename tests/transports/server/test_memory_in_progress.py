@@ -41,6 +41,16 @@ def test_puts_count_until_they_are_answered() -> None:
     assert line.connection.held_bytes == memory.used_bytes == 0
 
 
+def test_small_puts_count_for_more_than_their_bytes() -> None:
+    rig = Rig()
+    line = rig.logged_in(CHANNEL)
+    _hold(rig, CHANNEL)
+    puts = [p.put(key, b"x") for key in range(1, 601)]
+    assert _send(line, *puts) > 600 * 256, "also those that are handled in the next turn"
+    rig.advance(2 * WAIT_S)
+    assert len(line.take_packets()) == 600 and line.connection.held_bytes == 0
+
+
 def test_a_put_that_a_channel_refuses_does_not_count_any_more() -> None:
     rig = Rig(packet_bytes_max=8 * MIB, channel_bytes_max=MIB)
     line = rig.logged_in(CHANNEL)
