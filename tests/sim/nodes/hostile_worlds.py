@@ -27,7 +27,8 @@ from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.inbound import INSERT_RECORD
 from millpond.node.outbox.key_exchange import note_version
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.peers.peer_store import Statement
+from millpond.node.peers.peer_store import CHANNELS_MAX, Statement
+from millpond.node.testing.sealed_messages import SealedMessage
 from millpond.testing import NotRunning, SimNode, World
 from tests.sim.nodes import hostile_chats
 from tests.sim.nodes.hostile_chats import Chats
@@ -46,6 +47,8 @@ PERSONS = ("alice", "bob")
 ALLOWED = "notes"
 DENIED = "jobs-pay"
 CHANNELS = (ALLOWED, DENIED)
+MANY = tuple(f"room-{number}" for number in range(CHANNELS_MAX + 6))
+"""More channels than one sender may use at a time."""
 HALTS = ("stop", "crash", "power")
 SEND_S = 30.0
 READ_S = 30.0
@@ -103,7 +106,8 @@ def live(seed: int, folder: Path) -> Counter[str]:
 class Plan:
     """What a world is like. `fetchers` fetch messages as well; `night_s`: how long all nodes are
     down between two parts of it, 0: not at all. `is_interrupted`: before that the second person is
-    killed while a message of the first, who is patient, is on its way into its channel."""
+    killed while a message of the first, who is patient, is on its way into its channel.
+    `has_many_channels`: each has used all the channels that one sender may have, and uses more."""
 
     is_open: bool
     repeats_all: bool
@@ -112,6 +116,7 @@ class Plan:
     has_requests: bool
     night_s: float
     is_interrupted: bool
+    has_many_channels: bool
 
     @classmethod
     def of(cls, world: World) -> Plan:
@@ -125,6 +130,7 @@ class Plan:
             has_requests=rng.random() < 0.5,
             night_s=rng.choice(NIGHTS_S) if rng.random() < 0.15 else 0.0,
             is_interrupted=rng.random() < 0.75,
+            has_many_channels=rng.random() < 0.1,
         )
         return replace(plan, is_interrupted=plan.is_interrupted and plan.night_s > 0)
 
@@ -147,9 +153,14 @@ async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
                 _listen(each, messages)
                 for channel in CHANNELS:
                     tasks.start_soon(_read, each, channel, messages, plan.is_open)
+                if plan.has_many_channels:
+                    tasks.start_soon(_read_many, each, messages)
                 if plan.has_requests:
                     rng = world.rng(f"operator of {each.name}")
                     tasks.start_soon(hostile_chats.operate, each, rng, chats)
+            if plan.has_many_channels:
+                for one, other in (persons, persons[::-1]):
+                    await _use_many(world, one, other, messages)
             await _day(world, hostile, persons, plan, messages, chats, "first")
             if plan.night_s:
                 await world.clock.sleep(LATE_S)
@@ -188,7 +199,7 @@ async def _day(
         await others.start(hostile.run)
         async with anyio.create_task_group() as lives:
             for one, other in (persons, reversed(persons)):
-                lives.start_soon(_write, world, one, other, messages, day)
+                lives.start_soon(_write, world, one, other, plan, messages, day)
                 if plan.are_chatting:
                     lives.start_soon(_chat, world, one, other, chats, day)
         if plan.repeats_all:
@@ -212,8 +223,8 @@ async def _interrupt(world: World, one: SimNode, other: SimNode, messages: Messa
     """A message of the first node reaches the other one at once. It is killed when it has accepted
     the message, and before that is in its channel."""
     rng = world.rng("interrupted")
-    mailbox, is_killed = mailbox_of(other.public), anyio.Event()
-    store, local = other.node.outbox.context.store, other.node.outbox.context.local
+    is_killed = anyio.Event()
+    store = other.node.outbox.context.store
     commit = store._commit
 
     def commit_and_die(statements: Iterable[Statement]) -> None:
@@ -225,15 +236,35 @@ async def _interrupt(world: World, one: SimNode, other: SimNode, messages: Messa
             is_killed.set()
 
     store._commit = commit_and_die
-    data = f"{one.name}/interrupted".encode()
-    queued = await one.send(other, ALLOWED, data)
-    deadline = world.clock.now() + one.config.peer_ttl_s
-    messages.sent[data] = Sent(one.name, other.name, ALLOWED, deadline, True, queued.uuid)
-    relayed = await one.node.outbox.context.local.get(mailbox, queued.id)
-    local.put_nowait(mailbox, Put(rng.getrandbits(32), WEEK_S, relayed))
+    await _hand_over(world, one, other, ALLOWED, "interrupted", messages)
     await is_killed.wait()
     await other.crash(power=rng.random() < 0.5)
     messages.counts["interrupted"] += 1
+
+
+async def _hand_over(
+    world: World, one: SimNode, other: SimNode, channel: str, text: str, messages: Messages
+) -> None:
+    """Send a message, and put it into the mailbox of the other node at once."""
+    mailbox, key = mailbox_of(other.public), world.rng(text).getrandbits(32)
+    data = f"{one.name}/{text}".encode()
+    queued = await one.send(other, channel, data)
+    deadline = world.clock.now() + one.config.peer_ttl_s
+    messages.sent[data] = Sent(one.name, other.name, channel, deadline, True, queued.uuid)
+    relayed = await one.node.outbox.context.local.get(mailbox, queued.id)
+    other.node.outbox.context.local.put_nowait(mailbox, Put(key, WEEK_S, relayed))
+
+
+async def _use_many(world: World, one: SimNode, other: SimNode, messages: Messages) -> None:
+    """Send a message to each of so many channels as one sender may use, and wait until all are
+    read."""
+    first = MANY[:CHANNELS_MAX]
+    for channel in first:
+        await _hand_over(world, one, other, channel, channel, messages)
+    with anyio.fail_after(CALM_S):
+        while not all(messages.sent[f"{one.name}/{each}".encode()].read for each in first):
+            await world.clock.sleep(AGAIN_S)
+    messages.counts["used all channels"] += 1
 
 
 async def _introduce(
@@ -251,12 +282,12 @@ async def _introduce(
 
 
 async def _person(world: World, folder: Path, name: str, plan: Plan) -> SimNode:
-    """A node of which a peer may write to one channel, if it is not open for all. The first one may
-    be patient."""
+    """A node of which a peer may write to one channel and the rooms, if it is not open for all. The
+    first one may be patient."""
     (other,) = (each for each in PERSONS if each != name)
     rules = folder / name / ACCESS_FILE
     rules.parent.mkdir()
-    rules.write_text(f"key:{other} put {ALLOWED}\n")
+    rules.write_text(f"key:{other} put {ALLOWED}\nkey:{other} put room-*\n")
     rules.chmod(0o600)
     ttl_s = MONTH_S if plan.is_interrupted and name == PERSONS[0] else WEEK_S
     return await world.node(
@@ -289,13 +320,16 @@ async def _chat(world: World, person: SimNode, other: SimNode, chats: Chats, day
 
 
 async def _write(
-    world: World, person: SimNode, other: SimNode, messages: Messages, day: str
+    world: World, person: SimNode, other: SimNode, plan: Plan, messages: Messages, day: str
 ) -> None:
     """Send messages, and stop or crash now and then."""
     rng = world.rng(f"life of {person.name}")
     for number in range(rng.randint(2, 8)):
         data = f"{person.name}/{day}/{number}".encode()
-        await _send(world, person, other, data, messages, rng)
+        channel = DENIED if rng.random() < 0.15 else ALLOWED
+        if plan.has_many_channels and rng.random() < 0.75:
+            channel = rng.choice(MANY)
+        await _send(world, person, other, channel, data, messages, rng)
         if rng.random() < 0.5:
             await anyio.sleep(rng.choice((0.0, 1.0, 5.0, 30.0)))
         if rng.random() < 0.25:
@@ -303,11 +337,16 @@ async def _write(
 
 
 async def _send(
-    world: World, person: SimNode, other: SimNode, data: bytes, messages: Messages, rng: Random
+    world: World,
+    person: SimNode,
+    other: SimNode,
+    channel: str,
+    data: bytes,
+    messages: Messages,
+    rng: Random,
 ) -> None:
     ttl = rng.choice(TTLS)
     deadline = world.clock.now() + (ttl or person.config.peer_ttl_s)
-    channel = DENIED if rng.random() < 0.15 else ALLOWED
     message = messages.sent[data] = Sent(person.name, other.name, channel, deadline)
     try:
         with anyio.move_on_after(SEND_S):
@@ -345,12 +384,31 @@ async def _read(person: SimNode, channel: str, messages: Messages, is_open: bool
             if found.data == STRANGE and is_open:  # of one that was accepted
                 assert found.sender.startswith("stranger"), f"{found.sender} is in {channel!r}"
                 continue
-            message = messages.sent.get(found.data)
-            assert message is not None, f"{found.data!r} was never sent"
-            source, target = message.source, message.target
-            assert (source, target, message.channel) == (found.sender, person.name, channel)
-            assert is_open or channel == ALLOWED, f"{found.data!r} is in {channel!r}"
-            message.read.add(found.id)
+            assert is_open or channel != DENIED, f"{found.data!r} is in {channel!r}"
+            _note_read(person, channel, found, messages)
+
+
+async def _read_many(person: SimNode, messages: Messages) -> None:
+    """Read the rooms in turn, where there is something to read."""
+    while True:
+        try:
+            local = person.node.outbox.context.local
+            for channel in MANY:
+                while local.count(channel.encode()):
+                    found = await person.read(channel, timeout_s=READ_S)
+                    if found.data != STRANGE:
+                        _note_read(person, channel, found, messages)
+        except (NotRunning, RequestError, TimeoutError):
+            await messages.morning.wait()
+        await anyio.sleep(READ_S)
+
+
+def _note_read(person: SimNode, channel: str, found: SealedMessage, messages: Messages) -> None:
+    message = messages.sent.get(found.data)
+    assert message is not None, f"{found.data!r} was never sent"
+    source, target = message.source, message.target
+    assert (source, target, message.channel) == (found.sender, person.name, channel)
+    message.read.add(found.id)
 
 
 async def _wait_for_the_end(world: World, persons: list[SimNode]) -> None:
@@ -367,6 +425,11 @@ async def _wait_for_the_end(world: World, persons: list[SimNode]) -> None:
 
 
 def _problems(messages: Messages, is_open: bool, now: float) -> Iterator[str]:
+    for name in PERSONS:
+        used = {
+            each.channel for each in messages.sent.values() if each.source == name and each.read
+        }
+        messages.counts["used a 65th channel"] += len(used) > CHANNELS_MAX
     for data, message in messages.sent.items():
         status = messages.status(message)
         messages.counts["read" if message.read else "not read"] += 1
@@ -375,7 +438,7 @@ def _problems(messages: Messages, is_open: bool, now: float) -> Iterator[str]:
         if not message.is_sure:
             continue
         messages.counts[str(status)] += 1
-        is_allowed = is_open or message.channel == ALLOWED
+        is_allowed = is_open or message.channel != DENIED
         match status:
             case DeliveryStatus.DELIVERED if message.read or message.deadline < now:
                 pass  # else it has expired in its channel, while its reader was down

@@ -16,6 +16,7 @@ WANTED = (
     *(*DEEDS, *KEY_DEEDS, *HALTS),
     *("read", "DeliveryStatus.REFUSED", "DeliveryStatus.EXPIRED"),
     *("down for 1000 s", "interrupted", "left to be fetched", "shown", "shown of strangers"),
+    "used a 65th channel",
     *("request: accept", "request: refuse", "request: block"),
 )
 
