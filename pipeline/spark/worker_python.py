@@ -39,6 +39,7 @@ def worker_python(python: Path, cache: Path) -> Path:
         link = packages / folder.name
         if not link.is_symlink():
             temporary = packages / f".{folder.name}.{os.getpid()}"
+            temporary.unlink(missing_ok=True)
             temporary.symlink_to(folder, target_is_directory=True)
             temporary.replace(link)
     text = _SHIM.format(

@@ -70,3 +70,12 @@ def test_without_a_zip_file_it_is_the_python_itself(installed: Path, tmp_path: P
     installed.unlink()
     assert workers.worker_python(PYTHON, tmp_path / "cache") == PYTHON
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_a_kill_left_unfinished_is_written_again(installed: Path, tmp_path: Path) -> None:
+    """By a process of the same id, as the first one of a container always has."""
+    script = workers.worker_python(PYTHON, tmp_path / "cache")
+    link = script.parent / "packages" / "pyspark"
+    link.rename(link.with_name(f".pyspark.{os.getpid()}"))
+    assert workers.worker_python(PYTHON, tmp_path / "cache") == script
+    assert shown(script, str(installed))[:2] == ["folder", "folder"]
