@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 WINDOW = 32
 KEYS_TRIED_MAX = 4
 LATER_MS = 5000
+LATER_MS_PER_MESSAGE = 10
+"""A message that waits is opened again after 5 s, or after so much for each one in the mailbox."""
 LATE_S = 60.0
 MISSING_EVERY_S = 60.0
 SENDER_BYTES_MAX = 64 * 2**20
@@ -245,7 +247,7 @@ class InboundRouter:
                 self._accept_or_drop(message.id, each, batch)
             except _Later as reason:
                 log.warning("message waits: id=%d: %s", message.id, reason)
-                consumer.settle(Nack(message.id, NackReason.LATER, LATER_MS))
+                consumer.settle(self._retry_later(message.id))
         try:
             states = [context.store.stored(sender) for sender in batch.changed]
             await self._write([*batch.statements, *states])
@@ -255,10 +257,16 @@ class InboundRouter:
                 self._strangers.reload()
             for message in messages:
                 self._moving.pop(message.id, None)
-            consumer.settle(*(Nack(each.id, NackReason.LATER, LATER_MS) for each in messages))
+            consumer.settle(*(self._retry_later(each.id) for each in messages))
             return []
         consumer.settle(*map(Ack, batch.finished))
         return batch.accepted
+
+    def _retry_later(self, message_id: int) -> Nack:
+        """Have a message come again; many that wait take little of the node's time."""
+        count = self._context.local.count(self._mailbox)
+        delay_ms = max(LATER_MS, count * LATER_MS_PER_MESSAGE)
+        return Nack(message_id, NackReason.LATER, delay_ms)
 
     # Opening, in a worker thread.
 
@@ -516,7 +524,7 @@ class InboundRouter:
                     await self._finish(opened.id, opened.channel)
             except (RequestError, OSError) as error:
                 log.warning("message not delivered: channel=%r: %s", opened.channel, error)
-                settled.append(Nack(opened.id, NackReason.LATER, LATER_MS))
+                settled.append(self._retry_later(opened.id))
             else:
                 self._tell(opened, is_refused=refusal is not None)
                 settled.append(Ack(opened.id))

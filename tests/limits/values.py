@@ -208,6 +208,10 @@ PEERS: dict[str, Numbers] = {
         prekeys.KEPT_BEYOND_TTL_S,
     ),
     "accepted messages of one sender that are in no channel yet": (inbound.UNFINISHED_MAX,),
+    "a message that waits in the node's own mailbox": (
+        inbound.LATER_MS / 1000,
+        inbound.LATER_MS_PER_MESSAGE / 1000,
+    ),
     "a message in a channel": (config.ttl_max_s,),
     "messages of version 1 of one sender": (inbound.V1_UUIDS_MAX, 9 * 86_400),
     "message requests (`message_requests`)": (

@@ -336,6 +336,14 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         ATTACKS + "test_a_message_of_version_1_is_known_as_long_as_its_prekey",
     ),
     Mutant(
+        "many messages that wait are opened as often as a few",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        delay_ms = max(LATER_MS, count * LATER_MS_PER_MESSAGE)\n",
+        "        delay_ms = max(LATER_MS, count)\n",
+        ATTACKS + "test_many_messages_that_wait_are_opened_rarely",
+    ),
+    Mutant(
         "identities get the numbers of moves",
         Fault.PEERS,
         "actors/channels/subscribers.py",

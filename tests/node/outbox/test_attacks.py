@@ -163,6 +163,33 @@ async def test_a_sender_fills_so_many_bytes_and_no_more(
         assert len(await read(there, b"notes", 8)) == 8
 
 
+async def test_many_messages_that_wait_are_opened_rarely(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would take all the time of the node, and hold up other senders."""
+    monkeypatch.setattr("millpond.node.outbox.inbound.SENDER_BYTES_MAX", 10)
+    monkeypatch.setattr("millpond.node.outbox.inbound.LATER_MS", 1000)
+    alice, bob = await world.node("alice"), await world.node("bob")
+    world.link(alice, bob)
+    count, opened, own_open = 500, 0, InboundRouter._open
+
+    def counting(router: InboundRouter, message: Msg) -> Any:
+        nonlocal opened
+        opened += 1
+        return own_open(router, message)
+
+    for _ in range(count):
+        await alice.send("bob", "notes", b"more than ten bytes")
+    mailbox, context = mailbox_of(bob.public), bob.node.outbox.context
+    with anyio.fail_after(600):
+        while context.local.count(mailbox) < count:
+            await world.clock.sleep(1)
+    await world.clock.sleep(10)
+    monkeypatch.setattr(InboundRouter, "_open", counting)
+    await world.clock.sleep(30)
+    assert count < opened <= 30 * 100 + 2 * count
+
+
 async def test_so_many_messages_to_a_peer_wait_for_a_receipt_and_no_more(
     alice: PeerNode, bob: PeerNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
