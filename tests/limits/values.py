@@ -123,6 +123,7 @@ CONNECTIONS: dict[str, Numbers] = {
     "requests of an S3P or RustLog connection in one turn of the event loop": (
         pipelined.PASS_REQUESTS_MAX,
         pipelined.FlowSettings().pass_bytes_max,
+        pipelined.ANSWER_BYTES,
     ),
     "outgoing queue of a connection": (anyio_wire.HIGH_WATER_BYTES,),
     "unread answers of a connection": (p2p.unread_bytes_max,),

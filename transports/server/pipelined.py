@@ -51,11 +51,11 @@ NOTHING = 2**63
 """The number of a request that never comes."""
 DECODED_BYTES_MAX = 2**16
 """So much is decoded at once: requests take more memory than their bytes."""
-OUT_BYTES_MAX = 2**16
-"""Answers are written as soon as there are more bytes of them: what is written counts, and shows
-that the other end does not read."""
 PASS_REQUESTS_MAX = 256
 """So many requests of a connection are handled before others run."""
+ANSWER_BYTES = 128
+"""Of an answer that no stream makes, so many bytes count as one more request: it takes as long, and
+what a pass has made is written, and counted, before there is much of it."""
 REQUEST_BYTES = 512
 """A decoded request takes about so much, however short it was."""
 RIGHTS_CACHED_MAX = 64
@@ -584,7 +584,7 @@ class PipelinedConnection(Port, Generic[R]):
         else:
             self.answered = number + 1
             self._out.append(data)
-            self._out_bytes += len(data)
+        self._pass_requests += len(data) // ANSWER_BYTES
 
     def respond_later(self, request: R) -> int:
         """Give a request its number; `send` is called with its ReadyAnswer later."""
@@ -709,7 +709,7 @@ class PipelinedConnection(Port, Generic[R]):
                 self._shared_bucket.spend(position - self._position, self.now)
             self._pass_requests += position - self._position
             self._position = position
-            if self._out_bytes > OUT_BYTES_MAX:
+            if self._out_bytes:
                 self._write_out()
         if self._position:
             del self._requests[: self._position]

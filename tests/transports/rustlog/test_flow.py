@@ -83,6 +83,8 @@ def test_answers_that_need_no_stream_are_written_as_they_are_made() -> None:
     node, wire, connection = connect(FlowSettings(unread_bytes_max=100_000))
     wire.reads, wire.high_water_bytes = False, 2**16
     connection.received(METRICS * 1000)
+    assert 0 < wire.unsent_bytes < 65_536, "of one pass"
+    node.pass_time(connection, 0)
     assert wire.paused and 100_000 < wire.unsent_bytes_peak < 250_000
     while wire.congested:
         wire.unsent_bytes = 0
@@ -102,3 +104,9 @@ def test_small_requests_of_one_read_are_answered_in_passes() -> None:
         counts.append(wire.written.count(b"Pong"))
     assert counts[-1] == 2000 and not wire.paused
     assert max(after - before for before, after in pairwise([0, *counts])) <= 256
+
+
+def test_requests_whose_answers_take_long_to_make_are_few_in_a_pass() -> None:
+    _, wire, connection = connect(FlowSettings())
+    connection.received(METRICS * 1000)
+    assert 0 < wire.written.count(b"MetricsFetchResponse") < 50 and wire.paused
