@@ -16,6 +16,7 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 MAPPED_BYTES_MIN = 2 * 2**20
 """Blocks of this size are mapped each on its own, and go back when they are freed."""
 KEPT_BYTES = 8 * 2**20
+"""So many freed bytes at the end of the heap stay with the process."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("actors", "transports", "node", "pipeline")
 PROGRAM = Path(__file__).with_name("typed_program.py")
 LIMIT_S = 300.0
-COMPILER = shutil.which("cc")
+HEADER = Path(sysconfig.get_path("include"), "Python.h")
+COMPILER = shutil.which("cc") is not None and HEADER.exists()
 
 
 def run(command: list[str], folder: Path, **environment: str) -> str:

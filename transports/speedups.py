@@ -20,7 +20,7 @@ try:
     import millpond._speedups as native
 except ImportError:
     native = None  # type: ignore[assignment]  # a module, or nothing
-    unused_because = "not built: there was no C compiler at the installation"
+    unused_because = "not built: the installation found no C compiler, or no headers of Python"
 else:
     if os.environ.get("MILLPOND_PURE", "0") not in ("", "0"):
         unused_because = "MILLPOND_PURE is set"

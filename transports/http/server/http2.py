@@ -19,6 +19,7 @@ from h2.events import Event
 from h2.exceptions import ProtocolError, StreamClosedError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
+from h2.stream import StreamState
 
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
@@ -71,8 +72,8 @@ class _H2Connection(H2Connection):
         h2 makes an object of each frame, and a text of its bytes for a log that nobody reads. None:
         `receive_data` has to judge it."""
         stream = self.streams.get(number)
-        if stream is None or stream.closed:
-            return None
+        if stream is None or stream.state_machine.state is not StreamState.OPEN:
+            return None  # its end may have come in the same input, and is not handled yet
         size = len(body)
         try:
             self.state_machine.process_input(ConnectionInputs.RECV_DATA)

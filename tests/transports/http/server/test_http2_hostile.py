@@ -477,3 +477,18 @@ async def test_data_for_a_stream_that_was_reset_goes_nowhere(flags: int) -> None
         other = client.ask("POST", "/other", b"hello")
         await client.read()
         assert client.ended_by is None and client.body(other) == b"POST /other hello"
+
+
+@DATA_FLAGS
+async def test_data_behind_the_end_of_a_body_resets_the_stream_alone(flags: int) -> None:
+    """Also where one read brings the rest of the last frame, and the frame behind it."""
+    async with serving(Echo()) as rig:
+        client = await _begun(rig)
+        number = client.ask("POST", "/", ends=False)
+        last = frame(0, 1, number, b"hello")
+        client.line.say(last[:11])
+        client.line.say(last[11:] + frame(0, flags, number, bytes(19)))
+        other = client.ask("POST", "/other", b"hello")
+        await client.read()
+        assert client.ended_by is None and client.body(other) == b"POST /other hello"
+        assert client.reset_by(number) == ErrorCodes.STREAM_CLOSED
