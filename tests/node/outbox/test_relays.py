@@ -95,11 +95,13 @@ async def test_the_direct_way_comes_first_and_the_next_relay_when_one_is_gone(
     sven.knows(bob, dials=False)
     alice.changes(bob, addresses=(bob.url,), relays=(rita.as_relay, sven.as_relay))
     alice.learns_key_of(bob)
-    async with alice.node() as here, sven.node() as second:
-        async with rita.node() as first, bob.node(via=()) as there:
+    # Alice comes last: she looks for Bob's prekey at once, and would find him away at first.
+    async with sven.node() as second, rita.node() as first, bob.node(via=()) as there:
+        async with alice.node() as here:
             await here.outbox.send(bob.public, b"notes", b"directly")
             assert await read(there, b"notes") == [b"directly"]
             assert first.outbox.queued(bob.public) == second.outbox.queued(bob.public) == 0
+    async with sven.node() as second, alice.node() as here:
         await here.outbox.send(bob.public, b"notes", b"by the second relay")
         await until(lambda: second.outbox.queued(bob.public) == 1)
         await until(lambda: here.outbox.queued(bob.public) == 0)
