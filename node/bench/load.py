@@ -164,8 +164,11 @@ async def _measure(
     began, own_s, server_s = clocks.now(), clocks.own_cpu(), server_cpu()
     run.is_measuring = True
     await run.wait(seconds)
-    # A busy disk may take longer than a short load for the first answer.
-    while not run.latencies.count and not run.broken.is_set() and clocks.now() < began + FIRST_S:
+    # A busy disk may take longer than a short load for the first answer; a server at fault is not
+    # waited for.
+    while not (run.latencies.count or run.faults or run.broken.is_set()):
+        if clocks.now() >= began + FIRST_S:
+            break
         await run.wait(AGAIN_S)
     run.is_measuring = False
     took_s = clocks.now() - began
