@@ -48,10 +48,22 @@ class AccessTokens:
         self._tokens: dict[bytes, AccessToken] = {}
         self._by_digest: dict[bytes, AccessToken] = {}
 
-    def sync(self, tokens: dict[bytes, AccessToken]) -> None:
-        """Follow the catalog."""
-        self._tokens = tokens
+    def replace(self, tokens: dict[bytes, AccessToken]) -> None:
+        """All tokens of the catalog, as it is opened."""
+        self._tokens = dict(tokens)
         self._by_digest = {each.digest: each for each in tokens.values()}
+
+    def add(self, token_id: bytes, token: AccessToken) -> None:
+        """A token was issued, perhaps in the place of one that has expired."""
+        self.remove(token_id)
+        self._tokens[token_id] = token
+        self._by_digest[token.digest] = token
+
+    def remove(self, token_id: bytes) -> None:
+        """A token was revoked or has expired."""
+        token = self._tokens.pop(token_id, None)
+        if token is not None:
+            self._by_digest.pop(token.digest, None)
 
     def find(self, token: bytes, now: float) -> AccessToken | None:
         """The entry of a token; None: it was revoked, has expired, or never was.
@@ -75,7 +87,8 @@ class AccessTokenCatalog:
     def __init__(self, snapshot: LogSnapshot, lookup: AccessTokens) -> None:
         self._lookup = lookup
         self._tokens = entries_of(snapshot, _TOKEN, _DECODER.decode)
-        self._sync()
+        self._lookup.replace(self._tokens)
+        self.deadline = self._first_end()
 
     @property
     def is_empty(self) -> bool:
@@ -92,7 +105,6 @@ class AccessTokenCatalog:
                 if token is None or token.has_expired(now):
                     return StreamFailed(number, Code.UNKNOWN_STREAM)
                 self._remove(token_id, effects)
-                self._sync()
                 return Done(number)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for this catalog")
@@ -101,7 +113,7 @@ class AccessTokenCatalog:
         """Forget expired tokens."""
         for each in [name for name, token in self._tokens.items() if token.has_expired(now)]:
             self._remove(each, effects)
-        self._sync()
+        self.deadline = self._first_end()
 
     def _issue(self, request: IssueToken, now: float, effects: Effects) -> Reply:
         before = self._tokens.get(request.id)
@@ -113,16 +125,20 @@ class AccessTokenCatalog:
             return StreamFailed(request.number, Code.BUFFER_FULL)
         token = AccessToken(request.digest, request.expires_ms, request.metadata)
         self._tokens[request.id] = token
+        self._lookup.add(request.id, token)
         effects.changes.append(MetadataSet(_TOKEN + request.id, _ENCODER.encode(token)))
-        self._sync()
+        if token.expires_ms is not None:
+            self.deadline = min(self.deadline, token.expires_ms / 1000)
         return Done(request.number)
 
     def _remove(self, token_id: bytes, effects: Effects) -> None:
         del self._tokens[token_id]
+        self._lookup.remove(token_id)
         effects.changes.append(MetadataSet(_TOKEN + token_id, None))
 
-    def _sync(self) -> None:
-        self._lookup.sync(self._tokens)
+    def _first_end(self) -> float:
+        """The time at which the first token expires. A deadline may be earlier, after that token
+        was revoked: then `wake` finds nothing, and looks again."""
         tokens = self._tokens.values()
         ends = (token.expires_ms for token in tokens if token.expires_ms is not None)
-        self.deadline = min(ends, default=inf) / 1000
+        return min(ends, default=inf) / 1000

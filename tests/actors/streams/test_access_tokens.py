@@ -127,3 +127,15 @@ def test_there_is_an_end_to_their_number_and_their_notes() -> None:
     large = _issue(b"more", notes=bytes(METADATA_BYTES_MAX + 1))
     assert catalog.ask(large) == [m.StreamFailed(1, Code.DATA_TOO_LARGE)]
     assert catalog.ask(_issue(b"more")) == [m.Done(1)]
+
+
+def test_a_revoked_token_ends_at_no_time() -> None:
+    """Its deadline may pass: nothing is forgotten then but what has expired."""
+    catalog = Catalog()
+    catalog.ask(_issue(b"a", END_MS), _issue(b"b", END_MS + 1000), m.RevokeToken(2, b"a"))
+    catalog.now = END_MS / 1000
+    catalog.wake()
+    assert catalog.ids() == [b"b"]
+    assert catalog.cell.deadline == END_MS / 1000 + 1
+    assert catalog.ask(_issue(b"a")) == [m.Done(1)]
+    assert catalog.book.find(b"token of a", catalog.now) is not None

@@ -408,17 +408,18 @@ async def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path) -> Non
     config = Config(p2p=f"127.0.0.1:{free_port()}", drain_timeout_s=0.5, **options)  # type: ignore
     found: list[Record] = []
 
-    async def run(node: Node, ready: anyio.Event, stop: anyio.Event) -> None:
+    async def run(node: Node, ready: anyio.Event, stop: anyio.Event, over: anyio.Event) -> None:
         async with node:
             ready.set()
             await stop.wait()
+        over.set()
 
     async def follow(stream: Stream) -> None:
         found.extend(await _take(stream, 4, 0))
 
     with anyio.fail_after(3 * SOON_S):
         async with anyio.create_task_group() as nodes:
-            first, second = (anyio.Event(), anyio.Event()), (anyio.Event(), anyio.Event())
+            first, second = ([anyio.Event() for _ in range(3)] for _ in range(2))
             nodes.start_soon(run, Node(config), *first)
             await first[0].wait()
             async with connect_streams(f"tcp://{config.p2p}") as streams:
@@ -429,7 +430,7 @@ async def test_follow_goes_on_after_a_restart_of_the_node(tmp_path: Path) -> Non
                     tasks.start_soon(follow, stream)
                     await until_waiting(stream)
                     first[1].set()
-                    await anyio.sleep(0.2)
+                    await first[2].wait()
                     nodes.start_soon(run, Node(config), *second)
                     await second[0].wait()
                     assert (await stream.append([b"2", b"3"])).first == 2

@@ -21,14 +21,22 @@ EXAMPLES = {name: text for text, name in BLOCK.findall(DOCUMENT.read_text("utf-8
 
 
 def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "test_mine.py").write_text(text)
+    return run_files(folder, {"test_mine.py": text}, *options)
+
+
+def run_files(
+    folder: Path, files: dict[str, str], *options: str
+) -> subprocess.CompletedProcess[str]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
     given = [] if is_installed() else ["-p", plugin.__name__]
-    if "hypothesis" not in text:  # whose plugin would import it in each of these processes
+    if not any("hypothesis" in text for text in files.values()):
+        # whose plugin would import it in each of these processes
         given += ["-p", "no:hypothesispytest"]
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *given, *options]
     environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST")}
     return subprocess.run(
-        [*words, "test_mine.py"],
+        [*words, *files],
         cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -44,11 +52,11 @@ def is_installed() -> bool:
 
 
 @pytest.mark.readme
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_what_the_documentation_shows_passes(name: str, tmp_path: Path) -> None:
-    told = run(tmp_path, EXAMPLES[name], "--millpond-backends=asyncio,trio")
+def test_what_the_documentation_shows_passes(tmp_path: Path) -> None:
+    told = run_files(tmp_path, EXAMPLES, "--millpond-backends=asyncio,trio", "-rA")
     assert told.returncode == 0, told.stdout + told.stderr
-    assert re.search(r"\d+ passed", told.stdout)
+    passed = set(re.findall(r"^PASSED (test_\w+\.py)::", told.stdout, re.MULTILINE))
+    assert passed == set(EXAMPLES)
 
 
 def test_there_are_examples() -> None:
