@@ -16,7 +16,10 @@ from tests.crash.volume import NoVolume, Volume
 from tests.node import encrypted_folders as folders
 from tests.node.encrypted_folders import LARGE, OTHER_PASSPHRASE, PASSPHRASE, SMALL, history
 
-SIZES = pytest.mark.parametrize(("count", "step"), [(SMALL, 11), (LARGE, 29)])
+SIZES = pytest.mark.parametrize(
+    ("count", "step"),
+    [(SMALL, 11), (LARGE, 61), pytest.param(LARGE, 29, marks=pytest.mark.full)],
+)
 
 
 class Machine:

@@ -12,12 +12,12 @@ import pytest
 from tests.crash.loop import run
 from tests.node.processes import command, serving
 
-SEED, KILLS = 20261121, 30
+SEED, KILLS = 20261121, 20
 INSIDE_SHARE_MIN = 1 / 3
 CHANNEL = "chat/1"
 
 
-def test_nothing_acknowledged_is_lost_in_thirty_kills(
+def test_nothing_acknowledged_is_lost_in_twenty_kills(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kills at random times and inside the calls of a commit, a rotation, a flush, a reclaim."""

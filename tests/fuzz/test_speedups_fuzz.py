@@ -310,19 +310,17 @@ def test_wrong_arguments_are_errors_of_python() -> None:
     assert len(native.read_puts(packets, shrinking(packets))) == 1
 
 
-def test_the_tests_of_the_codecs_pass_without_the_native_ones() -> None:
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("transports/p2p/test_framing.py", "transports/p2p/test_packets.py", "transports/s3p"),
+        pytest.param(("fuzz/test_s3p_fuzz.py",), marks=pytest.mark.full),
+    ],
+)
+def test_the_tests_of_the_codecs_pass_without_the_native_ones(files: tuple[str, ...]) -> None:
     pure = os.environ | {"MILLPOND_PURE": "1"}
-    files = ["p2p/test_framing.py", "p2p/test_packets.py", "s3p"]
-    tests = [str(ROOT / "tests" / "transports" / each) for each in files]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        *tests,
-        str(ROOT / "tests/fuzz/test_s3p_fuzz.py"),
-    ]
-    command += ["-m", "not full"]
+    tests = [str(ROOT / "tests" / each) for each in files]
+    command = [sys.executable, "-m", "pytest", "-q", *tests, "-m", "not full"]
     done = subprocess.run(
         command, cwd=ROOT, env=pure, capture_output=True, text=True, timeout=LIMIT_S
     )
