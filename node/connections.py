@@ -45,7 +45,8 @@ class ConnectionRegistry:
     def __init__(self, config: Config, now: Callable[[], float]) -> None:
         self._config = config
         self._now = now
-        self.connections: dict[ServerConnection, None] = {}
+        self.connections: dict[ServerConnection, str | None] = {}
+        """Those that are open, each with the address that limits count."""
         self.counters = ConnectionCounters()
         self.protocol_stats = stats_by_protocol()
         self.record_refusal = RefusalLog(self.counters.reasons, now).record_refusal
@@ -67,23 +68,36 @@ class ConnectionRegistry:
 
     def register(self, connection: ServerConnection) -> bool:
         """Count a new connection. False: there are too many, refuse it."""
-        config, counted = self._config, _counted(connection.address)
-        is_full = (
-            self.is_draining
-            or len(self.connections) >= config.connections_max
-            or (
-                counted is not None
-                and self._by_address[counted] >= config.connections_per_address_max
-            )
-        )
-        self.connections[connection] = None
-        if not is_full:
-            self._before_handshake[connection] = None
-            if len(self._before_handshake) > config.connections_before_ready_max:
-                self._close_oldest_handshake()
+        counted = _counted(connection.address)
+        is_full = self._is_full(counted)
+        self.connections[connection] = counted
         if counted is not None:
             self._by_address[counted] += 1
+        if not is_full:
+            self._before_handshake[connection] = None
+            if len(self._before_handshake) > self._config.connections_before_ready_max:
+                self._close_oldest_handshake()
         return not is_full
+
+    def admit(self, connection: ServerConnection) -> bool:
+        """Count a connection that needs no handshake, an HTTP request. False: there are too many,
+        and it is not counted."""
+        counted = _counted(connection.address)
+        if self._is_full(counted):
+            return False
+        self.connections[connection] = counted
+        if counted is not None:
+            self._by_address[counted] += 1
+        return True
+
+    def _is_full(self, counted: str | None) -> bool:
+        """True if there is no room for one more connection from this address."""
+        config = self._config
+        if self.is_draining or len(self.connections) >= config.connections_max:
+            return True
+        return (
+            counted is not None and self._by_address[counted] >= config.connections_per_address_max
+        )
 
     def _close_oldest_handshake(self) -> None:
         """The connection that has been silent for longest gives way: a flood of them must not keep
@@ -112,14 +126,13 @@ class ConnectionRegistry:
         """The connection is closed."""
         if connection not in self.connections:
             return
+        counted = self.connections.pop(connection)
         identity = self._identities.pop(connection, None)
         if identity is not None:
             self._by_identity[identity] -= 1
             if not self._by_identity[identity]:
                 del self._by_identity[identity]
-        del self.connections[connection]
         self._before_handshake.pop(connection, None)
-        counted = _counted(connection.address)
         if counted is not None:
             self._by_address[counted] -= 1
             if self._by_address[counted] <= 0:
@@ -137,6 +150,8 @@ class ConnectionRegistry:
 
     def shared_bucket(self, principal: Principal) -> TokenBucket | None:
         """The rate limit that all connections of the principal share; None: there is none."""
+        if not self._buckets.per_s:
+            return None
         return self._buckets.bucket(principal.identity or _counted(principal.address), self._now())
 
     def reauthorize(self) -> None:
@@ -197,6 +212,7 @@ class Services:
         self.protocol_stats = registry.protocol_stats
         self.next_number = registry.next_number
         self.register = registry.register
+        self.admit = registry.admit
         self.handshake_done = registry.handshake_done
         self.count_identity = registry.count_identity
         self.unregister = registry.unregister

@@ -88,6 +88,17 @@ def default_grants(principal: Principal, is_public: bool) -> Iterator[Grant]:
         yield _CERTIFIED_STREAMS if serves_streams else _CERTIFIED
 
 
+def default_stream_rights(principal: Principal, is_public: bool) -> Rights | None:
+    """The rights that these grants give in a stream which is not private; None: none."""
+    if not is_remote(principal.address):
+        return _HERE.rights
+    if principal.listener not in STREAM_LISTENERS:
+        return None
+    if is_public:
+        return _PUBLIC_STREAMS.rights
+    return None if principal.certificate is None else _CERTIFIED_STREAMS.rights
+
+
 def page_session_grants(rights: Rights | None) -> Iterator[Grant]:
     """The only grants of a session of the chat page; None: there is no such session."""
     if rights is not None:

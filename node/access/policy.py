@@ -25,6 +25,7 @@ from millpond.node.access.default_policy import (
     KnownPeers,
     contact_grants,
     default_grants,
+    default_stream_rights,
     delivery_rights,
     is_channel_owner,
     message_grant,
@@ -51,7 +52,7 @@ from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.peer import CONTACTS
 from millpond.node.web.login import PREFIX as PAGE_PREFIX
 from millpond.transports.server.interface import Principal
-from millpond.transports.server.private_names import is_private
+from millpond.transports.server.private_names import PRIVATE_PREFIXES, is_private
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +223,9 @@ class AccessPolicy:
 
     def authorize_stream(self, principal: Principal, name: bytes) -> Rights | None:
         """The rights of a client in a stream or topic, or in all (the empty name); None: none."""
+        if self._rules is None and principal.token is None and principal.identity is None:
+            if not name.startswith(PRIVATE_PREFIXES):
+                return default_stream_rights(principal, self._is_public)
         return self._rights(principal, name, is_stream=True)
 
     def is_operator(self, principal: Principal) -> bool:

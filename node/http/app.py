@@ -25,7 +25,7 @@ from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.cors import CrossOrigin
-from millpond.transports.http.direct import DirectExchange
+from millpond.transports.http.direct import DirectPort
 from millpond.transports.http.durable import protocol as durable
 from millpond.transports.http.durable.app import DurableApi
 from millpond.transports.http.durable.context import PREFIX as DURABLE
@@ -167,14 +167,14 @@ class HttpServices:
 
     def _close_requests(self) -> None:
         for connection in list(self._services.registry.connections):
-            if isinstance(connection, ActiveRequest | DirectExchange):
+            if isinstance(connection, ActiveRequest | DirectPort):
                 connection.close()
 
 
 def listener_of(connection: ServerConnection) -> str:
     """The listener of a connection; WebSocket counts as P2P."""
     match connection:
-        case ActiveRequest() | DirectExchange():
+        case ActiveRequest() | DirectPort():
             return LISTENER
         case PipelinedConnection():
             return connection.listener

@@ -61,7 +61,7 @@ async def listen(
         services,
         guard,
         DateHeader(services.now),
-        application.handle_directly,
+        application.direct_requests,
         application.rejection_headers,
         services.memory,
         services.principal_key,

@@ -155,7 +155,7 @@ class Bench:
                 node.services,
                 partial(contain, "request/http"),
                 DateHeader(node.services.now),
-                application.handle_directly,
+                application.direct_requests,
             )
         return self._connect(self._http.new_connection())
 

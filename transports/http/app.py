@@ -16,16 +16,18 @@ from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.asgi import (
     ADMITTED,
+    EXTENSION,
+    DirectConnection,
     Headers,
     OutOfMemory,
     Receive,
     Scope,
     Send,
-    WholeRequest,
+    ServerExtension,
     server_extension,
 )
 from millpond.transports.http.cors import CrossOrigin
-from millpond.transports.http.direct import CallGuard, DirectApi, DirectExchange
+from millpond.transports.http.direct import CallGuard, DirectApi, DirectPort, DirectRoute
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import (
@@ -38,7 +40,6 @@ from millpond.transports.http.request import (
     RequestHead,
     head_without_path,
     raw_segments,
-    receive_nothing,
     request_head,
     split_path,
 )
@@ -105,13 +106,13 @@ ROUTE = "route"
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """The route of a request, decided by its head alone: its API, a reason to reject it, the API
-    again if it answers without a task, the headers of CORS, and the response to a preflight."""
+    """The route of a request, decided by its head alone: its API, a reason to reject it, the route
+    of requests that need no task, the headers of CORS, and the response to a preflight."""
 
     head: RequestHead
     api: Api
     reason: Rejection | None
-    direct: DirectApi | None
+    direct: DirectRoute | None
     cors: Pairs
     preflight: Response | None
 
@@ -138,7 +139,7 @@ class Application:
         self._services = services
         self._apis = dict(apis)
         self._task_guard = task_guard
-        self._call_guard = call_guard
+        self._call_guard = call_guard or _call
         self._limits = limits or HttpLimits()
         self._lengths = sorted({len(prefix) for prefix in apis}, reverse=True)
 
@@ -178,33 +179,22 @@ class Application:
             services.http.bytes_in += request.bytes_read
             services.http.bytes_out += writer.bytes_sent
 
-    def handle_directly(self, whole: WholeRequest) -> bool:
-        """Answer a request without a task, if its API can (`asgi.DirectHandler`)."""
-        route = self._route(whole.scope)
-        api, guard, services = route.direct, self._call_guard, self._services
-        if guard is None or api is None:
-            return False
-        body = whole.body()
-        if services.is_draining or len(body) > self._limits.body_bytes_max:
-            return False
-        request = Request(whole.scope, receive_nothing, self._limits, route.head, route.cors)
-        exchange = DirectExchange(services, api, whole, request, body, guard)
-        if not services.register(exchange):
-            services.unregister(exchange)  # a task rejects it
-            return False
-        services.handshake_done(exchange)
-        rejection = self._rate_limited(api, request)
-        if rejection is not None:
-            exchange.respond(rejection)
-        elif not guard(exchange.run):
-            exchange.fail(Rejection.CRASHED)
-        return True
+    def direct_requests(self, connection: DirectConnection) -> DirectPort:
+        """The requests of a connection that need no task (`asgi.DirectHandler`)."""
+        return DirectPort(
+            self._services, connection, self._direct_route, self._call_guard, self._limits
+        )
+
+    def _direct_route(self, scope: Scope) -> DirectRoute | None:
+        extension: ServerExtension = scope["extensions"][EXTENSION]
+        route: Route = extension.cache.get(ROUTE) or self._route(scope)
+        return route.direct
 
     def rejection_headers(self, headers: Headers) -> Pairs:
         """The headers of a rejection by the server, for a request with these headers."""
         return self._cross_origin.rejection_headers(headers)
 
-    def _rate_limited(self, api: Api | DirectApi, request: Request) -> Response | None:
+    def _rate_limited(self, api: Api, request: Request) -> Response | None:
         """The rejection of a client that is above its rate limit."""
         services = self._services
         bucket = services.shared_bucket(request.principal)
@@ -240,9 +230,11 @@ class Application:
             head.method, head.headers, head.last, is_page=segments in self._pages
         )
         reason = decision.reason or reason
-        direct: DirectApi | None = None
-        if reason is None and isinstance(api, DirectApi) and api.is_direct(head):
-            direct = api
+        direct: DirectRoute | None = None
+        if reason is None and isinstance(api, DirectApi):
+            operation = api.direct_operation(head, decision.headers)
+            if operation is not None:
+                direct = DirectRoute(head, api, operation, decision.headers)
         return Route(head, api, reason, direct, decision.headers, decision.preflight)
 
     def _find_api(self, segments: tuple[bytes, ...]) -> Api:
@@ -295,6 +287,12 @@ class Application:
                 await writer.fail(reason)
         if not writer.is_ended:
             raise ResponseAborted(reason.message)
+
+
+def _call(call: Callable[[], None]) -> bool:
+    """The guard of an application without one: exceptions pass through."""
+    call()
+    return True
 
 
 def _retried(response: Response) -> Response:

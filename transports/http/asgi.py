@@ -46,6 +46,15 @@ class RequestMemory(Protocol):
         """Wait until there is memory for so many further bytes of the body. Raises OutOfMemory."""
 
 
+class EncodedResponse(msgspec.Struct, frozen=True, gc=False):
+    """A whole response of HTTP/1.1. `lines` are its headers, each with the end of its line; those
+    of the connection, and `date`, are added. One of them is `content-length`."""
+
+    status: int
+    lines: bytes
+    body: bytes = b""
+
+
 class OutOfMemory(Exception):
     """the node has no memory for the request, and had none for some seconds (503)"""
 
@@ -68,28 +77,44 @@ def server_extension(scope: Scope) -> ServerExtension | None:
     return found
 
 
-class WholeRequest(Protocol):
-    """A request with its whole body, for an application that may answer it without a task."""
+class DirectConnection(Protocol):
+    """A connection whose requests an application may answer without a task, one at a time.
+
+    A request is whole when `DirectRequests.begin` takes it; `respond`, `defer` or `break_off` is
+    called once for it, at any time.
+    """
+
+    client: tuple[str, int]
+    """The address of the client: host and port."""
 
     @property
-    def scope(self) -> Scope: ...
+    def certificate(self) -> bytes | None:
+        """The hash of the client's certificate, if it has shown one."""
 
     @property
     def soon(self) -> Callable[[Callable[[], None]], None]:
         """Calls back when everything that came in this pass of the event loop is handled."""
 
-    def body(self) -> bytes:
-        """The whole body."""
-
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Write the whole response; to be called once, at any time."""
+    def respond(self, response: EncodedResponse) -> None:
+        """Write the whole response."""
 
     def defer(self) -> None:
-        """Leave the request to a task after all."""
+        """Leave the request to a task after all, which does not count it against its rate."""
+
+    def break_off(self) -> None:
+        """End the connection: there is no response."""
+
+
+class DirectRequests(Protocol):
+    """The application's side of such a connection."""
+
+    def begin(self, scope: Scope, body: bytes, now: float) -> bool:
+        """Take a request, to answer it once; False: it needs a task. Of the scope only what its
+        head tells counts: it may be that of another connection. `now`: seconds since 1970."""
 
 
 ADMITTED = "millpond.admitted"
 """A key of a scope: the request was counted against its client's rate before it was deferred."""
 
-DirectHandler = Callable[[WholeRequest], bool]
-"""Takes a request, to answer it once; False: it needs a task."""
+DirectHandler = Callable[[DirectConnection], DirectRequests]
+"""Makes the application's side of a connection."""

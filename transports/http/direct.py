@@ -1,8 +1,8 @@
 """Direct requests: one request to one cell, answered without a task.
 
 A task, its scopes and its passes of the event loop were two thirds of the cost of a small append.
-Where a request came whole, its API gives the cell, the message and a function for the response; the
-response is written when the cell replies, as on the listeners of S3P and P2P.
+Where a request came whole, its API gives the message for the cell, and makes the response of the
+cell's reply; it is written when the cell replies, as on the listeners of S3P and P2P.
 """
 
 from __future__ import annotations
@@ -14,28 +14,59 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from millpond.actors.messages import Failed, Port, Reply, StreamReply, StreamRequest
-from millpond.transports.http.asgi import ADMITTED, WholeRequest
+from millpond.transports.http.asgi import (
+    EXTENSION,
+    DirectConnection,
+    EncodedResponse,
+    Scope,
+    ServerExtension,
+    server_extension,
+)
 from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
-from millpond.transports.http.request import LISTENER, Request, RequestHead
-from millpond.transports.http.response import Response, plain_rejection
+from millpond.transports.http.request import (
+    LISTENER,
+    HttpLimits,
+    Request,
+    RequestHead,
+    receive_nothing,
+)
+from millpond.transports.http.response import Pairs, Response, plain_rejection
+from millpond.transports.server.interface import Principal
+from millpond.transports.server.refusals import Refusal
 
 CallGuard = Callable[[Callable[[], None]], bool]
 """Calls a function; an exception is logged, and the result is False."""
 
 
 class DirectRequest(msgspec.Struct, frozen=True, gc=False):
-    """A message for a cell; `request` has the number 0.
-
-    `to_response` makes the response of the cell's reply. None: nothing was done yet, and a task has
-    to answer.
-    """
+    """A message for a cell, and the bytes for which its mailbox counts it."""
 
     cell: bytes
     request: StreamRequest
     size_bytes: int
-    to_response: Callable[[CellReply], Response | None]
+
+
+class DirectClient(Protocol):
+    """The client of a direct request."""
+
+    principal: Principal
+
+    def request(self) -> Request:
+        """The request, for what its head alone does not tell. It has no body."""
+
+
+class DirectOperation(Protocol):
+    """The direct requests with one head. It is made once for each head."""
+
+    def message(
+        self, number: int, client: DirectClient, body: bytes
+    ) -> DirectRequest | Response | EncodedResponse:
+        """The message for the cell, with this number; or the response if none is needed."""
+
+    def response(self, sent: DirectRequest, reply: CellReply) -> Response | EncodedResponse | None:
+        """The response to a reply. None: nothing was done yet, and a task has to answer."""
 
 
 @runtime_checkable
@@ -44,96 +75,163 @@ class DirectApi(Protocol):
 
     name: str
 
-    def is_direct(self, head: RequestHead) -> bool:
-        """True if requests with this head are direct. It is called once for each head."""
-
-    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
-        """The message for the cell, or the response if none is needed."""
+    def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
+        """The operation of requests with this head; None: they need a task. It is called once for
+        each head. An encoded response has the headers `cors`; to a `Response` they are added."""
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """See `app.Api`."""
 
 
-class DirectExchange(Port):
-    """A direct request in progress: the port of its cell, and a connection that the node counts.
+class DirectRoute(msgspec.Struct, frozen=True, gc=False):
+    """The part of a route that direct requests use: the head, its API, the operation, and the
+    headers of CORS."""
 
-    Implements `transports.server.interface.ServerConnection`.
+    head: RequestHead
+    api: DirectApi
+    operation: DirectOperation
+    cors: Pairs
+
+
+class DirectPort(Port):
+    """The direct requests of one connection, one at a time: the port of their cells, and a
+    connection that the node counts while there is one.
+
+    Replies to an earlier request, which was cut off, are known by their numbers. Implements
+    `asgi.DirectRequests`, `DirectClient` and `transports.server.interface.ServerConnection`.
     """
 
     __slots__ = (
-        "_api",
         "_body",
-        "_direct",
+        "_connection",
+        "_find_route",
         "_guard",
+        "_is_answered",
+        "_limits",
         "_reply",
-        "_request",
+        "_request_number",
+        "_route",
         "_sampled_at",
+        "_scope",
+        "_sent",
         "_services",
-        "_whole",
         "address",
         "deadline",
         "number",
+        "principal",
         "received_at",
     )
 
     def __init__(
         self,
         services: HttpNodeServices,
-        api: DirectApi,
-        whole: WholeRequest,
-        request: Request,
-        body: bytes,
+        connection: DirectConnection,
+        find_route: Callable[[Scope], DirectRoute | None],
         guard: CallGuard,
+        limits: HttpLimits,
     ) -> None:
         self.number = services.next_number()
-        self.received_at = services.now()
+        self.received_at = 0.0
         self.deadline = inf
-        self.address = request.client
+        self.address, port = connection.client
+        self.principal = Principal(
+            None, None, self.address, LISTENER, connection.certificate, port or 0
+        )
         self._services = services
-        self._api = api
-        self._whole: WholeRequest | None = whole
-        self._request = request
-        self._body = body
+        self._connection = connection
+        self._find_route = find_route
         self._guard = guard
-        self._direct: DirectRequest | None = None
+        self._limits = limits
+        self._request_number = 0
+        self._scope: Scope = {}
+        self._route: DirectRoute
+        self._body = b""
+        self._sent: DirectRequest | None = None
         self._reply: CellReply | None = None
         self._sampled_at = 0.0
+        self._is_answered = True
+        """No request is in progress."""
 
-    def run(self) -> None:
+    # asgi.DirectRequests: called by the connection.
+
+    def begin(self, scope: Scope, body: bytes, now: float) -> bool:
+        route, services = self._find_route(scope), self._services
+        if route is None or len(body) > self._limits.body_bytes_max or not services.admit(self):
+            return False
+        self.received_at = now
+        self._scope, self._route, self._body = scope, route, body
+        self._is_answered = False
+        self._request_number += 1
+        bearer, principal = route.head.bearer, self.principal
+        if bearer != principal.token:
+            self.principal = principal = msgspec.structs.replace(principal, token=bearer)
+        bucket = services.shared_bucket(principal)
+        delay_ms = 0 if bucket is None else bucket.take(now)
+        if delay_ms:
+            services.record_refusal(Refusal.TOO_FAST, self.address)
+            rejected = route.api.reject(Rejection.TOO_FAST, delay_ms)
+            if rejected is not None:
+                self._respond(rejected)
+                return True
+        if not self._guard(self._send_message):
+            self._fail(Rejection.CRASHED)
+        return True
+
+    def _send_message(self) -> None:
         """Send the message to the cell, together with others of this pass of the loop."""
-        whole, services = self._whole, self._services
-        assert whole is not None, "the request was answered already"
-        direct = self._api.direct_request(self._request, self._body)
-        if isinstance(direct, Response):
-            self.respond(direct)
+        services = self._services
+        sent = self._route.operation.message(self._request_number, self, self._body)
+        if not isinstance(sent, DirectRequest):
+            self._respond(sent)
             return
-        self._direct = direct
+        self._sent = sent
         stats = services.protocol_stats[LISTENER]
         if self.received_at >= stats.sample_at:
             stats.start_sample(self.received_at)
             self._sampled_at = self.received_at
-        services.batcher.add(direct.cell, self, [direct.request], direct.size_bytes, whole.soon)
+        services.batcher.add(
+            sent.cell, self, [sent.request], sent.size_bytes, self._connection.soon
+        )
 
-    def respond(self, response: Response) -> None:
-        """Write the response, unless there was one before."""
-        whole, services = self._whole, self._services
-        if whole is None:
-            return
-        self._whole = None
-        services.unregister(self)
-        http, key = services.http, (self._api.name, response.status)
+    def _respond(self, response: Response | EncodedResponse) -> None:
+        """Write the response."""
+        self._end()
+        http, key = self._services.http, (self._route.api.name, response.status)
         http.requests += 1
         http.answers[key] = http.answers.get(key, 0) + 1
         http.bytes_in += len(self._body)
         http.bytes_out += len(response.body)
-        headers = response.all_headers(self._request.cors)
-        whole.respond(response.status, headers, response.body)
+        self._body = b""
+        if isinstance(response, Response):
+            response = response.encoded(self._route.cors)
+        self._connection.respond(response)
 
-    def fail(self, reason: Rejection) -> None:
-        """Respond with a failure."""
+    def _end(self) -> None:
+        """The request is over, as far as the node counts it."""
+        self._is_answered = True
+        self._sent = self._reply = None
+        self._sampled_at = 0.0
+        self._services.unregister(self)
+
+    def _fail(self, reason: Rejection) -> None:
+        """Respond with a failure; end the connection if the response was what failed."""
         if reason is Rejection.CRASHED:
             self._services.http.crashed += 1
-        self.respond(self._api.reject(reason, None) or plain_rejection(reason))
+        if self._is_answered:
+            self._connection.break_off()
+        else:
+            self._respond(self._route.api.reject(reason, None) or plain_rejection(reason))
+
+    # DirectClient: called by operations.
+
+    def request(self) -> Request:
+        extension = server_extension(self._scope)
+        cache = {} if extension is None else extension.cache
+        own = ServerExtension(self.principal.certificate, cache)
+        client = (self.address, self.principal.port)
+        scope = {**self._scope, "client": client, "extensions": {EXTENSION: own}}
+        route = self._route
+        return Request(scope, receive_nothing, self._limits, route.head, route.cors)
 
     # Port: called by cells.
 
@@ -143,33 +241,37 @@ class DirectExchange(Port):
 
     def send(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
-            if isinstance(reply, StreamReply | Failed):
+            if isinstance(reply, StreamReply):
+                number = reply.number
+            elif isinstance(reply, Failed) and isinstance(reply.request, StreamRequest):
+                number = reply.request.number
+            else:
+                continue
+            if number == self._request_number and not self._is_answered:
                 self._reply = reply
 
     def flush(self) -> None:
-        if self._reply is not None and not self._guard(self._finish):
-            self.fail(Rejection.CRASHED)
+        if self._reply is not None and not self._guard(self._take_reply):
+            self._fail(Rejection.CRASHED)
 
     def must_wait(self, cell: bytes) -> None:
         """Nothing: there is one message only."""
 
-    def _finish(self) -> None:
-        direct, reply = self._direct, self._reply
-        self._direct = self._reply = None
-        if direct is None or reply is None:
+    def _take_reply(self) -> None:
+        sent, reply = self._sent, self._reply
+        self._sent = self._reply = None
+        if sent is None or reply is None:
             return
         if self._sampled_at:
-            self._services.protocol_stats[LISTENER].end_sample(
-                self._sampled_at, self._services.now()
-            )
-        response = direct.to_response(reply)
+            stats = self._services.protocol_stats[LISTENER]
+            stats.end_sample(self._sampled_at, self._services.now())
+        response = self._route.operation.response(sent, reply)
         if response is not None:
-            self.respond(response)
-        elif self._whole is not None:
-            whole, self._whole = self._whole, None
-            self._services.unregister(self)
-            whole.scope[ADMITTED] = True
-            whole.defer()
+            self._respond(response)
+            return
+        self._end()
+        self._body = b""
+        self._connection.defer()
 
     # ServerConnection: called by the node.
 
@@ -187,4 +289,5 @@ class DirectExchange(Port):
         """Nothing: the request was allowed when it came."""
 
     def close(self) -> None:
-        self.fail(Rejection.CUT_OFF)
+        if not self._is_answered:
+            self._fail(Rejection.CUT_OFF)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -30,6 +30,14 @@ class BadPath(Exception):
     """the path cannot be read (400)"""
 
 
+class Headed(Protocol):
+    """What has the headers of a request: the request, or its head."""
+
+    @property
+    def header(self) -> Callable[[bytes], bytes | None]:
+        """The last value of a header, named in lower case; None: there is none."""
+
+
 class RequestHead(msgspec.Struct, frozen=True):
     """The head of a request.
 
@@ -45,6 +53,11 @@ class RequestHead(msgspec.Struct, frozen=True):
     last: dict[bytes, bytes]
     bearer: bytes | None
     is_http2: bool
+
+    @property
+    def header(self) -> Callable[[bytes], bytes | None]:
+        """The last value of a header, named in lower case; None: there is none."""
+        return self.last.get
 
 
 def request_head(scope: Scope, segments: tuple[bytes, ...]) -> RequestHead:

@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from millpond.transports.http.asgi import WHOLE_RESPONSE, Headers, Message, Send
+from millpond.transports.http.asgi import (
+    WHOLE_RESPONSE,
+    EncodedResponse,
+    Headers,
+    Message,
+    Send,
+)
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 
@@ -34,6 +40,18 @@ class Response(msgspec.Struct, frozen=True, gc=False):
             if name == b"content-length":
                 return [*headers, SERVER]
         return [*headers, (b"content-length", b"%d" % len(self.body)), SERVER]
+
+    def encoded(self, more: Pairs = ()) -> EncodedResponse:
+        """The response with `more` headers, as HTTP/1.1 writes it."""
+        return EncodedResponse(self.status, header_lines(self.all_headers(more)), self.body)
+
+
+def header_lines(headers: Pairs) -> bytes:
+    """Headers as lines of HTTP/1.1."""
+    lines = [b"%b: %b\r\n" % each for each in headers]
+    block = b"".join(lines)
+    assert block.count(b"\n") == len(lines), "a header of ours holds a line"
+    return block
 
 
 def json_response(status: int, content: object, headers: Pairs = ()) -> Response:

@@ -157,6 +157,10 @@ class RegistryServices(Protocol):
     def register(self, connection: ServerConnection) -> bool:
         """Count a new connection, or an HTTP request. False: there are too many, refuse it."""
 
+    def admit(self, connection: ServerConnection) -> bool:
+        """Count an HTTP request, until `unregister`. False: there are too many, or the node stops;
+        it is not counted."""
+
     def handshake_done(self, connection: ServerConnection) -> None:
         """The handshake of the connection is complete, or it needs none."""
 

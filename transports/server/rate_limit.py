@@ -77,17 +77,18 @@ class SharedBuckets:
     """
 
     def __init__(self, per_s: int, kept_max: int = 10_000) -> None:
-        self._per_s = per_s
+        self.per_s = per_s
+        """Tokens a second; 0: there is no limit."""
         self._kept_max = kept_max
         self._buckets: OrderedDict[bytes | str, TokenBucket] = OrderedDict()
 
     def bucket(self, peer: bytes | str | None, now: float) -> TokenBucket | None:
         """None: there is no limit, or none for a client that is not known."""
-        if not self._per_s or peer is None:
+        if not self.per_s or peer is None:
             return None
         bucket = self._buckets.get(peer)
         if bucket is None:
-            bucket = self._buckets[peer] = TokenBucket(self._per_s, now)
+            bucket = self._buckets[peer] = TokenBucket(self.per_s, now)
             if len(self._buckets) > self._kept_max:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(peer)

@@ -64,7 +64,7 @@ class DirectServer:
             running.services,
             guard,
             lambda: DATE,
-            self.application.handle_directly,
+            self.application.direct_requests,
         )
 
     def connect(self, host: str = "127.0.0.1") -> Line:

@@ -52,7 +52,7 @@ class RunningApp:
         guard = partial(contain, "request/http")
         call_guard = partial(contain_call, "request/http")
         self.application = Application(self.services, apis, guard, limits, call_guard)
-        self.handle_directly = self.application.handle_directly
+        self.direct_requests = self.application.direct_requests
         self.rejection_headers = self.application.rejection_headers
 
     async def __call__(self, scope, receive, send):  # type: ignore[no-untyped-def]

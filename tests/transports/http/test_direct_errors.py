@@ -10,52 +10,63 @@ import pytest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellReply
-from millpond.transports.http.direct import DirectRequest
+from millpond.transports.http.direct import DirectClient, DirectOperation, DirectRequest
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
-from millpond.transports.http.response import Response, ResponseWriter, json_response
+from millpond.transports.http.response import Pairs, Response, ResponseWriter, json_response
 from tests.transports.http.direct_server import direct_server, said
 
 
 class _Broken:
-    """An API with a mistake of ours, at some point of a request."""
+    """An API with a mistake of ours, at some point of a request, and its operation."""
 
     name = "test"
 
-    def __init__(self, make: Callable[[], DirectRequest | Response]) -> None:
-        self._make = make
+    def __init__(
+        self, message: Callable[[int], DirectRequest], response: Callable[[], Response]
+    ) -> None:
+        self._message = message
+        self._response = response
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> None:
         await writer.respond(Response(204))
 
-    def is_direct(self, question: RequestHead) -> bool:
-        return question.method == "POST"
+    def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
+        return self if head.method == "POST" else None
 
-    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
-        return self._make()
+    def message(self, number: int, client: DirectClient, body: bytes) -> DirectRequest:
+        return self._message(number)
+
+    def response(self, sent: DirectRequest, reply: CellReply) -> Response:
+        return self._response()
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         return json_response(reason.status, {"test": reason.code})
 
 
-def _describing(tell: Callable[[CellReply], Response | None]) -> DirectRequest:
-    return DirectRequest(stream_cell(b"none"), m.Describe(0), 0, tell)
+def _describe(number: int) -> DirectRequest:
+    return DirectRequest(stream_cell(b"none"), m.Describe(number), 0)
 
 
-def _raise(*_: object) -> Response:
+def _no_message(number: int) -> DirectRequest:
     raise ZeroDivisionError("a mistake")
 
 
-def _mistakes() -> dict[str, Callable[[], DirectRequest | Response]]:
-    return {"asking": _raise, "telling": lambda: _describing(_raise)}
+def _no_response() -> Response:
+    raise ZeroDivisionError("a mistake")
 
 
-@pytest.mark.parametrize("where", list(_mistakes()))
+_MISTAKES = {
+    "asking": _Broken(_no_message, lambda: Response(204)),
+    "telling": _Broken(_describe, _no_response),
+}
+
+
+@pytest.mark.parametrize("where", list(_MISTAKES))
 async def test_a_mistake_of_ours_is_told_and_logged(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api = _Broken(_mistakes()[where])
-    async with direct_server({(b"do",): api}) as server:
+    async with direct_server({(b"do",): _MISTAKES[where]}) as server:
         line = server.connect()
         asked = [said(b"POST", b"/do"), said(b"GET", b"/do"), said(b"POST", b"/do")]
         first, second, third = await server.ask(*asked, line=line)
@@ -72,7 +83,7 @@ async def test_an_answer_that_cannot_be_written_ends_its_connection(
 ) -> None:
     """Nobody waits for what never comes."""
     broken = Response(200, ((b"a", b"b\nc"),))
-    api = _Broken(lambda: _describing(lambda _: broken))
+    api = _Broken(_describe, lambda: broken)
     async with direct_server({(b"do",): api}) as server:
         line, other = server.connect(), server.connect()
         line.say(said(b"POST", b"/do") * 2)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from millpond.actors.messages import Rights
-from millpond.transports.http.direct import DirectRequest
+from millpond.transports.http.direct import DirectOperation
 from millpond.transports.http.durable import append, create, head_and_delete, read
 from millpond.transports.http.durable.context import (
     PREFIX,
+    RESERVED,
     SECURITY_HEADERS,
     DurableContext,
     Target,
-    target_of,
+    target_at,
 )
 from millpond.transports.http.durable.errors import DurableError, Pairs
 from millpond.transports.http.durable.interface import DurableSettings
@@ -21,9 +21,6 @@ from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
-
-RESERVED = b"__ds"
-"""The first segment of paths that are no streams."""
 
 _OPERATIONS: Mapping[str, Callable[[DurableContext, Target], Awaitable[Response | None]]] = {
     "PUT": create.put,
@@ -56,19 +53,11 @@ class DurableApi:
         except DurableError as error:
             return error.response(context.common_headers)
 
-    def is_direct(self, head: RequestHead) -> bool:
-        """True for appends; see `millpond.transports.http.direct.DirectApi`."""
-        return head.method == "POST"
-
-    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
-        """The stream's part in an append."""
-        context = DurableContext(self._services, self._settings, request, self._live_waiters)
-        try:
-            target = _target(context)
-            context.require(target, Rights.PUT)
-            return append.direct_append(context, target, body)
-        except DurableError as error:
-            return error.response(context.common_headers)
+    def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
+        """Appends are direct; see `millpond.transports.http.direct.DirectApi`."""
+        if head.method != "POST":
+            return None
+        return append.DirectAppends(self._services, self._settings, head, cors)
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, as JSON."""
@@ -82,10 +71,9 @@ class DurableApi:
 
 def _target(context: DurableContext) -> Target:
     segments = context.request.segments[len(PREFIX) :]
-    if not segments or segments[0] == RESERVED:
-        raise DurableError(404, "not_found", "nothing exists at this path")
-    if context.request.method not in _OPERATIONS:
+    is_stream = bool(segments) and segments[0] != RESERVED
+    if is_stream and context.request.method not in _OPERATIONS:
         allow = ((b"allow", head_and_delete.METHODS),)
         text = f"streams do not support {context.request.method[:20]}"
         raise DurableError(405, "bad_method", text, allow)
-    return target_of(b"/".join(segments))
+    return target_at(segments)

@@ -21,6 +21,8 @@ from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
 
 PREFIX = (b"v1", b"stream")
+RESERVED = b"__ds"
+"""The first segment of paths that are no streams."""
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -47,6 +49,21 @@ def target_of(name: bytes) -> Target:
     return Target(name, stream_cell(name))
 
 
+def target_at(segments: tuple[bytes, ...]) -> Target:
+    """The stream at a path, given by the segments behind the prefix. Raises DurableError."""
+    if not segments or segments[0] == RESERVED:
+        raise DurableError(404, "not_found", "nothing exists at this path")
+    return target_of(b"/".join(segments))
+
+
+def denial(*, is_known: bool) -> DurableError:
+    """403, or 401 for a client that has no rights anywhere."""
+    if is_known:
+        return DurableError(403, "permission_denied", "permission denied for this stream")
+    challenge = ((b"www-authenticate", b"Bearer"),)
+    return DurableError(401, "authn", "unknown or missing access token", challenge)
+
+
 class DurableContext(RequestContext[HttpNodeServices]):
     """A request of Durable Streams, and the headers that every response to it has."""
 
@@ -70,10 +87,7 @@ class DurableContext(RequestContext[HttpNodeServices]):
         """Require one of these rights in the stream. Raises DurableError (401, 403)."""
         if self.rights_in(target.name) & rights:
             return
-        if self.is_known:
-            raise DurableError(403, "permission_denied", "permission denied for this stream")
-        challenge = ((b"www-authenticate", b"Bearer"),)
-        raise DurableError(401, "authn", "unknown or missing access token", challenge)
+        raise denial(is_known=self.is_known)
 
     def location(self, target: Target) -> bytes:
         """The stream's URL, under the name by which this client knows the node."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from millpond.transports.http.direct import DirectRequest
+from millpond.transports.http.direct import DirectOperation
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
-from millpond.transports.http.response import Response, ResponseWriter
+from millpond.transports.http.response import Pairs, Response, ResponseWriter
 from millpond.transports.http.s2 import (
     append,
     append_session,
@@ -52,21 +52,14 @@ class S2Api:
         except S2Error as error:
             return error.response
 
-    def is_direct(self, head: RequestHead) -> bool:
-        """True for unary appends; see `millpond.transports.http.direct.DirectApi`."""
+    def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
+        """Unary appends are direct; see `millpond.transports.http.direct.DirectApi`."""
         match head.segments[1:]:
             case (b"streams", name, b"records") if name and head.method == "POST":
                 content_type = head.last.get(b"content-type", b"").decode("latin-1")
-                return _media(content_type) != read_session.S2S.decode()
-        return False
-
-    def direct_request(self, request: Request, body: bytes) -> DirectRequest | Response:
-        """The stream's part in an append."""
-        context = S2Context(self._services, request, self._usage)
-        try:
-            return append.direct_append(context, context.target(request.segments[2]), body)
-        except S2Error as error:
-            return error.response
+                if _media(content_type) != read_session.S2S.decode():
+                    return append.DirectAppends(self._services, self._usage, head, cors)
+        return None
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, with a code of S2."""

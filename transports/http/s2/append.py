@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
+import msgspec
+
+from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.messages import Headers
+from millpond.transports.http.asgi import EncodedResponse
 from millpond.transports.http.cell_client import CellReply
-from millpond.transports.http.direct import DirectRequest
-from millpond.transports.http.response import Response
+from millpond.transports.http.direct import DirectClient, DirectRequest
+from millpond.transports.http.request import RequestHead
+from millpond.transports.http.response import SERVER, Pairs, Response, header_lines
 from millpond.transports.http.s2.auto_create import (
     TRIES,
     ensure,
@@ -19,9 +25,24 @@ from millpond.transports.http.s2.codecs import json as json_codec
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.compression import write_body
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target, is_json
+from millpond.transports.http.s2.context import (
+    BASIN_HEADER,
+    KEY_HEADER,
+    S2Context,
+    Target,
+    is_json,
+    target_in,
+)
 from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_json
-from millpond.transports.http.s2.model import AppendAck, AppendInput, check_append
+from millpond.transports.http.s2.interface import S2NodeServices
+from millpond.transports.http.s2.model import (
+    AppendAck,
+    AppendInput,
+    check_append,
+    check_basin,
+    check_stream,
+)
+from millpond.transports.http.s2.usage import S2Usage
 
 BODY_BYTES_MAX = 8 * 2**20
 """The largest body after decompression: 1 MiB of records takes more in Base64 with its headers."""
@@ -32,7 +53,7 @@ async def append(context: S2Context, target: Target) -> Response:
     context.require(Operation.APPEND, target)
     context.refuse_key()
     context.require_basin(target.basin)
-    given, size = _decode(context, target, await context.body(BODY_BYTES_MAX))
+    given, size = _given(context, target, await context.body(BODY_BYTES_MAX))
     with context.cell_client() as cells:
         for _ in range(TRIES):
             reply = await cells.request(
@@ -46,53 +67,155 @@ async def append(context: S2Context, target: Target) -> Response:
     raise stream_not_found(target)
 
 
-def direct_append(context: S2Context, target: Target, data: bytes) -> DirectRequest:
-    """The append that the body `data` is. Raises S2Error."""
-    context.check(Operation.APPEND, target)
-    try:
-        context.refuse_key()
-        context.require_basin(target.basin)
-        body = context.decompressed(data, BODY_BYTES_MAX)
-        given, size = _decode(context, target, body)
-    except S2Error:
-        context.usage.count(Operation.APPEND, target.basin)
-        raise
-    to_response = partial(_direct_response, context, target, size)
-    return DirectRequest(target.cell, _request(0, given), size, to_response)
+class SentAppend(DirectRequest, frozen=True, gc=False):
+    """An append on its way to a stream; `size_bytes` are metered ones."""
+
+    target: Target
 
 
-def _direct_response(
-    context: S2Context, target: Target, size: int, reply: CellReply
-) -> Response | None:
-    """The response to a reply; None: the stream does not exist, and may be created now."""
-    if is_unknown(reply):
+class PlainAppend(msgspec.Struct, frozen=True, gc=False):
+    """A head that leaves nothing open but the rights of the client and the state of the basin: the
+    stream, and the form of the body, which is not compressed."""
+
+    target: Target
+    is_protobuf: bool
+    encoding: json_codec.Format
+
+
+class DirectAppends:
+    """The appends with one head. Implements `transports.http.direct.DirectOperation`."""
+
+    __slots__ = ("_accepted", "_encode_ack", "_head", "_plain", "_services", "_usage")
+
+    def __init__(
+        self, services: S2NodeServices, usage: S2Usage, head: RequestHead, cors: Pairs
+    ) -> None:
+        self._services = services
+        self._usage = usage
+        self._head = head
+        self._plain = _plain_append(services, head)
+        accept = (head.header(b"accept") or b"").decode("latin-1")
+        is_protobuf = protobuf_codec.is_protobuf(accept)
+        kind = protobuf_codec.MEDIA_TYPE if is_protobuf else json_codec.MEDIA_TYPE
+        self._encode_ack = protobuf_codec.encode_ack if is_protobuf else json_codec.encode_ack
+        self._accepted = header_lines(((b"content-type", kind), *cors, SERVER))
+        """The headers of a success, before the length. An ack is too small to be compressed."""
+
+    def message(self, number: int, client: DirectClient, body: bytes) -> DirectRequest | Response:
+        """The stream's part in an append."""
+        plain, services = self._plain, self._services
+        try:
+            if plain is None or len(body) > BODY_BYTES_MAX:
+                return self._careful_message(number, client, body)
+            target = plain.target
+            rights = services.authorize_stream(client.principal, target.qualified_name)
+            is_permitted = rights is Rights.ALL or (rights is not None and Rights.PUT in rights)
+            if not is_permitted or services.basins.find(target.basin) is None:
+                return self._careful_message(number, client, body)
+            return self._message(number, client, plain, body)
+        except S2Error as error:
+            return error.response
+
+    def _message(
+        self, number: int, client: DirectClient, plain: PlainAppend, body: bytes
+    ) -> DirectRequest:
+        """The append that a body is, for a client that may append. Raises S2Error."""
+        target = plain.target
+        try:
+            given = _decode(body, None if plain.is_protobuf else plain.encoding)
+            size = check_append(given)
+            if given.headers is not None:
+                require_commands(self._context(client), target, given.headers)
+        except S2Error:
+            self._usage.count(Operation.APPEND, target.basin)
+            raise
+        return SentAppend(target.cell, _request(number, given), size, target)
+
+    def _careful_message(self, number: int, client: DirectClient, body: bytes) -> DirectRequest:
+        """The same, for any head and any client. Raises S2Error."""
+        context = self._context(client)
+        target = context.target(self._head.segments[2])
+        context.check(Operation.APPEND, target)
+        try:
+            context.refuse_key()
+            context.require_basin(target.basin)
+            given, size = _given(context, target, context.decompressed(body, BODY_BYTES_MAX))
+        except S2Error:
+            self._usage.count(Operation.APPEND, target.basin)
+            raise
+        return SentAppend(target.cell, _request(number, given), size, target)
+
+    def response(self, sent: DirectRequest, reply: CellReply) -> Response | EncodedResponse | None:
+        """The response to a reply; None: the stream does not exist, and may be created now."""
+        assert isinstance(sent, SentAppend), "an append was sent"
+        if is_unknown(reply):
+            return None
+        if not isinstance(reply, m.Appended):
+            self._usage.count(Operation.APPEND, sent.target.basin)
+            return failure(reply, sent.target).response
+        usage = self._usage.of(sent.target.basin)
+        usage.operations[Operation.APPEND] += 1
+        usage.appended_bytes += sent.size_bytes
+        body = self._encode_ack(ack_of(reply))
+        lines = b"content-length: %d\r\n%b" % (len(body), self._accepted)
+        return EncodedResponse(200, lines, body)
+
+    def _context(self, client: DirectClient) -> S2Context:
+        return S2Context(self._services, client.request(), self._usage)
+
+
+def _plain_append(services: S2NodeServices, head: RequestHead) -> PlainAppend | None:
+    """The plain append that a head asks for; None: it may be a bad one, or what it means depends on
+    more than the head."""
+    is_issued = head.bearer is not None and services.tokens.is_one(head.bearer)
+    if is_issued or KEY_HEADER in head.last or b"content-encoding" in head.last:
         return None
-    context.usage.count(Operation.APPEND, target.basin)
-    if isinstance(reply, m.Appended):
-        return _response(context, target, size, reply)
-    return failure(reply, target).response
+    try:
+        basin, kind, form = (
+            None if value is None else value.decode()
+            for value in map(head.header, (BASIN_HEADER, b"content-type", b"s2-format"))
+        )
+        if basin is None:
+            return None
+        check_basin(basin)
+        check_stream(head.segments[2])
+        encoding = json_codec.format_of(form)
+    except (UnicodeDecodeError, S2Error):
+        return None
+    is_protobuf = protobuf_codec.is_protobuf(kind)
+    if not (is_protobuf or is_json(kind)):
+        return None
+    target = target_in(services, basin.encode(), head.segments[2])
+    return PlainAppend(target, is_protobuf, encoding)
 
 
-def _decode(context: S2Context, target: Target, data: bytes) -> tuple[AppendInput, int]:
+def _decode(data: bytes, encoding: json_codec.Format | None) -> AppendInput:
+    """The records of a body; None: it is protobuf. Raises S2Error."""
+    if encoding is None:
+        return protobuf_codec.decode_input(data)
+    return json_codec.decode_input(data, encoding)
+
+
+def _given(context: S2Context, target: Target, data: bytes) -> tuple[AppendInput, int]:
     """The records of a body, and their metered bytes. Raises S2Error."""
     kind = context.header(b"content-type")
     if protobuf_codec.is_protobuf(kind):
-        given = protobuf_codec.decode_input(data)
+        given = _decode(data, None)
     elif is_json(kind):
-        given = json_codec.decode_input(data, json_codec.format_of(context.header(b"s2-format")))
+        given = _decode(data, json_codec.format_of(context.header(b"s2-format")))
     else:
         raise bad_json("content-type: application/json or application/protobuf")
     size = check_append(given)
-    require_commands(context, target, given)
+    require_commands(context, target, given.headers)
     return given, size
 
 
-def require_commands(context: S2Context, target: Target, given: AppendInput) -> None:
+def require_commands(context: S2Context, target: Target, headers: Sequence[Headers] | None) -> None:
     """Commands take operations of their own; a trim the right that other views ask for it.
 
     Raises CodedError.
     """
-    verbs = {pairs[0][1] for pairs in given.headers or () if pairs and not pairs[0][0]}
+    verbs = {pairs[0][1] for pairs in headers or () if pairs and not pairs[0][0]}
     if b"trim" in verbs:
         context.require(Operation.TRIM, target)
     if b"fence" in verbs:

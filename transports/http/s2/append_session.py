@@ -221,7 +221,7 @@ class _Session:
             await anyio.lowlevel.checkpoint()
         given = protobuf_codec.decode_input(message, ErrorCode.BAD_FRAME)
         size = check_append(given)
-        require_commands(self._context, self._target, given)
+        require_commands(self._context, self._target, given.headers)
         self._unacked_bytes += size
         while self._is_full() and not self._is_over:
             self._count_input()

@@ -47,6 +47,16 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     shown: bytes
 
 
+def target_in(
+    services: S2NodeServices, basin: bytes, stream: bytes, shown: bytes | None = None
+) -> Target:
+    """A stream of a basin, by its whole name. `shown` None: the client calls it by that."""
+    shown = stream if shown is None else shown
+    if basin == services.basins.own:
+        return Target(basin, stream, stream_cell(stream), stream, shown)
+    return Target(basin, stream, basin_cell(basin, stream), qualified_name(basin, stream), shown)
+
+
 class S2Context(RequestContext[S2NodeServices]):
     """A request of S2: its basin and stream, and the operations that the client may do there."""
 
@@ -139,12 +149,8 @@ class S2Context(RequestContext[S2NodeServices]):
 
     def target_in(self, basin: bytes, stream: bytes) -> Target:
         """A stream by its whole name."""
-        shown = stream.removeprefix(self.stream_prefix) if self._is_issued else stream
-        if basin == self.services.basins.own:
-            return Target(basin, stream, stream_cell(stream), stream, shown)
-        return Target(
-            basin, stream, basin_cell(basin, stream), qualified_name(basin, stream), shown
-        )
+        shown = stream.removeprefix(self.stream_prefix) if self._is_issued else None
+        return target_in(self.services, basin, stream, shown)
 
     def require_basin(self, name: bytes) -> BasinRow:
         """A basin that is there. Raises CodedError: basin_not_found, basin_deletion_pending."""

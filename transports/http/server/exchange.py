@@ -47,9 +47,6 @@ class ExchangeProtocol(Protocol):
     ) -> Buffer:
         """Write the head, and as much of the body as may be sent now; gives the rest of it."""
 
-    def defer(self, exchange: Exchange) -> None:
-        """Leave the exchange to a task."""
-
     def is_congested(self, exchange: Exchange) -> bool:
         """True if the client does not read what was sent."""
 
@@ -69,8 +66,8 @@ class ExchangeProtocol(Protocol):
 class Exchange:
     """One request and its response.
 
-    Implements ASGI's `receive` and `send`, with `asgi.WHOLE_RESPONSE`, and `asgi.WholeRequest` for
-    requests that need no task. `number`: its stream of HTTP/2; 0 in HTTP/1.1.
+    Implements ASGI's `receive` and `send`, with `asgi.WHOLE_RESPONSE`. `number`: its stream of
+    HTTP/2; 0 in HTTP/1.1.
     """
 
     __slots__ = (
@@ -346,24 +343,17 @@ class Exchange:
         if account is not None:
             account.measure(self._protocol.now())
 
-    # Called by the application, where no task is needed: asgi.WholeRequest.
+    # Called by a connection that answers without a task.
 
     def body(self) -> bytes:
+        """What came of the body and was not taken."""
         pieces = self._pieces
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        try:
-            if not self.is_disconnected:
-                self.is_started = True
-                rest = self._protocol.write(self, (status, headers), body, True)
-                assert not rest, "HTTP/1.1 takes the whole response"
-            self.is_answered = True
-        finally:
-            self.finish()
-
-    def defer(self) -> None:
-        self._protocol.defer(self)
+    def answered(self) -> None:
+        """The connection has written the whole response, if there is still a client."""
+        self.is_started = self.is_answered = True
+        self.finish()
 
     def finish(self) -> None:
         """The application is done."""

@@ -118,10 +118,7 @@ def read_target(target: bytes) -> tuple[bytes, bytes | None]:
     return b"/" + path + mark + query, host
 
 
-def response_head(status: int, headers: Headers, date: bytes, *more: bytes) -> bytes:
-    """The head of an answer of HTTP/1.1; `more`: lines of the connection's own."""
-    lines = [b"%b: %b\r\n" % each for each in headers]
-    block = b"".join(lines)
-    assert block.count(b"\n") == len(lines), "a header of ours holds a line"
+def response_head(status: int, lines: bytes, date: bytes, more: bytes = b"") -> bytes:
+    """The head of an answer of HTTP/1.1; `lines`: its headers, `more`: the connection's own."""
     first = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-    return b"".join((first, block, b"date: ", date, b"\r\n", *more, b"\r\n"))
+    return b"".join((first, lines, b"date: ", date, b"\r\n", more, b"\r\n"))

@@ -13,12 +13,12 @@ from math import inf
 
 import httptools
 
-from millpond.transports.http.asgi import Headers
+from millpond.transports.http.asgi import ADMITTED, DirectRequests, EncodedResponse, Headers
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.response import plain_rejection
 from millpond.transports.http.server.chunked_body import ChunkedBody
 from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
-from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, length_of
+from millpond.transports.http.server.head_cache import END, HEAD_BYTES_MAX, CachedHead, length_of
 from millpond.transports.http.server.heads import (
     BadHead,
     body_length,
@@ -28,7 +28,7 @@ from millpond.transports.http.server.heads import (
     request_scope,
     response_head,
 )
-from millpond.transports.http.server.http1_response import Http1Response
+from millpond.transports.http.server.http1_response import CLOSE, Http1Response
 from millpond.transports.http.server.interface import ConnectionActivity, Server
 from millpond.transports.io.interface import Wire
 from millpond.transports.server.memory_budget import MemoryAccount
@@ -124,12 +124,17 @@ class InputBuffer:
 
 
 class Http1:
-    """Implements `interface.HttpProtocol` and `exchange.ExchangeProtocol`, and the callbacks of
-    httptools."""
+    """Implements `interface.HttpProtocol`, `exchange.ExchangeProtocol`, `asgi.DirectConnection` and
+    the callbacks of httptools.
+
+    A request whose head is cached has no exchange as long as nothing but its answer happens on the
+    connection; `_direct_exchange_of_head` makes it where something does.
+    """
 
     def __init__(self, wire: Wire, server: Server, connection: ConnectionActivity) -> None:
         self.head_started_at = inf
         self.soon: Callable[[Callable[[], None]], None] = wire.soon
+        self.client = (wire.host, port_of(wire))
         self._wire = wire
         self._server = server
         self._connection = connection
@@ -156,39 +161,88 @@ class Http1:
         self._body_length: int | None = None
         """The length of the body that is read; None: it is in chunks."""
         self._chunked = ChunkedBody()
+        self._direct: DirectRequests | None = None
+        """The application's side of requests that need no task, from the first one on."""
+        self._direct_head: CachedHead | None = None
+        """The head of a request in progress that has no exchange yet."""
+        self._direct_body = b""
+        """The body of that request."""
+        self._direct_exchange: Exchange | None = None
+        """The exchange of a request in progress that has no task."""
 
     @property
     def is_idle(self) -> bool:
-        return not (self._queue or self._in_head or self._input.pieces)
+        return not (
+            self._queue or self._in_head or self._input.pieces or self._direct_head is not None
+        )
+
+    @property
+    def certificate(self) -> bytes | None:
+        return self._wire.peer_certificate_hash
 
     @property
     def held_bytes(self) -> int:
-        held = self._head_bytes if self._in_head else 0
+        held = len(self._direct_body) + (self._head_bytes if self._in_head else 0)
         held += sum([each.head_bytes + each.exchange.held_bytes for each in self._queue])
         return held + sum(map(len, self._input.pieces))
 
     @property
     def waits_for_client(self) -> bool:
+        if self._direct_head is not None:
+            return False
         queue = self._queue
         return not queue or queue[0].exchange.waits_for_client
 
     # Called by the connection.
 
     def received(self, data: bytes) -> None:
-        is_first = self.is_idle and not self._is_read_closed
-        if is_first:
-            wire, cached = self._wire, self._server.head_cache.find(data)
-            if cached is not None and not (self._is_draining or self._is_eof or wire.congested):
-                scope = cached.scope_for((wire.host, port_of(wire)), wire.peer_certificate_hash)
-                response = Http1Response(Exchange(self, scope), True, ())
-                if cached.length:
-                    response.exchange.feed(data[-cached.length :], cached.length)
-                response.exchange.complete()
-                self._queue.append(response)
-                self._serve_queue()
+        if self._direct_head is not None:
+            self._add_direct_exchange()
+        is_first = not (
+            self._queue
+            or self._in_head
+            or self._input.pieces
+            or self._is_read_closed
+            or self._is_draining
+            or self._is_eof
+        )
+        if is_first and not self._wire.congested:
+            cached = self._server.head_cache.find(data)
+            if cached is not None:
+                self._serve_cached(cached, data[-cached.length :] if cached.length else b"")
                 return
         self._input.add(data)
         self._read(data if is_first else b"")
+
+    def _serve_cached(self, cached: CachedHead, body: bytes) -> None:
+        """Serve a request that is all there is."""
+        direct = self._direct or self._new_direct()
+        self._direct_head, self._direct_body = cached, body
+        now = self._connection.received_at
+        if direct is None or not direct.begin(cached.scope, body, now):
+            exchange = self._add_direct_exchange()
+            self._direct_exchange = None
+            self._server.serve_in_task(exchange)
+
+    def _new_direct(self) -> DirectRequests | None:
+        handler = self._server.direct_handler
+        self._direct = None if handler is None else handler(self)
+        return self._direct
+
+    def _add_direct_exchange(self) -> Exchange:
+        """Give the request in progress an exchange, in the queue."""
+        cached, body = self._direct_head, self._direct_body
+        assert cached is not None, "a request of a cached head is in progress"
+        self._direct_head, self._direct_body = None, b""
+        exchange = Exchange(self, cached.scope_for(self.client, self.certificate))
+        if body:
+            exchange.feed(body, len(body))
+        exchange.complete()
+        response = Http1Response(exchange, True, ())
+        response.is_served = True
+        self._queue.append(response)
+        self._direct_exchange = exchange
+        return exchange
 
     def _cache_head(self, data: bytes) -> None:
         """Cache the head of a request that was all of `data`, if it came twice in a row."""
@@ -218,18 +272,26 @@ class Http1:
     def eof(self) -> None:
         """A client that half-closes gets the responses to its requests."""
         self._is_eof = True
+        if self._direct_head is not None:
+            self._add_direct_exchange()
         self._read()
 
     def ended(self) -> None:
         self._is_read_closed = True
+        if self._direct_head is not None:
+            self._add_direct_exchange()
         self._input.clear()
         queue, self._queue = self._queue, deque()
         for response in queue:
             response.exchange.disconnect()
-        del self._parser  # it refers to this object: break the cycle, for the garbage collector
+        # They refer to this object: break the cycles, for the garbage collector.
+        del self._parser
+        self._direct = None
 
     def discard(self) -> None:
         self._is_read_closed = True
+        if self._direct_head is not None:
+            self._add_direct_exchange()
         self._input.clear()
         self._url, self._headers, self._head_bytes = b"", [], 0
         for response in tuple(self._queue):
@@ -241,6 +303,8 @@ class Http1:
 
     def finish(self) -> None:
         self._is_draining = True
+        if self._direct_head is not None:
+            self._add_direct_exchange()
         self._is_read_closed = self._is_read_closed or not self._is_in_body
         if not self._queue:
             self._wire.close()
@@ -384,13 +448,9 @@ class Http1:
             return
         self._is_read_closed = True
         self._in_head, self.head_started_at = False, inf
-        response = plain_rejection(reason)
-        head = response_head(
-            response.status,
-            response.all_headers(self._server.rejection_headers(self._headers)),
-            self._server.date(),
-            b"connection: close\r\n",
-        )
+        response = plain_rejection(reason).encoded(self._server.rejection_headers(self._headers))
+        date = self._server.date()
+        head = response_head(response.status, response.lines, date, CLOSE)
         if self._queue:
             self._queue[-1].rejection = head + response.body
         else:
@@ -484,12 +544,7 @@ class Http1:
         queue = self._queue
         if not queue or queue[0].exchange is not exchange:
             return b""  # the connection is gone
-        response = queue[0]
-        is_closing = (
-            (self._is_read_closed or self._is_draining)
-            and len(queue) == 1
-            and not response.rejection
-        )
+        response, is_closing = queue[0], self._is_closing
         date = self._server.date()
         if len(body) <= PIECE_BYTES:
             self._write_piece(response.encode(head, bytes(body), is_last, date, is_closing))
@@ -503,6 +558,15 @@ class Http1:
             if self._wire.congested:
                 break
         return rest
+
+    @property
+    def _is_closing(self) -> bool:
+        """True if no request is read behind the first one in the queue."""
+        return (
+            (self._is_read_closed or self._is_draining)
+            and len(self._queue) == 1
+            and not self._queue[0].rejection
+        )
 
     def _write_piece(self, pieces: list[bytes]) -> None:
         data = b"".join(pieces)
@@ -547,9 +611,47 @@ class Http1:
             # A client that does not read its answers gets no further ones made.
             while self._queue and not (self._queue[0].is_served or self._wire.congested):
                 self._queue[0].is_served = True
-                self._server.serve(self._queue[0].exchange)
+                self._serve(self._queue[0].exchange)
         finally:
             self._is_serving = False
 
-    def defer(self, exchange: Exchange) -> None:
+    def _serve(self, exchange: Exchange) -> None:
+        """Have a request answered: at once, if it came whole and needs no task."""
+        direct = (self._direct or self._new_direct()) if exchange.is_complete else None
+        self._direct_exchange = exchange
+        if direct is None or not direct.begin(exchange.scope, exchange.body(), self.now()):
+            self._direct_exchange = None
+            self._server.serve_in_task(exchange)
+
+    # Called by the application: DirectConnection.
+
+    def respond(self, response: EncodedResponse) -> None:
+        exchange = self._direct_exchange
+        if exchange is not None:
+            self._respond_in_queue(exchange, response)
+            return
+        self._direct_head, self._direct_body = None, b""
+        # A cached head is one of HTTP/1.1 that keeps its connection open.
+        server, connection = self._server, self._connection
+        data = response_head(response.status, response.lines, server.date()) + response.body
+        self._wire.write(data)
+        connection.wrote(len(data))
+        connection.idle_since = server.now()
+
+    def _respond_in_queue(self, exchange: Exchange, response: EncodedResponse) -> None:
+        self._direct_exchange = None
+        if self._queue and self._queue[0].exchange is exchange and not exchange.is_disconnected:
+            date = self._server.date()
+            self._write_piece([self._queue[0].encode_whole(response, date, self._is_closing)])
+        exchange.answered()
+
+    def defer(self) -> None:
+        exchange = self._direct_exchange or self._add_direct_exchange()
+        self._direct_exchange = None
+        exchange.scope[ADMITTED] = True
         self._server.serve_in_task(exchange)
+
+    def break_off(self) -> None:
+        exchange = self._direct_exchange or self._add_direct_exchange()
+        self._direct_exchange = None
+        exchange.finish()

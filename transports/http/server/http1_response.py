@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from millpond.transports.http.asgi import Headers
+from millpond.transports.http.asgi import EncodedResponse, Headers
+from millpond.transports.http.response import header_lines
 from millpond.transports.http.server.exchange import Exchange, ResponseHead
 from millpond.transports.http.server.heads import response_head
 
 _BODILESS = frozenset({204, 304})
+CLOSE = b"connection: close\r\n"
+_KEEP_ALIVE = b"connection: keep-alive\r\n"
 
 
 class Http1Response:
@@ -77,6 +80,14 @@ class Http1Response:
         self.is_whole = is_last and (not self.has_body or self.left in (0, inf))
         return out
 
+    def encode_whole(self, response: EncodedResponse, date: bytes, is_closing: bool) -> bytes:
+        """The bytes of a whole response."""
+        status = response.status
+        head = response_head(status, response.lines, date, self._persistence(is_closing))
+        self.has_body = self.exchange.scope["method"] != "HEAD" and status not in _BODILESS
+        self.is_whole = True
+        return head + response.body if self.has_body else head
+
     def _head(self, status: int, headers: Headers, date: bytes, is_closing: bool) -> bytes:
         """The head, with the headers that tell where the response ends."""
         length = None
@@ -87,18 +98,21 @@ class Http1Response:
         self.has_body = (
             self.exchange.scope["method"] != "HEAD" and status >= 200 and status not in _BODILESS
         )
-        more = []
+        more = b""
         if length is not None:
             self.left = int(length)
         elif self.has_body and self.is_http11:
             self.is_chunked = True
-            more.append(b"transfer-encoding: chunked\r\n")
+            more = b"transfer-encoding: chunked\r\n"
         elif self.has_body:
             self.ends_with_connection, self.is_keep_alive = True, False
+        more += self._persistence(is_closing)
+        return response_head(status, header_lines(headers), date, more)
+
+    def _persistence(self, is_closing: bool) -> bytes:
+        """The header that tells whether the connection stays open, where that has to be told."""
         if is_closing or (self.expects_continue and not self.exchange.is_complete):
             self.is_keep_alive = False  # a body may follow that was not asked for
         if not self.is_keep_alive:
-            more.append(b"connection: close\r\n")
-        elif not self.is_http11:
-            more.append(b"connection: keep-alive\r\n")
-        return response_head(status, headers, date, *more)
+            return CLOSE
+        return b"" if self.is_http11 else _KEEP_ALIVE

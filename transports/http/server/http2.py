@@ -420,7 +420,7 @@ class Http2:
         exchange = self._exchanges[number] = Exchange(self, scope, number)
         if dict(headers).get(b"expect", b"").lower() == b"100-continue":
             self._expecting.add(number)
-        server.serve(exchange)
+        server.serve_in_task(exchange)
 
     def _is_oversized(self, headers: Headers) -> bool:
         """True for a head that the application answers with 431."""
@@ -464,9 +464,6 @@ class Http2:
         if not self._is_closed:
             self._h2.acknowledge_received_data(size, exchange.number)
             self._flush()
-
-    def defer(self, exchange: Exchange) -> None:
-        self._server.serve_in_task(exchange)
 
     def is_congested(self, exchange: Exchange) -> bool:
         if self._wire.congested:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
-from millpond.transports.http.asgi import Headers
+from millpond.transports.http.asgi import DirectHandler, Headers
 from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.head_queue import HeadQueue
@@ -105,6 +105,8 @@ class Server(Protocol):
     head_cache: HeadCache
     head_queue: HeadQueue
     rejection_headers: RejectionHeaders
+    direct_handler: DirectHandler | None
+    """Answers requests of HTTP/1.1 that came whole and need no task; None: nothing does."""
     memory: MemoryBudget | None
     """Limits what all connections hold together; None: nothing does."""
 
@@ -120,8 +122,5 @@ class Server(Protocol):
     def opened(self, connection: TrackedConnection) -> None: ...
     def closed(self, connection: TrackedConnection) -> None: ...
     def wake_at(self, connection: TrackedConnection, when: float) -> None: ...
-    def serve(self, exchange: Exchange) -> None:
-        """Pass an exchange to the application; at once, if it came whole and needs no task."""
-
     def serve_in_task(self, exchange: Exchange) -> None:
         """Pass an exchange to the application in a task of its own."""

@@ -40,7 +40,7 @@ class Clock(Protocol):
 class HttpServer:
     """The server of one listener. Implements `interface.Server`.
 
-    `handle_directly` may answer requests that came whole; `date` gives the header's value, now;
+    `direct_handler` may answer requests that came whole; `date` gives the header's value, now;
     `principal_key` tells clients apart by their address, for their share of `memory`.
     """
 
@@ -51,12 +51,13 @@ class HttpServer:
         clock: Clock,
         task_guard: TaskGuard,
         date: Callable[[], bytes],
-        handle_directly: DirectHandler | None = None,
+        direct_handler: DirectHandler | None = None,
         rejection_headers: RejectionHeaders = lambda headers: (),
         memory: MemoryBudget | None = None,
         principal_key: Callable[[str], Hashable] = lambda host: None,
     ) -> None:
         self.settings = settings
+        self.direct_handler = direct_handler
         self.rejection_headers = rejection_headers
         self.memory = memory
         self.principal_key = principal_key
@@ -66,7 +67,6 @@ class HttpServer:
         self.now = clock.now
         self.date = date
         self._application = application
-        self._handle_directly = handle_directly
         self._clock = clock
         self._task_guard = task_guard
         self._connections: dict[TrackedConnection, None] = {}
@@ -142,11 +142,6 @@ class HttpServer:
 
     def wake_at(self, connection: TrackedConnection, when: float) -> None:
         self._clock.arm(connection, when)
-
-    def serve(self, exchange: Exchange) -> None:
-        is_whole = exchange.is_complete and not exchange.number
-        if self._handle_directly is None or not is_whole or not self._handle_directly(exchange):
-            self.serve_in_task(exchange)
 
     def serve_in_task(self, exchange: Exchange) -> None:
         loop = running_loop()

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millpond.transports.http.asgi import Receive, Scope, Send, WholeRequest, server_extension
+from millpond.transports.http.asgi import (
+    DirectConnection,
+    EncodedResponse,
+    Receive,
+    Scope,
+    Send,
+    server_extension,
+)
 from millpond.transports.http.request import request_head, split_path
 from millpond.transports.http.server.head_cache import HEAD_BYTES_MAX, HEADS_MAX, HeadCache
 from millpond.transports.http.server.heads import request_scope
@@ -90,14 +97,17 @@ class Prompted(Echo):
 
     def __init__(self) -> None:
         super().__init__()
-        self._later: list[WholeRequest] = []
+        self._later: list[tuple[DirectConnection, EncodedResponse]] = []
 
-    def prompt(self, asked: WholeRequest) -> bool:
-        match asked.scope["raw_path"]:
+    def prompt(self, connection: DirectConnection) -> _PromptedConnection:
+        return _PromptedConnection(self, connection)
+
+    def begin(self, connection: DirectConnection, scope: Scope, body: bytes) -> bool:
+        match scope["raw_path"]:
             case b"/now":
-                self._answer(asked)
+                connection.respond(self._answer(scope, body))
             case b"/later":
-                self._later.append(asked)
+                self._later.append((connection, self._answer(scope, body)))
             case _:
                 return False
         return True
@@ -105,15 +115,26 @@ class Prompted(Echo):
     def answer_all(self) -> bool:
         """Whom it kept waiting. False: nobody."""
         later, self._later = self._later, []
-        for each in later:
-            self._answer(each)
+        for connection, answer in later:
+            connection.respond(answer)
         return bool(later)
 
-    def _answer(self, asked: WholeRequest) -> None:
-        method, target, body = asked.scope["method"], asked.scope["raw_path"], asked.body()
+    def _answer(self, scope: Scope, body: bytes) -> EncodedResponse:
+        method, target = scope["method"], scope["raw_path"]
         self.asked.append((method, target, body))
         answer = b"%b %b %b" % (method.encode(), target, body)
-        asked.respond(200, [(b"content-length", b"%d" % len(answer))], answer)
+        return EncodedResponse(200, b"content-length: %d\r\n" % len(answer), answer)
+
+
+class _PromptedConnection:
+    """Implements `asgi.DirectRequests`."""
+
+    def __init__(self, application: Prompted, connection: DirectConnection) -> None:
+        self._application = application
+        self._connection = connection
+
+    def begin(self, scope: Scope, body: bytes, now: float) -> bool:
+        return self._application.begin(self._connection, scope, body)
 
 
 def _pieces(said: Sequence[Said]) -> list[Said]:
