@@ -144,9 +144,6 @@ class ChunkBuilder:
             self._bodies = []
         self._packed.append(bodies.data if isinstance(bodies, PackedBodies) else _pack(bodies))
 
-    def _column(self) -> list[int] | int | None:
-        return None if self._appends == 1 else self._sizes or 1
-
     def span(self) -> RecordColumns:
         """The records by columns."""
         packed = self._packed
@@ -162,7 +159,8 @@ class ChunkBuilder:
 
     def chunk(self) -> Chunk:
         """The records as the store keeps them."""
-        timestamps, first, count, appends = self.timestamps, self.id, self.count, self._column()
+        timestamps, first, count = self.timestamps, self.id, self.count
+        appends = None if self._appends == 1 else self._sizes or 1
         packed = self._packed
         bodies: object = self._bodies
         if packed is not None:

@@ -203,6 +203,11 @@ class StreamMetadata:
         return Settings() if self.created is None else self.created.settings
 
     @property
+    def content_type(self) -> bytes | None:
+        """The stream's content type; None: none was given."""
+        return None if self.created is None else self.created.content_type
+
+    @property
     def incarnation(self) -> int:
         """A number that no earlier or later stream of this name has; 0: not created yet."""
         created = self.created

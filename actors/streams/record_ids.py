@@ -12,21 +12,15 @@ def next_id(last: Position | None, ms: int | None, now_ms: int, count: int) -> P
     `last` is the latest id of the stream, None if it never had one; `ms` is asked for by the
     client. None: there is no such id, neither for this nor, without `ms`, for any other record.
     """
+    wanted = now_ms if ms is None else ms
+    if last is None or wanted > last.ms:
+        return Position(wanted, 0)
+    is_full = last.seq + count > U64_MAX
     if ms is None:
-        return _free_id(last, now_ms, count)
-    if last is None or ms > last.ms:
-        return Position(ms, 0)
-    if ms < last.ms or last.seq + count > U64_MAX:
-        return None
-    return Position(ms, last.seq + 1)
-
-
-def _free_id(last: Position | None, now_ms: int, count: int) -> Position | None:
-    if last is None or now_ms > last.ms:
-        return Position(now_ms, 0)
-    if last.seq + count <= U64_MAX:
-        return Position(last.ms, last.seq + 1)
-    return Position(last.ms + 1, 0) if last.ms < U64_MAX else None
+        if not is_full:
+            return Position(last.ms, last.seq + 1)
+        return Position(last.ms + 1, 0) if last.ms < U64_MAX else None
+    return None if ms < last.ms or is_full else Position(ms, last.seq + 1)
 
 
 def next_timestamps(

@@ -134,6 +134,9 @@ class Stream:
             if type(message) is m.Append and exists and message.headers is None:
                 batch_replies.append(append(message))
                 continue
+            if type(message) is d.DurableAppend and exists:
+                batch_replies.append(self._append_durable(message, effects))
+                continue
             reply = self._answer(port, message, effects)
             exists = self._registration.exists
             if reply is not None and port is not None:
@@ -224,7 +227,7 @@ class Stream:
         if type(message) is m.Read and port is not None and self._registration.exists:
             return self._read(port, message, effects)
         if type(message) is d.DurableAppend:
-            return self._append_durable(message, effects)
+            return self._append_durably_if_there(message, effects)
         if type(message) is m.SessionAppend and port is not None:
             return self._append_in_session(port, message, effects)
         match message:
@@ -435,12 +438,17 @@ class Stream:
 
     # Durable Streams.
 
+    def _append_durably_if_there(self, request: d.DurableAppend, effects: Effects) -> Reply:
+        if self._registration.exists:
+            return self._append_durable(request, effects)
+        is_tombstone = self._metadata.durable.is_tombstone
+        reason = d.RefusalReason.DELETED if is_tombstone else d.RefusalReason.MISSING
+        return d.DurableRefused(request.number, reason)
+
     def _append_durable(self, request: d.DurableAppend, effects: Effects) -> Reply:
-        if not self._registration.exists:
-            is_tombstone = self._metadata.durable.is_tombstone
-            reason = d.RefusalReason.DELETED if is_tombstone else d.RefusalReason.MISSING
-            return d.DurableRefused(request.number, reason)
-        self._expiry.use(self._now_ms, effects.changes)
+        """Append to a stream that exists."""
+        if self._metadata.durable.lifetime.ttl_s is not None:
+            self._expiry.use(self._now_ms, effects.changes)
         return self._durable_appends.append(request, self._now_ms, effects.changes)
 
     def _answer_durable(

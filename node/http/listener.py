@@ -60,7 +60,7 @@ async def listen(
         settings_of(config),
         services,
         guard,
-        DateHeader(services.now),
+        DateHeader(),
         application.direct_requests,
         application.rejection_headers,
         services.memory,
@@ -87,13 +87,12 @@ async def listen(
 class DateHeader:
     """The value of the header `date`, formatted once a second."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._second = -1
         self._text = b""
 
-    def __call__(self) -> bytes:
-        second = int(self._now())
+    def __call__(self, now: float) -> bytes:
+        second = int(now)
         if second != self._second:
             self._second = second
             self._text = formatdate(second, usegmt=True).encode()

@@ -154,7 +154,7 @@ class Bench:
                 settings_of(node.config),
                 node.services,
                 partial(contain, "request/http"),
-                DateHeader(node.services.now),
+                DateHeader(),
                 application.direct_requests,
             )
         return self._connect(self._http.new_connection())

@@ -75,12 +75,13 @@ class DurableAppends:
         durable, number = self._metadata.durable, request.number
         tail = self._bounds.tail
         if request.bodies and media_type(request.content_type) != media_type(
-            self._metadata.settings.content_type
+            self._metadata.content_type
         ):
             return DurableRefused(number, RefusalReason.OTHER_TYPE, tail)
-        checked = self._check_producer(request)
-        if checked is not None:
-            return checked
+        if request.producer is not None:
+            checked = self._check_producer(request)
+            if checked is not None:
+                return checked
         if request.stream_seq is not None and durable.stream_seq is not None:
             if request.stream_seq <= durable.stream_seq:
                 return DurableRefused(number, RefusalReason.OUT_OF_ORDER, tail)

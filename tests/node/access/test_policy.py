@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import pytest
 
 from millpond.actors.messages import Rights
-from millpond.node.access.policy import AccessPolicy, RuleFiles
+from millpond.node.access.policy import AccessPolicy, GrantOutcome, RuleFiles
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.ip import is_loopback, is_remote
 from millpond.transports.server.interface import Principal
@@ -169,3 +171,23 @@ def test_only_numbers_and_localhost_are_this_machine(
     host: str, loopback: bool, remote: bool
 ) -> None:
     assert is_loopback(host) is loopback and is_remote(host) is remote
+
+
+@pytest.mark.parametrize("listener", ["p2p", "ws", "s3p", "rustlog", "http"])
+@pytest.mark.parametrize("address", [NEAR, "::1", FAR, ""])
+@pytest.mark.parametrize("certificate", [None, bytes(32)])
+@pytest.mark.parametrize("is_public", [False, True])
+@pytest.mark.parametrize("name", [b"", b"any", b"mail/x", b"chat/" + b"a" * 52])
+def test_rights_in_streams_without_rules_are_those_of_the_grants(
+    listener: str, address: str, certificate: bytes | None, is_public: bool, name: bytes
+) -> None:
+    """They are found without a look at each grant."""
+    access = AccessPolicy(is_public=is_public)
+    principal = Principal(address=address, listener=listener, certificate=certificate)
+    given = [
+        each.grant.rights
+        for each in access.explain(principal, name, is_stream=True).reasons
+        if each.outcome is GrantOutcome.GIVES
+    ]
+    expected = reduce(or_, given) if given else None
+    assert access.authorize_stream(principal, name) == expected

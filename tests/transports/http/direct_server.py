@@ -63,7 +63,7 @@ class DirectServer:
             ServerSettings(),
             running.services,
             guard,
-            lambda: DATE,
+            lambda now: DATE,
             self.application.direct_requests,
         )
 

@@ -449,7 +449,7 @@ class Http1:
         self._is_read_closed = True
         self._in_head, self.head_started_at = False, inf
         response = plain_rejection(reason).encoded(self._server.rejection_headers(self._headers))
-        date = self._server.date()
+        date = self._server.date(self.now())
         head = response_head(response.status, response.lines, date, CLOSE)
         if self._queue:
             self._queue[-1].rejection = head + response.body
@@ -545,7 +545,7 @@ class Http1:
         if not queue or queue[0].exchange is not exchange:
             return b""  # the connection is gone
         response, is_closing = queue[0], self._is_closing
-        date = self._server.date()
+        date = self._server.date(self.now())
         if len(body) <= PIECE_BYTES:
             self._write_piece(response.encode(head, bytes(body), is_last, date, is_closing))
             return b""
@@ -633,15 +633,15 @@ class Http1:
         self._direct_head, self._direct_body = None, b""
         # A cached head is one of HTTP/1.1 that keeps its connection open.
         server, connection = self._server, self._connection
-        data = response_head(response.status, response.lines, server.date()) + response.body
+        now = connection.idle_since = server.now()
+        data = response_head(response.status, response.lines, server.date(now)) + response.body
         self._wire.write(data)
         connection.wrote(len(data))
-        connection.idle_since = server.now()
 
     def _respond_in_queue(self, exchange: Exchange, response: EncodedResponse) -> None:
         self._direct_exchange = None
         if self._queue and self._queue[0].exchange is exchange and not exchange.is_disconnected:
-            date = self._server.date()
+            date = self._server.date(self.now())
             self._write_piece([self._queue[0].encode_whole(response, date, self._is_closing)])
         exchange.answered()
 

@@ -515,7 +515,7 @@ class Http2:
         status, headers = head
         lines = [(b":status", b"%d" % status)]
         lines += [each for each in headers if each[0] not in _CONNECTION_ONLY]
-        lines.append((b"date", self._server.date()))
+        lines.append((b"date", self._server.date(self._server.now())))
         self._h2.send_headers(exchange.number, lines, end_stream=is_whole)
 
     def _write_body(self, number: int, body: Buffer, is_last: bool) -> Buffer:

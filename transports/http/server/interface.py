@@ -116,8 +116,9 @@ class Server(Protocol):
     def principal_key(self, host: str) -> Hashable:
         """The client at an address, for its share of the memory; None: it has none of its own."""
 
-    def date(self) -> bytes:
-        """The value of the header of that name."""
+    @property
+    def date(self) -> Callable[[float], bytes]:
+        """The value of the header of that name, at a time in seconds since 1970."""
 
     def opened(self, connection: TrackedConnection) -> None: ...
     def closed(self, connection: TrackedConnection) -> None: ...

@@ -40,7 +40,8 @@ class Clock(Protocol):
 class HttpServer:
     """The server of one listener. Implements `interface.Server`.
 
-    `direct_handler` may answer requests that came whole; `date` gives the header's value, now;
+    `direct_handler` may answer requests that came whole; `date` gives the header's value at
+    a time in seconds since 1970;
     `principal_key` tells clients apart by their address, for their share of `memory`.
     """
 
@@ -50,7 +51,7 @@ class HttpServer:
         settings: ServerSettings,
         clock: Clock,
         task_guard: TaskGuard,
-        date: Callable[[], bytes],
+        date: Callable[[float], bytes],
         direct_handler: DirectHandler | None = None,
         rejection_headers: RejectionHeaders = lambda headers: (),
         memory: MemoryBudget | None = None,

@@ -127,7 +127,7 @@ class Rig:
             settings,
             self,
             guard,
-            lambda: DATE,
+            lambda now: DATE,
             prompt,
             memory=memory,
             principal_key=principal_key,
