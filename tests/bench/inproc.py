@@ -22,6 +22,7 @@ from random import Random
 from time import thread_time_ns as cpu_ns
 from typing import Any
 
+import msgspec
 import uvloop
 from hpack import Encoder
 
@@ -421,6 +422,15 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
         "http-durable",
         lambda row: http_append(row, fewer, b"/v1/stream/%b", plain, BODY),
     )
+    records = b"s2-basin: millpond\r\ncontent-type: application/json\r\n"
+    for row, count in (("s2-json", 1), ("s2-json-x100", 100)):
+        body = msgspec.json.encode({"records": [{"body": BODY.decode()}] * count})
+        yield (
+            row,
+            lambda row, body=body: http_append(
+                row, fewer, b"/v1/streams/%b/records", records, body
+            ),
+        )
     yield "s2-session", lambda row: s2_session(row, fewer, 1000)
 
 

@@ -100,9 +100,9 @@ def decode_input(data: bytes, encoding: Format) -> AppendInput:
     check_json(data)
     match encoding:
         case Format.RAW:
-            return _columns_of_text(decode_json(_decode_text, data))
+            return _columns(decode_json(_decode_text, data))
         case Format.BASE64:
-            return _columns_of_bytes(_decode_base64(data))
+            return _columns(_decode_base64(data))
 
 
 def _decode_base64(data: bytes) -> _BytesInput:
@@ -116,43 +116,42 @@ def _decode_base64(data: bytes) -> _BytesInput:
         return decode_json(_decode_bytes, data)
 
 
-def _columns_of_text(found: _TextInput) -> AppendInput:
-    records = found.records
-    bodies = [each.body.encode() if each.body else b"" for each in records]
-    headers: list[Headers] | None = None
-    if any(each.headers for each in records):
-        headers = [
-            [(name.encode(), value.encode()) for name, value in each.headers or ()]
-            for each in records
-        ]
-    return _input(found, bodies, headers)
-
-
-def _columns_of_bytes(found: _BytesInput) -> AppendInput:
-    records = found.records
-    bodies = [each.body or b"" for each in records]
-    headers: list[Headers] | None = None
-    if any(each.headers for each in records):
-        headers = [each.headers or [] for each in records]
-    return _input(found, bodies, headers)
-
-
-def _input(
-    found: _TextInput | _BytesInput, bodies: list[bytes], headers: list[Headers] | None
-) -> AppendInput:
-    timestamps: list[int | None] = [each.timestamp for each in found.records]
-    for each in timestamps:
-        check_u64(each, "timestamp", ErrorCode.BAD_JSON)
-    check_u64(found.match_seq_num, "match_seq_num", ErrorCode.BAD_JSON)
+def _columns(found: _TextInput | _BytesInput) -> AppendInput:
+    """The records by columns, and the conditions; one pass, as most records have a body only."""
+    bodies: list[bytes] = []
+    has_headers = has_timestamps = False
+    for each in found.records:
+        body = each.body
+        bodies.append(body.encode() if isinstance(body, str) else body or b"")
+        if each.headers:
+            has_headers = True
+        if each.timestamp is not None:
+            has_timestamps = True
+    timestamps: list[int | None] | None = None
+    if has_timestamps:
+        timestamps = [each.timestamp for each in found.records]
+        for timestamp in timestamps:
+            check_u64(timestamp, "timestamp", ErrorCode.BAD_JSON)
+    if found.match_seq_num is not None:
+        check_u64(found.match_seq_num, "match_seq_num", ErrorCode.BAD_JSON)
     token = found.fencing_token
-    has_timestamps = any(each is not None for each in timestamps)
     return AppendInput(
         bodies,
-        headers,
-        timestamps if has_timestamps else None,
+        _headers_of(found) if has_headers else None,
+        timestamps,
         found.match_seq_num,
         None if token is None else token.encode(),
     )
+
+
+def _headers_of(found: _TextInput | _BytesInput) -> list[Headers]:
+    """The headers of each record."""
+    if isinstance(found, _BytesInput):
+        return [each.headers or [] for each in found.records]
+    return [
+        [(name.encode(), value.encode()) for name, value in each.headers or ()]
+        for each in found.records
+    ]
 
 
 def encode_ack(ack: AppendAck) -> bytes:
