@@ -89,7 +89,7 @@ class StreamAppender:
         """Follow the stream's settings."""
         self._options = options
         self._has_quota = has_quota
-        self._has_conditions = options is not DEFAULT_OPTIONS or is_closed
+        self._has_conditions = is_closed or options.timestamping is Timestamping.REQUIRED
 
     def close(self) -> None:
         """Refuse everything from now on."""

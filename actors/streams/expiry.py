@@ -76,7 +76,7 @@ class Expiry:
         self._retention = Retention(self._age_s(settings.age_s), keep, self._metadata.ages)
         self._is_scanning_for = None
         has_end = self._metadata.durable.lifetime != NO_EXPIRY
-        self._may_be_deleted = has_end or settings.options is not None or self._must_check_forks
+        self._may_be_deleted = has_end or self._empty_s > 0 or self._must_check_forks
         self.has_limits = self._may_be_deleted or self._retention.has_limits
         return self._retention
 

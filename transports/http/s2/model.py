@@ -109,8 +109,10 @@ def check_append(given: AppendInput) -> int:
         raise too_many_headers()
     if type(bodies) is PackedBodies:
         size, bodies = RECORD_BYTES * bodies.count + bodies.size, []
+    elif headers is None:
+        size = RECORD_BYTES * len(bodies) + sum(map(len, bodies))
     else:
-        size = sum(metered_sizes(bodies, headers))
+        size = sum(map(metered, bodies, headers))
     if size > METERED_MAX:
         raise invalid(f"records of {size} metered bytes, at most {METERED_MAX} are allowed")
     for pairs, body in zip(headers or (), bodies, strict=False):
