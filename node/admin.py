@@ -171,6 +171,7 @@ class StatusSources(msgspec.Struct):
     progress: Callable[[], list[GroupProgress]]
     clock: ClockStatus
     message_requests: int
+    one_time_prekeys: int
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:

@@ -288,6 +288,11 @@ def _counted(address: str) -> str | None:
 
 
 def _no_outbox(
-    operation: int, body: bytes, answer: PeersCallback, /, owner: bytes | None = None
+    operation: int,
+    body: bytes,
+    answer: PeersCallback,
+    /,
+    client: bytes | None = None,
+    channel: bytes = b"",
 ) -> None:
     answer(NotNegotiated("this node has no outbox"))

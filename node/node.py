@@ -605,6 +605,7 @@ class Node:
             progress=self._streams.directory.progress,
             clock=self.clock_status(),
             message_requests=self.peer_services.message_request_count,
+            one_time_prekeys=self.peer_services.one_time_prekey_count,
         )
 
     def _rss_bytes(self) -> int:

@@ -31,6 +31,7 @@ from millpond.node.config import Config
 from millpond.node.outbox.context import OutboxContext, OutboxSettings, Unfinished
 from millpond.node.outbox.delivery_keys import DeliveryKeys
 from millpond.node.outbox.dialer import PeerDialer
+from millpond.node.outbox.given_prekeys import GivenPrekeys
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
 from millpond.node.outbox.outbox import Outbox
@@ -38,6 +39,7 @@ from millpond.node.outbox.presence import AttachCallback, DetachCallback, Presen
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peers.data_key import DataKey
 from millpond.node.peers.keyring import Keyring, open_keyring
+from millpond.node.peers.one_time_prekeys import TakenPrekeys
 from millpond.node.peers.peer_store import PeerStore
 from millpond.transports.p2p.handshake import Signer
 from millpond.transports.p2p.interface import AskPeers
@@ -131,6 +133,11 @@ class PeerServices:
         """The number of unknown senders whose messages wait to be accepted or refused."""
         return 0 if self._keyring is None else len(self.message_requests)
 
+    @property
+    def one_time_prekey_count(self) -> int:
+        """The number of one-time prekeys that this node and its relays can hand out."""
+        return 0 if self._keyring is None else self._keyring.one_time.waiting
+
     def close(self) -> None:
         """Close the files that are open; nothing else is called afterwards."""
         if self._keyring is not None:
@@ -179,6 +186,11 @@ class PeerServices:
             prekeys=keyring.prekeys,
             prekey_cache=keyring.prekey_cache,
             store=keyring.store,
+            one_time=keyring.one_time,
+            taken_prekeys=TakenPrekeys(),
+            given_prekeys=GivenPrekeys(
+                keyring.store, keyring.book, keyring.identity.public, self._now
+            ),
             local_key=keyring.local_key,
             delivery_tokens=keyring.delivery_tokens,
             delivery_keys=(

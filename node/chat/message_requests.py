@@ -8,6 +8,7 @@ inbound router handles it like any other. Until then the sender hears nothing an
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from math import inf
 
 import anyio
@@ -30,7 +31,7 @@ from millpond.node.peers.lines import ReplayStatus
 from millpond.node.peers.peer import NAME_CHARS_MAX, Peer, Trust
 from millpond.node.peers.peer_store import Statement
 from millpond.node.peers.prekeys import CLOCKS_APART_S
-from millpond.node.peers.sealed_message import Content, Kind, open_message
+from millpond.node.peers.sealed_message import Content, Kind, kid_in, open_message
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class MessageRequests:
         """By sender, the oldest request first, and by uuid."""
         self._refused: dict[bytes, float] = {}
         """Until when messages of a sender are dropped; the one refused first comes first."""
+        self._spent: dict[bytes, None] = {}
+        """The kids of messages that nobody will read: one-time prekeys are destroyed."""
         self._unstored: set[bytes] = set()
         """Refused senders that `peers.db` does not have yet."""
         self.reload()
@@ -124,7 +127,7 @@ class MessageRequests:
         statements: list[Statement] = [(_INSERT, (sender, content.uuid, now, until, sealed))]
         while len(self._senders) > SENDERS_MAX or self._size() > BYTES_MAX:
             oldest = next(iter(self._senders))
-            del self._senders[oldest]
+            self._spend(self._senders.pop(oldest).values())
             statements.append((_DELETE, (oldest,)))
             self._context.drop("displaced_request", f"sender={peer_id(oldest)}")
         return statements
@@ -176,7 +179,8 @@ class MessageRequests:
             peer = Peer(name, sender, Trust.BLOCKED, (), (), context.now())
             await anyio.to_thread.run_sync(self._block, peer)
         self._unstored.add(sender)
-        self._senders.pop(sender, None)  # before a message that comes meanwhile
+        removed = self._senders.pop(sender, {})  # before a message that comes meanwhile
+        self._spend(removed.values())
         self._remember_refusal(sender, context.now() + context.prekeys.lifetime_s)
         await self._store_refusals()
 
@@ -226,7 +230,7 @@ class MessageRequests:
         context = self._context
 
         def prekey_of(kid: bytes) -> bytes | None:
-            return context.prekeys.private(kid[:KID_BYTES])
+            return context.one_time.private(kid) or context.prekeys.private(kid[:KID_BYTES])
 
         envelope = decode_relayed_message(sealed).envelope
         opened = open_message(envelope, recipient=context.identity, prekey_of=prekey_of)
@@ -253,10 +257,15 @@ class MessageRequests:
             peer = self._context.book.by_public(sender)
             if peer is not None and peer.is_contact:
                 await self._deliver(sender)
-            if not self.is_on or (peer is not None and peer.trust is not Trust.PINNED):
+                await self._remove(sender, inf, is_delivered=True)
+            elif not self.is_on or (peer is not None and peer.trust is not Trust.PINNED):
                 await self._remove(sender, inf)
             else:
                 await self._remove(sender, self._context.now())
+        spent = list(self._spent)
+        await self._context.one_time.destroy(spent)
+        for kid in spent:
+            self._spent.pop(kid, None)
 
     async def _deliver(self, sender: bytes) -> None:
         """Put the messages of an accepted sender into the own mailbox. Raises RequestErrors."""
@@ -273,13 +282,18 @@ class MessageRequests:
                     continue
                 break
 
-    async def _remove(self, sender: bytes, end: float) -> None:
+    def _spend(self, messages: Iterable[KeptMessage]) -> None:
+        for each in messages:
+            self._spent[kid_in(decode_relayed_message(each.sealed).envelope)] = None
+
+    async def _remove(self, sender: bytes, end: float, *, is_delivered: bool = False) -> None:
         """Remove the messages of a sender that leave at `end` or before. Raises OSError."""
         kept = self._senders.get(sender, {})
         over = [uuid for uuid, message in kept.items() if message.until <= end]
         await self._context.store.write([(_DELETE_ONE, (sender, uuid)) for uuid in over])
-        for uuid in over:
-            kept.pop(uuid, None)
+        removed = [kept.pop(uuid) for uuid in over if uuid in kept]
+        if not is_delivered:
+            self._spend(removed)
         if not kept and self._senders.get(sender) is kept:
             del self._senders[sender]
 

@@ -137,6 +137,11 @@ class _Snapshot(Collector):
             "Unknown senders whose messages wait to be accepted or refused.",
             status.message_requests,
         )
+        yield (
+            "one_time_prekeys",
+            "One-time prekeys of this node that it and its relays can hand out.",
+            status.one_time_prekeys,
+        )
         yield "limit_connections", "Limit of open connections.", config.connections_max
         store = status.store
         if isinstance(store, DurableStore):

@@ -13,6 +13,7 @@ import msgspec
 
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.outbox.delivery_keys import DeliveryKeys
+from millpond.node.outbox.given_prekeys import GivenPrekeys
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.presence import Presence
 from millpond.node.outbox.routes import RouteDialer
@@ -20,6 +21,7 @@ from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.delivery_token import DeliveryTokens
 from millpond.node.peers.identity import Identity
 from millpond.node.peers.local_envelope import LocalKey
+from millpond.node.peers.one_time_prekeys import OneTimePrekeys, TakenPrekeys
 from millpond.node.peers.peer_store import PeerStore, Statement
 from millpond.node.peers.prekey_cache import PrekeyCache
 from millpond.node.peers.prekeys import Prekeys
@@ -112,6 +114,9 @@ class OutboxContext(msgspec.Struct, frozen=True):
     store: PeerStore
     local_key: LocalKey
     delivery_tokens: DeliveryTokens
+    one_time: OneTimePrekeys
+    taken_prekeys: TakenPrekeys
+    given_prekeys: GivenPrekeys
     delivery_keys: DeliveryKeys | None
     """Of the owners of mailboxes here; None: this node is no relay."""
     may_send: Callable[[bytes, bytes], bool]

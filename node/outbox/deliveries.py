@@ -26,6 +26,7 @@ from millpond.actors.errors import BufferFull, KeyReused, NoPrekey, RequestError
 from millpond.actors.messages import Put, PutAck, Reply
 from millpond.node.client.future import ReplyFuture
 from millpond.node.outbox.context import DeliveryStatus, OutboxContext, Wakeup
+from millpond.node.outbox.key_exchange import KEY_LEFT_S
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.relayed_message import (
@@ -38,7 +39,7 @@ from millpond.node.peers.envelope import UUID_BYTES, CannotOpen
 from millpond.node.peers.identity import peer_id
 from millpond.node.peers.lines import WINDOW
 from millpond.node.peers.peer_store import Statement
-from millpond.node.peers.prekeys import CLOCKS_APART_S, KEPT_BEYOND_TTL_S
+from millpond.node.peers.prekeys import CLOCKS_APART_S, KEPT_BEYOND_TTL_S, ROTATED_S
 from millpond.node.peers.sealed_message import (
     COUNT_MAX,
     LINE_BYTES,
@@ -68,8 +69,6 @@ RECEIPT_S = 0.5
 REPEATED_RECEIPT_S = 5.0
 """The least time between receipts for messages that the peer, or a relay, has repeated."""
 RECEIPT_TTL_S = 86_400.0
-KEY_LEFT_S = 3600.0
-"""The least lifetime of a key for which something is sealed."""
 KEYS_TRIED_MAX = 4
 SEALED_HERE_BYTES = 4096
 """A shorter body is sealed in the loop (0.2 ms): a thread costs more than that."""
@@ -228,6 +227,21 @@ class Deliveries:
             return published.public
         return theirs.public
 
+    def _one_time_prekey(self, peer: bytes, content: Content, attempts: int) -> bytes | None:
+        """A one-time prekey for the first copy of a message to a peer that has given this node no
+        key of its own; None if none is here that lives as long as the published one would."""
+        context = self._context
+        least = context.now() + KEY_LEFT_S
+        theirs = context.store.state(peer).their_key
+        has_key = theirs is not None and theirs.good_until / 1000 >= least
+        published = context.prekey_cache.best(peer, least, version_min=2)
+        if attempts or has_key or content.kind is not Kind.MESSAGE or published is None:
+            return None
+        until_s = min(content.deadline / 1000, published.good_until - ROTATED_S)
+        lifetime_s = context.settings.ttl_s + KEPT_BEYOND_TTL_S
+        until_ms = int(max(until_s, least) * 1000)
+        return context.taken_prekeys.use(peer, until_ms, int(lifetime_s * 1000))
+
     async def send(
         self, peer: bytes, channel: bytes, body: bytes, deadline: float, uuid: bytes
     ) -> KeptMessage:
@@ -356,7 +370,8 @@ class Deliveries:
 
     async def _seal(self, peer: bytes, content: Content, attempts: int) -> RelayedMessage:
         context = self._context
-        prekey = self.prekey_for(peer, content.deadline / 1000, attempts)
+        prekey = self._one_time_prekey(peer, content, attempts)
+        prekey = prekey or self.prekey_for(peer, content.deadline / 1000, attempts)
         if prekey is None:
             raise NoPrekey
         work = partial(

@@ -17,6 +17,7 @@ from millpond.node.outbox.key_exchange import (
     ASKED_EVERY_S,
     fetch_prekey,
     give_delivery_keys,
+    give_one_time_prekeys,
     publish_prekey,
 )
 from millpond.node.outbox.local_channels import seconds_left
@@ -112,6 +113,7 @@ class RelayFetcher:
                 if self._source.leaves_key:
                     await publish_prekey(self._context, route)
                     await give_delivery_keys(self._context, route)
+                    await give_one_time_prekeys(self._context, route)
             except GONE as error:
                 log.debug("no keys exchanged: at=%s: %s", route.url, error)
             await self.prekey_changed.wait(ASKED_EVERY_S)

@@ -64,6 +64,7 @@ class Forwarder:
         self.peer = peer
         self.wakeup = Wakeup()
         self._wants_prekey = False
+        self._wants_one_time = False
         self._has_messages = False
         self._context = context
         self._mailbox = mailbox_of(peer)
@@ -81,6 +82,11 @@ class Forwarder:
         self._wants_prekey = True
         self.wakeup()
 
+    def request_one_time(self) -> None:
+        """Look once for one-time prekeys of the peer, on all routes."""
+        self._wants_one_time = True
+        self.wakeup()
+
     @property
     def has_messages(self) -> bool:
         """True if the mailbox may not be empty."""
@@ -89,7 +95,8 @@ class Forwarder:
     @property
     def is_wanted(self) -> bool:
         """True if there is work that the peer does not do itself by fetching."""
-        return self._wants_prekey or (self._has_messages and not self._is_fetched)
+        has_work = self._has_messages and not self._is_fetched
+        return self._wants_prekey or self._wants_one_time or has_work
 
     @property
     def _is_fetched(self) -> bool:
@@ -107,11 +114,12 @@ class Forwarder:
             has_route = peer is not None and peer.is_contact
             routes = list(routes_to(peer, self._context.book)) if peer and has_route else []
             if not routes:
-                self._wants_prekey = self._has_messages = False
+                self._wants_prekey = self._wants_one_time = self._has_messages = False
                 return
             async with self._context.forwarders:
                 retry_s = await self._try_routes(routes)
-            if retry_s is not None:
+            self._wants_one_time = False
+            if retry_s is not None and self.is_wanted:
                 await self.wakeup.wait(retry_s)
 
     async def _try_routes(self, routes: list[Route]) -> float | None:
@@ -134,7 +142,8 @@ class Forwarder:
 
     async def _forward(self, route: Route) -> float | None:
         context = self._context
-        if self._wants_prekey or context.now() > self._asked_at + ASKED_EVERY_S:
+        is_due = context.now() > self._asked_at + ASKED_EVERY_S
+        if self._wants_prekey or self._wants_one_time or is_due:
             await fetch_prekey(context, self.peer, route)
             self._asked_at = context.now()
             if not self._has_answered:

@@ -115,6 +115,9 @@ class _Batch:
         self.changed: dict[bytes, None] = {}
         """Senders whose state is changed."""
         self.statements: list[Statement] = []
+        self.used_keys: dict[bytes, None] = {}
+        """The kids of one-time prekeys that are to be destroyed: no copy of a message opened with
+        them is needed any more."""
         self.v1: set[tuple[bytes, bytes]] = set()
         self.unfinished = Counter(each.sender for each in unfinished)
 
@@ -167,10 +170,11 @@ class InboundRouter:
         looked_at = self._context.now()
         while True:
             await self._has_moved.wait(MISSING_EVERY_S)
-            if self._moved:
+            if self._moved or self._context.one_time.erase_wanted:
                 await anyio.sleep(RECORDS_REMOVED_AFTER_S)
                 try:
                     await self._write([])
+                    await self._context.one_time.erase()
                 except OSError as error:
                     log.error("records of moves not removed: %s", error)
             if self._context.now() >= looked_at + MISSING_EVERY_S:
@@ -211,14 +215,22 @@ class InboundRouter:
         if not self._context.local.is_stored(channel):
             await self._write([])  # after a crash the channel remembers nothing
 
-    async def _write(self, statements: Sequence[Statement]) -> None:
-        """Carry out statements, and remove the records that are settled. Raises OSError."""
+    async def _write(
+        self, statements: Sequence[Statement], used_keys: Iterable[bytes] = ()
+    ) -> None:
+        """Carry out statements, and remove the records that are settled, with the one-time prekeys
+        of their messages and those used otherwise. Raises OSError."""
         store, moved, taken = self._context.store, dict(self._moved), dict(self._taken_back)
+        one_time = self._context.one_time
+        kids = [*used_keys, *one_time.kids_of([*moved, *taken])]
         if moved or taken:
             removal = REMOVE_RECORDS, (json.dumps([*moved, *taken]),)
             states = map(store.stored, dict.fromkeys(taken.values()))
             statements = [removal, *statements, *states]
-        await store.write(statements)
+        await store.write([*statements, *one_time.removals(kids)])
+        one_time.removed(kids)
+        if one_time.erase_wanted:
+            self._has_moved()
         for message_id in taken:
             self._taken_back.pop(message_id, None)
         origins: dict[bytes, list[int]] = {}
@@ -250,7 +262,7 @@ class InboundRouter:
                 consumer.settle(self._retry_later(message.id))
         try:
             states = [context.store.stored(sender) for sender in batch.changed]
-            await self._write([*batch.statements, *states])
+            await self._write([*batch.statements, *states], batch.used_keys)
         except OSError as error:
             log.error("messages not accepted: %s", error)
             if self._strangers is not None:
@@ -294,7 +306,9 @@ class InboundRouter:
         own = context.store.contact_key(kid)
 
         def prekey_of(kid: bytes) -> bytes | None:
-            return context.prekeys.private(kid[:KID_BYTES]) if own is None else own[1]
+            if own is not None:
+                return own[1]
+            return context.one_time.private(kid) or context.prekeys.private(kid[:KID_BYTES])
 
         opened = open_message(relayed.envelope, recipient=context.identity, prekey_of=prekey_of)
         if own is not None and own[0] != opened.sender:
@@ -361,7 +375,11 @@ class InboundRouter:
             return self._keep_or_drop(opened, peer, batch)
         if opened.message is None:
             return self._is_accepted_v1(opened, batch)
-        return self._is_accepted_v2(opened, opened.message, batch)
+        if self._is_accepted_v2(opened, opened.message, batch):
+            batch.statements += self._context.one_time.used_by(opened.kid, opened.id)
+            return True
+        batch.used_keys[opened.kid] = None
+        return False
 
     def _keep_or_drop(self, opened: _Opened, peer: Peer | None, batch: _Batch) -> bool:
         """Always False: the sender is no contact. Its message is kept as a request, or dropped."""
@@ -559,7 +577,10 @@ class InboundRouter:
             lines = context.store.state(sender).lines
             lines.mark(content, opened.message.hash, now_ms, is_refused=True)
             removal = REMOVE_RECORDS, (json.dumps([opened.id]),)
-            await context.store.write([removal, context.store.stored(sender)])
+            keys = context.one_time.kids_of([opened.id])
+            removals = [removal, *context.one_time.removals(keys)]
+            await context.store.write([*removals, context.store.stored(sender)])
+            context.one_time.removed(keys)
             context.unfinished.pop(opened.id, None)
 
     def _tell(self, opened: _Opened, *, is_refused: bool) -> None:

@@ -1,26 +1,31 @@
-"""Exchange of prekeys and delivery keys: prekeys of peers are fetched, and that of this node is
+"""Exchange of prekeys and delivery keys: prekeys of peers are fetched, and those of this node are
 published; its relays get its delivery keys."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import anyio
+import msgspec
 
 from millpond.actors.errors import NotFound, RequestError
 from millpond.actors.messages import U64_MAX, Put, PutAck
+from millpond.node.client.channel import Channel
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.local_channels import seconds_left
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
-from millpond.node.outbox.messages import PeerOperation
+from millpond.node.outbox.messages import GivePrekeysAnswer, PeerOperation, TakePrekeysAnswer
 from millpond.node.outbox.routes import Route
 from millpond.node.peers.address_book import Peer
 from millpond.node.peers.card import BadCard, decode_card
 from millpond.node.peers.delivery_proof import delivery_key
 from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.identity import peer_id
+from millpond.node.peers.one_time_prekeys import TAKEN_MAX, decode_one_time, encode_one_time
 from millpond.node.peers.prekeys import MalformedPrekey, SignedPrekey, decode_prekey, encode_prekey
 
 log = logging.getLogger(__name__)
@@ -30,10 +35,13 @@ ANSWERED_WITHIN_S = 60.0
 """A peer that takes longer counts as away, even if the connection is alive."""
 FORMS = 2
 """A prekey is published for versions 2 and 1."""
+KEY_LEFT_S = 3600.0
+"""The least lifetime of a key for which something is sealed."""
 
 
 async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bool:
-    """Fetch the newest prekey of `owner` over a route; True if it is new.
+    """Fetch the newest prekey of `owner` over a route, and one-time prekeys if they are of use;
+    True if the prekey is new.
 
     Raises ConnectionLost and OSError when no node answers.
     """
@@ -43,6 +51,7 @@ async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bo
             async with context.dial(route, name, "consumer") as channel:
                 ids = await channel.list(U64_MAX, 0, FORMS)
                 found = [await channel.get(each) for each in ids]
+                await _take_one_time(context, owner, channel)
     except HandshakeRefused as error:
         log.info("prekey not read: owner=%s at=%s: %s", peer_id(owner), route.url, error)
         return False
@@ -53,6 +62,41 @@ async def fetch_prekey(context: OutboxContext, owner: bytes, route: Route) -> bo
     # In the order of publication: of the two forms of a key that of version 2 comes first.
     learned = [await learn_prekey(context, owner, each, route.url) for each in reversed(found)]
     return any(learned)
+
+
+def wants_one_time(context: OutboxContext, owner: bytes) -> bool:
+    """True if a message to a peer would be sealed for its published prekey."""
+    state = context.store.states.get(owner)
+    their_key = None if state is None else state.their_key
+    is_contact = context.book.is_contact(owner)
+    is_over = their_key is None or their_key.good_until / 1000 < context.now() + KEY_LEFT_S
+    return is_contact and is_over and not context.taken_prekeys.count(owner)
+
+
+async def _take_one_time(context: OutboxContext, owner: bytes, channel: Channel) -> None:
+    """Take one-time prekeys of a peer, if it has given this node no key of its own.
+
+    Those that a relay has invented are dropped, and a node of an earlier version has none.
+    """
+    requested = context.taken_prekeys.requested
+    if owner in requested or not wants_one_time(context, owner):
+        return
+    requested.add(owner)
+    try:
+        body = await channel.peers(PeerOperation.TAKE_PREKEYS, {"count": TAKEN_MAX})
+        keys = msgspec.convert(body, TakePrekeysAnswer).keys[:TAKEN_MAX]
+    except (RequestError, msgspec.ValidationError) as error:
+        log.debug("no one-time prekeys: owner=%s: %s", peer_id(owner), error)
+        return
+    finally:
+        requested.discard(owner)
+    for data in keys:
+        try:
+            prekey = decode_one_time(data, owner)
+        except MalformedPrekey as error:
+            log.warning("malformed one-time prekey: owner=%s: %s", peer_id(owner), error)
+        else:
+            context.taken_prekeys.add(owner, prekey, int(context.now() * 1000))
 
 
 async def learn_prekey(context: OutboxContext, owner: bytes, data: bytes, source: str) -> bool:
@@ -132,6 +176,52 @@ async def give_delivery_keys(context: OutboxContext, route: Route) -> None:
         log.info("delivery keys not given: at=%s: %s", route.url, error)
 
 
+async def give_one_time_prekeys(context: OutboxContext, route: Route) -> None:
+    """Give a relay as many one-time prekeys as it lacks. Raises ConnectionLost, OSError.
+
+    A relay of an earlier version refuses them.
+    """
+    own, relay = context.identity.public, route.public
+    if relay is None:
+        return
+
+    async def give(known: list[int], keys: list[bytes]) -> GivePrekeysAnswer:
+        body: dict[str, Any] = {"known": known, "keys": keys}
+        answer = await channel.peers(PeerOperation.GIVE_PREKEYS, body)
+        return msgspec.convert(answer, GivePrekeysAnswer)
+
+    try:
+        with anyio.fail_after(ANSWERED_WITHIN_S):
+            async with context.dial(route, mailbox_of(own) + KEYS_SUFFIX, "producer") as channel:
+                await _refill(context, relay, give)
+    except (HandshakeRefused, RequestError, msgspec.ValidationError) as error:
+        log.info("one-time prekeys not given: at=%s: %s", route.url, error)
+
+
+async def keep_one_time_prekeys(context: OutboxContext) -> None:
+    """Have this node hand out one-time prekeys of its own. Raises RequestErrors and OSError."""
+    own = context.identity.public
+
+    async def give(known: list[int], keys: list[bytes]) -> GivePrekeysAnswer:
+        return GivePrekeysAnswer(*await context.given_prekeys.give(own, known, keys))
+
+    await _refill(context, own, give)
+
+
+_Give = Callable[[list[int], list[bytes]], Awaitable[GivePrekeysAnswer]]
+"""Gives a relay the numbers of known keys, and new keys."""
+
+
+async def _refill(context: OutboxContext, relay: bytes, give: _Give) -> None:
+    one_time, now_ms = context.one_time, int(context.now() * 1000)
+    answer = await give(one_time.current(relay, now_ms), [])
+    await one_time.left(relay, answer.left, answer.removed)
+    made = await one_time.make(relay, now_ms, int(context.prekeys.lifetime_s * 1000))
+    if made:
+        answer = await give(one_time.current(relay, now_ms), [encode_one_time(e) for e in made])
+        await one_time.left(relay, answer.left, answer.removed)
+
+
 async def publish_prekey_locally(context: OutboxContext) -> SignedPrekey:
     """Publish the prekey of this node, both forms and nothing else. Raises RequestErrors."""
     prekey = await anyio.to_thread.run_sync(context.prekeys.current)
@@ -148,6 +238,7 @@ async def destroy_old_prekeys(context: OutboxContext) -> None:
     """Destroy the prekeys of this node that are too old, and contact keys."""
     await anyio.to_thread.run_sync(partial(context.prekeys.sweep, context.now()))
     now_ms = int(context.now() * 1000)
+    await context.one_time.sweep(now_ms)
     states = [context.store.stored(peer) for peer in context.store.sweep_keys(now_ms)]
     tables = ("seen_v1", "unfinished")
     old = [(f"DELETE FROM {each} WHERE until < ?", (int(context.now()),)) for each in tables]

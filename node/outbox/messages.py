@@ -26,6 +26,8 @@ class PeerOperation(IntEnum):
     CHAT_ACCEPT = 13
     CHAT_REFUSE = 14
     DELIVERY_KEYS = 15
+    TAKE_PREKEYS = 16
+    GIVE_PREKEYS = 17
 
 
 class Nothing(msgspec.Struct):
@@ -138,6 +140,34 @@ class DeliveryKeysRequest(msgspec.Struct):
     """All delivery keys of the client's own mailbox; they replace those that it gave before."""
 
     keys: tuple[GivenKey, ...]
+
+
+class TakePrekeysRequest(msgspec.Struct):
+    """Up to `count` one-time prekeys of the owner of the channel that the client reads."""
+
+    count: int
+
+
+class TakePrekeysAnswer(msgspec.Struct):
+    """One-time prekeys as they are published, which nobody else gets."""
+
+    keys: list[bytes]
+
+
+class GivePrekeysRequest(msgspec.Struct):
+    """One-time prekeys of the client to be handed out. Of those given before only the numbers in
+    `known` stay."""
+
+    known: tuple[int, ...] = ()
+    keys: tuple[bytes, ...] = ()
+
+
+class GivePrekeysAnswer(msgspec.Struct):
+    """The numbers of the one-time prekeys that can be handed out, and of those that were removed
+    and are with nobody."""
+
+    left: list[int]
+    removed: list[int]
 
 
 class OpenRequest(msgspec.Struct):

@@ -21,6 +21,7 @@ from millpond.actors.errors import (
 )
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.outbox import messages as b
+from millpond.node.outbox.mailbox import is_prekeys, owner_of
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.routes import relay_urls
 from millpond.node.peers.address_book import AddressBookError, Peer, Trust
@@ -66,12 +67,23 @@ class PeerRequests:
         self._handlers[operation] = handler
 
     def ask(
-        self, operation: int, body: bytes, answer: PeersCallback, /, owner: bytes | None = None
+        self,
+        operation: int,
+        body: bytes,
+        answer: PeersCallback,
+        /,
+        client: bytes | None = None,
+        channel: bytes = b"",
     ) -> None:
         """Start an operation; `answer` is called once with its outcome. See `AskPeers`."""
         handler = self._handlers.get(operation)
-        if operation == b.PeerOperation.DELIVERY_KEYS:
-            handler = partial(self._take_delivery_keys, owner)
+        match operation:
+            case b.PeerOperation.DELIVERY_KEYS:
+                handler = partial(self._take_delivery_keys, client)
+            case b.PeerOperation.GIVE_PREKEYS:
+                handler = partial(self._take_in_prekeys, client)
+            case b.PeerOperation.TAKE_PREKEYS:
+                handler = partial(self._hand_out_prekeys, client, channel)
         if handler is None:
             answer(Malformed(f"unknown operation {operation}"))
             return
@@ -226,6 +238,24 @@ class PeerRequests:
             raise NotAllowed("this node is no relay for this client")
         await delivery_keys.give(owner, request.keys)
         return b.write_body(b.Nothing())
+
+    async def _take_in_prekeys(self, owner: bytes | None, body: bytes) -> bytes:
+        """Keep one-time prekeys of a contact of this relay."""
+        request = read_body(body, b.GivePrekeysRequest)
+        context = self._outbox.context
+        if owner is None or context.delivery_keys is None:
+            raise NotAllowed("this node is no relay for this client")
+        answer = await context.given_prekeys.give(owner, request.known, request.keys)
+        return b.write_body(b.GivePrekeysAnswer(*answer))
+
+    async def _hand_out_prekeys(self, sender: bytes | None, channel: bytes, body: bytes) -> bytes:
+        """Hand out one-time prekeys of a contact, or of this node."""
+        request = read_body(body, b.TakePrekeysRequest)
+        owner = owner_of(channel) if is_prekeys(channel) else None
+        if sender is None or owner is None:
+            raise NotAllowed("this is no channel with prekeys")
+        given = self._outbox.context.given_prekeys
+        return b.write_body(b.TakePrekeysAnswer(await given.take(owner, sender, request.count)))
 
     # Messages.
 

@@ -19,8 +19,10 @@ from millpond.node.outbox.forwarder import Forwarder
 from millpond.node.outbox.inbound import InboundRouter
 from millpond.node.outbox.key_exchange import (
     destroy_old_prekeys,
+    keep_one_time_prekeys,
     learn_from_cards,
     publish_prekey_locally,
+    wants_one_time,
 )
 from millpond.node.outbox.mailbox import DEAD_SUFFIX, mailbox_of, owner_of
 from millpond.node.outbox.routes import Route, relay_routes, routes_to, unused_relays
@@ -94,6 +96,11 @@ class OutboxScheduler:
         """A message for the peer cannot be sealed: fetch a prekey."""
         forwarder = self._forwarder(peer)
         forwarder.request_prekey()
+        self._start(forwarder)
+
+    def _request_one_time(self, peer: bytes) -> None:
+        forwarder = self._forwarder(peer)
+        forwarder.request_one_time()
         self._start(forwarder)
 
     def address_book_changed(self) -> None:
@@ -245,6 +252,8 @@ class OutboxScheduler:
                 self.message_arrived(mailbox_of(peer.public))
             if peer.public in without_prekey:
                 self.request_prekey(peer.public)
+            elif wants_one_time(context, peer.public):
+                self._request_one_time(peer.public)
         return bool(contacts)
 
     def _warn_of_unused_relays(self) -> None:
@@ -278,6 +287,7 @@ class OutboxScheduler:
             try:
                 prekey = await publish_prekey_locally(self._context)
                 await destroy_old_prekeys(self._context)
+                await keep_one_time_prekeys(self._context)
             except (RequestError, OSError) as error:
                 log.warning("prekey not published: %s", error)
                 retry_s = RETRY_S

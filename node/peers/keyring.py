@@ -20,6 +20,7 @@ from millpond.node.peers.local_envelope import (
     LocalKeyError,
     load_or_create_local_key,
 )
+from millpond.node.peers.one_time_prekeys import OneTimePrekeys
 from millpond.node.peers.peer_store import FILE_NAME as STORE_FILE
 from millpond.node.peers.peer_store import PeerStore, PeerStoreError
 from millpond.node.peers.prekey_cache import PrekeyCache
@@ -38,6 +39,7 @@ class Keyring(msgspec.Struct, frozen=True):
     prekeys: Prekeys
     prekey_cache: PrekeyCache
     store: PeerStore
+    one_time: OneTimePrekeys
     local_key: LocalKey
     delivery_tokens: DeliveryTokens
     successions: tuple[bytes, ...] = ()
@@ -83,4 +85,5 @@ def open_keyring(
         None if folder is None else folder / KNOWN_FOLDER, now, ttl_s_max=config.ttl_max_s
     )
     tokens = DeliveryTokens(None if folder is None else folder / TOKENS_FILE, now, entropy)
-    return Keyring(identity, book, prekeys, known, store, local_key, tokens, successions)
+    one_time = OneTimePrekeys(store, identity, entropy)
+    return Keyring(identity, book, prekeys, known, store, one_time, local_key, tokens, successions)

@@ -2,12 +2,13 @@
 
 For each peer it has the windows of its lines, the keys for it and its key for us; further the
 messages whose move into a channel is not finished, the sent messages that have no receipt yet, the
-uuids of messages of version 1, the message requests and the refused senders, and on a relay the
-delivery keys of mailboxes. A change is durable when `write` returns; the changes of concurrent
+uuids of messages of version 1, the message requests and the refused senders, the private halves of
+one-time prekeys (`private_slots`), and on a relay the delivery keys of mailboxes and the one-time
+prekeys of their owners. A change is durable when `write` returns; the changes of concurrent
 callers share one commit. Removed rows are overwritten (`secure_delete`).
 
 In a folder with a data key the states, which have private keys, are sealed for their place:
-`peers.db/` and the peer's public key.
+`peers.db/` and the peer's public key. So are private halves.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import anyio.lowlevel
 import msgspec
 
 from millpond.node.client.future import ReplyFuture
+from millpond.node.peers import private_slots
 from millpond.node.peers.contact_keys import ContactKeys
 from millpond.node.peers.data_key import CannotUnseal, DataKey
 from millpond.node.peers.lines import Lines
@@ -50,6 +52,8 @@ CREATE TABLE IF NOT EXISTS requests (
     PRIMARY KEY (sender, uuid)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS refused (public BLOB PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS delivery_keys (owner BLOB PRIMARY KEY, keys BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS given_prekeys (
+    owner BLOB PRIMARY KEY, last INTEGER NOT NULL, keys BLOB NOT NULL) WITHOUT ROWID;
 """
 _VERSION = 1
 
@@ -144,7 +148,7 @@ class PeerStore:
     def __init__(self, path: Path | None, floor_ms: int = 0, key: DataKey | None = None) -> None:
         """`key` seals the states. Raises PeerStoreError and OSError."""
         self._lock = Lock()
-        self._key = key
+        self.key = key
         try:
             if path is not None:
                 path.touch(mode=0o600)
@@ -203,8 +207,8 @@ class PeerStore:
     def stored(self, peer: bytes) -> Statement:
         """The statement that stores the state of a peer."""
         encoded = msgspec.msgpack.encode(self.state(peer))
-        if self._key is not None:
-            encoded = self._key.seal(_place(peer), encoded)
+        if self.key is not None:
+            encoded = self.key.seal(_place(peer), encoded)
         return "INSERT OR REPLACE INTO peers VALUES (?, ?)", (peer, encoded)
 
     async def write(self, statements: Sequence[Statement]) -> None:
@@ -224,10 +228,15 @@ class PeerStore:
         with self._lock:
             return self._db.execute(text, parameters).fetchall()
 
-    def erase(self) -> None:
-        """Empty the write-ahead log, which has the earlier contents of pages."""
-        with self._lock:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def erase(self) -> bool:
+        """Empty the write-ahead log, which has the earlier contents of pages. False if a reader of
+        the file is in the way. Raises OSError."""
+        try:
+            with self._lock:
+                ((is_busy, *_),) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            raise OSError(f"peers.db: {error}") from error
+        return not is_busy
 
     async def _write_waiting(self) -> None:
         try:
@@ -266,7 +275,7 @@ class PeerStore:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
             raise sqlite3.DatabaseError(f"version {version} is not known here")
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(_SCHEMA + private_slots.SCHEMA)
         self._db.execute("INSERT OR IGNORE INTO facts VALUES ('floor_ms', ?)", (floor_ms,))
         (self._floor_ms,) = self._db.execute("SELECT value FROM facts").fetchone()
         self._db.execute(f"PRAGMA user_version = {_VERSION}")
@@ -274,7 +283,7 @@ class PeerStore:
     def _read_states(self, path: Path | None) -> dict[bytes, PeerState]:
         rows = self._db.execute("SELECT public, state FROM peers").fetchall()
         try:
-            return _states(rows, self._key)
+            return _states(rows, self.key)
         except CannotUnseal as error:
             raise PeerStoreError(f"{path}: not sealed with the data key of the folder") from error
         except msgspec.MsgspecError as error:
@@ -282,12 +291,13 @@ class PeerStore:
 
 
 def rewrite_states(path: Path, key: DataKey, *, is_sealing: bool) -> None:
-    """Seal the states in a file, or unseal them, in one commit; those that are so stay. What they
-    were before is overwritten. Raises PeerStoreError."""
+    """Seal the states and private halves in a file, or unseal them, in one commit; those that are
+    so stay. What they were before is overwritten. Raises PeerStoreError."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA secure_delete = ON")
+            db.execute(private_slots.SCHEMA)
             db.execute("BEGIN IMMEDIATE")
             for public, state in db.execute("SELECT public, state FROM peers").fetchall():
                 clear, is_sealed = state, False
@@ -296,6 +306,9 @@ def rewrite_states(path: Path, key: DataKey, *, is_sealing: bool) -> None:
                 if is_sealed is not is_sealing:
                     new = key.seal(_place(public), clear) if is_sealing else clear
                     db.execute("UPDATE peers SET state = ? WHERE public = ?", (new, public))
+            for row, data in db.execute("SELECT slot, data FROM one_time_prekeys").fetchall():
+                new = private_slots.rewritten(data, key, is_sealing=is_sealing)
+                db.execute(private_slots.UPDATE, (new, row))
             db.execute("COMMIT")
             # Also the pages of an earlier commit, whose process was killed behind it.
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

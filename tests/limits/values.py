@@ -37,12 +37,13 @@ from millpond.node.client import connect, inbox, link
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.config import Config
 from millpond.node.http import listener as http_listener
-from millpond.node.outbox import deliveries, inbound, mailbox
+from millpond.node.outbox import deliveries, given_prekeys, inbound, mailbox
 from millpond.node.peers import (
     contact_keys,
     data_key,
     delivery_token,
     lines,
+    one_time_prekeys,
     peer_store,
     prekey_cache,
     prekeys,
@@ -230,6 +231,16 @@ PEERS: dict[str, Numbers] = {
     "keys for one contact": (contact_keys.KEPT_MAX,),
     "the node's own prekey": (prekeys.DAY_S / 86_400, prekeys.TTL_S_MAX),
     "a published prekey": (prekeys.PUBLISHED_BYTES_MAX,),
+    "one-time prekeys of a node at a relay": (
+        one_time_prekeys.GIVEN_MAX,
+        prekeys.ROTATED_S / prekeys.DAY_S,
+    ),
+    "private halves of one-time prekeys for one relay": (one_time_prekeys.HELD_MAX,),
+    "one-time prekeys of one owner for one sender": (given_prekeys.TAKES_PER_DAY,),
+    "unused one-time prekeys of others": (
+        one_time_prekeys.TAKEN_MAX,
+        one_time_prekeys.OWNERS_MAX,
+    ),
     "a passphrase": (data_key.PASSPHRASE_BYTES_MIN, data_key.PASSPHRASE_BYTES_MAX),
     "memory of scrypt at the start of an encrypted folder": (
         data_key.ScryptCost().memory_bytes,

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Fault, Mutant
 
 ATTACKS = "tests/node/outbox/test_attacks.py::"
 CONTACT = "tests/node/outbox/test_hostile_contact.py::"
+ONE_TIME = "tests/node/outbox/test_one_time_prekeys.py::"
 JUMPS = "tests/node/outbox/test_clock_jumps.py::"
 REQUESTS = "tests/node/chat/test_message_requests.py::"
 
@@ -30,8 +31,8 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         "counters are not in the commit that accepts",
         Fault.PEERS,
         "node/outbox/inbound.py",
-        "            await self._write([*batch.statements, *states])\n",
-        "            await self._write(batch.statements)\n",
+        "            await self._write([*batch.statements, *states], batch.used_keys)\n",
+        "            await self._write(batch.statements, batch.used_keys)\n",
         "tests/node/outbox/test_moves.py::test_what_was_accepted_is_known_after_a_kill_at_once",
     ),
     Mutant(
@@ -100,6 +101,31 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         "        if own is not None and own[0] != opened.sender:\n",
         "        if own is not None and not own[0]:\n",
         ATTACKS + "test_a_key_that_one_peer_was_given_serves_no_other",
+    ),
+    Mutant(
+        "one-time prekeys outlive their message",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "        kids = [*used_keys, *one_time.kids_of([*moved, *taken])]\n",
+        "        kids = list(used_keys)\n",
+        ONE_TIME + "test_a_stolen_disk_opens_no_first_message_that_was_read",
+    ),
+    Mutant(
+        "one-time prekeys are destroyed before their message is in its channel",
+        Fault.PEERS,
+        "node/outbox/inbound.py",
+        "            batch.statements += self._context.one_time.used_by(opened.kid, opened.id)\n",
+        "            batch.used_keys[opened.kid] = None\n",
+        "tests/node/outbox/test_moves.py"
+        "::test_a_one_time_prekey_lives_until_its_message_is_in_the_channel",
+    ),
+    Mutant(
+        "one-time prekeys are handed out twice",
+        Fault.PEERS,
+        "node/outbox/given_prekeys.py",
+        "            found, left = good[:count], good[count:]\n",
+        "            found, left = good[:count], good\n",
+        "tests/node/peers/test_one_time_prekeys.py::test_no_key_is_handed_out_twice",
     ),
     Mutant(
         "version 1 is used without a key of version 2",

@@ -51,7 +51,7 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.framing import Framing
 from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
-from millpond.transports.p2p.interface import OWNER_OPERATIONS, P2PNodeServices
+from millpond.transports.p2p.interface import OWNER_OPERATIONS, READER_OPERATIONS, P2PNodeServices
 from millpond.transports.p2p.jobs.requests import JobRequests
 from millpond.transports.p2p.login import Login, LoginOutcome
 from millpond.transports.p2p.nacks import (
@@ -888,10 +888,12 @@ class P2PConnection(Port):
         """Packet 94, which is answered in any order."""
         in_flight = self._peer_requests = self._peer_requests or set()
         number = request.request_id
-        owner = None
-        if request.operation in OWNER_OPERATIONS:
-            owner = admission.principal.identity
-        if owner is None and not (Rights.ADMIN in admission.join.rights and self._is_operator()):
+        client = None
+        if request.operation in OWNER_OPERATIONS or (
+            request.operation in READER_OPERATIONS and admission.read_refusal(Rights.GET) is None
+        ):
+            client = admission.principal.identity
+        if client is None and not (Rights.ADMIN in admission.join.rights and self._is_operator()):
             self._refuse_operation(p.PEERS, number, Code.NOT_ALLOWED)
         elif number in in_flight:
             self._refuse_operation(p.PEERS, number, Code.MALFORMED)
@@ -900,7 +902,7 @@ class P2PConnection(Port):
         else:
             in_flight.add(number)
             answer = partial(self._answer_peers, request)
-            self._node.peers(request.operation, request.body, answer, owner)
+            self._node.peers(request.operation, request.body, answer, client, admission.channel)
 
     def _answer_peers(self, request: p.Peers, outcome: bytes | RequestError) -> None:
         in_flight, admission, number = self._peer_requests, self._admission, request.request_id

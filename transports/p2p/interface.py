@@ -40,19 +40,29 @@ class P2PSettings(msgspec.Struct, frozen=True):
 PeersCallback = Callable[[bytes | RequestError], None]
 """Takes the body of an answer, or the error; to be called once."""
 
-OWNER_OPERATIONS = frozenset({15})
+OWNER_OPERATIONS = frozenset({15, 17})
 """The operations of packet 94 that a client with an identity may use, about its own mailbox."""
+
+READER_OPERATIONS = frozenset({16})
+"""Those that a client with an identity may use, about the prekeys that it reads: it is connected to
+their channel, with the right to get them."""
 
 
 class AskPeers(Protocol):
     """Carries out an operation with a body, and calls back with its answer.
 
-    `owner` is the proved key of the client, for the operations about its own mailbox; the others
-    are for the operator.
+    `client` is the proved key of the client, for the operations about its own mailbox and about
+    prekeys that it may read in `channel`; the others are for the operator.
     """
 
     def __call__(
-        self, operation: int, body: bytes, answer: PeersCallback, /, owner: bytes | None = None
+        self,
+        operation: int,
+        body: bytes,
+        answer: PeersCallback,
+        /,
+        client: bytes | None = None,
+        channel: bytes = b"",
     ) -> None: ...
 
 

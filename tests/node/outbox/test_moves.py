@@ -18,9 +18,10 @@ from millpond.actors.store.journal.writer import CommitGroup, CommitOutcome, Jou
 from millpond.node.outbox.deliveries import GAP_S
 from millpond.node.outbox.inbound import INSERT_RECORD, MISSING_EVERY_S
 from millpond.node.outbox.mailbox import mailbox_of
-from millpond.node.outbox.relayed_message import encode_relayed_message
+from millpond.node.outbox.relayed_message import decode_relayed_message, encode_relayed_message
 from millpond.node.peers.peer_store import CHANNELS_MAX, PeerStore, Statement
 from millpond.node.peers.prekeys import KEPT_BEYOND_TTL_S
+from millpond.node.peers.sealed_message import kid_in
 from millpond.testing import SimNode, World
 from tests.node.outbox.failing_store import failing
 from tests.node.outbox.peer_nodes import QUIET_S, PeerNode
@@ -167,6 +168,35 @@ async def test_a_message_is_in_its_channel_once_whenever_the_node_is_killed(
         if not kill.is_dead:
             break
     assert commits > 5
+
+
+@pytest.mark.parametrize("ttl", [60, WEEK_S], ids=["expired copy", "copy"])
+@pytest.mark.parametrize("moment", ["stored", "accepted", "moved"])
+async def test_a_one_time_prekey_lives_until_its_message_is_in_the_channel(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str, ttl: int
+) -> None:
+    """The node is killed when the message is in the mailbox, recorded, or in its channel. It is
+    read once, and the private half is destroyed; of a copy that expired in the mailbox before it
+    was opened, with the time of the key."""
+    kill = Kill(monkeypatch)
+    away = Away(world, await world.node("alice"), await world.node("bob"))
+    world.link(away.alice, away.bob)
+    await world.clock.sleep(3700)  # the keys of a peer are asked for every hour
+    assert away.alice.node.outbox.context.taken_prekeys.count(away.bob.public)
+    relayed = await away.sent(b"once")
+    kid = kid_in(decode_relayed_message(relayed).envelope)
+    assert away.bob.node.outbox.context.one_time.private(kid) is not None
+    stored = {"stored": mailbox_of(away.bob.public), "accepted": RECORD, "moved": CHANNEL}[moment]
+    kill.once(lambda: stored in kill.stored, away.bob)
+    await away.arrive(relayed, ttl=ttl)
+    assert kill.is_dead
+    kill.victim = None
+    await away.days_later(power=False)
+    assert await away.read() == [b"once"]
+    is_unopened = moment == "stored" and ttl < WEEK_S
+    one_time = away.bob.node.outbox.context.one_time
+    assert (one_time.private(kid) is not None) is is_unopened
+    assert away.alice.node.outbox.unconfirmed(away.bob.public) == 0
 
 
 async def test_a_channel_stays_known_while_a_message_may_be_in_it(

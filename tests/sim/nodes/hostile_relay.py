@@ -23,6 +23,7 @@ from millpond.node.outbox.relayed_message import (
     relayed_deadline,
 )
 from millpond.node.peers.identity import Identity
+from millpond.node.peers.one_time_prekeys import encode_one_time, sign_one_time
 from millpond.node.peers.prekeys import SignedPrekey, encode_prekey
 from millpond.node.peers.sealed_message import Content, Kind, Seen, seal_message
 from millpond.testing import NotRunning, SimNode, World
@@ -33,6 +34,7 @@ DEEDS = (
     *("forge", "receipt", "stranger"),
 )
 KEY_DEEDS = ("show", "keep back", "show the first", "show version 1")
+ONE_TIME_DEEDS = ("hand out", "hand out again", "keep one-time keys back", "invent one-time keys")
 STRANGERS = 3
 STRANGE = b"strange"
 """What a stranger says outside of the chat."""
@@ -82,6 +84,8 @@ class HostileRelay:
         self._persons = {each.public: each for each in persons}
         self._first_keys = {public: self._prekey(public) for public in self._persons}
         self._keys = dict(self._first_keys)
+        self._one_time: dict[bytes, list[bytes]] = {}
+        self._handed_out: dict[bytes, list[bytes]] = {}
         self._ways: dict[bytes, Channel] = {}
         self._withheld: list[RelayedMessage] = []
         self._seen: list[RelayedMessage] = []
@@ -91,6 +95,8 @@ class HostileRelay:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Treat all messages on the relay, and pass them on, until cancelled."""
+        given = self._node.node.outbox.context.given_prekeys
+        given.take = self._hand_out  # type: ignore[method-assign]  # it is no honest relay
         async with AsyncExitStack() as stack:
             for public, person in self._persons.items():
                 way = person.connect(
@@ -284,6 +290,41 @@ class HostileRelay:
                     self._show(public, self._in_version_1(public, key))
                 case _:
                     pass
+
+    async def _hand_out(self, owner: bytes, sender: bytes, count: int) -> list[bytes]:
+        """One-time prekeys of a person, in place of what an honest relay would hand out."""
+        if owner not in self._persons:
+            return []
+        deed = "hand out" if self.is_honest else self._rng.choice(ONE_TIME_DEEDS)
+        fresh = self._one_time.setdefault(owner, [])
+        if not fresh:
+            fresh += await self._given_by(owner)
+        used = self._handed_out.setdefault(owner, [])
+        self._counts[deed] += 1
+        match deed:
+            case "hand out":
+                found, fresh[:count] = fresh[:count], []
+                used += found
+                return found
+            case "hand out again":
+                return used[-count:]
+            case "invent one-time keys":
+                now_ms = int(self._world.clock.now() * 1000)
+                public, until = self._rng.randbytes(32), now_ms + WEEK_S * 1000
+                return [encode_one_time(sign_one_time(self._identity, public, 1, now_ms, until))]
+            case _:
+                return []
+
+    async def _given_by(self, owner: bytes) -> list[bytes]:
+        """One-time prekeys that a person has given the relay."""
+        try:
+            context = self._persons[owner].node.outbox.context
+            now_ms = int(context.now() * 1000)
+            lifetime_ms = int(context.prekeys.lifetime_s * 1000)
+            made = await context.one_time.make(self._identity.public, now_ms, lifetime_ms)
+        except (NotRunning, OSError):
+            return []
+        return [encode_one_time(each) for each in made]
 
     def _in_version_1(self, public: bytes, key: SignedPrekey) -> SignedPrekey:
         try:

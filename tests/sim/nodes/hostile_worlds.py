@@ -27,6 +27,7 @@ from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.inbound import INSERT_RECORD
 from millpond.node.outbox.key_exchange import note_version
 from millpond.node.outbox.mailbox import mailbox_of
+from millpond.node.peers.one_time_prekeys import HELD_MAX
 from millpond.node.peers.peer_store import CHANNELS_MAX, Statement
 from millpond.node.testing.sealed_messages import SealedMessage
 from millpond.testing import NotRunning, SimNode, World
@@ -178,6 +179,7 @@ async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
                 others.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
         now = world.clock.now()
+        _count_one_time(persons, counts)
         for problem in _problems(messages, plan.is_open, now):
             raise AssertionError(problem)
         strangers = [each.identity.public for each in hostile.strangers]
@@ -422,6 +424,15 @@ async def _wait_for_the_end(world: World, persons: list[SimNode]) -> None:
                 break
             await world.clock.sleep(10.0)
     await world.clock.sleep(LATE_S + READ_S + TEXTS_MAX * GAP_WAIT_S)
+
+
+def _count_one_time(persons: list[SimNode], counts: Counter[str]) -> None:
+    """Count the nodes that have destroyed private halves of one-time prekeys."""
+    for each in persons:
+        one_time = each.node.outbox.context.one_time
+        relays = Counter(slot.relay for _, slot in one_time._slots.values())
+        counts["destroyed a one-time key"] += len(one_time._free) > 0
+        assert all(found <= HELD_MAX for found in relays.values()), relays
 
 
 def _problems(messages: Messages, is_open: bool, now: float) -> Iterator[str]:
