@@ -28,7 +28,7 @@ def test_what_two_keys_look_like(one: bytes, other: bytes, number: str) -> None:
     assert safety_number(one, other) == safety_number(other, one) == number
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(KEYS, KEYS)
 def test_each_half_is_the_stretched_digest_of_one_key(one: bytes, other: bytes) -> None:
     expected = ""
