@@ -171,7 +171,7 @@ async def test_many_messages_that_wait_are_opened_rarely(
     monkeypatch.setattr("millpond.node.outbox.inbound.LATER_MS", 200)
     alice, bob = await world.node("alice"), await world.node("bob")
     world.link(alice, bob)
-    count, opened, own_open = 100, 0, InboundRouter._open
+    count, opened, own_open = 30, 0, InboundRouter._open
 
     def counting(router: InboundRouter, message: Msg) -> Any:
         nonlocal opened
