@@ -13,12 +13,12 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 3 };
+enum { REVISION = 4 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
-enum { PUT = 6, MSG_ACK = 3 };
-enum { LENGTH_BYTES = 4, PUT_HEAD_BYTES = 9, ACK_BYTES = 9 };
+enum { PUT = 6, PUT_ACK = 7, MSG_ACK = 3 };
+enum { LENGTH_BYTES = 4, PUT_HEAD_BYTES = 9, ACK_BYTES = 9, PUT_ACK_BYTES = 17 };
 
 static uint32_t
 read_u32(const unsigned char *at)
@@ -39,6 +39,13 @@ write_u32(unsigned char *at, uint32_t value)
     at[1] = (unsigned char)(value >> 16);
     at[2] = (unsigned char)(value >> 8);
     at[3] = (unsigned char)value;
+}
+
+static void
+write_u64(unsigned char *at, uint64_t value)
+{
+    write_u32(at, (uint32_t)(value >> 32));
+    write_u32(at + 4, (uint32_t)value);
 }
 
 static int
@@ -231,6 +238,108 @@ static PyObject *
 read_acks(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     return is_count(count, 2, "read_acks") ? read_run(args, new_ack) : NULL;
+}
+
+PyDoc_STRVAR(read_packet_run_doc,
+"read_packet_run(data, size_max, count_max, put_shape, ack_shape, /) -> (values, end)\n--\n\n"
+"`put_shape(key, ttl, data)` of the PUTs, or `ack_shape(id)` of the MSG_ACKs, that `data` begins\n"
+"with behind their lengths: packets of one type, `count_max` at most. `end` is where the first one\n"
+"begins that is of another type, malformed, not whole or longer than `size_max`.");
+
+static PyObject *
+read_packet_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 5, "read_packet_run") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t size_max = PyLong_AsSsize_t(args[1]), count_max = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    const unsigned char *data = (const unsigned char *)PyBytes_AS_STRING(args[0]);
+    const Py_ssize_t end = PyBytes_GET_SIZE(args[0]);
+    PyObject *values = PyList_New(0);
+    if (values == NULL)
+        return NULL;
+    const bool is_ack = end > LENGTH_BYTES && data[LENGTH_BYTES] == MSG_ACK;
+    const new_value new = is_ack ? new_ack : new_put;
+    PyObject *shape = args[is_ack ? 4 : 3];
+    Py_ssize_t at = 0;
+    while (PyList_GET_SIZE(values) < count_max && end - at > LENGTH_BYTES) {
+        const uint32_t size = read_u32(data + at);
+        if (size == 0 || (uint64_t)size > (uint64_t)(size_max < 0 ? 0 : size_max)
+            || (uint64_t)size > (uint64_t)(end - at - LENGTH_BYTES))
+            break;
+        PyObject *value = new(shape, data + at + LENGTH_BYTES, (Py_ssize_t)size);
+        if (value == NULL && !PyErr_Occurred())
+            break;
+        if (append_new(values, value) < 0) {
+            Py_DECREF(values);
+            return NULL;
+        }
+        at += LENGTH_BYTES + (Py_ssize_t)size;
+    }
+    return Py_BuildValue("Nn", values, at);
+}
+
+/* A number of an object's attribute; false: there is none, or it is above `max`. */
+static bool
+read_field(PyObject *object, PyObject *name, uint64_t max, uint64_t *number)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value == NULL)
+        return false;
+    *number = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    if (PyErr_Occurred())
+        return false;
+    if (*number <= max)
+        return true;
+    PyErr_SetString(PyExc_OverflowError, "a number is too large for its field");
+    return false;
+}
+
+PyDoc_STRVAR(write_put_acks_doc,
+"write_put_acks(replies, shape, names, packets, /) -> int\n--\n\n"
+"Append a PUT_ACK to `packets` for each of the `shape` objects that `replies` begin with; gives how\n"
+"many. `names` are those of its key, ttl and id. Raises OverflowError for numbers that are too large.");
+
+static PyObject *
+write_put_acks(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 4, "write_put_acks") || !is_list(args[3]))
+        return NULL;
+    PyObject *replies = args[0], *names = args[2];
+    const bool is_tuple = PyTuple_Check(replies);
+    if (!is_tuple && !is_list(replies))
+        return NULL;
+    if (!PyTuple_Check(names) || PyTuple_GET_SIZE(names) != 3) {
+        PyErr_SetString(PyExc_TypeError, "three names expected");
+        return NULL;
+    }
+    Py_ssize_t at = 0;
+    /* Attributes may run code, which could change the list. */
+    for (; at < (is_tuple ? PyTuple_GET_SIZE(replies) : PyList_GET_SIZE(replies)); at++) {
+        PyObject *reply =
+            is_tuple ? PyTuple_GET_ITEM(replies, at) : PyList_GET_ITEM(replies, at);
+        if ((PyObject *)Py_TYPE(reply) != args[1])
+            break;
+        Py_INCREF(reply);
+        uint64_t key, ttl, id;
+        const bool is_read = read_field(reply, PyTuple_GET_ITEM(names, 0), UINT32_MAX, &key)
+            && read_field(reply, PyTuple_GET_ITEM(names, 1), UINT32_MAX, &ttl)
+            && read_field(reply, PyTuple_GET_ITEM(names, 2), UINT64_MAX, &id);
+        Py_DECREF(reply);
+        PyObject *packet = is_read ? PyBytes_FromStringAndSize(NULL, PUT_ACK_BYTES) : NULL;
+        if (packet == NULL)
+            return NULL;
+        unsigned char *field = (unsigned char *)PyBytes_AS_STRING(packet);
+        field[0] = PUT_ACK;
+        write_u32(field + 1, (uint32_t)key);
+        write_u32(field + 5, (uint32_t)ttl);
+        write_u64(field + 9, id);
+        if (append_new(args[3], packet) < 0)
+            return NULL;
+    }
+    return PyLong_FromSsize_t(at);
 }
 
 /* S3P (transports/s3p/fast_parser.py). */
@@ -1011,6 +1120,10 @@ static PyMethodDef methods[] = {
     {"frame_packets", frame_packets, METH_O, frame_packets_doc},
     {"read_puts", (PyCFunction)(void (*)(void))read_puts, METH_FASTCALL, read_puts_doc},
     {"read_acks", (PyCFunction)(void (*)(void))read_acks, METH_FASTCALL, read_acks_doc},
+    {"read_packet_run", (PyCFunction)(void (*)(void))read_packet_run, METH_FASTCALL,
+     read_packet_run_doc},
+    {"write_put_acks", (PyCFunction)(void (*)(void))write_put_acks, METH_FASTCALL,
+     write_put_acks_doc},
     {"read_appends", (PyCFunction)(void (*)(void))read_appends, METH_FASTCALL, read_appends_doc},
     {"read_append_input", (PyCFunction)(void (*)(void))read_append_input, METH_FASTCALL,
      read_append_input_doc},

@@ -1,6 +1,6 @@
 """What millpond/_speedups.c builds; optional."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -14,6 +14,17 @@ def read_puts(
     packets: list[bytes], shape: Callable[[int, int, bytes], Value], /
 ) -> list[Value]: ...
 def read_acks(packets: list[bytes], shape: Callable[[int], Value], /) -> list[Value]: ...
+def read_packet_run(
+    data: bytes,
+    size_max: int,
+    count_max: int,
+    put_shape: Callable[[int, int, bytes], Any],
+    ack_shape: Callable[[int], Any],
+    /,
+) -> tuple[list[Any], int]: ...
+def write_put_acks(
+    replies: Sequence[object], shape: type, names: tuple[str, ...], packets: list[bytes], /
+) -> int: ...
 def read_appends(
     data: bytes,
     opening: bytes,

@@ -214,39 +214,17 @@ class Channel:
     def handle(self, batch: Batch, now: float) -> Effects:
         """Handle the messages of one read of one connection; pushes follow once, at the end."""
         effects = Effects()
-        publisher, delivery, port = self.publisher, self.delivery, batch.port
+        publisher, port, messages = self.publisher, batch.port, batch.messages
         publisher.quota.is_measured = False
         if port is None:
-            for message in batch.messages:
+            for message in messages:
                 self._take_notice(message, now, effects)
         else:
-            batch_replies, connected = effects.batch_replies, self.subscribers.connected
-            identity = connected.get(port) if connected else None
-            acked = 0
-            for message in batch.messages:
-                reply: Reply | None
-                # The two most frequent messages come first, and with the fewest calls.
-                if type(message) is Put:
-                    if identity is None:
-                        reply = publisher.put(message, port.number, now, effects, self)
-                    else:
-                        reply = self._put_identified(identity, port, message, now, effects)
-                elif type(message) is Ack:
-                    acked += self._ack(port, message.id, effects)
-                    continue
-                elif type(message) is AttemptStarted:
-                    if (consumer := delivery.consumers.get(port)) is not None:
-                        delivery.start_attempt(consumer, message.id)
-                    continue
-                else:
-                    reply = self._answer(port, message, now, effects)
-                    # The connection may have attached, and the channel may have another mode.
-                    delivery, connected = self.delivery, self.subscribers.connected
-                    identity = connected.get(port)
-                if reply is not None:
-                    batch_replies.append(reply)
-            if acked:
-                self.context.counters.acks += acked
+            at = 0
+            if messages and type(messages[0]) is Put and not self.subscribers.connected:
+                at = publisher.put_run(messages, 0, port.number, now, effects, self)
+            if at < len(messages):
+                self._handle_requests(port, messages, at, now, effects)
         if publisher.added:
             self._offer(effects)
         if self.delivery.waiting:
@@ -258,6 +236,38 @@ class Channel:
             self._append_to_tee(self.tee, now, effects)
             self.deadline = min(self.deadline, self.tee.deadline)
         return effects
+
+    def _handle_requests(
+        self, port: Port, messages: list[CellMessage], at: int, now: float, effects: Effects
+    ) -> None:
+        """Handle the messages of a connection from `at` on."""
+        publisher, delivery, replies = self.publisher, self.delivery, effects.batch_replies
+        connected = self.subscribers.connected
+        identity = connected.get(port) if connected else None
+        acked = 0
+        while at < len(messages):
+            message = messages[at]
+            reply: Reply | None = None
+            # The most frequent messages come first, and with the fewest calls.
+            if type(message) is Ack:
+                acked += self._ack(port, message.id, effects)
+            elif type(message) is Put:
+                if identity is None:
+                    at = publisher.put_run(messages, at, port.number, now, effects, self)
+                    continue
+                reply = self._put_identified(identity, port, message, now, effects)
+            elif type(message) is AttemptStarted:
+                if (consumer := delivery.consumers.get(port)) is not None:
+                    delivery.start_attempt(consumer, message.id)
+            else:
+                reply = self._answer(port, message, now, effects)
+                # The connection may have attached, and the channel may have another mode.
+                delivery, connected = self.delivery, self.subscribers.connected
+                identity = connected.get(port)
+            if reply is not None:
+                replies.append(reply)
+            at += 1
+        self.context.counters.acks += acked
 
     def _put_identified(
         self, identity: bytes, port: Port, put: Put, now: float, effects: Effects

@@ -10,7 +10,16 @@ from millpond.actors.channels.idempotency import IdempotencyKeys, is_same
 from millpond.actors.channels.quota import Quota
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
 from millpond.actors.errors import Code, IdsExhausted
-from millpond.actors.messages import Failed, FindMove, Mode, Move, Put, PutAck, Reply
+from millpond.actors.messages import (
+    CellMessage,
+    Failed,
+    FindMove,
+    Mode,
+    Move,
+    Put,
+    PutAck,
+    Reply,
+)
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import (
     WINDOW_S_MAX,
@@ -70,6 +79,67 @@ class Publisher:
         known = self._keys.rows.get(put.key)
         return known is not None and known.until > now
 
+    def put_run(
+        self,
+        messages: list[CellMessage],
+        start: int,
+        source: int,
+        now: float,
+        effects: Effects,
+        sweeper: Sweeper,
+    ) -> int:
+        """Answer the PUTs of `messages` from `start` on, up to the first message of another kind;
+        gives its index. One page for the new messages of every day; `put` judges all others."""
+        buffer, keys, quota, settings = self._buffer, self._keys, self.quota, self._settings
+        context, replies, changes = self._context, effects.batch_replies, effects.changes
+        if not quota.is_measured:
+            quota.measure()
+        known, keys_max, size_max = keys.rows, settings.keys_max, settings.data_bytes_max
+        is_plain = quota.is_writable and not settings.ttl_strict
+        is_plain = is_plain and context.usage.keys < context.limits.keys_max
+        since = now + context.jump.seconds
+        for at in range(start, len(messages)):
+            put = messages[at]
+            if type(put) is not Put:
+                return at
+            key, ttl, size = put.key, put.ttl, len(put.data)
+            if (
+                not is_plain
+                or key in known
+                or not 0 < size <= size_max
+                or quota.messages < 1
+                or quota.bytes < size
+                or len(known) >= keys_max
+            ):
+                reply = self.put(put, source, now, effects, sweeper)
+                if reply is not None:
+                    replies.append(reply)
+                continue
+            if not ttl:
+                ttl = self._ttl_default
+            elif ttl > settings.ttl_max:
+                ttl = settings.ttl_max
+            try:
+                message_id = context.ids.next(now)
+            except IdsExhausted:
+                replies.append(Failed(put, Code.IDS_EXHAUSTED))
+                continue
+            row = StoredMessage(message_id, key, ttl, since + ttl, put.data, source)
+            known[key] = row
+            if ttl < WINDOW_S_MIN:
+                window = WINDOW_S_MIN
+            else:
+                window = ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
+            if since + window < keys.expiry_at:
+                keys.expiry_at = since + window
+            quota.messages -= 1
+            quota.bytes -= size
+            buffer.add(row)
+            self.added.append(row)
+            changes.append(row)
+            replies.append(PutAck(key, ttl, message_id))
+        return len(messages)
+
     def put(
         self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
     ) -> Reply | None:
@@ -79,26 +149,12 @@ class Publisher:
             if is_same(known, put.data):
                 return PutAck(put.key, known.ttl, known.id)
             return Failed(put, Code.KEY_REUSED)
-        settings, quota, size = self._settings, self.quota, len(put.data)
-        if not quota.is_measured:
-            quota.measure()
-        if (
-            not 0 < size <= settings.data_bytes_max
-            or quota.messages < 1
-            or quota.bytes < size
-            or settings.ttl_strict
-            or not quota.is_writable
-        ):
-            if not size and settings.empty is EmptyPolicy.IGNORE:
-                return None
-            refusal = self.refusal(put, now, effects, sweeper)
-            if refusal is not None:
-                return Failed(put, refusal)
-        ttl = put.ttl
-        if not ttl:
-            ttl = self._ttl_default
-        elif ttl > settings.ttl_max:
-            ttl = settings.ttl_max
+        if not put.data and self._settings.empty is EmptyPolicy.IGNORE:
+            return None
+        refusal = self.refusal(put, now, effects, sweeper)
+        if refusal is not None:
+            return Failed(put, refusal)
+        ttl = self.ttl_of(put.ttl)
         message_id = self.add(put.key, ttl, put.data, now, effects, source)
         return PutAck(put.key, ttl, message_id) if message_id else Failed(put, Code.IDS_EXHAUSTED)
 

@@ -14,12 +14,12 @@ class Quota:
 
     __slots__ = (
         "_buffer",
+        "_bytes_max",
         "_health",
         "_limits",
+        "_messages_max",
         "_settings",
         "_usage",
-        "_withheld_bytes",
-        "_withheld_messages",
         "bytes",
         "is_measured",
         "is_writable",
@@ -32,8 +32,9 @@ class Quota:
         self._limits = context.limits
         self._usage = context.usage
         self._health = context.health
-        self._withheld_messages = 0
-        self._withheld_bytes = 0
+        self._messages_max = settings.messages_max
+        self._bytes_max = settings.bytes_max
+        """The channel's limits without what is withheld."""
         self.is_measured = False
         self.messages = 0
         self.bytes = 0
@@ -43,12 +44,12 @@ class Quota:
     def measure(self) -> None:
         """Compute what is left."""
         self.is_measured = True
-        settings, limits, usage, buffer = self._settings, self._limits, self._usage, self._buffer
+        limits, usage, buffer = self._limits, self._usage, self._buffer
         self.is_writable = self._health.is_writable
-        messages = settings.messages_max - len(buffer.rows) - self._withheld_messages
+        messages = self._messages_max - len(buffer.rows)
         node_messages = limits.messages_max - usage.messages
         self.messages = messages if messages < node_messages else node_messages
-        size = settings.bytes_max - buffer.bytes - self._withheld_bytes
+        size = self._bytes_max - buffer.bytes
         node_size = limits.bytes_max - usage.bytes
         self.bytes = size if size < node_size else node_size
 
@@ -65,5 +66,5 @@ class Quota:
 
     def withhold(self, messages: int, size: int) -> None:
         """Count data that was removed and stays stored until the stream of the tee has it."""
-        self._withheld_messages = messages
-        self._withheld_bytes = size
+        self._messages_max = self._settings.messages_max - messages
+        self._bytes_max = self._settings.bytes_max - size

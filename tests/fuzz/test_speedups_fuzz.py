@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millpond.actors.messages import Ack, Put
+from millpond.actors.messages import Ack, Msg, Put, PutAck
 from millpond.actors.positions import Position
 from millpond.actors.streams.messages import PackedBodies, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
@@ -28,7 +28,12 @@ from millpond.transports.http.s2.errors import ErrorCode
 from millpond.transports.http.s2.model import AppendInput
 from millpond.transports.http.s2.s2_pb2 import AppendRecord, Header
 from millpond.transports.p2p.framing import frame_packets_in_python, split_packets_in_python
-from millpond.transports.p2p.packets import decode_acks_in_python, decode_puts_in_python
+from millpond.transports.p2p.packets import (
+    decode_acks_in_python,
+    decode_puts_in_python,
+    decode_run_in_python,
+    encode_put_acks_in_python,
+)
 from millpond.transports.rustlog.codec import (
     ROWS,
     Decoder,
@@ -53,6 +58,7 @@ NORMAL, FULL = 20_000, 2_000_000
 ROUNDS = [pytest.param(NORMAL, id="normal"), pytest.param(FULL, id="full", marks=pytest.mark.full)]
 EDGES = b"\0\1\3\6\x09\x0a\x7f\x80\xfe\xff"
 SIZE_MAX = 300
+FIELDS = ("key", "ttl", "id")
 LIMIT_S = 3000.0
 
 
@@ -107,6 +113,39 @@ def test_packets_are_framed_and_read_alike(rounds: int) -> None:
         assert native.read_acks(packets, Ack) == acks, packets
         values += len(puts) + len(acks)
     assert values > rounds
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_runs_of_packets_are_read_alike(rounds: int) -> None:
+    rng = random.Random(10)
+    whole = broken = 0
+    for _ in range(rounds):
+        wire = frame_packets_in_python(packets_of(rng))
+        if rng.random() < 0.7:
+            wire = mutated(rng, wire, EDGES)
+        count_max = rng.choice((1, 5, 512))
+        expected = decode_run_in_python(wire, SIZE_MAX, count_max)
+        assert native.read_packet_run(wire, SIZE_MAX, count_max, Put, Ack) == expected, wire
+        whole += bool(expected[0]) and expected[1] == len(wire)
+        broken += bool(expected[0]) and expected[1] < len(wire)
+    assert whole > rounds // 20 and broken > rounds // 8
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_receipts_are_written_alike(rounds: int) -> None:
+    rng = random.Random(11)
+    for _ in range(rounds):
+        replies: list[object] = [
+            PutAck(rng.getrandbits(rng.randint(0, 32)), rng.getrandbits(32), number(rng))
+            for _ in range(rng.randint(0, 5))
+        ]
+        if rng.random() < 0.3:
+            replies.insert(rng.randint(0, len(replies)), Msg(1, 1, b"x"))
+        given = tuple(replies) if rng.random() < 0.3 else replies
+        expected, found = [b"before"], [b"before"]
+        count = encode_put_acks_in_python(given, expected)
+        assert native.write_put_acks(given, PutAck, FIELDS, found) == count, replies
+        assert found == expected, replies
 
 
 def number(rng: random.Random) -> int:
@@ -248,6 +287,7 @@ def shrinking(packets: list[bytes]) -> Callable[..., object]:
     return shape
 
 
+FRAMED_PUT = b"\0\0\0\x09\6" + bytes(8)
 OPENING = b"*4\r\n$6\r\nAPPEND\r\n$1\r\ns\r\n*0\r\n"
 APPEND = OPENING + b"*1\r\n$1\r\nx\r\n"
 LIMITS = (9, 9, 9)
@@ -264,6 +304,13 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         lambda: native.read_puts([None], Put),  # type: ignore[list-item]
         lambda: native.read_puts((put,), Put),  # type: ignore[arg-type]
         lambda: native.read_acks([b"\3" + bytes(8)], None),  # type: ignore[arg-type]
+        lambda: native.read_packet_run(put, None, 1, Put, Ack),  # type: ignore[arg-type]
+        lambda: native.read_packet_run("text", 9, 1, Put, Ack),  # type: ignore[arg-type]
+        lambda: native.read_packet_run(FRAMED_PUT, 9, 1, None, Ack),  # type: ignore[arg-type]
+        lambda: native.write_put_acks({}, PutAck, FIELDS, []),  # type: ignore[arg-type]
+        lambda: native.write_put_acks([], PutAck, FIELDS, ()),  # type: ignore[arg-type]
+        lambda: native.write_put_acks([], PutAck, FIELDS[:2], []),
+        lambda: native.write_put_acks([PutAck("1", 1, 1)], PutAck, FIELDS, []),  # type: ignore[arg-type]
         lambda: native.write_records(1, 1, [None]),  # type: ignore[list-item]
         lambda: native.write_records("1", 1, []),  # type: ignore[arg-type]
         lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, [], (9, 9)),
@@ -302,6 +349,13 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.write_records(0, 2**64 - 1, [b"x", b"x"])
     with pytest.raises(OverflowError):
         native.read_appends(APPEND, OPENING, b"s", Put, Put, [], (2**31, 9, 9))
+    for wrong_ack in (PutAck(2**32, 1, 1), PutAck(1, -1, 1), PutAck(1, 1, 2**64)):
+        with pytest.raises(OverflowError):
+            native.write_put_acks([wrong_ack], PutAck, FIELDS, [])
+    with pytest.raises(AttributeError):
+        native.write_put_acks([Ack(1)], Ack, FIELDS, [])
+    with pytest.raises(KeyError):
+        native.read_packet_run(FRAMED_PUT, 9, 1, failing, failing)
     with pytest.raises(KeyError):
         native.read_puts([put], failing)
     with pytest.raises(KeyError):

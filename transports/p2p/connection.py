@@ -49,7 +49,7 @@ from millpond.transports.errors import FrameTooLarge, MalformedPacket, UpgradeRe
 from millpond.transports.io.interface import Wire
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
-from millpond.transports.p2p.framing import Framing
+from millpond.transports.p2p.framing import LENGTH_BYTES, Framing
 from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
 from millpond.transports.p2p.interface import OWNER_OPERATIONS, READER_OPERATIONS, P2PNodeServices
 from millpond.transports.p2p.jobs.requests import JobRequests
@@ -200,7 +200,7 @@ class P2PConnection(Port):
         self._channel: bytes | None = None
         self._put_refusal: Code | None = None
         self._may_ack = False
-        self._encode_msg: Callable[[Msg], bytes] = p.encode
+        self._encode_msg: Callable[[Msg], bytes] = p.encode_msg
         self._rate_limit: RateLimit | None = None
         self._malformed_at: deque[float] | None = None
         self._unhandled: list[bytes] | None = None
@@ -255,13 +255,13 @@ class P2PConnection(Port):
     def received(self, data: bytes) -> None:
         """Handle what one read brought, or a turn's share of it."""
         self.received_at = self._node.now()
-        framing = self._framing
-        if len(data) > framing.feed_bytes_max or self._undecoded or self._unhandled is not None:
+        framing, size = self._framing, len(data)
+        if size > framing.feed_bytes_max or self._undecoded or self._unhandled is not None:
             is_first = self._unhandled is None and not self._undecoded
             self._undecoded += data
             if is_first:
                 self._handle_some([])
-        else:
+        elif not self._received_run(data, size):
             packets = self._decode(data)
             if len(packets) > TURN_PACKETS_MAX:
                 self._handle_some(packets)
@@ -271,13 +271,57 @@ class P2PConnection(Port):
                     self._yield()
                 elif framing.error is not None or framing.closed or self._login is not None:
                     self._check_stream()
-        self._moved_bytes += len(data)
+        self._moved_bytes += size
         if self._moved_bytes >= self._check_at:
             self._check_memory()
 
+    def _received_run(self, data: bytes, size: int) -> bool:
+        """Handle a read of whole PUTs alone or whole acks alone, as most are: the straight way to
+        the channel. False: it is another one, or these packets need a look at each."""
+        if (
+            self._login is not None
+            or self._rate_limit is not None
+            or self._streams is not None
+            or self._phase not in LOGGED_IN
+        ):
+            return False
+        packet_max = self._framing.plain_packet_max
+        messages, end = p.decode_run(data, packet_max, TURN_PACKETS_MAX)
+        if not messages or end != size:
+            return False
+        channel, node, stats, now = self._channel, self._node, self._stats, self.received_at
+        count = len(messages)
+        packets_bytes = size - LENGTH_BYTES * count
+        if type(messages[0]) is Put:
+            if self._put_refusal is not None:
+                return False
+            self._unanswered_puts += count
+            self._unanswered_bytes += packets_bytes
+        elif not self._may_ack:
+            return False
+        assert channel is not None, "a client that is logged in has a channel"
+        stats.bytes_in += size
+        stats.requests += count
+        if now >= stats.sample_at:
+            self._start_sample([data[LENGTH_BYTES : LENGTH_BYTES + SAMPLED_BYTES]])
+        if not node.submit(channel, Batch(self, messages, packets_bytes), now):
+            self._wait_for_capacity(channel)
+        if self._out:
+            self.flush()
+        if self._wire.congested:
+            self._pause_if_blocked()
+        return True
+
+    def _start_sample(self, packets: Iterable[bytes]) -> None:
+        """Time one of the requests in these packets, of which the first bytes are enough."""
+        sample = first_sample(packets, self.received_at)
+        if sample is not None:
+            self._sample = sample
+            self._stats.start_sample(self.received_at)
+
     def _decode(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes."""
-        framing, stats, now = self._framing, self._stats, self.received_at
+        framing, stats = self._framing, self._stats
         packets = framing.feed(data)
         if framing.has_output:
             self._wire.write(framing.take_output())
@@ -285,11 +329,8 @@ class P2PConnection(Port):
             self._start_login()
         stats.bytes_in += len(data)
         stats.requests += len(packets)
-        if now >= stats.sample_at:
-            sample = first_sample(packets, now)
-            if sample is not None:
-                self._sample = sample
-                stats.start_sample(now)
+        if self.received_at >= stats.sample_at:
+            self._start_sample(packets)
         return packets
 
     def _handle_some(self, packets: list[bytes]) -> None:
@@ -453,16 +494,17 @@ class P2PConnection(Port):
             return  # to encode answers would take memory for nothing
         # Receipts and pushes are most replies; requests and the window bound how many there are.
         out = self._out
-        answered_puts = 0
-        for reply in replies:
-            if type(reply) is PutAck:
-                answered_puts += 1
-                out.append(p.pack_put_ack(p.PUT_ACK, reply.key, reply.ttl, reply.id))
-            elif type(reply) is Msg:
-                out.append(self._encode_msg(reply))
-            else:
-                answered_puts += isinstance(reply, Failed) and isinstance(reply.request, Put)
-                self._send_other(reply)
+        answered_puts = p.encode_put_acks(replies, out)
+        if answered_puts < len(replies):
+            for reply in replies[answered_puts:]:
+                if type(reply) is Msg:
+                    out.append(self._encode_msg(reply))
+                elif type(reply) is PutAck:
+                    answered_puts += 1
+                    out.append(p.encode(reply))
+                else:
+                    answered_puts += isinstance(reply, Failed) and isinstance(reply.request, Put)
+                    self._send_other(reply)
         unanswered = self._unanswered_puts
         if answered_puts < unanswered:
             self._unanswered_puts = unanswered - answered_puts
@@ -1219,6 +1261,8 @@ class P2PConnection(Port):
             self._node.detach(channel, self)
 
 
+SAMPLED_BYTES = 9
+"""The first bytes of a request that tell which answer is its own."""
 _APPEND = bytes((Operation.APPEND,))
 _CORRELATION_BYTES = {p.PUT: 4, p.GET: 8, p.JOBS: 4, p.STREAM: 4}
 """The bytes after the type that come back in the answer, and behind type and code in a NACK."""

@@ -11,6 +11,7 @@ import msgspec
 from millpond.transports.errors import FrameEmpty, FrameTooLarge, WireError
 from millpond.transports.speedups import is_native, native
 
+LENGTH_BYTES = 4
 _HEADER = struct.Struct(">I")
 _size_at = _HEADER.unpack_from
 _PREFIXES = [_HEADER.pack(size) for size in range(2048)]
@@ -57,6 +58,11 @@ class Framing(Protocol):
     @property
     def error(self) -> WireError | None:
         """The error after which the stream cannot be read; set once, later input is ignored."""
+
+    @property
+    def plain_packet_max(self) -> int:
+        """The next bytes are whole packets behind their lengths, of so many bytes at most, as far
+        as they go: they need not be fed. 0: the framing has to see them."""
 
     @property
     def pending_frame_bytes(self) -> int:
@@ -175,6 +181,11 @@ class LengthPrefixed:
         self.error: WireError | None = None
 
     @property
+    def plain_packet_max(self) -> int:
+        """The largest packet; 0 while a part of one has come."""
+        return 0 if self._midway else self._frame_size_max
+
+    @property
     def pending_frame_bytes(self) -> int:
         """The size of the packet of which a part has come."""
         return len(self._body) + self._missing
@@ -218,9 +229,7 @@ class LengthPrefixed:
         """Discard what came: nothing more is fed."""
         self._head, self._body = b"", bytearray()
 
-    def frame(self, packets: list[bytes]) -> bytes:
-        """Every packet behind its length, in one piece."""
-        return frame_packets(packets)
+    frame = staticmethod(frame_packets)
 
     def take_output(self) -> bytes:
         """Nothing: this framing has no bytes of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from millpond.actors.messages import (
     Ack,
     AttemptStarted,
+    CellMessage,
     Credit,
     Get,
     GetAck,
@@ -25,6 +26,7 @@ from millpond.actors.messages import (
     TouchAck,
 )
 from millpond.transports.errors import MalformedPacket
+from millpond.transports.p2p.framing import LENGTH_BYTES, split_packets_in_python
 from millpond.transports.speedups import is_native, native
 
 PING, PONG, MSG, MSG_ACK, GET, GET_ACK, PUT, PUT_ACK, LIST, LIST_ACK = range(10)
@@ -72,8 +74,9 @@ _OPERATION = struct.Struct(">BIB")
 _NACK_ID = struct.Struct(">BBBQ")
 _NACK_ID_MS = struct.Struct(">BBBQI")
 _read_key_ttl, _read_id = _KEY_TTL.unpack_from, _ID.unpack_from
-pack_put_ack = _KEY_TTL_ID.pack
-"""Of PUT_ACK, a key, a ttl and an id: the reply that is sent most, without a call of ours."""
+_pack_put_ack = _KEY_TTL_ID.pack
+_pack_id = _ID.pack
+_PUT_ACK_FIELDS = ("key", "ttl", "id")
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
@@ -197,6 +200,42 @@ def decode_acks_in_python(packets: list[bytes]) -> list[Ack]:
     return acks
 
 
+def decode_run_in_python(
+    data: bytes, size_max: int, count_max: int
+) -> tuple[list[CellMessage], int]:
+    """The values of the PUTs, or of the MSG_ACKs, that `data` begins with behind their lengths:
+    packets of one type, `count_max` at most. Gives also where the first one begins that is of
+    another type, malformed, not whole or longer than `size_max` bytes."""
+    packets, _ = split_packets_in_python(data, size_max)
+    del packets[count_max:]
+    is_ack = bool(packets) and packets[0][0] == MSG_ACK
+    values: list[CellMessage] = []
+    values += decode_acks_in_python(packets) if is_ack else decode_puts_in_python(packets)
+    return values, sum(map(len, packets[: len(values)])) + LENGTH_BYTES * len(values)
+
+
+def encode_put_acks_in_python(replies: Sequence[object], packets: list[bytes]) -> int:
+    """Append a packet to `packets` for each of the PutAcks that `replies` begin with; gives how
+    many."""
+    count = 0
+    for reply in replies:
+        if type(reply) is not PutAck:
+            break
+        packets.append(_pack_put_ack(PUT_ACK, reply.key, reply.ttl, reply.id))
+        count += 1
+    return count
+
+
+def _decode_run_natively(
+    data: bytes, size_max: int, count_max: int
+) -> tuple[list[CellMessage], int]:
+    return native.read_packet_run(data, size_max, count_max, Put, Ack)
+
+
+def _encode_put_acks_natively(replies: Sequence[object], packets: list[bytes]) -> int:
+    return native.write_put_acks(replies, PutAck, _PUT_ACK_FIELDS, packets)
+
+
 def _decode_puts_natively(packets: list[bytes]) -> list[Put]:
     return native.read_puts(packets, Put)
 
@@ -207,11 +246,18 @@ def _decode_acks_natively(packets: list[bytes]) -> list[Ack]:
 
 decode_puts = _decode_puts_natively if is_native else decode_puts_in_python
 decode_acks = _decode_acks_natively if is_native else decode_acks_in_python
+decode_run = _decode_run_natively if is_native else decode_run_in_python
+encode_put_acks = _encode_put_acks_natively if is_native else encode_put_acks_in_python
 
 
 def encode(packet: Packet) -> bytes:
     """The packet of one value; a Msg becomes MSG, without its attempt."""
     return ENCODERS[type(packet)](packet)
+
+
+def encode_msg(msg: Msg) -> bytes:
+    """A push, without its attempt."""
+    return _pack_id(MSG, msg.id) + msg.data
 
 
 def encode_msgx(msg: Msg) -> bytes:
@@ -374,7 +420,7 @@ def _encode_pong(pong: Pong) -> bytes:
 
 
 def _encode_put_ack(ack: PutAck) -> bytes:
-    return pack_put_ack(PUT_ACK, ack.key, ack.ttl, ack.id)
+    return _pack_put_ack(PUT_ACK, ack.key, ack.ttl, ack.id)
 
 
 def _encode_list_ack(ack: ListAck) -> bytes:
@@ -385,7 +431,7 @@ def _encode_list_ack(ack: ListAck) -> bytes:
 ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Put: lambda put: _KEY_TTL.pack(PUT, put.key, put.ttl) + put.data,
     PutAck: _encode_put_ack,
-    Msg: lambda msg: _ID.pack(MSG, msg.id) + msg.data,
+    Msg: encode_msg,
     Ack: lambda ack: _ID.pack(MSG_ACK, ack.id),
     Get: lambda get: _ID.pack(GET, get.id),
     GetAck: lambda ack: _ID.pack(GET_ACK, ack.id) + ack.data,

@@ -55,6 +55,7 @@ class FrameCodec:
     `entropy`."""
 
     feed_bytes_max = FEED_BYTES_MAX
+    plain_packet_max = 0
 
     __slots__ = (
         "_close_bytes",
