@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 4 };
+enum { REVISION = 5 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -502,6 +502,26 @@ read_append_limits(PyObject *given, AppendLimits *limits)
     return true;
 }
 
+/* The records of the next APPEND, passed over: its bytes before them are `opening`. NULL without an
+   exception: it is none, is not all there, or is not plainly right. */
+static PyObject *
+read_append(Input *input, PyObject *opening, const AppendLimits *limits, PyObject *packed_shape)
+{
+    const Py_ssize_t opening_bytes = PyBytes_GET_SIZE(opening);
+    if (opening_bytes == 0 || input->size - input->at < opening_bytes
+        || memcmp(input->data + input->at, PyBytes_AS_STRING(opening), (size_t)opening_bytes) != 0)
+        return NULL;
+    const Py_ssize_t records_at = input->at + opening_bytes;
+    RecordSizes sizes;
+    input->at = records_at;
+    if (!skip_records(input, limits, &sizes))
+        return NULL;
+    input->at = records_at;
+    return sizes.count < PACKED_RECORDS_MIN
+        ? new_record_list(input, limits)
+        : new_packed_records(input, limits, &sizes, packed_shape);
+}
+
 PyDoc_STRVAR(read_appends_doc,
 "read_appends(data, opening, name, shape, packed_shape, found, limits, /) -> int\n--\n\n"
 "Put `shape(name, None, records)` of the APPENDs that `data` begins with into `found`; all bytes of\n"
@@ -518,23 +538,10 @@ read_appends(PyObject *module, PyObject *const *args, Py_ssize_t count)
         || !is_list(args[5]) || !read_append_limits(args[6], &limits))
         return NULL;
     PyObject *name = args[2], *shape = args[3], *packed_shape = args[4], *found = args[5];
-    const char *opening = PyBytes_AS_STRING(args[1]);
-    const Py_ssize_t opening_bytes = PyBytes_GET_SIZE(args[1]);
     Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
     Py_ssize_t end = 0;
-    while (opening_bytes > 0 && input.size - end >= opening_bytes
-           && memcmp(input.data + end, opening, (size_t)opening_bytes) == 0) {
-        RecordSizes sizes;
-        const Py_ssize_t records_at = end + opening_bytes;
-        input.at = records_at;
-        if (!skip_records(&input, &limits, &sizes))
-            break;
-        input.at = records_at;
-        PyObject *records = sizes.count < PACKED_RECORDS_MIN
-            ? new_record_list(&input, &limits)
-            : new_packed_records(&input, &limits, &sizes, packed_shape);
-        if (records == NULL)
-            return NULL;
+    PyObject *records;
+    while ((records = read_append(&input, args[1], &limits, packed_shape)) != NULL) {
         PyObject *fields[3] = {name, Py_None, records};
         PyObject *append = PyObject_Vectorcall(shape, fields, 3, NULL);
         Py_DECREF(records);
@@ -542,7 +549,43 @@ read_appends(PyObject *module, PyObject *const *args, Py_ssize_t count)
             return NULL;
         end = input.at;
     }
-    return PyLong_FromSsize_t(end);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(end);
+}
+
+PyDoc_STRVAR(read_append_run_doc,
+"read_append_run(data, opening, number, shape, packed_shape, limits, /) -> list | None\n--\n\n"
+"`shape(number, records)` of each of the APPENDs that `data` consists of, their numbers ascending;\n"
+"see `read_appends`. None: it does not consist of such APPENDs alone.");
+
+static PyObject *
+read_append_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    AppendLimits limits;
+    if (!is_count(count, 6, "read_append_run") || !is_bytes(args[0]) || !is_bytes(args[1])
+        || !read_append_limits(args[5], &limits))
+        return NULL;
+    uint64_t number = PyLong_AsUnsignedLongLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
+    PyObject *appends = PyList_New(0);
+    while (appends != NULL && input.at < input.size) {
+        PyObject *records = read_append(&input, args[1], &limits, args[4]);
+        if (records == NULL) {
+            Py_DECREF(appends);
+            if (PyErr_Occurred())
+                return NULL;
+            Py_RETURN_NONE;
+        }
+        PyObject *fields[2] = {PyLong_FromUnsignedLongLong(number++), records};
+        PyObject *append =
+            fields[0] == NULL ? NULL : PyObject_Vectorcall(args[3], fields, 2, NULL);
+        Py_XDECREF(fields[0]);
+        Py_DECREF(records);
+        if (append_new(appends, append) < 0)
+            Py_CLEAR(appends);
+    }
+    return appends;
 }
 
 /* Decimal digits of a number, written backwards before `end`; gives where they begin. */
@@ -1125,6 +1168,8 @@ static PyMethodDef methods[] = {
     {"write_put_acks", (PyCFunction)(void (*)(void))write_put_acks, METH_FASTCALL,
      write_put_acks_doc},
     {"read_appends", (PyCFunction)(void (*)(void))read_appends, METH_FASTCALL, read_appends_doc},
+    {"read_append_run", (PyCFunction)(void (*)(void))read_append_run, METH_FASTCALL,
+     read_append_run_doc},
     {"read_append_input", (PyCFunction)(void (*)(void))read_append_input, METH_FASTCALL,
      read_append_input_doc},
     {"read_base64_records", (PyCFunction)(void (*)(void))read_base64_records, METH_FASTCALL,

@@ -35,6 +35,15 @@ def read_appends(
     limits: tuple[int, ...],
     /,
 ) -> int: ...
+def read_append_run(
+    data: bytes,
+    opening: bytes,
+    number: int,
+    shape: Callable[[int, Any], Value],
+    packed_shape: Callable[[int, int, bytes], Any],
+    limits: tuple[int, ...],
+    /,
+) -> list[Value] | None: ...
 def write_records(ms: int, seq: int, bodies: list[bytes], /) -> bytes: ...
 def read_append_input(
     data: bytes, records_max: int, packed_shape: Callable[[int, int, bytes], Value], /

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millpond.actors.errors import Code
-from millpond.actors.messages import Port, StreamFailed
+from millpond.actors.messages import CellMessage, Port, Reply, StreamFailed
 from millpond.actors.store.changes import Change, Chunk, Position
 from millpond.actors.streams.bounds import StreamBounds
-from millpond.actors.streams.chunks import ChunkBuilder
+from millpond.actors.streams.chunks import BYTES_MAX, RECORDS_MAX, ChunkBuilder
 from millpond.actors.streams.command_records import BadCommandRecord, command_records_of
 from millpond.actors.streams.messages import (
     DEFAULT_OPTIONS,
+    U64_MAX,
     Append,
     Appended,
     PackedBodies,
@@ -21,6 +24,9 @@ from millpond.actors.streams.messages import (
 from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.record_ids import next_id, next_timestamps
 from millpond.actors.streams.settings import StreamContext, StreamLimits
+
+SEQUENCE_MAX = U64_MAX // 2
+"""Ids whose second part is above this are counted one append at a time: they may be used up."""
 
 
 class StreamAppender:
@@ -122,6 +128,81 @@ class StreamAppender:
         if limits.is_durable and not context.health.is_writable:
             self._bytes_left = -1
 
+    def append_run(self, requests: Sequence[CellMessage], replies: list[Reply]) -> int:
+        """Add the records of the appends that a batch begins with and that ask for nothing else,
+        to a stream that exists, as far as they share a chunk. Appends their replies to `replies`,
+        and gives the number of these appends. One page for the appends of every day; `append`
+        judges all others."""
+        bounds, last, timestamp = self._bounds, self._bounds.last_id, self._now_ms
+        if self._has_conditions or last.seq > SEQUENCE_MAX:
+            return 0
+        if not self._is_measured:
+            self._measure()
+        ms, seq = (last.ms, last.seq + 1) if bounds.tail else (timestamp, 0)
+        if timestamp > ms:
+            ms, seq = timestamp, 0
+        if timestamp < bounds.last_timestamp:
+            timestamp = bounds.last_timestamp
+        appends = total = total_bytes = 0
+        first, bytes_left = bounds.tail, self._bytes_left
+        all_bodies: list[bytes] | PackedBodies = []
+        counts: list[int] = []
+        for request in requests:
+            if (
+                type(request) is not Append
+                or request.ms is not None
+                or request.headers is not None
+                or request.timestamps is not None
+                or request.fencing_token is not None
+                or request.match_sequence is not None
+            ):
+                break
+            bodies = request.bodies
+            if type(bodies) is PackedBodies:
+                count, size = bodies.count, bodies.size
+            else:
+                count = len(bodies)
+                size = len(bodies[0]) if count == 1 else sum(map(len, bodies))
+            if size > bytes_left or not count:
+                break
+            if not appends:
+                all_bodies = bodies
+            elif (
+                type(all_bodies) is PackedBodies
+                or type(bodies) is PackedBodies
+                or total + count > RECORDS_MAX
+                or total_bytes + size > BYTES_MAX
+            ):
+                break
+            elif appends == 1:
+                all_bodies = all_bodies + bodies  # the list was the request's
+            else:
+                all_bodies += bodies
+            appends += 1
+            counts.append(count)
+            last = Position(ms, seq + total + count - 1)
+            replies.append(
+                Appended(request.number, first + total, count, last, timestamp, timestamp)
+            )
+            total += count
+            total_bytes += size
+            bytes_left -= size
+        if appends:
+            self.has_appended = True
+            self._bytes_left = bytes_left
+            bounds.append(total, last, timestamp)
+            self._builder = ChunkBuilder(
+                first,
+                Position(ms, seq),
+                all_bodies,
+                total_bytes,
+                timestamp,
+                None,
+                self._arrived_ms,
+                counts if appends > 1 else None,
+            )
+        return appends
+
     def append(self, request: Append) -> Appended | StreamFailed:
         """Add the records of a request, all or none, to a stream that exists."""
         bounds, bodies, number = self._bounds, request.bodies, request.number
@@ -211,6 +292,21 @@ class StreamAppender:
         if self._flushed < len(self.fresh):
             changes += self.fresh[self._flushed :]
             self._flushed = len(self.fresh)
+
+    def hand_over(self, changes: list[Change]) -> None:
+        """The batch ends, and nothing looks at its records before the store: the changes of
+        `flush`, without a copy for reads."""
+        builder = self._builder
+        if builder is None or self.fresh:
+            self.flush(changes)
+            self.end()
+            return
+        self._builder = None
+        self.has_appended = False
+        chunk = builder.chunk()
+        self._bounds.add_chunk(chunk.first, len(chunk.data))
+        self._context.counters.appended += chunk.count
+        changes.append(chunk)
 
     def discard(self) -> None:
         """The stream is deleted: the store never hears of what was not flushed."""

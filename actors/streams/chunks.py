@@ -56,7 +56,8 @@ class BadChunk(Exception):
 
 
 class ChunkBuilder:
-    """Records on their way into one chunk."""
+    """Records on their way into one chunk. `counts`: the records of each append, where there are
+    several; then the list of bodies is the builder's own."""
 
     __slots__ = (
         "_appends",
@@ -83,11 +84,12 @@ class ChunkBuilder:
         timestamps: list[int] | int,
         headers: list[Headers] | None,
         arrived_ms: int,
+        counts: list[int] | None = None,
     ) -> None:
         self.first = first
         self._arrived_ms = arrived_ms
         self.id = position
-        self._is_own = False
+        self._is_own = counts is not None
         """False: the list is the request's, and stays as it is."""
         if type(bodies) is PackedBodies:
             self._bodies: list[bytes] = []
@@ -97,9 +99,9 @@ class ChunkBuilder:
             self._bodies, self._packed = bodies, None
         self.size = size
         self.headers = headers
-        self.count = len(bodies)
-        self._appends = 1
-        self._sizes: list[int] | None = None
+        self.count = bodies.count if type(bodies) is PackedBodies else len(bodies)
+        self._appends = 1 if counts is None else len(counts)
+        self._sizes = counts if self._appends < self.count else None
         """The number of records of each append; None: there is one append, or each has one
         record."""
         if isinstance(timestamps, int):

@@ -124,23 +124,18 @@ class Stream:
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         self._begin(now, effects)
-        port, batch_replies, append = batch.port, effects.batch_replies, self._appender.append
-        exists = self._registration.exists
-        messages = batch.messages
+        port, messages, replies = batch.port, batch.messages, effects.batch_replies
+        done = self._appender.append_run(messages, replies) if self._registration.exists else 0
         if batch.ports is not None:
-            self._handle_ports(batch.ports, messages, effects)
-            messages = []
-        for message in messages:
-            if type(message) is m.Append and exists and message.headers is None:
-                batch_replies.append(append(message))
-                continue
-            if type(message) is d.DurableAppend and exists:
-                batch_replies.append(self._append_durable(message, effects))
-                continue
-            reply = self._answer(port, message, effects)
-            exists = self._registration.exists
-            if reply is not None and port is not None:
-                batch_replies.append(reply)
+            effects.batch_replies = []
+            effects.port_replies += zip(batch.ports, replies, strict=False)
+            if done < len(messages):
+                self._handle_ports(batch.ports[done:], messages[done:], effects)
+        elif done < len(messages):
+            for message in messages[done:]:
+                reply = self._handle_message(port, message, effects)
+                if reply is not None and port is not None:
+                    replies.append(reply)
         self._finish(effects)
         return effects
 
@@ -150,15 +145,19 @@ class Stream:
         """Handle a batch whose messages come from a port each."""
         replies = effects.port_replies
         for port, message in zip(ports, messages, strict=True):
-            reply = (
-                self._appender.append(message)
-                if type(message) is m.Append
-                and message.headers is None
-                and self._registration.exists
-                else self._answer(port, message, effects)
-            )
+            reply = self._handle_message(port, message, effects)
             if reply is not None:
                 replies.append((port, reply))
+
+    def _handle_message(
+        self, port: Port | None, message: CellMessage, effects: Effects
+    ) -> Reply | None:
+        if self._registration.exists:
+            if type(message) is m.Append and message.headers is None:
+                return self._appender.append(message)
+            if type(message) is d.DurableAppend:
+                return self._append_durable(message, effects)
+        return self._answer(port, message, effects)
 
     def wake(self, now: float) -> Effects:
         """Reply to reads that waited long enough; remove records that are too old or too many."""
@@ -184,10 +183,12 @@ class Stream:
                 # The first records of a topic's partition create it.
                 effects.changes.append(self._metadata.create(self._now_ms, m.Settings()))
                 self._registration.sync()
-            appender.flush(effects.changes)
             if reader.waiters.count:
+                appender.flush(effects.changes)
                 reader.wake(effects)
-            appender.end()
+                appender.end()
+            else:
+                appender.hand_over(effects.changes)
             self._metadata.progress.tail = self._bounds.tail
             if self._metadata.durable.lifetime.ttl_s is not None:
                 self._expiry.use(self._now_ms, effects.changes)

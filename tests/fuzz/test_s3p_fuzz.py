@@ -112,10 +112,21 @@ def unpacked(command: Command) -> Command:
 def decoded(pieces: list[bytes], limits: S3pLimits) -> Outcome:
     decoder = Decoder(limits)
     decoder._incremental = Counting(limits)
-    found = [unpacked(command) for piece in pieces for command in decoder.feed(piece)]
+    found = [unpacked(command) for piece in pieces for command in commands_of(decoder, piece)]
     if decoder.error is not None:
         return found, str(decoder.error), False
     return found, "", decoder.is_midway
+
+
+def commands_of(decoder: Decoder, piece: bytes) -> list[Command]:
+    """The commands of a read, as a connection takes them: appends alone by their short way."""
+    run = decoder.feed_appends(piece, 7)
+    if run is None:
+        return decoder.feed(piece)
+    request, appends = run
+    assert [each.number for each in appends] == list(range(7, 7 + len(appends)))
+    assert request.records == []
+    return [AppendRecords(request.name, request.ms, each.bodies) for each in appends]
 
 
 def body(rng: random.Random) -> bytes:

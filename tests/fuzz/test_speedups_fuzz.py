@@ -21,7 +21,7 @@ import pytest
 
 from millpond.actors.messages import Ack, Msg, Put, PutAck
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import PackedBodies, RecordColumns
+from millpond.actors.streams.messages import Append, PackedBodies, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs.protobuf import RECORDS, decode_input_in_python
 from millpond.transports.http.s2.errors import ErrorCode
@@ -313,6 +313,9 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         lambda: native.write_put_acks([PutAck("1", 1, 1)], PutAck, FIELDS, []),  # type: ignore[arg-type]
         lambda: native.write_records(1, 1, [None]),  # type: ignore[list-item]
         lambda: native.write_records("1", 1, []),  # type: ignore[arg-type]
+        lambda: native.read_append_run(APPEND, OPENING, 0, Append, Put, (9, 9)),
+        lambda: native.read_append_run(APPEND, "text", 0, Append, Put, LIMITS),  # type: ignore[arg-type]
+        lambda: native.read_append_run(APPEND, OPENING, None, Append, Put, LIMITS),  # type: ignore[arg-type]
         lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, [], (9, 9)),
         lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, [], [9, 9, 9]),  # type: ignore[arg-type]
         lambda: native.read_appends(APPEND, OPENING, b"s", Put, Put, None, LIMITS),  # type: ignore[arg-type]
@@ -360,6 +363,10 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.read_puts([put], failing)
     with pytest.raises(KeyError):
         native.read_appends(APPEND, OPENING, b"s", failing, Put, [], LIMITS)
+    with pytest.raises(KeyError):
+        native.read_append_run(APPEND, OPENING, 0, failing, Put, LIMITS)
+    with pytest.raises(OverflowError):
+        native.read_append_run(APPEND, OPENING, -1, Append, Put, LIMITS)
     packets = [put] * 3
     assert len(native.read_puts(packets, shrinking(packets))) == 1
 

@@ -149,6 +149,10 @@ class RustlogProtocol:
 
     # Requests.
 
+    def dispatch_run(self, data: bytes) -> bool:
+        """Every request needs a look."""
+        return False
+
     def dispatch(self, requests: list[DecodedRequest], start: int) -> int:
         """Consecutive requests for one partition go to its stream together."""
         request = requests[start]

@@ -62,6 +62,8 @@ class S3pSettings(msgspec.Struct, frozen=True):
     reply_bytes_max: int = 2**22
 
 
+APPEND_BEGIN = b"*4\r\n"
+"""APPEND has four elements, and no other command has."""
 VIEW = RecordFilter(empty=False, commands=False)
 """S3P cannot spell a record without a byte (section 3), nor one that is a command of S2's."""
 
@@ -117,8 +119,7 @@ class S3pProtocol:
         connection = self._connection
         name = requests[start].name
         if name != self._name:
-            self._name, self._cell = name, stream_cell(name)
-            self._is_private = is_private(name)
+            self._use(name)
         is_free = connection.has_all_rights and not self._is_private
         if not (is_free or connection.may(_needed(requests[start]), name)):
             # S3P has no error for this that leaves the connection open (S3A-36): commands before
@@ -157,6 +158,28 @@ class S3pProtocol:
         batched = not self._is_blocked
         connection.submit(self._cell, requests[start:position], messages, batched=batched)
         return position
+
+    def dispatch_run(self, data: bytes) -> bool:
+        """Appends alone, to the stream of the one before them: the straight way to that stream."""
+        connection = self._connection
+        if self._is_blocked or not data.startswith(APPEND_BEGIN):
+            return False
+        run = self.decoder.feed_appends(data, connection.next_number)
+        if run is None:
+            return False
+        request, messages = run
+        if request.name != self._name:
+            self._use(request.name)
+        if not connection.has_all_rights or self._is_private:
+            if not connection.may(Rights.PUT, self._name):
+                return False
+        connection.submit_run(self._cell, [request] * len(messages), messages, len(data))
+        return True
+
+    def _use(self, name: bytes) -> None:
+        """The commands that follow are for this stream."""
+        self._name, self._cell = name, stream_cell(name)
+        self._is_private = is_private(name)
 
     def _read_or_trim(self, number: int, command: ReadRecords | TrimBelow) -> CellMessage:
         if isinstance(command, TrimBelow):

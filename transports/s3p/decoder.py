@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
+from millpond.actors.messages import CellMessage
 from millpond.actors.positions import Position
 from millpond.actors.streams.messages import PackedBodies, RecordColumns, RecordSlice
 from millpond.transports.s3p.commands import (
@@ -84,6 +85,17 @@ class Decoder:
                 # Its traceback would hold this decoder, and with it what it has kept.
                 self.error = error.with_traceback(None)
         return found
+
+    def feed_appends(
+        self, data: bytes, number: int
+    ) -> tuple[AppendRecords, list[CellMessage]] | None:
+        """The requests for the APPENDs of which all of `data` consists, to the same stream as
+        before and numbered from `number` on, and a command that stands for each of them. None:
+        nothing is read, `data` is to be fed."""
+        if self.error is not None or self._incremental.is_midway:
+            return None
+        appends = self._repeated.read_run(data, number)
+        return (self._repeated.request, appends) if appends else None
 
     def _read(self, data: bytes, found: list[Command]) -> None:
         incremental, repeated = self._incremental, self._repeated

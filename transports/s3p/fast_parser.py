@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from millpond.actors.streams.messages import PackedBodies
+from millpond.actors.messages import CellMessage
+from millpond.actors.streams.messages import Append, PackedBodies
 from millpond.transports.s3p.commands import (
     OPTIONS_MAX,
     SCHEMAS,
@@ -53,7 +54,16 @@ class RepeatedAppend:
     yet, and `opening` means nothing.
     """
 
-    __slots__ = ("_alike", "_limits", "_single", "_size", "_size_max", "name", "opening")
+    __slots__ = (
+        "_alike",
+        "_limits",
+        "_single",
+        "_size",
+        "_size_max",
+        "name",
+        "opening",
+        "request",
+    )
 
     def __init__(self, limits: S3pLimits) -> None:
         self._size_max = min(limits.record_bytes_max, limits.append_bytes_max)
@@ -64,12 +74,15 @@ class RepeatedAppend:
         self._alike = self._single = self.opening = b""
         self._size = 0
         self.name = b""
+        self.request = AppendRecords(b"", None, [])
+        """An APPEND to that stream, without its records: errors tell only the name."""
 
     def remember(self, command: Command) -> None:
         """The command was read, so that the name in it is within the limits."""
         if type(command) is not AppendRecords or command.name == self.name:
             return
         self.name = name = command.name
+        self.request = AppendRecords(name, None, [])
         self.opening = b"*4\r\n$6\r\nAPPEND\r\n$%d\r\n%b\r\n*0\r\n" % (len(name), name)
         self._single = self.opening + b"*1\r\n$"
         self._alike = self._single + b"1\r\n"
@@ -83,6 +96,23 @@ class RepeatedAppend:
         return native.read_appends(
             data, self.opening, self.name, AppendRecords, PackedBodies, found, self._limits
         )
+
+    def read_run(self, data: bytes, number: int) -> list[CellMessage] | None:
+        """The requests for the APPENDs of which all of `data` consists, numbered from `number` on;
+        None: it consists of others as well, or is not plainly right."""
+        if not is_native:
+            return self.read_run_in_python(data, number)
+        return native.read_append_run(
+            data, self.opening, number, Append, PackedBodies, self._limits
+        )
+
+    def read_run_in_python(self, data: bytes, number: int) -> list[CellMessage] | None:
+        """The same, for APPENDs of one record each."""
+        found: list[Command] = []
+        if self.take_in_python(data, found) < len(data):
+            return None
+        commands = (each for each in found if type(each) is AppendRecords)
+        return [Append(number + at, each.records) for at, each in enumerate(commands)]
 
     def take_in_python(self, data: bytes, found: list[Command]) -> int:
         """The same, for APPENDs of one record each."""

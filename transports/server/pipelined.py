@@ -126,6 +126,10 @@ class PipelinedProtocol(Protocol[R]):
         `start`: that one waits for an answer in flight.
         """
 
+    def dispatch_run(self, data: bytes) -> bool:
+        """Give requests of one kind, which are all of `data`, to their stream (`submit_run`), where
+        that takes no look at each. False: `data` is to be decoded."""
+
     def answer(self, request: R, reply: StreamReply | Failed) -> bytes:
         """The answer as bytes; b"" where there is none. Called in the order of the requests."""
 
@@ -336,12 +340,30 @@ class PipelinedConnection(Port, Generic[R]):
             self._undecoded += data
             if not self._requests:
                 self._decode_more()
-        else:
+            self._dispatch()
+        elif not self._received_run(data):
             self._decode(data)
-        self._dispatch()
+            self._dispatch()
         self._moved_bytes += size
         if self._moved_bytes >= self._check_at:
             self._check_memory()
+
+    def _received_run(self, data: bytes) -> bool:
+        """Handle a read of requests of one kind that nothing holds up, as most are. False: it is
+        another one."""
+        if self._requests or self._is_dispatching or self._shared_bucket is not None:
+            return False
+        if self._in_flight or self._is_mailbox_full or self._wire.congested:
+            self._pass_bytes = self._pass_requests = 0
+            if self._is_blocked():
+                return False
+        if not self._protocol.dispatch_run(data):
+            return False
+        if self._out:
+            self._write_out()
+        if self._paused or self._wire.congested:
+            self._pause_or_resume_reading()
+        return True
 
     def _decode_more(self) -> None:
         data = self._undecoded
@@ -569,6 +591,15 @@ class PipelinedConnection(Port, Generic[R]):
             self.must_wait(cell)
         if self._blocked_read_cell is not None:
             self.forget_answer()  # for as long as its client likes, there is no answer
+
+    def submit_run(
+        self, cell: bytes, requests: list[R], messages: list[CellMessage], size: int
+    ) -> None:
+        """The same for a read of `size` bytes that was not decoded, batched."""
+        count = len(requests)
+        self._stats.requests += count
+        self._bytes_per_request = size // count
+        self.submit(cell, requests, messages, batched=True)
 
     def respond(self, request: R, data: bytes) -> None:
         """Answer a request that no stream needs to see, after those before it."""
