@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 5 };
+enum { REVISION = 6 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -622,6 +622,41 @@ write_bulk_header(char *at, size_t size)
 /* A header, an id, a header and two ends of lines are never longer. */
 enum { FRAME_BYTES_MAX = 2 * (1 + DIGITS_MAX + 2) + (DIGITS_MAX + 1 + DIGITS_MAX) + 2 + 2 };
 
+/* The ids of records, which go up by one. */
+typedef struct {
+    char ms[DIGITS_MAX];
+    size_t ms_size;
+    uint64_t seq;
+} RecordIds;
+
+static void
+begin_ids(RecordIds *ids, uint64_t ms, uint64_t seq)
+{
+    char digits[DIGITS_MAX];
+    const char *first = write_digits(digits + DIGITS_MAX, ms);
+    ids->ms_size = (size_t)(digits + DIGITS_MAX - first);
+    memcpy(ids->ms, first, ids->ms_size);
+    ids->seq = seq;
+}
+
+/* The next id and a body, as in the reply to a READ. */
+static char *
+write_record(char *at, RecordIds *ids, const char *body, size_t size)
+{
+    char id[DIGITS_MAX + 1 + DIGITS_MAX];
+    char *const end = id + sizeof id;
+    char *first = write_digits(end, ids->seq++);
+    *--first = '-';
+    first -= ids->ms_size;
+    memcpy(first, ids->ms, ids->ms_size);
+    at = write_bulk_header(at, (size_t)(end - first));
+    at = copy(at, first, (size_t)(end - first));
+    at = copy(at, "\r\n", 2);
+    at = write_bulk_header(at, size);
+    at = copy(at, body, size);
+    return copy(at, "\r\n", 2);
+}
+
 PyDoc_STRVAR(write_records_doc,
 "write_records(ms, seq, bodies, /) -> bytes\n--\n\n"
 "Ids and bodies alternating, as in the reply to a READ; the ids are `<ms>-<seq>` and go up by one.\n"
@@ -635,7 +670,7 @@ write_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
     const uint64_t ms = PyLong_AsUnsignedLongLong(args[0]);
     if (PyErr_Occurred())
         return NULL;
-    uint64_t seq = PyLong_AsUnsignedLongLong(args[1]);
+    const uint64_t seq = PyLong_AsUnsignedLongLong(args[1]);
     if (PyErr_Occurred())
         return NULL;
     const Py_ssize_t records = PyList_GET_SIZE(args[2]);
@@ -655,24 +690,195 @@ write_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
     PyObject *written = PyBytes_FromStringAndSize(NULL, room);
     if (written == NULL)
         return NULL;
-    char id[DIGITS_MAX + 1 + DIGITS_MAX];
-    char *const seq_end = id + sizeof id;
-    char ms_digits[DIGITS_MAX];
-    char *const ms_first = write_digits(ms_digits + DIGITS_MAX, ms);
-    const size_t ms_size = (size_t)(ms_digits + DIGITS_MAX - ms_first);
+    RecordIds ids;
+    begin_ids(&ids, ms, seq);
     char *at = PyBytes_AS_STRING(written);
-    for (Py_ssize_t i = 0; i < records; i++, seq++) {
+    for (Py_ssize_t i = 0; i < records; i++) {
         PyObject *body = PyList_GET_ITEM(args[2], i);
-        char *first = write_digits(seq_end, seq);
-        *--first = '-';
-        first -= ms_size;
-        memcpy(first, ms_first, ms_size);
-        at = write_bulk_header(at, (size_t)(seq_end - first));
-        at = copy(at, first, (size_t)(seq_end - first));
-        at = copy(at, "\r\n", 2);
-        at = write_bulk_header(at, (size_t)PyBytes_GET_SIZE(body));
-        at = copy(at, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
-        at = copy(at, "\r\n", 2);
+        at = write_record(at, &ids, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
+/* Chunks of streams (actors/streams/chunks.py): MessagePack arrays of columns. */
+
+enum { CHUNK_COLUMNS_MIN = 4, CHUNK_COLUMNS_MAX = 6 };
+enum { NIL = 0xc0, FIXARRAY = 0x90, FIXARRAY_MAX = 15 };
+
+/* A big-endian number of so many bytes, passed over; false: it is not there. */
+static bool
+read_number(Input *input, int bytes, uint64_t *number)
+{
+    if (input->size - input->at < bytes)
+        return false;
+    *number = 0;
+    for (int i = 0; i < bytes; i++)
+        *number = *number << 8 | (unsigned char)input->data[input->at++];
+    return true;
+}
+
+static bool
+read_type(Input *input, unsigned char *type)
+{
+    if (input->at >= input->size)
+        return false;
+    *type = (unsigned char)input->data[input->at++];
+    return true;
+}
+
+static bool
+read_array_head(Input *input, uint64_t *count)
+{
+    unsigned char type;
+    if (!read_type(input, &type))
+        return false;
+    *count = type & FIXARRAY_MAX;
+    return (type & ~FIXARRAY_MAX) == FIXARRAY
+        || (type == 0xdc && read_number(input, 2, count))
+        || (type == 0xdd && read_number(input, 4, count));
+}
+
+static bool
+read_unsigned(Input *input, uint64_t *number)
+{
+    unsigned char type;
+    if (!read_type(input, &type))
+        return false;
+    *number = type;
+    return type < 0x80 || (type >= 0xcc && type <= 0xcf && read_number(input, 1 << (type - 0xcc), number));
+}
+
+/* The next body of packed ones, passed over; NULL: there is none. */
+static const char *
+read_packed_body(Input *input, Py_ssize_t *size)
+{
+    unsigned char type;
+    uint64_t length;
+    if (!read_type(input, &type) || type < 0xc4 || type > 0xc6
+        || !read_number(input, 1 << (type - 0xc4), &length)
+        || length > (uint64_t)(input->size - input->at))
+        return NULL;
+    const char *body = input->data + input->at;
+    *size = (Py_ssize_t)length;
+    input->at += *size;
+    return body;
+}
+
+static bool
+skip_nil(Input *input)
+{
+    unsigned char type;
+    return read_type(input, &type) && type == NIL;
+}
+
+/* The sizes of a chunk's appends, passed over: nil, a number, or numbers above 0 that are `count`
+   together. */
+static bool
+skip_append_sizes(Input *input, uint64_t count)
+{
+    uint64_t sizes, size;
+    const Py_ssize_t at = input->at;
+    if (skip_nil(input))
+        return true;
+    input->at = at;
+    if (read_unsigned(input, &size))
+        return true;
+    input->at = at;
+    if (!read_array_head(input, &sizes))
+        return false;
+    for (; sizes > 0; sizes--) {
+        if (!read_unsigned(input, &size) || size == 0 || size > count)
+            return false;
+        count -= size;
+    }
+    return count == 0;
+}
+
+PyDoc_STRVAR(measure_bodies_doc,
+"measure_bodies(data, count, begin, end, /) -> (offset, size, total) | None\n--\n\n"
+"Of the `count` bodies of a chunk with these `data`: where that at `begin` stands, the bytes of\n"
+"those from there to before `end`, and the bytes of all. None: a body is empty, a record has more\n"
+"than a body, or the data are not plainly right.");
+
+static PyObject *
+measure_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 4, "measure_bodies") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t wanted = PyLong_AsSsize_t(args[1]);
+    const Py_ssize_t begin = PyLong_AsSsize_t(args[2]), end = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
+    uint64_t columns, bodies, arrived;
+    if (begin < 0 || end > wanted || begin >= end || !read_array_head(&input, &columns)
+        || columns < CHUNK_COLUMNS_MIN || columns > CHUNK_COLUMNS_MAX
+        || !read_array_head(&input, &bodies) || bodies != (uint64_t)wanted)
+        Py_RETURN_NONE;
+    Py_ssize_t offset = 0, bytes = 0, total = 0, size;
+    for (Py_ssize_t i = 0; i < wanted; i++) {
+        if (i == begin)
+            offset = input.at;
+        if (read_packed_body(&input, &size) == NULL || size == 0)
+            Py_RETURN_NONE;
+        total += size;
+        if (i >= begin && i < end)
+            bytes += size;
+    }
+    if (!skip_nil(&input) || !skip_nil(&input) || !skip_nil(&input)
+        || (columns > 4 && !skip_append_sizes(&input, bodies))
+        || (columns > 5 && !read_unsigned(&input, &arrived)) || input.at != input.size)
+        Py_RETURN_NONE;
+    return Py_BuildValue("nnn", offset, bytes, total);
+}
+
+PyDoc_STRVAR(write_packed_records_doc,
+"write_packed_records(data, offset, count, ms, seq, /) -> bytes\n--\n\n"
+"`write_records` for `count` bodies of a chunk that stand at `offset` of its `data`. Raises\n"
+"ValueError where there are fewer.");
+
+static PyObject *
+write_packed_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 5, "write_packed_records") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t offset = PyLong_AsSsize_t(args[1]), records = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    const uint64_t ms = PyLong_AsUnsignedLongLong(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    const uint64_t seq = PyLong_AsUnsignedLongLong(args[4]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (offset < 0 || records < 0 || offset > PyBytes_GET_SIZE(args[0])) {
+        PyErr_SetString(PyExc_ValueError, "no such part of the data");
+        return NULL;
+    }
+    if (records > 0 && seq > UINT64_MAX - (uint64_t)(records - 1)) {
+        PyErr_SetString(PyExc_OverflowError, "an id is above the largest u64");
+        return NULL;
+    }
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), offset};
+    Py_ssize_t room = 0, size;
+    for (Py_ssize_t i = 0; i < records; i++) {
+        if (read_packed_body(&input, &size) == NULL) {
+            PyErr_SetString(PyExc_ValueError, "there are fewer bodies");
+            return NULL;
+        }
+        room += FRAME_BYTES_MAX + size;
+    }
+    PyObject *written = PyBytes_FromStringAndSize(NULL, room);
+    if (written == NULL)
+        return NULL;
+    input.at = offset;
+    RecordIds ids;
+    begin_ids(&ids, ms, seq);
+    char *at = PyBytes_AS_STRING(written);
+    for (Py_ssize_t i = 0; i < records; i++) {
+        const char *body = read_packed_body(&input, &size);
+        at = write_record(at, &ids, body, (size_t)size);
     }
     _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
     return written;
@@ -1174,6 +1380,10 @@ static PyMethodDef methods[] = {
      read_append_input_doc},
     {"read_base64_records", (PyCFunction)(void (*)(void))read_base64_records, METH_FASTCALL,
      read_base64_records_doc},
+    {"measure_bodies", (PyCFunction)(void (*)(void))measure_bodies, METH_FASTCALL,
+     measure_bodies_doc},
+    {"write_packed_records", (PyCFunction)(void (*)(void))write_packed_records, METH_FASTCALL,
+     write_packed_records_doc},
     {"write_rows", (PyCFunction)(void (*)(void))write_rows, METH_FASTCALL, write_rows_doc},
     {"write_batch", (PyCFunction)(void (*)(void))write_batch, METH_FASTCALL, write_batch_doc},
     {"write_records", (PyCFunction)(void (*)(void))write_records, METH_FASTCALL, write_records_doc},

@@ -124,6 +124,17 @@ class SessionAppend(Append, frozen=True, gc=False):
     previous: int | None = None
 
 
+class MeasureBodies(Protocol):
+    """A look at the data of a chunk, which does not take it apart."""
+
+    def __call__(
+        self, data: bytes, count: int, begin: int, end: int, /
+    ) -> tuple[int, int, int] | None:
+        """Of its `count` bodies: where that at `begin` stands in `data`, the bytes of those from
+        there to before `end`, and the bytes of all. None: a body is empty, a record has more than
+        a body, or the data are not plainly right."""
+
+
 class Read(StreamRequest, frozen=True, gc=False):
     """Read records from `start` on. Answered by `Records`.
 
@@ -134,7 +145,8 @@ class Read(StreamRequest, frozen=True, gc=False):
     (UNKNOWN_STREAM); 0: any stream of this name. `ends_closed`: do not wait for records that a
     closed stream will not get. `one_append`: only records that were appended together with the
     first one shown, and all of them. `by_chunk`: the last chunk is shown to its end, also beyond
-    `bytes_max`.
+    `bytes_max`. `measure`: the client writes records as chunks keep them, so they are `packed`
+    where this can measure all of them (ids only, without empty records and command records).
     """
 
     start: Seek
@@ -147,6 +159,7 @@ class Read(StreamRequest, frozen=True, gc=False):
     ends_closed: bool = False
     one_append: bool = False
     by_chunk: bool = False
+    measure: MeasureBodies | None = None
 
     @property
     def is_repeatable(self) -> bool:
@@ -288,10 +301,21 @@ class RecordSlice(Protocol):
         """The records as `record_format` writes them."""
 
 
+class PackedSlice(msgspec.Struct, frozen=True, gc=False):
+    """`count` consecutive records of a chunk as it keeps them: their bodies stand at `offset` of
+    its `data`, and their ids go up by one from `<ms>-<seq>`."""
+
+    data: bytes
+    offset: int
+    count: int
+    ms: int
+    seq: int
+
+
 class Records(StreamReply, frozen=True, gc=False):
     """Records that were found, ascending. Continue at sequence `next`; `tail` and `last_timestamp`
     are the stream's. `slices`, if there are any, are the same as `spans`. The stream `is_closed`
-    after its tail."""
+    after its tail. `packed`, if there are any, are in place of `spans` (`Read.measure`)."""
 
     spans: Sequence[RecordColumns]
     next: int
@@ -299,6 +323,7 @@ class Records(StreamReply, frozen=True, gc=False):
     last_timestamp: int
     slices: Sequence[RecordSlice] = ()
     is_closed: bool = False
+    packed: Sequence[PackedSlice] = ()
 
     @property
     def size_bytes(self) -> int:

@@ -21,13 +21,19 @@ from millpond.actors.streams.chunks import BadChunk, columns_of, index_at_id
 from millpond.actors.streams.durable.fork_log import ForkLog
 from millpond.actors.streams.durable.messages import ForkParent
 from millpond.actors.streams.messages import (
+    PackedSlice,
     Read,
     RecordColumns,
     Records,
     RecordSlice,
     Trim,
 )
-from millpond.actors.streams.read_scan import ChunksLoaded, ReadScan, scan_chunks
+from millpond.actors.streams.read_scan import (
+    ChunksLoaded,
+    ReadScan,
+    pack_chunks,
+    scan_chunks,
+)
 from millpond.actors.streams.record_cache import StreamCache
 from millpond.actors.streams.retention import SLICE_BYTES, Retention
 from millpond.actors.streams.settings import StreamContext
@@ -157,6 +163,9 @@ class StreamReader:
         """The reply with records of these chunks from a sequence on; None: go on at
         `scan.sequence`."""
         bounds, appender = self._bounds, self._appender
+        packed = pack_chunks(read, sequence, chunks)
+        if packed is not None:
+            return self._records(read, (), packed[1], (), packed[0])
         columns = appender.columns if appender.fresh else NO_COLUMNS
         try:
             result = scan_chunks(read, sequence, chunks, columns, self._cache)
@@ -204,6 +213,7 @@ class StreamReader:
         spans: Sequence[RecordColumns],
         following: int,
         slices: Sequence[RecordSlice],
+        packed: Sequence[PackedSlice] = (),
     ) -> Records:
         bounds = self._bounds
         return Records(
@@ -214,6 +224,7 @@ class StreamReader:
             bounds.last_timestamp,
             slices,
             bounds.is_closed,
+            packed,
         )
 
     def _wait(self, port: Port, read: Read, sequence: int, now: float) -> Records | None:
@@ -307,7 +318,7 @@ class StreamReader:
         for waiter in waiters.reached(bounds.tail, bounds.last_id, bounds.last_timestamp):
             read = waiter.read
             start = _fresh_start(waiter, fresh[0])
-            key = (start, read.count, read.bytes_max, id(read.record_filter))
+            key = (start, read.count, read.bytes_max, id(read.record_filter), id(read.measure))
             result = shared.get(key)
             if result is None:
                 result = shared[key] = self._show_fresh(waiter)
@@ -317,7 +328,7 @@ class StreamReader:
             waiters.end(waiter)
             self._replied.append((waiter.port, read))
             effects.deferred.append((waiter.port, read))
-            reply = self._records(read, result.spans, result.next, result.slices)
+            reply = self._records(read, result.spans, result.next, result.slices, result.packed)
             effects.port_replies.append((waiter.port, reply))
 
     def _show_fresh(self, waiter: Waiter) -> Records | int:

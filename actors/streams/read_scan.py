@@ -14,13 +14,19 @@ from millpond.actors.store.interface import Fault, Seek
 from millpond.actors.streams.chunks import append_end, index_at_id, index_at_timestamp
 from millpond.actors.streams.messages import (
     Headers,
+    PackedSlice,
     Read,
     RecordColumns,
     RecordFilter,
     RecordSlice,
     Trim,
 )
-from millpond.actors.streams.record_cache import CachedChunk, CachedSlice, StreamCache
+from millpond.actors.streams.record_cache import (
+    SMALL_RECORDS_MAX,
+    CachedChunk,
+    CachedSlice,
+    StreamCache,
+)
 
 
 class ReadScan:
@@ -113,6 +119,47 @@ def scan_chunks(
         found.skipped += max(end - at, 0)
         found.next = cached.first + end
     return found
+
+
+def pack_chunks(
+    read: Read, sequence: int, chunks: Sequence[Chunk]
+) -> tuple[list[PackedSlice], int] | None:
+    """Of ascending chunks, what a read by id shows from `sequence` on, as they keep it, and where
+    to continue. None: `scan_chunks` is to find it."""
+    measure, start = read.measure, read.start
+    if measure is None or start.by is not SeekBy.ID:
+        return None
+    count_left, bytes_left, wanted, begin = read.count, read.bytes_max, start.id, 0
+    found: list[PackedSlice] = []
+    if chunks:
+        first = chunks[0].first_id
+        if first.ms < wanted.ms:
+            return None  # its records have other ids than these, or none is wanted
+        begin = max(sequence - chunks[0].first, 0)
+        if first.ms == wanted.ms:
+            begin = max(begin, wanted.seq - first.seq)
+        if begin >= chunks[0].count:
+            return None
+    for chunk in chunks:
+        count, first, data = chunk.count, chunk.first_id, chunk.data
+        end = begin + count_left
+        if end > count:
+            end = count
+        # Small chunks are read together, by columns.
+        measured = measure(data, count, begin, end) if count > SMALL_RECORDS_MAX else None
+        if measured is None:
+            return None
+        offset, size, total = measured
+        if total > bytes_left:
+            return None
+        found.append(PackedSlice(data, offset, end - begin, first.ms, first.seq + begin))
+        sequence = chunk.first + end
+        count_left -= end - begin
+        bytes_left -= size
+        if not count_left or not bytes_left:
+            break
+        begin = 0
+    return (found, sequence) if found else None
 
 
 def _show_append(

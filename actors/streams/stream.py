@@ -125,7 +125,9 @@ class Stream:
         effects = Effects()
         self._begin(now, effects)
         port, messages, replies = batch.port, batch.messages, effects.batch_replies
-        done = self._appender.append_run(messages, replies) if self._registration.exists else 0
+        done = 0
+        if messages and type(messages[0]) is m.Append and self._registration.exists:
+            done = self._appender.append_run(messages, replies)
         if batch.ports is not None:
             effects.batch_replies = []
             effects.port_replies += zip(batch.ports, replies, strict=False)

@@ -21,6 +21,8 @@ import pytest
 
 from millpond.actors.messages import Ack, Msg, Put, PutAck
 from millpond.actors.positions import Position
+from millpond.actors.store.changes import Chunk
+from millpond.actors.streams.chunks import ChunkBuilder, columns_of
 from millpond.actors.streams.messages import Append, PackedBodies, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs.protobuf import RECORDS, decode_input_in_python
@@ -162,6 +164,59 @@ def test_runs_of_records_are_written_alike(rounds: int) -> None:
         ms, seq = number(rng), min(number(rng), 2**64 - len(bodies))
         expected = encode_run_in_python(ms, seq, bodies)
         assert native.write_records(ms, seq, bodies) == expected, (ms, seq, bodies)
+
+
+def chunk_data(rng: random.Random) -> tuple[bytes, list[bytes]]:
+    """The data of a chunk, mostly of bodies alone."""
+    bodies = [
+        b"x" * rng.choice((1, 9, 100, 255, 256, 65_536 if rng.random() < 0.01 else 2))
+        for _ in range(rng.choice((1, 9, 15, 16, 20)))
+    ]
+    if rng.random() < 0.1:
+        bodies[-1] = b""
+    timestamps = [7] * len(bodies) if rng.random() < 0.1 else None
+    columns: tuple[object, ...] = bodies, timestamps, None, None
+    if rng.random() < 0.5:
+        sizes = [1, len(bodies) - 1] if len(bodies) > 1 else [1]
+        columns = (*columns, rng.choice((None, 1, sizes, [2, *sizes])))
+        if rng.random() < 0.5:
+            columns = (*columns, rng.choice((None, number(rng))))
+    return msgspec.msgpack.encode(columns), bodies
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_chunks_are_measured_and_written_alike(rounds: int) -> None:
+    rng = random.Random(12)
+    plain = 0
+    for _ in range(rounds):
+        data, bodies = chunk_data(rng)
+        if rng.random() < 0.5:
+            data = mutated(rng, data, EDGES + b"\x94\x95\x96\xc0\xc4\xc5\xdc")
+        count = len(bodies)
+        begin = rng.randint(0, count - 1)
+        end = rng.randint(begin + 1, count)
+        measured = native.measure_bodies(data, count, begin, end)
+        if measured is None:
+            continue
+        span = columns_of(Chunk(0, count, 7, 7, Position(7, 5), Position(7, 5), data))
+        assert span == RecordColumns(0, span.bodies, 7, Position(7, 5)), data
+        assert b"" not in span.bodies
+        part = span.bodies[begin:end]
+        assert measured[1:] == (sum(map(len, part)), sum(map(len, span.bodies))), data
+        ms, seq = number(rng), min(number(rng), 2**64 - count)
+        written = native.write_packed_records(data, measured[0], end - begin, ms, seq)
+        assert written == encode_run_in_python(ms, seq, part), data
+        plain += 1
+    assert plain > rounds // 4
+
+
+def test_a_chunk_of_bodies_alone_is_measured() -> None:
+    for count in (9, 15, 16, 1000):
+        bodies = [b"%d" % at for at in range(count)]
+        size = sum(map(len, bodies))
+        chunk = ChunkBuilder(0, Position(7, 0), bodies, size, 7, None, 9).chunk()
+        measured = native.measure_bodies(chunk.data, count, 0, count)
+        assert measured is not None and measured[1:] == (size, size)
 
 
 def append_input(rng: random.Random) -> bytes:
@@ -363,6 +418,13 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.read_puts([put], failing)
     with pytest.raises(KeyError):
         native.read_appends(APPEND, OPENING, b"s", failing, Put, [], LIMITS)
+    for offset, records in ((-1, 0), (0, -1), (6, 0), (0, 1), (3, 2)):
+        with pytest.raises(ValueError, match=r"no such part|fewer"):
+            native.write_packed_records(b"\x94\x91\xc4\1x", offset, records, 1, 1)
+    with pytest.raises(OverflowError):
+        native.write_packed_records(b"\xc4\1x\xc4\1x", 0, 2, 1, 2**64 - 1)
+    with pytest.raises(TypeError):
+        native.measure_bodies("text", 1, 0, 1)  # type: ignore[arg-type]
     with pytest.raises(KeyError):
         native.read_append_run(APPEND, OPENING, 0, failing, Put, LIMITS)
     with pytest.raises(OverflowError):

@@ -36,11 +36,13 @@ from millpond.transports.s3p.commands import (
     printable,
 )
 from millpond.transports.s3p.decoder import (
+    MEASURE,
     NOTHING,
     OK,
     Decoder,
     encode_error,
     encode_id,
+    encode_packed,
     encode_records,
 )
 from millpond.transports.server.interface import NodeServices
@@ -190,7 +192,8 @@ class S3pProtocol:
             connection.read_blocks(self._cell)
             wait_until = connection.now + command.block_ms / 1000
         start = Seek(SeekBy.ID, id=command.min_id)
-        return Read(number, start, command.count, self._settings.reply_bytes_max, wait_until, VIEW)
+        bytes_max = self._settings.reply_bytes_max
+        return Read(number, start, command.count, bytes_max, wait_until, VIEW, measure=MEASURE)
 
     def answer(self, request: Command, reply: StreamReply | Failed) -> bytes:
         if type(reply) is Appended:
@@ -203,9 +206,12 @@ class S3pProtocol:
             case Done():
                 return OK
             case Records():
-                if not reply.spans:
+                if reply.packed:
+                    data = encode_packed(reply.packed)
+                elif reply.spans:
+                    data = encode_records(reply.spans, reply.slices)
+                else:
                     return NOTHING
-                data = encode_records(reply.spans, reply.slices)
                 return self._connection.count_large(data)
             case StreamFailed() | Failed():
                 return self._answer_failure(request, reply)

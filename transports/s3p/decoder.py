@@ -8,7 +8,13 @@ from itertools import accumulate
 
 from millpond.actors.messages import CellMessage
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import PackedBodies, RecordColumns, RecordSlice
+from millpond.actors.streams.messages import (
+    MeasureBodies,
+    PackedBodies,
+    PackedSlice,
+    RecordColumns,
+    RecordSlice,
+)
 from millpond.transports.s3p.commands import (
     LIMITS,
     AppendRecords,
@@ -163,6 +169,23 @@ def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice]
     else:
         for span in spans:
             _add_span(pieces, span)
+    return b"".join(pieces)
+
+
+MEASURE: MeasureBodies | None = native.measure_bodies if is_native else None
+"""Of READs: their records come packed where they are read natively."""
+
+
+def encode_packed(slices: Sequence[PackedSlice]) -> bytes:
+    """The reply to a READ whose records come as chunks keep them."""
+    count = 0
+    pieces = [b""]
+    for each in slices:
+        count += each.count
+        pieces.append(
+            native.write_packed_records(each.data, each.offset, each.count, each.ms, each.seq)
+        )
+    pieces[0] = b"*%d\r\n" % (2 * count)
     return b"".join(pieces)
 
 

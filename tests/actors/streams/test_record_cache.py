@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.chunks import ChunkBuilder, join_columns
 from millpond.actors.streams.record_cache import RecordCache, StreamCache
 from millpond.transports.rustlog.codec import encode_fetched
-from millpond.transports.s3p.decoder import PAIRS, encode_records
+from millpond.transports.s3p.decoder import MEASURE, PAIRS, encode_packed, encode_records
 from tests.actors.streams.harness import StreamHarness, bodies_of, read_of, rows_of, streams_in
 
 S3P = m.RecordFilter(empty=False, commands=False)
@@ -66,6 +67,44 @@ def test_any_reads_of_others_leave_a_read_as_it_is(
             shown = streams.read(start, count=count, record_filter=m.RecordFilter(empty=False))
             rows = list(rows_of(shown))
             assert rows == seen[: len(rows)] and bool(rows) is bool(seen) and is_alike(shown)
+
+
+@pytest.mark.skipif(MEASURE is None, reason="records are packed by the native codecs")
+@given(appends, st.data())
+def test_packed_records_are_those_of_a_read_by_columns(
+    appends: list[Append], data: st.DataObject
+) -> None:
+    """S3P-32, S3P-33: with any start, count and size."""
+    with streams_in(None) as streams:
+        fill(streams, appends)
+        every = list(rows_of(streams.read()))
+        for _ in range(8):
+            position = every[data.draw(st.integers(0, len(every) - 1))][2]
+            if data.draw(st.booleans()):
+                seq = data.draw(st.sampled_from((0, position.seq + 1, 2**63, 2**64 - 1)))
+                position = Position(position.ms, seq)
+            limits = {
+                "count": data.draw(st.integers(1, 40)),
+                "bytes_max": data.draw(st.sampled_from((1, 60, 2**40))),
+                "record_filter": S3P,
+            }
+            shown = streams.read(position, **limits)
+            found = streams.read(position, measure=MEASURE, **limits)
+            assert found.next == shown.next
+            if found.packed:
+                assert not found.spans
+                assert encode_packed(found.packed) == encode_records(shown.spans)
+            else:
+                assert list(rows_of(found)) == list(rows_of(shown))
+
+
+@pytest.mark.skipif(MEASURE is None, reason="records are packed by the native codecs")
+def test_records_of_large_appends_are_packed() -> None:
+    with streams_in(None) as streams:
+        fill(streams, [([b"%d" % at for at in range(9)], False, 1)] * 3)
+        start = next(rows_of(streams.read(4, count=1)))[2]
+        found = streams.read(start, count=20, record_filter=S3P, measure=MEASURE)
+        assert [each.count for each in found.packed] == [5, 9, 6] and found.next == 24
 
 
 def test_s3p_41_what_is_trimmed_is_not_read_from_the_cache() -> None:
