@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 6 };
+enum { REVISION = 7 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -241,7 +241,7 @@ read_acks(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 PyDoc_STRVAR(read_packet_run_doc,
-"read_packet_run(data, size_max, count_max, put_shape, ack_shape, /) -> (values, end)\n--\n\n"
+"read_packet_run(put_shape, ack_shape, data, size_max, count_max, /) -> (values, end)\n--\n\n"
 "`put_shape(key, ttl, data)` of the PUTs, or `ack_shape(id)` of the MSG_ACKs, that `data` begins\n"
 "with behind their lengths: packets of one type, `count_max` at most. `end` is where the first one\n"
 "begins that is of another type, malformed, not whole or longer than `size_max`.");
@@ -249,19 +249,19 @@ PyDoc_STRVAR(read_packet_run_doc,
 static PyObject *
 read_packet_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!is_count(count, 5, "read_packet_run") || !is_bytes(args[0]))
+    if (!is_count(count, 5, "read_packet_run") || !is_bytes(args[2]))
         return NULL;
-    const Py_ssize_t size_max = PyLong_AsSsize_t(args[1]), count_max = PyLong_AsSsize_t(args[2]);
+    const Py_ssize_t size_max = PyLong_AsSsize_t(args[3]), count_max = PyLong_AsSsize_t(args[4]);
     if (PyErr_Occurred())
         return NULL;
-    const unsigned char *data = (const unsigned char *)PyBytes_AS_STRING(args[0]);
-    const Py_ssize_t end = PyBytes_GET_SIZE(args[0]);
+    const unsigned char *data = (const unsigned char *)PyBytes_AS_STRING(args[2]);
+    const Py_ssize_t end = PyBytes_GET_SIZE(args[2]);
     PyObject *values = PyList_New(0);
     if (values == NULL)
         return NULL;
     const bool is_ack = end > LENGTH_BYTES && data[LENGTH_BYTES] == MSG_ACK;
     const new_value new = is_ack ? new_ack : new_put;
-    PyObject *shape = args[is_ack ? 4 : 3];
+    PyObject *shape = args[is_ack ? 1 : 0];
     Py_ssize_t at = 0;
     while (PyList_GET_SIZE(values) < count_max && end - at > LENGTH_BYTES) {
         const uint32_t size = read_u32(data + at);
@@ -298,7 +298,7 @@ read_field(PyObject *object, PyObject *name, uint64_t max, uint64_t *number)
 }
 
 PyDoc_STRVAR(write_put_acks_doc,
-"write_put_acks(replies, shape, names, packets, /) -> int\n--\n\n"
+"write_put_acks(shape, names, replies, packets, /) -> int\n--\n\n"
 "Append a PUT_ACK to `packets` for each of the `shape` objects that `replies` begin with; gives how\n"
 "many. `names` are those of its key, ttl and id. Raises OverflowError for numbers that are too large.");
 
@@ -307,7 +307,7 @@ write_put_acks(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     if (!is_count(count, 4, "write_put_acks") || !is_list(args[3]))
         return NULL;
-    PyObject *replies = args[0], *names = args[2];
+    PyObject *names = args[1], *replies = args[2];
     const bool is_tuple = PyTuple_Check(replies);
     if (!is_tuple && !is_list(replies))
         return NULL;
@@ -320,7 +320,7 @@ write_put_acks(PyObject *module, PyObject *const *args, Py_ssize_t count)
     for (; at < (is_tuple ? PyTuple_GET_SIZE(replies) : PyList_GET_SIZE(replies)); at++) {
         PyObject *reply =
             is_tuple ? PyTuple_GET_ITEM(replies, at) : PyList_GET_ITEM(replies, at);
-        if ((PyObject *)Py_TYPE(reply) != args[1])
+        if ((PyObject *)Py_TYPE(reply) != args[0])
             break;
         Py_INCREF(reply);
         uint64_t key, ttl, id;

@@ -15,15 +15,15 @@ def read_puts(
 ) -> list[Value]: ...
 def read_acks(packets: list[bytes], shape: Callable[[int], Value], /) -> list[Value]: ...
 def read_packet_run(
+    put_shape: Callable[[int, int, bytes], Any],
+    ack_shape: Callable[[int], Any],
     data: bytes,
     size_max: int,
     count_max: int,
-    put_shape: Callable[[int, int, bytes], Any],
-    ack_shape: Callable[[int], Any],
     /,
 ) -> tuple[list[Any], int]: ...
 def write_put_acks(
-    replies: Sequence[object], shape: type, names: tuple[str, ...], packets: list[bytes], /
+    shape: type, names: tuple[str, ...], replies: Sequence[object], packets: list[bytes], /
 ) -> int: ...
 def read_appends(
     data: bytes,

@@ -137,6 +137,8 @@ class MemoryStore:
                     self.usage.keys -= 1  # the window of the older use is over
             elif type(change) is MessageRemoved:
                 self._remove(partition, change)
+            elif type(change) is ModeSet:
+                partition.mode = change.mode
             else:
                 self._apply(partition, change)
         if added:
@@ -159,7 +161,7 @@ class MemoryStore:
 
     def _apply(self, partition: Partition, change: Change) -> None:
         match change:
-            case StoredMessage() | MessageRemoved():
+            case StoredMessage() | MessageRemoved() | ModeSet():
                 raise AssertionError("handled where they arrive")
             case KeyExpired():
                 if partition.keys.pop(change.key, None) is not None:
@@ -172,8 +174,6 @@ class MemoryStore:
                 if (row := partition.rows.get(change.id)) is not None:
                     limited = msgspec.structs.replace(row, expires_at=change.expires_at)
                     partition.rows[change.id] = limited
-            case ModeSet():
-                partition.mode = change.mode
             case KeyRetained():
                 if change.key not in partition.keys:
                     self.usage.keys += 1

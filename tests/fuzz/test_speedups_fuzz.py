@@ -127,7 +127,7 @@ def test_runs_of_packets_are_read_alike(rounds: int) -> None:
             wire = mutated(rng, wire, EDGES)
         count_max = rng.choice((1, 5, 512))
         expected = decode_run_in_python(wire, SIZE_MAX, count_max)
-        assert native.read_packet_run(wire, SIZE_MAX, count_max, Put, Ack) == expected, wire
+        assert native.read_packet_run(Put, Ack, wire, SIZE_MAX, count_max) == expected, wire
         whole += bool(expected[0]) and expected[1] == len(wire)
         broken += bool(expected[0]) and expected[1] < len(wire)
     assert whole > rounds // 20 and broken > rounds // 8
@@ -146,7 +146,7 @@ def test_receipts_are_written_alike(rounds: int) -> None:
         given = tuple(replies) if rng.random() < 0.3 else replies
         expected, found = [b"before"], [b"before"]
         count = encode_put_acks_in_python(given, expected)
-        assert native.write_put_acks(given, PutAck, FIELDS, found) == count, replies
+        assert native.write_put_acks(PutAck, FIELDS, given, found) == count, replies
         assert found == expected, replies
 
 
@@ -359,13 +359,13 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         lambda: native.read_puts([None], Put),  # type: ignore[list-item]
         lambda: native.read_puts((put,), Put),  # type: ignore[arg-type]
         lambda: native.read_acks([b"\3" + bytes(8)], None),  # type: ignore[arg-type]
-        lambda: native.read_packet_run(put, None, 1, Put, Ack),  # type: ignore[arg-type]
-        lambda: native.read_packet_run("text", 9, 1, Put, Ack),  # type: ignore[arg-type]
-        lambda: native.read_packet_run(FRAMED_PUT, 9, 1, None, Ack),  # type: ignore[arg-type]
-        lambda: native.write_put_acks({}, PutAck, FIELDS, []),  # type: ignore[arg-type]
-        lambda: native.write_put_acks([], PutAck, FIELDS, ()),  # type: ignore[arg-type]
-        lambda: native.write_put_acks([], PutAck, FIELDS[:2], []),
-        lambda: native.write_put_acks([PutAck("1", 1, 1)], PutAck, FIELDS, []),  # type: ignore[arg-type]
+        lambda: native.read_packet_run(Put, Ack, put, None, 1),  # type: ignore[arg-type]
+        lambda: native.read_packet_run(Put, Ack, "text", 9, 1),  # type: ignore[arg-type]
+        lambda: native.read_packet_run(None, Ack, FRAMED_PUT, 9, 1),  # type: ignore[arg-type]
+        lambda: native.write_put_acks(PutAck, FIELDS, {}, []),  # type: ignore[arg-type]
+        lambda: native.write_put_acks(PutAck, FIELDS, [], ()),  # type: ignore[arg-type]
+        lambda: native.write_put_acks(PutAck, FIELDS[:2], [], []),
+        lambda: native.write_put_acks(PutAck, FIELDS, [PutAck("1", 1, 1)], []),  # type: ignore[arg-type]
         lambda: native.write_records(1, 1, [None]),  # type: ignore[list-item]
         lambda: native.write_records("1", 1, []),  # type: ignore[arg-type]
         lambda: native.read_append_run(APPEND, OPENING, 0, Append, Put, (9, 9)),
@@ -409,11 +409,11 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.read_appends(APPEND, OPENING, b"s", Put, Put, [], (2**31, 9, 9))
     for wrong_ack in (PutAck(2**32, 1, 1), PutAck(1, -1, 1), PutAck(1, 1, 2**64)):
         with pytest.raises(OverflowError):
-            native.write_put_acks([wrong_ack], PutAck, FIELDS, [])
+            native.write_put_acks(PutAck, FIELDS, [wrong_ack], [])
     with pytest.raises(AttributeError):
-        native.write_put_acks([Ack(1)], Ack, FIELDS, [])
+        native.write_put_acks(Ack, FIELDS, [Ack(1)], [])
     with pytest.raises(KeyError):
-        native.read_packet_run(FRAMED_PUT, 9, 1, failing, failing)
+        native.read_packet_run(failing, failing, FRAMED_PUT, 9, 1)
     with pytest.raises(KeyError):
         native.read_puts([put], failing)
     with pytest.raises(KeyError):

@@ -93,6 +93,9 @@ one pass may go to many connections."""
 TURN_PACKETS_MAX = 512
 """So many packets of a connection are handled before others run, as a cell has its share too."""
 
+PUT_KEY_AT, PUT_KEY_END = LENGTH_BYTES + 1, LENGTH_BYTES + 5
+"""The place of the idempotency key of a PUT that stands behind its length."""
+
 PACKET_BYTES = 256
 """A packet that waits takes about so much more than its bytes."""
 
@@ -297,13 +300,14 @@ class P2PConnection(Port):
                 return False
             self._unanswered_puts += count
             self._unanswered_bytes += packets_bytes
+            if now >= stats.sample_at:
+                self._sample = LatencySample(p.PUT, data[PUT_KEY_AT:PUT_KEY_END], now)
+                stats.start_sample(now)
         elif not self._may_ack:
             return False
         assert channel is not None, "a client that is logged in has a channel"
         stats.bytes_in += size
         stats.requests += count
-        if now >= stats.sample_at:
-            self._start_sample([data[LENGTH_BYTES : LENGTH_BYTES + SAMPLED_BYTES]])
         if not node.submit(channel, Batch(self, messages, packets_bytes), now):
             self._wait_for_capacity(channel)
         if self._out:
@@ -312,16 +316,9 @@ class P2PConnection(Port):
             self._pause_if_blocked()
         return True
 
-    def _start_sample(self, packets: Iterable[bytes]) -> None:
-        """Time one of the requests in these packets, of which the first bytes are enough."""
-        sample = first_sample(packets, self.received_at)
-        if sample is not None:
-            self._sample = sample
-            self._stats.start_sample(self.received_at)
-
     def _decode(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes."""
-        framing, stats = self._framing, self._stats
+        framing, stats, now = self._framing, self._stats, self.received_at
         packets = framing.feed(data)
         if framing.has_output:
             self._wire.write(framing.take_output())
@@ -329,8 +326,11 @@ class P2PConnection(Port):
             self._start_login()
         stats.bytes_in += len(data)
         stats.requests += len(packets)
-        if self.received_at >= stats.sample_at:
-            self._start_sample(packets)
+        if now >= stats.sample_at:
+            sample = first_sample(packets, now)
+            if sample is not None:
+                self._sample = sample
+                stats.start_sample(now)
         return packets
 
     def _handle_some(self, packets: list[bytes]) -> None:
@@ -1261,8 +1261,6 @@ class P2PConnection(Port):
             self._node.detach(channel, self)
 
 
-SAMPLED_BYTES = 9
-"""The first bytes of a request that tell which answer is its own."""
 _APPEND = bytes((Operation.APPEND,))
 _CORRELATION_BYTES = {p.PUT: 4, p.GET: 8, p.JOBS: 4, p.STREAM: 4}
 """The bytes after the type that come back in the answer, and behind type and code in a NACK."""

@@ -167,9 +167,9 @@ class LengthPrefixed:
         "_frame_size_max",
         "_head",
         "_is_skipping",
-        "_midway",
         "_missing",
         "error",
+        "plain_packet_max",
     )
 
     def __init__(self, frame_size_max: int) -> None:
@@ -177,13 +177,10 @@ class LengthPrefixed:
         self._head = b""
         self._body = bytearray()
         self._missing = 0
-        self._midway = self._is_skipping = False
-        self.error: WireError | None = None
-
-    @property
-    def plain_packet_max(self) -> int:
+        self._is_skipping = False
+        self.plain_packet_max = frame_size_max
         """The largest packet; 0 while a part of one has come."""
-        return 0 if self._midway else self._frame_size_max
+        self.error: WireError | None = None
 
     @property
     def pending_frame_bytes(self) -> int:
@@ -193,7 +190,7 @@ class LengthPrefixed:
     @property
     def has_partial(self) -> bool:
         """A part of a packet has come, perhaps only of its length."""
-        return self._midway
+        return not self.plain_packet_max
 
     @property
     def partial_type(self) -> int | None:
@@ -212,7 +209,7 @@ class LengthPrefixed:
         A bad length is refused as soon as its four bytes are there, before any byte of the body
         is kept (P2P-18, PA-24, PA-34, RL-02).
         """
-        return self._resume(data) if self._midway else self._split(data)
+        return self._split(data) if self.plain_packet_max else self._resume(data)
 
     def skip_packet(self) -> bytes:
         """Discard the packet of which a part has come, now, and its rest as it comes."""
@@ -242,7 +239,7 @@ class LengthPrefixed:
     def _split(self, data: bytes) -> list[bytes]:
         packets, end = split_packets(data, self._frame_size_max)
         left = len(data) - end
-        self._midway = left > 0
+        self.plain_packet_max = 0 if left else self._frame_size_max
         if left < 4:
             self._head = data[end:]
             return packets
@@ -281,5 +278,5 @@ class LengthPrefixed:
         return self._split(data[skipped:])
 
     def _refuse(self, size: int) -> None:
-        self._midway = True
+        self.plain_packet_max = 0
         self.error = FrameTooLarge(size, self._frame_size_max) if size else FrameEmpty("length 0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -76,7 +77,6 @@ _NACK_ID_MS = struct.Struct(">BBBQI")
 _read_key_ttl, _read_id = _KEY_TTL.unpack_from, _ID.unpack_from
 _pack_put_ack = _KEY_TTL_ID.pack
 _pack_id = _ID.pack
-_PUT_ACK_FIELDS = ("key", "ttl", "id")
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
@@ -226,16 +226,6 @@ def encode_put_acks_in_python(replies: Sequence[object], packets: list[bytes]) -
     return count
 
 
-def _decode_run_natively(
-    data: bytes, size_max: int, count_max: int
-) -> tuple[list[CellMessage], int]:
-    return native.read_packet_run(data, size_max, count_max, Put, Ack)
-
-
-def _encode_put_acks_natively(replies: Sequence[object], packets: list[bytes]) -> int:
-    return native.write_put_acks(replies, PutAck, _PUT_ACK_FIELDS, packets)
-
-
 def _decode_puts_natively(packets: list[bytes]) -> list[Put]:
     return native.read_puts(packets, Put)
 
@@ -246,8 +236,14 @@ def _decode_acks_natively(packets: list[bytes]) -> list[Ack]:
 
 decode_puts = _decode_puts_natively if is_native else decode_puts_in_python
 decode_acks = _decode_acks_natively if is_native else decode_acks_in_python
-decode_run = _decode_run_natively if is_native else decode_run_in_python
-encode_put_acks = _encode_put_acks_natively if is_native else encode_put_acks_in_python
+decode_run: Callable[[bytes, int, int], tuple[list[CellMessage], int]] = (
+    partial(native.read_packet_run, Put, Ack) if is_native else decode_run_in_python
+)
+encode_put_acks: Callable[[Sequence[object], list[bytes]], int] = (
+    partial(native.write_put_acks, PutAck, ("key", "ttl", "id"))
+    if is_native
+    else encode_put_acks_in_python
+)
 
 
 def encode(packet: Packet) -> bytes:
