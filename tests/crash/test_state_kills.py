@@ -23,6 +23,9 @@ pytestmark = pytest.mark.anyio
 KILLS = 6
 KEYS = 40
 LIFE_S = 0.3, 0.9
+EVENTS_MIN = 80
+"""Events that are acknowledged before a kill, also where the processors are busy: more than those
+after which a state is saved."""
 SETTLED_S = 30.0
 OFTEN = {"MILLPOND_STATE_SAVE_EVERY": "60"}
 QUIET = ("--ws", "off", "--s3p", "off", "--rustlog", "off", "--http", "off")
@@ -66,6 +69,7 @@ class Writer:
 async def live_and_die(node: Serving, writer: Writer, kept: Path, rng: Random) -> list[int]:
     """Write and follow until the node is killed. Gives the positions that the follower had."""
     settings = FollowSettings(checkpoint=kept, every=20)
+    enough = len(writer.acked) + EVENTS_MIN
     async with connect_streams(node.urls["tcp"], reconnect=False) as streams:
         stream = streams.stream("n")
         try:
@@ -77,6 +81,8 @@ async def live_and_die(node: Serving, writer: Writer, kept: Path, rng: Random) -
             tasks.start_soon(view.run)
             tasks.start_soon(writer.run, stream)
             await anyio.sleep(rng.uniform(*LIFE_S))
+            while len(writer.acked) < enough:
+                await anyio.sleep(0.02)
             try:
                 found = await stream.state.info()
             except (ConnectionLost, RequestError):
