@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import ssl
-import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -22,11 +21,10 @@ from millpond.actors.errors import (
     StorageFailed,
     UnknownStream,
 )
-from millpond.node.access.operator import read_cookie
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
-from millpond.node.cli.options.data_folder import data_folder
 from millpond.node.cli.options.identity import explain_mismatch, identity_options
 from millpond.node.cli.options.tls import tls_context
+from millpond.node.cli.token_file import read_token
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE, ModeName, RoleName, connect
 from millpond.node.client.errors import (
@@ -53,10 +51,14 @@ ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)
 
 
-def run_in_loop(args: argparse.Namespace, work: Callable[[], Awaitable[int]]) -> int:
-    """Run the work of a command to its exit code, within `args.timeout` seconds."""
+def run_in_loop(
+    args: argparse.Namespace, work: Callable[[], Awaitable[int]], elapsed_s: float = 0.0
+) -> int:
+    """Run the work of a command to its exit code, within `args.timeout` seconds, of which some have
+    passed."""
+    timeout_s = args.timeout if args.timeout is None else max(0.0, args.timeout - elapsed_s)
     with explain_errors(args):
-        return anyio.run(_within, args.timeout, work)
+        return anyio.run(_within, timeout_s, work)
 
 
 @asynccontextmanager
@@ -68,9 +70,11 @@ async def open_channel(
     mode: ModeName | None = None,
     window: int | None = 0,
     reconnect_s: float = 0.0,
+    wait_s: float = 0.0,
     notify: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Channel]:
-    """The channel, for the block; a lost connection may be away for up to `reconnect_s` seconds.
+    """The channel, for the block; a lost connection may be away for up to `reconnect_s` seconds,
+    the first one may come within `wait_s`.
 
     `notify` hears of attempts to come back, and of a node that is new to us; by default the user
     does, on stderr.
@@ -92,6 +96,7 @@ async def open_channel(
             tls=tls_context(args, parse_url(args.connect)),
             allow_plain=args.allow_plain,
             reconnect=reconnect_s > 0,
+            wait_s=wait_s,
             on_event=limit.on_event,
         ) as opened:
             yield opened
@@ -127,24 +132,6 @@ def _warn(text: str) -> None:
     print(f"millpond: {text}", file=sys.stderr)
 
 
-def read_token(file: str | None) -> str | None:
-    """The token in a file that other users cannot read: the first word outside of comments."""
-    if not file:
-        return None
-    try:
-        mode = Path(file).stat().st_mode
-        lines = Path(file).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise usage_error(f"--token-file: {exc}") from exc
-    if mode & (stat.S_IRGRP | stat.S_IROTH):
-        raise usage_error(f"--token-file: other users can read it; run `chmod 600 {file}`")
-    for line in lines:
-        words = line.split()
-        if words and not words[0].startswith("#"):
-            return words[0]
-    raise usage_error(f"--token-file: there is no token in {file}")
-
-
 def operator_cookie(
     url: str, environ: Mapping[str, str] = os.environ, platform: str = sys.platform
 ) -> str | None:
@@ -155,6 +142,9 @@ def operator_cookie(
     """
     if platform.startswith("linux"):
         return None
+    from millpond.node.access.operator import read_cookie
+    from millpond.node.cli.options.data_folder import data_folder  # the store, which takes long
+
     found = read_cookie(Path(environ.get("MILLPOND_DATA") or data_folder(environ)))
     if found is None:
         return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-import anyio
+if TYPE_CHECKING:
+    import anyio
 
 
 class ExitCode(IntEnum):
@@ -43,6 +45,8 @@ def first_cause(error: BaseException) -> BaseException:
 
 async def until_signal(scope: anyio.CancelScope) -> None:
     """Cancel the scope when SIGINT or SIGTERM comes."""
+    import anyio  # a command without an event loop does not need it
+
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             scope.cancel()

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from importlib import import_module
 from io import StringIO
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
@@ -161,10 +159,17 @@ def _end(error: BaseException, words: list[str]) -> int:
         case SystemExit(code=int(code)):
             return code
         case _:
-            frames = extract_tb(error.__traceback__)
-            where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+            where = _line_of(error)
             _print_error(f"internal error{where}: {type(error).__name__}: {error}", words)
             return ExitCode.FAILURE
+
+
+def _line_of(error: BaseException) -> str:
+    from pathlib import Path
+    from traceback import extract_tb  # late, as is the above: few commands end so
+
+    frames = extract_tb(error.__traceback__)
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def _print_error(text: str, words: list[str]) -> None:

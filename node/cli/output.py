@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 from typing import Any, TextIO
-
-import anyio
 
 
 def print_json(value: Any) -> None:
@@ -17,6 +14,8 @@ def print_json(value: Any) -> None:
 
 def json_line(value: Any) -> bytes:
     """One line of JSON."""
+    import json  # few commands print any
+
     return (json.dumps(value, ensure_ascii=False) + "\n").encode()
 
 
@@ -40,6 +39,8 @@ async def write_async(data: bytes, file: TextIO | None = None) -> None:
     output = sys.stdout if file is None else file
     for start in range(0, len(data), select.PIPE_BUF):
         if not select.select([], [output], [], 0)[1]:
+            import anyio  # commands without an event loop do not need it
+
             await anyio.wait_writable(output)
         output.buffer.write(data[start : start + select.PIPE_BUF])
         output.buffer.flush()

@@ -26,6 +26,16 @@ class HandshakeRefused(ConnectionLost):
         self.status = status
 
 
+def handshake_refused(code: int) -> HandshakeRefused:
+    """The error for a HELLO that the node refused with this code."""
+    try:
+        reason = HelloCode(code)
+    except ValueError:
+        return HandshakeRefused(f"refused with code {code:#04x}", code)
+    text = reason.name.lower().replace("_", " ")
+    return HandshakeRefused(f"the node refused the handshake: {text}", reason)
+
+
 class ModeMismatch(HandshakeRefused):
     """The channel exists in another mode than the requested one (PS-05)."""
 

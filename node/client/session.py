@@ -18,6 +18,7 @@ from millpond.node.client.errors import (
     ModeMismatch,
     NotEncrypted,
     PeerMismatch,
+    handshake_refused,
 )
 from millpond.node.client.in_flight import InFlight
 from millpond.node.client.inbox import Counts, Inbox
@@ -28,7 +29,6 @@ from millpond.transports.io.interface import Wire
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.framing import Framing
 from millpond.transports.p2p.handshake import Hello, Ready, decode_ready, encode_hello
-from millpond.transports.p2p.nacks import HelloCode
 
 NORMAL, PROTOCOL_ERROR = 1000, 1002
 WINDOW = 32
@@ -305,13 +305,7 @@ class Session:
         self.flush()
 
     def _handle_refusal(self, code: int) -> None:
-        try:
-            reason = HelloCode(code)
-        except ValueError:
-            self.failure = HandshakeRefused(f"refused with code {code:#04x}", code)
-        else:
-            text = reason.name.lower().replace("_", " ")
-            self.failure = HandshakeRefused(f"the node refused the handshake: {text}", reason)
+        self.failure = handshake_refused(code)
 
     def _handle_close(self, goodbye: bool) -> None:
         self.closed_by_node = True

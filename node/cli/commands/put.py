@@ -1,27 +1,33 @@
-"""`millpond put`: a message from an argument or stdin, or one per line."""
+"""`millpond put`: a message from an argument or stdin, or one per line.
+
+One message is put without an event loop, which would take longer to load than the node to store it;
+`put_channel` does the rest, and takes over where the exchange is not the plain one.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import select
+import socket
 import sys
-from functools import partial
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-
-from millpond.actors.errors import RequestError
-from millpond.node.cli import sealed_messages as sealed
-from millpond.node.cli.connection import explain, open_channel, run_in_loop
-from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.input import read_available, read_lines, too_large
-from millpond.node.cli.options.node import U32_MAX, add_channel, add_node_options, seconds, u32
+from millpond.node.cli.exit_codes import ExitCode, usage_error
+from millpond.node.cli.options.node import add_channel, add_node_options, seconds, u32
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.client.channel import PUT_BYTES, Channel
-from millpond.node.client.connect import FRAME_SIZE_MAX, PROBE
-from millpond.node.client.future import ReplyFuture
-from millpond.node.client.in_flight import Receipt
+from millpond.node.cli.token_file import read_token
+from millpond.node.client.single_put import (
+    DATA_BYTES_MAX,
+    NotPlain,
+    PutRequest,
+    RefusedPacket,
+    put_once,
+)
+
+if TYPE_CHECKING:
+    from millpond.node.client.single_put import StoredMessage
 
 EPILOG = """\
 examples:
@@ -35,10 +41,12 @@ The id is printed when the node has stored the message with the promised durabil
 With --to the node stores the message until the peer has it. The peer's node accepts it in a channel
 that it opens to contacts (`millpond serve --peer-channel notes`), and refuses it otherwise.
 """
-ANSWERS_MAX = 512
 RECONNECT_S = 30.0
-DATA_MAX = FRAME_SIZE_MAX - PUT_BYTES
-"""Bytes of a message that no packet can exceed; most nodes take less, and say so."""
+STDIN = 0
+CHUNK_BYTES = 65_536
+DURABILITIES = ("memory", "os", "disk")
+"""The names of durabilities, by their numbers on the wire."""
+PORT_MAX = 2**16 - 1
 
 
 def add_parser(subparsers: Any) -> None:
@@ -90,108 +98,116 @@ def run(args: argparse.Namespace) -> int:
     if args.lines:
         if args.data not in (None, "-"):
             raise usage_error("--lines reads stdin; remove DATA")
-        return run_in_loop(args, partial(_send_each if args.to else _put_lines, args))
-    if args.data is None and sys.stdin.isatty():
+    elif args.data is None and sys.stdin.isatty():
         raise usage_error("nothing to put: give DATA, or - to read stdin")
-    return run_in_loop(args, partial(_put_one, args))
+    address = _plain_address(args)
+    if address is not None:
+        return _put_plainly(args, *address)
+    from millpond.node.cli.commands import put_channel
+
+    return put_channel.run(args)
 
 
-async def _data(argument: str | None) -> bytes:
-    data = await _read_all() if argument is None or argument == "-" else os.fsencode(argument)
+def _plain_address(args: argparse.Namespace) -> tuple[str, int] | None:
+    """The host and port for a single PUT without an event loop; None: it takes a client.
+
+    It does if there is more than a message to put, TLS, WebSocket or an identity; a name to look
+    up, which may have many addresses; or a token that another machine may not get without TLS.
+    Elsewhere than on Linux a cookie of the operator may be needed.
+    """
+    scheme, _, place = args.connect.partition("://")
+    host, _, port = place.rpartition(":")
+    if args.to is not None or args.lines or args.identity or args.peer is not None:
+        return None
+    if scheme != "tcp" or not sys.platform.startswith("linux"):
+        return None
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        return None
+    if args.token_file and host not in ("localhost", "127.0.0.1", "[::1]"):
+        return None
+    return (host.strip("[]"), int(port)) if host == "localhost" or _is_number(host) else None
+
+
+def _is_number(host: str) -> bool:
+    is_ipv6 = host.startswith("[") and host.endswith("]")
+    try:
+        socket.inet_pton(socket.AF_INET6 if is_ipv6 else socket.AF_INET, host.strip("[]"))
+    except OSError:
+        return False
+    return True
+
+
+def _put_plainly(args: argparse.Namespace, host: str, port: int) -> int:
+    started = time.monotonic()
+    deadline = None if args.timeout is None else started + args.timeout
+    token = read_token(args.token_file)
+    key = int.from_bytes(os.urandom(4), "big") if args.key is None else args.key
+    try:
+        data = _data(args.data, deadline)
+        request = PutRequest(
+            args.channel, data, key, args.ttl, None if token is None else token.encode()
+        )
+        try:
+            stored = put_once(host, port, request, time.monotonic, deadline)
+        except NotPlain as plain:
+            from millpond.node.cli.commands import put_channel
+
+            args.key = key  # the node may have stored the message
+            wait_s = args.reconnect if plain.was_ready else 0.0
+            return put_channel.put_again(args, data, wait_s, time.monotonic() - started)
+        _show(stored, args.json)
+    except RefusedPacket as refusal:
+        _fail(_error_of(refusal.packet), args)
+    except OSError as error:
+        _fail(error, args)
+    return ExitCode.OK
+
+
+def _data(argument: str | None, deadline: float | None) -> bytes:
+    """The message. Raises Failure, and TimeoutError at the deadline."""
+    is_given = argument is not None and argument != "-"
+    data = os.fsencode(argument) if is_given and argument else _read_all(deadline)
     if not data:
         raise usage_error("the message is empty: a node ignores empty messages")
     return data
 
 
-async def _read_all() -> bytes:
+def _read_all(deadline: float | None) -> bytes:
     data = bytearray()
-    while chunk := await read_available():
+    while True:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([STDIN], [], [], left_s)[0]:
+            raise TimeoutError
+        chunk = os.read(STDIN, CHUNK_BYTES)
+        if not chunk:
+            return bytes(data)
         data += chunk
-        if len(data) > DATA_MAX:
-            raise too_large("stdin", DATA_MAX)
-    return bytes(data)
+        if len(data) > DATA_BYTES_MAX:
+            from millpond.node.cli.input import too_large
+
+            raise too_large("stdin", DATA_BYTES_MAX)
 
 
-async def _put_one(args: argparse.Namespace) -> int:
-    data = await _data(args.data)
-    if args.to is not None:
-        async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
-            await sealed.send_message(channel, args, data)
-        return ExitCode.OK
-    async with open_channel(args, args.channel, "producer", reconnect_s=args.reconnect) as channel:
-        _show(await channel.put(data, ttl=args.ttl, key=args.key), args.json)
-    return ExitCode.OK
+def _error_of(refusal: bytes) -> Exception:
+    """The client's error for a NACK."""
+    from millpond.node.client.errors import handshake_refused
+    from millpond.transports.p2p.nacks import decode_refused
+    from millpond.transports.p2p.packets import HELLO, Refused, decode
+
+    packet = decode(refusal)
+    assert isinstance(packet, Refused)
+    return handshake_refused(packet.code) if packet.packet_type == HELLO else decode_refused(packet)
 
 
-async def _send_each(args: argparse.Namespace) -> int:
-    """Send one message after the other, so that they stay in order."""
-    async with open_channel(args, PROBE, "producer", reconnect_s=args.reconnect) as channel:
-        async for line in read_lines(DATA_MAX):
-            if line:
-                await sealed.send_message(channel, args, line)
-    return ExitCode.OK
+def _fail(error: Exception, args: argparse.Namespace) -> NoReturn:
+    from millpond.node.cli.connection import explain
+
+    raise explain(error, args) or error from error
 
 
-async def _put_lines(args: argparse.Namespace) -> int:
-    send, receive = anyio.create_memory_object_stream[ReplyFuture[Receipt]](ANSWERS_MAX)
-    async with (
-        open_channel(args, args.channel, "producer", reconnect_s=args.reconnect) as channel,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(_send_lines, args, channel, send)
-        await _show_answers(args, receive)
-    return ExitCode.OK
-
-
-async def _send_lines(
-    args: argparse.Namespace,
-    channel: Channel,
-    answers: MemoryObjectSendStream[ReplyFuture[Receipt]],
-) -> None:
-    """Put lines with several in flight; empty lines are skipped."""
-    count = 0
-    with answers:
-        async for line in read_lines(DATA_MAX):
-            if line:
-                key = None if args.key is None else (args.key + count) % (U32_MAX + 1)
-                await answers.send(await _sent(channel, line, args.ttl, key))
-                count += 1
-
-
-async def _sent(channel: Channel, data: bytes, ttl: int, key: int | None) -> ReplyFuture[Receipt]:
-    try:
-        return channel.put_nowait(data, ttl=ttl, key=key)
-    except anyio.WouldBlock:
-        answer: ReplyFuture[Receipt] = ReplyFuture()
-        answer.resolve(await channel.put(data, ttl=ttl, key=key))
-        return answer
-
-
-async def _show_answers(
-    args: argparse.Namespace, answers: MemoryObjectReceiveStream[ReplyFuture[Receipt]]
-) -> None:
-    number = 0
-    with answers:
-        async for answer in answers:
-            number += 1
-            try:
-                receipt = await answer
-            except RequestError as exc:
-                failure = explain(exc, args)
-                assert failure is not None
-                raise Failure(f"message {number}: {failure}", failure.code) from exc
-            _show(receipt, args.json)
-
-
-def _show(receipt: Receipt, as_json: bool) -> None:
+def _show(stored: StoredMessage, as_json: bool) -> None:
     if not as_json:
-        print_line(str(receipt.id))
+        print_line(str(stored.id))
         return
-    print_json(
-        {
-            "id": str(receipt.id),
-            "ttl": receipt.ttl,
-            "key": receipt.key,
-            "durability": receipt.durability.name.lower(),
-        }
-    )
+    fields = {"id": str(stored.id), "ttl": stored.ttl, "key": stored.key}
+    print_json(fields | {"durability": DURABILITIES[stored.durability or 0]})

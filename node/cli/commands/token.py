@@ -41,12 +41,12 @@ from millpond.node.access.tokens import (
     new_token,
 )
 from millpond.node.cli.commands.address_book import add_command, data_key, own_identity
-from millpond.node.cli.connection import read_token
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser
 from millpond.node.cli.removal import add_yes, confirm, is_asked
+from millpond.node.cli.token_file import read_token
 
 _LIFETIME = re.compile(r"(\d{1,6})([dhms])")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}

@@ -14,11 +14,11 @@ from millpond.node.access.grants import DIGEST, LISTENERS, right_names
 from millpond.node.access.policy import AccessPolicy, Explanation, GrantOutcome, load_access
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.cli.commands.address_book import own_public
-from millpond.node.cli.connection import read_token
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder
 from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import action
+from millpond.node.cli.token_file import read_token
 from millpond.node.config import Config, ConfigError, load_config
 from millpond.node.ip import ip_of, is_remote
 from millpond.node.peers.address_book import FILE_NAME as BOOK_FILE

@@ -20,7 +20,6 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
 from millpond.node.access.policy import load_access
 from millpond.node.access.rules_file import AccessFileError
-from millpond.node.cli.connection import read_token
 from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.doctor.node import node_findings, scrub_findings
@@ -31,6 +30,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import data_folder, existing_folder, is_data_folder
 from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
 from millpond.node.cli.output import installed, print_json, print_line
+from millpond.node.cli.token_file import read_token
 from millpond.node.clock_file import confirm
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.transports.io.address import parse_address

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from millpond.node.cli.connection import read_token
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.output import printable
+from millpond.node.cli.token_file import read_token
 from millpond.node.client.url import parse_url
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.node.cli.exit_codes import Failure, usage_error
-from millpond.node.client.errors import PeerMismatch, SelfConnection
-from millpond.transports.p2p.handshake import Signer
 
 if TYPE_CHECKING:
+    from millpond.node.client.errors import PeerMismatch
     from millpond.node.peers.address_book import AddressBook
+    from millpond.transports.p2p.handshake import Signer
 
 
-class IdentityOptions(msgspec.Struct, frozen=True):
+class IdentityOptions(NamedTuple):
     """Arguments for `millpond.node.client.connect.connect`."""
 
     identity: Signer | None = None
@@ -55,6 +51,8 @@ def identity_options(args: argparse.Namespace, notify: Callable[[str], None]) ->
                 "--peer needs --identity: a node authenticates only to clients that do"
             )
         return IdentityOptions()
+    from pathlib import Path
+
     from millpond.node.cli.commands.address_book import open_address_book
     from millpond.node.peers.data_key import DataKeyError, open_folder
     from millpond.node.peers.errors import AddressBookError
@@ -78,7 +76,10 @@ def identity_options(args: argparse.Namespace, notify: Callable[[str], None]) ->
 
 def explain_mismatch(error: PeerMismatch, where: str) -> Failure:
     """The failure for a node with another key than expected."""
+    import shlex
+
     from millpond.node.cli.commands.address_book import key_changed_text
+    from millpond.node.client.errors import SelfConnection
     from millpond.node.peers.errors import KeyChanged, PeerBlocked
 
     match error.__cause__:
@@ -127,6 +128,7 @@ class _PeerCheck:
         self._has_notified = False
 
     def __call__(self, public: bytes) -> None:
+        from millpond.node.client.errors import PeerMismatch
         from millpond.node.peers.address_book_file import BookBusy
 
         try:

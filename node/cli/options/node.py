@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from millpond.node.cli.options.identity import add_identity_options
 from millpond.node.cli.options.tls import add_plain_option, add_tls_options
@@ -21,6 +20,8 @@ def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) 
     `--json`, and those of identities and TLS."""
     where = parser.add_mutually_exclusive_group()
     if or_data:
+        from pathlib import Path
+
         where.add_argument("--data", type=Path, metavar="DIR", help="data folder of a stopped node")
     where.add_argument(
         "--connect",

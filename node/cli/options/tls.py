@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import ssl
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millpond.node.cli.exit_codes import usage_error
-from millpond.node.client.url import Address
+
+if TYPE_CHECKING:
+    import ssl
+
+    from millpond.node.client.url import Address
 
 ALPN_WEBSOCKET = ("http/1.1",)
 
@@ -108,6 +111,8 @@ def key_of(cert: str, key: str) -> str:
     """The key file of a certificate: as given, beside it, or "" for the same file."""
     if key or not cert:
         return key
+    from pathlib import Path
+
     beside = Path(cert).with_suffix(".key")
     return str(beside) if beside.is_file() else ""
 

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 import pytest
 
-from millpond.node.cli.connection import read_token
 from millpond.node.cli.main import main
+from millpond.node.cli.token_file import read_token
 from millpond.node.config import LISTENERS
 from tests.node.processes import (
     ROOT,
