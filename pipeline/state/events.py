@@ -46,6 +46,8 @@ class _Event(msgspec.Struct):
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+_NOT_JSON = (msgspec.DecodeError, ValueError, RecursionError)
+"""Errors of a decoder: those of text that is no UTF-8 are ValueErrors."""
 _decode = msgspec.json.Decoder(_Event).decode
 _decode_any = msgspec.json.Decoder().decode
 
@@ -54,7 +56,7 @@ def read_event(body: bytes | None, checks: Mapping[str, Check]) -> Change | Cont
     """The event of a record. A record with a control is a control event."""
     try:
         event = _decode(body or b"")
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _NOT_JSON as error:
         return Rejected(f"no event: {error}")
     headers = event.headers
     if headers.control is not None:
@@ -79,7 +81,10 @@ def _checked(change: Change, check: Check | None) -> Change | Rejected:
     """Parse and check the value of a change, of which only the brackets were checked before."""
     try:
         value = _decode_any(change.value or b"")
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _NOT_JSON as error:
         return Rejected(f"value: {error}")
-    wrong = check(value) if check is not None else None
+    try:
+        wrong = check(value) if check is not None else None
+    except Exception as error:  # whatever a validator stumbles over: one value stops no job
+        wrong = f"{type(error).__name__}: {error}"
     return change if wrong is None else Rejected(f"schema: {wrong}")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.events import Change, Control, Rejected, read_event
 from millpond.pipeline.state.job import BatchWriter, JobOptions, add_to_buckets, due, finish
-from millpond.pipeline.state.reduce import reduce_batches
+from millpond.pipeline.state.reduce import REJECTS, reduce_batches
 from millpond.pipeline.state.schemas import compile_schema
 from millpond.pipeline.state.table import Table, Version, write_whole
 from tests.pipeline.histories import (
@@ -136,6 +136,10 @@ def test_events(body: bytes, found: Any) -> None:
         (None, "no event"),
         (b"[]", "no event"),
         (b"\xff", "no event"),
+        (b'{"type":"n","key":"\xff","value":1,"headers":{"operation":"insert"}}', "no event"),
+        (b'{"type":"n","key":"k","value":"\xff","headers":{"operation":"insert"}}', "value: "),
+        (b'{"type":"n","key":"k","value":{"\xff":1},"headers":{"operation":"insert"}}', "value: "),
+        (b'{"type":"n","key":"k","value":1,"headers":{"operation":"\xff"}}', "no event"),
         (b"[" * 100_000, "no event"),
         (event(type="user"), "no event"),
         (event(headers={}), "neither"),
@@ -149,6 +153,58 @@ def test_events(body: bytes, found: Any) -> None:
 def test_what_is_no_event_is_rejected_with_a_reason(body: bytes | None, reason: str) -> None:
     told = read_event(body, {"user": compile_schema(SCHEMAS["user"], "user")})
     assert isinstance(told, Rejected) and reason in told.reason
+
+
+def json_with_odd_bytes() -> st.SearchStrategy[bytes]:
+    """JSON of any shape, whose texts are any bytes, also such as are no UTF-8 or end the text."""
+    texts = st.one_of(
+        st.sampled_from([b"type", b"key", b"value", b"headers", b"operation", b"user", b"insert"]),
+        st.binary(max_size=8),
+        st.sampled_from(
+            [rb"\ud800", rb"\u0000", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"]
+        ),
+    ).map(lambda text: b'"%b"' % text)
+    numbers = st.sampled_from([b"0", b"-1", b"1e400", b"9" * 400, b"1.5E-400", b"NaN", b"true"])
+    return st.recursive(
+        st.one_of(texts, numbers, st.just(b"null")),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3).map(lambda each: b"[%b]" % b",".join(each)),
+            st.lists(st.tuples(texts, inner), max_size=4).map(
+                lambda pairs: b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs)
+            ),
+        ),
+        max_leaves=12,
+    )
+
+
+odd_values = json_with_odd_bytes()
+odd_events = st.builds(
+    lambda key, value, type_: (
+        b'{"type":%b,"key":%b,"value":%b,"headers":{"operation":"insert"}}' % (type_, key, value)
+    ),
+    odd_values,
+    odd_values,
+    st.sampled_from([b'"user"', b'"cart"', b'"odd"']),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.one_of(odd_events, odd_values, st.binary(max_size=40)), max_size=8))
+def test_whatever_bytes_come_are_changes_controls_or_rejected(bodies: list[bytes]) -> None:
+    """A record that stops the job would stop it again whenever it is started."""
+    schemas = {**SCHEMAS, "odd": {"multipleOf": 0.01, "uniqueItems": True, "pattern": "^a"}}
+    rows = numbered([(0, body) for body in bodies])
+    found = list(reduce_batches([pa.RecordBatch.from_pylist(rows, RECORDS)], 2, schemas))
+    fates = [read_event(body, {}) for body in bodies]
+    reduced = [row for batch in found for row in batch.to_pylist()]
+    assert {row["offset"] for row in reduced if row["bucket"] == REJECTS} >= {
+        offset for offset, fate in enumerate(fates) if isinstance(fate, Rejected)
+    }
+    for row in reduced:
+        if row["bucket"] >= 0:
+            json.loads(row["value"])
+        elif row["bucket"] == REJECTS:
+            assert row["reason"] and row["value"] == bodies[row["offset"]]
 
 
 def test_a_table_belongs_to_its_query_and_its_writer(tmp_path: Path) -> None:
