@@ -1,12 +1,14 @@
 """Records as a node sends them by columns: blocks of consecutive records, little-endian.
 
-    count u32, flags u32, first sequence u64, timestamp u64, bytes of bodies u32, 0 u32
+    count u32, flags u32, first sequence u64, timestamp u64, bytes of bodies u32, bytes left u32
     timestamps   u64 each   flag 1; without it all have `timestamp`
     lengths      u32 each
     bodies
     headers                 flag 2: u32 pairs each, u32 lengths of names and values, all of these
 
-Nothing is done for each record: the bodies of a block are a buffer of Arrow's as they came.
+A record of more than 1 MiB comes in blocks of its own, with a part of its body each: `bytes left`
+are in the blocks that follow. Nothing is done for each record: the bodies of a block are a buffer
+of Arrow's as they came.
 """
 
 from __future__ import annotations
@@ -23,22 +25,49 @@ from millpond.pipeline.errors import PipelineError
 
 _HEAD = struct.Struct("<IIQQII")
 _TIMESTAMPS, _HEADERS = 1, 2
+RECORD_BYTES_MAX = 2**30
+"""A record above this is none of a node's."""
 
 
-def decode_blocks(data: bytes) -> Iterator[Columns]:
-    """The blocks of a frame. Raises PipelineError."""
-    at = 0
-    try:
-        while at < len(data):
-            columns, at = _decode(data, at)
-            yield columns
-    except (struct.error, ValueError) as error:
-        raise PipelineError("bad_answer", f"a batch that cannot be read: {error}") from None
+class BlockDecoder:
+    """A decoder of the frames of one session."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._first = 0
+        self._left = 0
+
+    def decode(self, data: bytes) -> Iterator[Columns]:
+        """The blocks of a frame. Raises PipelineError."""
+        at = 0
+        try:
+            while at < len(data):
+                columns, left, at = _decode(data, at)
+                if left or self._pieces:
+                    self._add(columns, left)
+                    if left:
+                        continue
+                    columns = columns._replace(bodies=pa.array([b"".join(self._pieces)]))
+                    self._pieces = []
+                yield columns
+        except (struct.error, ValueError) as error:
+            raise PipelineError("bad_answer", f"a batch that cannot be read: {error}") from None
+
+    def _add(self, columns: Columns, left: int) -> None:
+        """Keep a piece of a large record. Raises ValueError."""
+        if len(columns.bodies) != 1 or left > RECORD_BYTES_MAX:
+            raise ValueError("no piece of a record")
+        piece = columns.bodies[0].as_py()
+        first = int(columns.sequences[0])
+        if self._pieces and (first != self._first or left + len(piece) != self._left):
+            raise ValueError("a piece that does not continue the one before")
+        self._pieces.append(piece)
+        self._first, self._left = first, left
 
 
-def _decode(data: bytes, at: int) -> tuple[Columns, int]:
-    """A block and its end."""
-    count, flags, first, timestamp, size, _ = _HEAD.unpack_from(data, at)
+def _decode(data: bytes, at: int) -> tuple[Columns, int, int]:
+    """A block, how many bytes of its record are left for others, and its end."""
+    count, flags, first, timestamp, size, left = _HEAD.unpack_from(data, at)
     at += _HEAD.size
     if not count:
         raise ValueError("a block without records")
@@ -61,7 +90,7 @@ def _decode(data: bytes, at: int) -> tuple[Columns, int]:
     bodies = pa.Array.from_buffers(pa.binary(), count, buffers)
     headers, at = _headers(data, at, count) if flags & _HEADERS else (None, at)
     sequences = np.arange(first, first + count, dtype=np.uint64)
-    return Columns(sequences, timestamps, bodies, headers), at
+    return Columns(sequences, timestamps, bodies, headers), left, at
 
 
 def _headers(data: bytes, at: int, count: int) -> tuple[list[Headers], int]:

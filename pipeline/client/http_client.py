@@ -9,13 +9,12 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from random import uniform
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from millpond.pipeline.client.column_blocks import decode_blocks
+from millpond.pipeline.client.column_blocks import BlockDecoder
 from millpond.pipeline.client.columns import Columns, decode_batch
 from millpond.pipeline.client.s2_codec import TERMINAL, next_frame
 from millpond.pipeline.errors import PipelineError
@@ -29,7 +28,7 @@ _RETRIED_STATUSES = frozenset((408, 425, 429, 500, 502, 503, 504))
 _FINAL_TLS_ERRORS = ("ALERT", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """TLS errors that another attempt would have, too."""
 _COLUMNS = "s2s/columns"
-_S2S = {"content-type": "s2s/proto", "accept": _COLUMNS}
+_S2S = {"content-type": "s2s/proto", "accept": f"{_COLUMNS};large"}
 
 T = TypeVar("T")
 
@@ -83,20 +82,13 @@ class NodeClient:
 
     def first(self, stream: str, query: Mapping[str, int]) -> int | None:
         """The sequence of the first record of a read; None: no record from there on."""
-        query_text = urlencode({**query, "count": 1})
-        status, body = self._retried(
-            partial(
-                self._request,
-                "GET",
-                f"{_path(stream)}?{query_text}",
-                {"accept": "application/protobuf"},
-            )
-        )
-        if status == 416:
-            return None
-        self.check(status, body, stream)
-        found = decode_batch(body).sequences
-        return int(found[0]) if len(found) else None
+        wanted: dict[str, int | str] = {**query, "count": 1}
+
+        def attempt() -> int | None:
+            found = [int(each.sequences[0]) for each in self._session(stream, wanted)]
+            return found[0] if found else None
+
+        return self._retried(attempt)
 
     def earliest(self, stream: str) -> int:
         """The sequence of the first record, or the tail of an empty stream."""
@@ -113,7 +105,8 @@ class NodeClient:
         delay = DELAY_S
         while start < end:
             try:
-                for columns in self._session(stream, start, end - start):
+                query = {"seq_num": start, "count": end - start, "clamp": "true"}
+                for columns in self._session(stream, query):
                     start = int(columns.sequences[-1]) + 1
                     give_up_at, delay = time.monotonic() + self._limit_s, DELAY_S
                     yield columns
@@ -123,9 +116,8 @@ class NodeClient:
             except NodeUnreachable as error:
                 delay = self._wait(delay, give_up_at, error)
 
-    def _session(self, stream: str, start: int, count: int) -> Iterator[Columns]:
-        query_text = urlencode({"seq_num": start, "count": count, "clamp": "true"})
-        response = self._send("GET", f"{_path(stream)}?{query_text}", _S2S, None)
+    def _session(self, stream: str, query: Mapping[str, int | str]) -> Iterator[Columns]:
+        response = self._send("GET", f"{_path(stream)}?{urlencode(query)}", _S2S, None)
         if response.status != 200:
             body = self._whole(response)
             if response.status == 416:
@@ -133,7 +125,7 @@ class NodeClient:
             self.check(response.status, body, stream)
         is_over = False
         is_by_columns = response.getheader("content-type") == _COLUMNS
-        decode = decode_blocks if is_by_columns else _decode_frame
+        decode = BlockDecoder().decode if is_by_columns else _decode_frame
         try:
             while (frame := self._frame(response)) is not None:
                 flag, body = frame
@@ -187,7 +179,8 @@ class NodeClient:
             raise NoSuchStream(stream, self.address)
         if status in _RETRIED_STATUSES:
             raise NodeUnreachable(f"{code}: {text}")
-        hint = "see the options token and tokenFile" if status in (401, 403) else ""
+        is_denied = status in (401, 403) and code != "quota_exhausted"
+        hint = "see the options token and tokenFile" if is_denied else ""
         raise PipelineError(code, f"{self.address} answered {status}: {text}", hint)
 
     def _request(

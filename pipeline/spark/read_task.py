@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millpond.pipeline.client.columns import Columns, Numbers
 from millpond.pipeline.client.http_client import NodeClient, NoSuchStream
-from millpond.pipeline.errors import DataLost
+from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.spark.arrow import ArrowBuilder, batches
 from millpond.pipeline.spark.planning import Range
 
@@ -64,10 +64,14 @@ def _gaps(expected: int, sequences: Numbers) -> Iterator[tuple[int, int]]:
 
 
 def _check_missing(client: NodeClient, range_: Range, first: int, behind: int) -> None:
-    """Check missing records: they were trimmed, or are too large to be sent, which is no loss."""
+    """Missing records were trimmed, or the server does not send them. Raises PipelineError."""
     try:
         if client.earliest(range_.location.stream) <= first < client.tail(range_.location.stream):
-            log.warning("records too large to be read: %s", _description(range_, first, behind))
+            text = f"{client.address} does not send {_description(range_, first, behind)}"
+            if range_.is_strict:
+                hint = "the option failOnDataLoss=false skips them"
+                raise PipelineError("unreadable", text, hint)
+            log.warning("%s", text)
             return
     except NoSuchStream:
         pass

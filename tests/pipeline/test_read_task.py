@@ -155,6 +155,22 @@ def test_trimmed_records_are_a_loss(shared_node: NodeProcess) -> None:
     assert [offset for _, _, offset, _ in lenient] == [5, 6, 7, 8, 9]
 
 
+def test_large_records_are_rows_like_others(shared_node: NodeProcess) -> None:
+    """Other protocols append records of more than 1 MiB, up to 16 MiB; also as the first one."""
+    sizes = 2**20 + 1, 3, 2**24, 1, 5 * 2**20
+    bodies = [bytes([65 + at]) * size for at, size in enumerate(sizes)]
+    with shared_node.wire() as wire:
+        binary = "application/octet-stream"
+        wire.request_bytes("PUT", "/v1/stream/large", b"", media=binary)
+        for body in bodies:
+            wire.request_bytes("POST", "/v1/stream/large", body, media=binary)
+        assert wire.earliest("large") == 0
+        assert wire.at_time("large", 1) == 0
+    for given in ({}, {"minPartitions": "5"}):
+        found = rows(shared_node.options(subscribe="large", **given))
+        assert [(offset, body) for *_, offset, body in found] == list(enumerate(bodies))
+
+
 def test_what_is_not_there_is_told(shared_node: NodeProcess) -> None:
     with pytest.raises(PipelineError, match="no stream nix"):
         rows(shared_node.options(subscribe="nix"))

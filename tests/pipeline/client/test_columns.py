@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import RecordColumns
-from millpond.pipeline.client.column_blocks import decode_blocks
+from millpond.pipeline.client.column_blocks import BlockDecoder
 from millpond.pipeline.client.columns import Columns, decode_batch
 from millpond.pipeline.client.s2_codec import decode_records
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.spark.arrow import ArrowBuilder, arrow_schema
-from millpond.transports.http.s2.codecs.columns import block
+from millpond.transports.http.s2.codecs.columns import PIECE_BYTES, block, is_large, pieces_of
 from millpond.transports.http.s2.codecs.protobuf import encode_batch
 from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import RecordBatch
@@ -47,7 +47,7 @@ def test_every_batch_of_a_node(
     assert columns.timestamps.tolist() == (times or [timestamp] * len(found))
     assert columns.bodies.to_pylist() == found
     assert columns.headers == (rows if rows and any(rows) else None)
-    in_blocks = list(decode_blocks(b"".join(block(span)) * 2))
+    in_blocks = list(BlockDecoder().decode(b"".join(block(span)) * 2))
     assert len(in_blocks) == 2
     for each in in_blocks:
         each.bodies.validate(full=True)
@@ -80,19 +80,38 @@ def test_every_cut_of_a_block_and_every_odd_byte_is_read_or_refused(data: st.Dat
     whole = bytearray(b"".join(block(span)))
     at = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(PipelineError, match="bad_answer"):
-        list(decode_blocks(bytes(whole[: at or 1])))
+        list(BlockDecoder().decode(bytes(whole[: at or 1])))
     whole[at] = data.draw(st.integers(0, 255))
     try:
-        found = list(decode_blocks(bytes(whole)))
+        found = list(BlockDecoder().decode(bytes(whole)))
     except PipelineError:
         return
     for each in found:
         each.bodies.validate(full=True)
 
 
+@pytest.mark.parametrize("more", [1, PIECE_BYTES, 5 * PIECE_BYTES + 3])
+def test_a_large_record_comes_in_pieces(more: int) -> None:
+    body = bytes(range(256)) * (PIECE_BYTES // 256) + b"x" * more
+    span = RecordColumns(7, [body], 5, Position(1, 1), None, None, [[(b"k", b"v")]])
+    assert is_large(span)
+    frames = [b"".join(each) for each in pieces_of(span)]
+    assert max(map(len, frames)) < PIECE_BYTES + 100
+    after = RecordColumns(8, [b"next"], 5, Position(1, 2))
+    decoder = BlockDecoder()
+    found = [each for frame in [*frames, b"".join(block(after))] for each in decoder.decode(frame)]
+    assert [each.bodies.to_pylist() for each in found] == [[body], [b"next"]]
+    assert [each.sequences.tolist() for each in found] == [[7], [8]]
+    assert found[0].headers == [[(b"k", b"v")]]
+    decoder = BlockDecoder()
+    assert list(decoder.decode(frames[0])) == []
+    with pytest.raises(PipelineError, match="bad_answer"):
+        list(decoder.decode(b"".join(block(after))))
+
+
 def test_a_block_takes_no_more_memory_than_it_brings() -> None:
     with pytest.raises(PipelineError, match="bad_answer"):
-        list(decode_blocks(struct.pack("<IIQQII", 2**32 - 1, 0, 0, 0, 0, 0)))
+        list(BlockDecoder().decode(struct.pack("<IIQQII", 2**32 - 1, 0, 0, 0, 0, 0)))
 
 
 @pytest.mark.parametrize("data", [b"\x0a", b"\x0a\xff", b"\x0a\x05\x08", b"\xff" * 40])

@@ -83,6 +83,7 @@ async def records_from(
     budget: ReadBudget,
     wait_until: float,
     incarnation: int,
+    view: m.RecordFilter = READ_VIEW,
 ) -> m.Records:
     """The next records that the budget may show. Raises S2Error: 404 once the stream is gone, even
     if there is another of its name."""
@@ -94,7 +95,7 @@ async def records_from(
             budget.count_left,
             max(budget.bytes_left, 1),
             wait_until,
-            READ_VIEW,
+            view,
             incarnation=incarnation,
             by_chunk=budget.is_bulk,
         )

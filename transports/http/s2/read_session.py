@@ -9,6 +9,7 @@ from typing import Protocol
 
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.messages import ALL_RECORDS
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.s2.auto_create import describe_or_make
@@ -21,7 +22,7 @@ from millpond.transports.http.s2.codecs.json import Format, format_of
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, StreamPosition
-from millpond.transports.http.s2.model import RecordBatch
+from millpond.transports.http.s2.model import METERED_MAX, READ_VIEW, RecordBatch
 from millpond.transports.http.s2.read import read_memory, records_from, tail_of
 from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
@@ -79,6 +80,9 @@ class ColumnEncoder(S2sEncoder):
     headers = ((b"content-type", columns_codec.MEDIA_TYPE), NO_CACHE)
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
+        if columns_codec.is_large(batch.spans[0]):
+            blocks = columns_codec.pieces_of(batch.spans[0])
+            return b"".join(frames.encode(each, self._compression) for each in blocks)
         pieces = list(chain.from_iterable(map(columns_codec.block, batch.spans)))
         return frames.encode(pieces, self._compression)
 
@@ -114,9 +118,11 @@ async def read_frames(context: S2Context, target: Target) -> None:
         read_query(context.request.query),
         accepted(context.header(b"accept-encoding")),
     )
-    if context.header(b"accept") == columns_codec.MEDIA_TYPE.decode():
+    wanted = (context.header(b"accept") or "").encode()
+    if wanted in (columns_codec.MEDIA_TYPE, columns_codec.LARGE):
         budget = query.session_budget(columns_codec.RECORDS_MAX)
-        await _serve(context, target, query, ColumnEncoder(compression), budget)
+        view = ALL_RECORDS if wanted == columns_codec.LARGE else READ_VIEW
+        await _serve(context, target, query, ColumnEncoder(compression), budget, view)
     else:
         await _serve(context, target, query, S2sEncoder(compression))
 
@@ -139,6 +145,7 @@ async def _serve(
     query: ReadQuery,
     encoder: SessionEncoder,
     budget: ReadBudget | None = None,
+    view: m.RecordFilter = READ_VIEW,
 ) -> None:
     context.require(Operation.READ, target)
     context.request.active.keep_requiring(lambda: context.may(Operation.READ, target))
@@ -146,7 +153,7 @@ async def _serve(
         found = await describe_or_make(context, cells, target)
         start = begin(query, tail_of(found), may_follow=query.session_may_begin_at_tail)
         budget = budget or query.session_budget()
-        session = _Session(context, cells, target, query, encoder, budget, found)
+        session = _Session(context, cells, target, query, encoder, budget, found, view)
         await context.writer.start(
             200, encoder.headers, lambda reason: encoder.error(cut_short(reason))
         )
@@ -176,6 +183,7 @@ class _Session:
         "_is_at_tail",
         "_query",
         "_target",
+        "_view",
     )
 
     def __init__(
@@ -187,7 +195,9 @@ class _Session:
         encoder: SessionEncoder,
         budget: ReadBudget,
         found: m.StreamDescription,
+        view: m.RecordFilter,
     ) -> None:
+        self._view = view
         self._context = context
         self._found = found
         self._cells = cells
@@ -217,9 +227,9 @@ class _Session:
             if not wait_until:
                 await hold_answer(read_memory(found, seek, budget))
             records = await records_from(
-                self._cells, self._target, seek, budget, wait_until, found.incarnation
+                self._cells, self._target, seek, budget, wait_until, found.incarnation, self._view
             )
-            if wait_until:
+            if wait_until or records.size_bytes > METERED_MAX:
                 await hold_answer(2 * records.size_bytes)
             seek = Seek(SeekBy.SEQUENCE, sequence=records.next)
             if records.spans:
