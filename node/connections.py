@@ -22,6 +22,7 @@ from millpond.node.peers.identity import verify
 from millpond.node.stream_cells import StreamCells
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
+from millpond.transports.http.transactions.locks import WriterLocks
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.handshake import NONCE_BYTES, Signer
@@ -241,6 +242,7 @@ class Services:
         self.tokens = IssuedAccess(streams.tokens, streams.basins.own, access.now)
         access.accept_issued_tokens(self.tokens.grants)
         self.transactions = TransactionCounters()
+        self.writer_locks = WriterLocks()
         # P2P.
         self.settings = config.p2p_settings
         self.admin = admin

@@ -25,6 +25,11 @@ class PipelineError(Exception):
         """The stable code, for programs."""
         return self._parts[0]
 
+    @property
+    def text(self) -> str:
+        """The cause."""
+        return self._parts[1]
+
 
 class BadOption(PipelineError):
     """An option of the source or the sink is unknown or has a wrong value."""

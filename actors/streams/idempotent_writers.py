@@ -14,11 +14,15 @@ from millpond.actors.streams.bounds import StreamBounds
 from millpond.actors.streams.messages import Append, GetWriter, WriterAppend, WriterStatus
 from millpond.actors.streams.metadata import StreamMetadata, WriterState
 
-WRITERS_MAX = 1000
+WRITERS_MAX = 10_000
+UNNAMED_MAX = 1000
+"""The most writers whose names were made for one batch: the oldest are forgotten beyond."""
 WRITER_BYTES_MAX = 64
 PLAN_BYTES_MAX = 2**20
-ONCE_MS = 86_400_000
-"""The time for which a writer of one batch is remembered: clients repeat a request sooner."""
+UNNAMED_MS, ONCE_MS, IDLE_MS = 600_000, 86_400_000, 30 * 86_400_000
+"""The times for which writers are remembered after their last batch: unnamed ones, so long as
+clients repeat a request; writers of one batch; and any other. The last two are remembered for
+longer while there is space."""
 
 
 class IdempotentWriters:
@@ -47,7 +51,7 @@ class IdempotentWriters:
             return self.status(request)
         if not 0 < len(writer) <= WRITER_BYTES_MAX or len(request.plan) > PLAN_BYTES_MAX:
             return self._bounds.failure(request.number, Code.MALFORMED)
-        if before is None and not self._fits_another(now_ms, changes):
+        if before is None and not self._fits_another(now_ms, changes, unnamed=request.unnamed):
             return self._bounds.failure(request.number, Code.GROUPS_FULL)
         if request.bodies:
             append = Append(request.number, request.bodies, None, request.headers)
@@ -62,16 +66,33 @@ class IdempotentWriters:
             request.is_last,
             now_ms,
             request.once,
+            request.unnamed,
         )
         changes.append(self._metadata.set_writer(writer, state))
         return self.status(request)
 
-    def _fits_another(self, now_ms: int, changes: list[Change]) -> bool:
-        """True: one more writer fits. Writers of one batch that was long ago are forgotten."""
-        writers, until = self._metadata.writers, now_ms - ONCE_MS
-        over = [name for name, each in writers.items() if each.once and each.ms < until]
-        changes += map(self._metadata.forget_writer, over)
+    def _fits_another(self, now_ms: int, changes: list[Change], *, unnamed: bool) -> bool:
+        """True: one more writer fits. Writers that are not needed any more are forgotten."""
+        writers = self._metadata.writers
+        if unnamed:
+            found = sorted((each.ms, name) for name, each in writers.items() if each.unnamed)
+            beyond = len(found) - UNNAMED_MAX
+            over = [
+                name
+                for at, (ms, name) in enumerate(found)
+                if (at <= beyond or ms < now_ms - UNNAMED_MS) and writers[name].is_done
+            ]
+            changes += map(self._metadata.forget_writer, over)
+        if len(writers) >= WRITERS_MAX:
+            over = [name for name, each in writers.items() if _is_over(each, now_ms)]
+            changes += map(self._metadata.forget_writer, over)
         return len(writers) < WRITERS_MAX
+
+
+def _is_over(state: WriterState, now_ms: int) -> bool:
+    """Whether a writer may be forgotten where there is no space."""
+    kept_ms = UNNAMED_MS if state.unnamed else ONCE_MS if state.once else IDLE_MS
+    return state.is_done and state.ms < now_ms - kept_ms
 
 
 def _is_next(request: WriterAppend, before: WriterState | None) -> bool:

@@ -231,8 +231,9 @@ class WriterAppend(Append, frozen=True, gc=False):
 
     `at`: the number of records of the batch before it. `plan` describes the whole batch; the node
     that takes the first slice has decided for it. `is_last`: the batch ends with this slice.
-    `once`: the writer has one batch and no other. Answered by `WriterStatus`, the progress after
-    it; GROUPS_FULL where the stream knows too many writers.
+    `once`: the writer has one batch and no other. `unnamed`: its name was made for this batch, so
+    only a lost answer makes a client repeat it. Answered by `WriterStatus`, the progress after it;
+    GROUPS_FULL where the stream knows too many writers.
     """
 
     writer: bytes = b""
@@ -241,6 +242,7 @@ class WriterAppend(Append, frozen=True, gc=False):
     plan: bytes = b""
     is_last: bool = True
     once: bool = False
+    unnamed: bool = False
 
 
 class GetWriter(StreamRequest, frozen=True, gc=False):

@@ -64,7 +64,8 @@ class FormerAge(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The value of a writer's key, as MessagePack: its last batch, and how much of it is stored.
 
-    `ms` is when it wrote last; a `once` writer is forgotten some time after that.
+    `ms` is when it wrote last. A writer is forgotten some time after that: a `once` writer sooner
+    than another, and one that is `unnamed` first.
     """
 
     batch: int
@@ -73,6 +74,7 @@ class WriterState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_done: bool
     ms: int
     once: bool = False
+    unnamed: bool = False
 
 
 _ENCODER = msgspec.msgpack.Encoder()

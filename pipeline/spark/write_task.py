@@ -6,6 +6,7 @@ Rows come as Arrow batches; this module does not use Spark.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -20,6 +21,8 @@ from millpond.pipeline.client.s2_codec import Headers, encode_records
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.options import SinkOptions
 from millpond.pipeline.spark.arrow import KEY
+
+log = logging.getLogger(__name__)
 
 ROWS_MAX = 1000
 METERED_BYTES_MAX = 2**20
@@ -117,27 +120,71 @@ class Stager:
 
 
 def publish(options: SinkOptions, staged: Sequence[StagedPart], *, once: bool) -> dict[str, str]:
-    """Publish the staged parts of a batch; the outcome in each stream."""
+    """Publish the staged parts of a batch; the outcome in each stream.
+
+    `once`: there is no other batch of this writer.
+    """
     found: dict[str, str] = {}
     client = NodeClient(options.nodes, 0)
     try:
         for stream, parts in _by_stream(staged).items():
-            plan = {"parts": [{"id": each.part, "rows": each.rows} for each in parts], "once": once}
+            rows = [{"id": each.part, "rows": each.rows} for each in parts]
+            plan = {"parts": rows, "once": once, "unnamed": once and options.writer is None}
             path = path_of(stream, parts[0].writer, parts[0].batch)
-            response = client.request_json("POST", path, json.dumps(plan).encode(), stream)
-            found[stream] = response["outcome"]
+            found[stream] = _publish(client, stream, path, json.dumps(plan).encode())
     finally:
         client.close()
     return found
 
 
+def _publish(client: NodeClient, stream: str, path: str, plan: bytes) -> str:
+    """The outcome of a publication, which may take longer than the node's answers do."""
+    rows = -1
+    while True:
+        try:
+            outcome: str = client.request_json("POST", path, plan, stream)["outcome"]
+            return outcome
+        except PipelineError as error:
+            if error.code != "node_away":
+                raise
+            status = _status(client, stream, path)
+            if status["outcome"] == "published":
+                return "published"
+            if status["outcome"] != "publishing" or status["rows"] <= rows:
+                raise
+            rows = status["rows"]
+
+
+def _status(client: NodeClient, stream: str, path: str) -> dict[str, Any]:
+    """What the node says of a batch. Raises PipelineError, which names what is not known."""
+    try:
+        found: dict[str, Any] = client.request_json("GET", path, stream=stream)
+    except PipelineError as error:
+        if error.code != "node_away":
+            raise
+        text = f"{error.text}; whether the batch is written to {stream!r} is not known"
+        raise PipelineError(
+            error.code, text, "a streaming query or writerId repeats it safely"
+        ) from None
+    return found
+
+
 def abandon(options: SinkOptions, staged: Sequence[StagedPart]) -> None:
-    """Drop parts that will not be published; otherwise they expire. Raises PipelineError."""
+    """Drop parts that will not be published; otherwise they expire. Raises PipelineError.
+
+    The parts of a batch that the node has decided to publish, or that it may still decide for, are
+    left to it.
+    """
     client = NodeClient(options.nodes, 0)
     try:
-        for each in staged:
-            path = path_of(each.stream, each.writer, each.batch, each.part)
-            client.request_bytes("DELETE", path, stream=each.stream)
+        for stream, parts in _by_stream(staged).items():
+            path = path_of(stream, parts[0].writer, parts[0].batch)
+            outcome = client.request_json("GET", path, stream=stream)["outcome"]
+            if outcome != "none":
+                log.warning("batch is %s, and not abandoned: stream=%s", outcome, stream)
+                continue
+            for each in parts:
+                client.request_bytes("DELETE", f"{path}/{each.part}", stream=stream)
     finally:
         client.close()
 

@@ -287,7 +287,10 @@ STREAMS: dict[str, Numbers] = {
     "skipped ranges of one read": (read.SCANS_MAX,),
     "trims of a stream within their grace": (2 * trim_grace.STEPS + 2, trim_grace.STEPS),
     "a slice of retention": (retention.SLICE_BYTES,),
-    "transactions: writers of a stream": (idempotent_writers.WRITERS_MAX,),
+    "transactions: writers of a stream": (
+        idempotent_writers.WRITERS_MAX,
+        idempotent_writers.UNNAMED_MAX,
+    ),
     "transactions: parts of a batch, and their list": (
         publish.PARTS_MAX,
         transactions.PLAN_BYTES_MAX,

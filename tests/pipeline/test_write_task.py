@@ -178,9 +178,11 @@ def test_a_node_that_is_killed_while_it_publishes(node: NodeProcess, delay_s: fl
     assert publish(sink(node), parts, once=False) == {"orders": "duplicate"}
 
 
-@pytest.mark.parametrize("timeout_ms", ["20", "40", "100"])
+@pytest.mark.parametrize(
+    ("timeout_ms", "is_abandoned"), [("20", False), ("40", True), ("100", False), ("100", True)]
+)
 def test_a_batch_that_was_decided_is_finished_by_the_node(
-    node: NodeProcess, timeout_ms: str
+    node: NodeProcess, timeout_ms: str, is_abandoned: bool
 ) -> None:
     """Its writer never comes back: there is all of it in the end, or nothing."""
     node.make("orders")
@@ -188,12 +190,18 @@ def test_a_batch_that_was_decided_is_finished_by_the_node(
     parts = staged(node, "orders", "w", 0, *bodies)
     with suppress(PipelineError):  # node_away, unless the machine is quicker than that
         publish(sink(node, timeoutMs=timeout_ms), parts, once=False)
-    node.kill()
-    node.start()
+    if is_abandoned:  # as Spark does with a batch whose commit has failed
+        abandon(sink(node), parts)
+    else:
+        node.kill()
+        node.start()
     until = time.monotonic() + 20
     while len(found := values(node, "orders")) not in (0, len(bodies)):
         assert time.monotonic() < until
     assert found in ([], bodies)
+    again = staged(node, "orders", "w", 0, *bodies)
+    publish(sink(node), again, once=False)
+    assert values(node, "orders") == bodies
 
 
 def test_mistakes_are_told(shared_node: NodeProcess, tmp_path: Path) -> None:

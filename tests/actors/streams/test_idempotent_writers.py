@@ -83,3 +83,29 @@ def test_writers_have_a_limit_and_those_of_one_batch_are_forgotten(
     assert author(streams, m.GetWriter(0, b"one")) == (-1, 0, True)
     assert author(streams, m.GetWriter(0, b"w")) == (0, 1, True)
     assert there(streams) == [b"a", b"b", b"c"]
+    streams.clock.now += 30 * 86_400.0
+    assert author(streams, m.WriterAppend(0, [b"d"], writer=b"fourth")) == (0, 1, True)
+    assert author(streams, m.GetWriter(0, b"w")) == (-1, 0, True), "unused for a month"
+
+
+def test_unnamed_writers_take_no_place(
+    streams: StreamHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latest are remembered, for a request that is repeated; others make way, and leave."""
+    monkeypatch.setattr(authors, "UNNAMED_MAX", 3)
+    monkeypatch.setattr(authors, "WRITERS_MAX", 6)
+    streams.ask(publish([b"a"], 0))
+    for number in range(50):
+        streams.clock.now += 1.0
+        request = m.WriterAppend(0, [b"r"], writer=b"r%d" % number, once=True, unnamed=True)
+        assert author(streams, request) == (0, 1, True)
+        assert author(streams, request) == (0, 1, True)
+    assert len(there(streams)) == 51
+    if streams.folder is not None:
+        streams.restart()
+    known = [author(streams, m.GetWriter(0, b"r%d" % number))[0] == 0 for number in range(50)]
+    assert known == [False] * 47 + [True] * 3
+    assert author(streams, m.GetWriter(0, b"w")) == (0, 1, True)
+    streams.clock.now += 601.0
+    streams.ask(m.WriterAppend(0, [b"r"], writer=b"late", once=True, unnamed=True))
+    assert author(streams, m.GetWriter(0, b"r49"))[0] == -1

@@ -48,6 +48,7 @@ class ErrorCode(Enum):
     BASIN_DELETION_PENDING = "basin_deletion_pending", 409
     STREAM_DELETION_PENDING = "stream_deletion_pending", 409
     TRANSACTION_CONFLICT = "transaction_conflict", 409
+    TOO_MANY_WRITERS = "too_many_writers", 409
     INVALID = "invalid", 422
     RATE_LIMITED = "rate_limited", 429
     CLIENT_HANGUP = "client_hangup", 499

@@ -20,7 +20,7 @@ from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMeth
 from millpond.transports.http.s2.usage import S2Usage
 from millpond.transports.http.transactions.interface import TransactionNodeServices
 from millpond.transports.http.transactions.publish import PARTS_MAX, Plan, Publisher
-from millpond.transports.http.transactions.stage import drop, stage
+from millpond.transports.http.transactions.stage import conflict, drop, stage
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,10 @@ async def _route(services: TransactionNodeServices, context: S2Context) -> Respo
     match context.request.segments[len(PREFIX) :]:
         case (stream, writer, batch):
             target = _target(context, stream)
-            return await _publish(
-                services, context, target, _name(writer, "writer"), _number(batch)
-            )
+            named = _name(writer, "writer"), _number(batch)
+            if context.request.method == "GET":
+                return await _outcome(services, context, target, *named)
+            return await _publish(services, context, target, *named)
         case (stream, writer, batch, part):
             target = _target(context, stream)
             names = _name(writer, "writer"), _number(batch), _name(part, "part")
@@ -84,7 +85,7 @@ async def _publish(
     writer: bytes,
     batch: int,
 ) -> Response:
-    _require_method(context, "POST")
+    _require_method(context, "GET", "POST")
     plan = decode_json(_plan, await context.json_body(PLAN_BYTES_MAX))
     if len(plan.parts) > PARTS_MAX:
         raise invalid(f"a batch has at most {PARTS_MAX} parts")
@@ -94,21 +95,52 @@ async def _publish(
             raise invalid("a part has at least one row")
     if len({each.id for each in plan.parts}) < len(plan.parts):
         raise invalid("a part is named twice")
-    with context.cell_client() as cells:
-        is_new = await Publisher(services, cells, target.cell, writer).publish(batch, plan)
+    async with services.writer_locks.hold(target.cell, writer):
+        with context.cell_client() as cells:
+            is_new = await Publisher(services, cells, target.cell, writer).publish(batch, plan)
     outcome = "published" if is_new else "duplicate"
     return json_response(200, {"outcome": outcome, "rows": plan.rows if is_new else 0})
+
+
+async def _outcome(
+    services: TransactionNodeServices,
+    context: S2Context,
+    target: Target,
+    writer: bytes,
+    batch: int,
+) -> Response:
+    """What became of a batch, for a writer whose publication had no answer."""
+    is_held = services.writer_locks.is_held(target.cell, writer)
+    with context.cell_client() as cells:
+        status = await Publisher(services, cells, target.cell, writer).writer_status()
+    if status.batch > batch or (status.batch == batch and status.is_done):
+        return json_response(200, {"outcome": "published", "rows": 0})
+    is_decided = status.batch == batch
+    outcome = "publishing" if is_decided or is_held else "none"
+    return json_response(200, {"outcome": outcome, "rows": status.rows if is_decided else 0})
 
 
 async def _part(
     services: TransactionNodeServices, context: S2Context, target: Target, part: StagedPart
 ) -> Response:
     if context.request.method == "DELETE":
-        with context.cell_client() as cells:
-            await drop(cells, part, services.stages.unwanted)
+        await _drop(services, context, part)
         return Response(204)
     _require_method(context, "POST", "DELETE")
     return json_response(200, {"rows": await stage(context, target, part, services.transactions)})
+
+
+async def _drop(services: TransactionNodeServices, context: S2Context, part: StagedPart) -> None:
+    """Drop a part, unless its batch is decided: then the stream lacks nothing else."""
+    locks = services.writer_locks
+    if locks.is_held(part.target, part.writer):
+        raise conflict("batches of the writer are being published")
+    async with locks.hold(part.target, part.writer):
+        with context.cell_client() as cells:
+            publisher = Publisher(services, cells, part.target, part.writer)
+            if await publisher.needs(part):
+                raise conflict("the batch is decided, and will be published")
+            await drop(cells, part, services.stages.unwanted)
 
 
 def _require_method(context: S2Context, *methods: str) -> None:
@@ -135,6 +167,7 @@ async def finish_all(services: TransactionNodeServices) -> None:
     for target, writer in sorted({(part.target, part.writer) for part in parts}):
         with CellClient(services) as client:
             try:
-                await Publisher(services, client, target, writer).finish()
+                async with services.writer_locks.hold(target, writer):
+                    await Publisher(services, client, target, writer).finish()
             except S2Error as error:
                 log.error("batch not finished: cell=%r writer=%r error=%s", target, writer, error)

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from millpond.transports.http.s2.interface import S2NodeServices
+from millpond.transports.http.transactions.locks import WriterLocks
 from millpond.transports.server.interface import StreamDirectory
 
 
@@ -38,3 +39,7 @@ class TransactionNodeServices(S2NodeServices, Protocol):
     @property
     def transactions(self) -> TransactionCounters:
         """The counters of batches."""
+
+    @property
+    def writer_locks(self) -> WriterLocks:
+        """The locks of writers whose batches are being published."""

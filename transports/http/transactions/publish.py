@@ -11,12 +11,13 @@ from contextlib import aclosing
 
 import msgspec
 
+from millpond.actors.errors import Code
 from millpond.actors.messages import Failed
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import StagedPart, staged_cell
 from millpond.transports.http.cell_client import CellClient
-from millpond.transports.http.s2.errors import error_of
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of
 from millpond.transports.http.transactions.interface import TransactionNodeServices
 from millpond.transports.http.transactions.stage import conflict, drop, extend_retention
 
@@ -34,10 +35,14 @@ class PartRows(msgspec.Struct, frozen=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """The parts of a batch. `once`: its writer writes no other batch."""
+    """The parts of a batch. `once`: its writer writes no other batch.
+
+    `unnamed`: its name was made for this batch.
+    """
 
     parts: list[PartRows]
     once: bool = False
+    unnamed: bool = False
 
     @property
     def rows(self) -> int:
@@ -61,7 +66,7 @@ class Publisher:
         self._target = target
         self._writer = writer
 
-    async def author(self) -> m.WriterStatus:
+    async def writer_status(self) -> m.WriterStatus:
         """The progress of the writer. Raises S2Error."""
         reply = await self._cells.request(
             self._target, lambda number: m.GetWriter(number, self._writer)
@@ -72,7 +77,7 @@ class Publisher:
         """Publish a batch, after what is left of the one before it. False: it was published
         already, and these parts are dropped. Raises S2Error."""
         await self.finish()
-        is_new = batch > (await self.author()).batch
+        is_new = batch > (await self.writer_status()).batch
         if is_new:
             size = await self._check_whole(batch, plan)
             if plan.rows >= SLICE_ROWS or size >= SLICE_BYTES:
@@ -86,9 +91,22 @@ class Publisher:
 
     async def finish(self) -> None:
         """Publish what is left of a batch that was begun. Raises S2Error."""
-        while not (author := await self.author()).is_done:
-            await self._go_on(author.batch, author.plan, author.rows)
-            await self._drop(author.batch, _plan(author.plan))
+        while not (status := await self.writer_status()).is_done:
+            await self._go_on(status.batch, status.plan, status.rows)
+            await self._drop(status.batch, _plan(status.plan))
+
+    async def needs(self, part: StagedPart) -> bool:
+        """Whether a batch that is decided, and not published as a whole yet, has this part. Raises
+        S2Error; a stream that is gone needs nothing."""
+        try:
+            status = await self.writer_status()
+        except CodedError as error:
+            if error.code is ErrorCode.STREAM_NOT_FOUND:
+                return False
+            raise
+        if status.is_done or status.batch != part.batch:
+            return False
+        return any(each.id.encode() == part.id for each in _plan(status.plan).parts)
 
     async def _go_on(self, batch: int, plan: bytes, at: int) -> None:
         found = _plan(plan)
@@ -97,9 +115,9 @@ class Publisher:
             async with aclosing(self._slices(batch, found, at)) as slices:
                 async for bodies, headers in slices:
                     is_last = at + len(bodies) >= total
-                    at = await self._add(batch, plan, at, bodies, headers, is_last, found.once)
+                    at = await self._add(batch, plan, at, bodies, headers, is_last, found)
             if not total:
-                await self._add(batch, plan, 0, [], None, True, found.once)
+                await self._add(batch, plan, 0, [], None, True, found)
         except _Superseded:
             return
 
@@ -111,7 +129,7 @@ class Publisher:
         bodies: list[bytes],
         headers: list[m.Headers] | None,
         is_last: bool,
-        once: bool,
+        found: Plan,
     ) -> int:
         def make(number: int) -> m.WriterAppend:
             return m.WriterAppend(
@@ -123,13 +141,14 @@ class Publisher:
                 at=at,
                 plan=plan,
                 is_last=is_last,
-                once=once,
+                once=found.once or found.unnamed,
+                unnamed=found.unnamed,
             )
 
         size = sum(map(len, bodies))
-        author = _writer_status(await self._cells.request(self._target, make, size))
+        status = _writer_status(await self._cells.request(self._target, make, size))
         at += len(bodies)
-        if author.batch != batch or author.rows != at or author.is_done != is_last:
+        if status.batch != batch or status.rows != at or status.is_done != is_last:
             raise _Superseded
         self._counters.published_rows += len(bodies)
         self._counters.published += is_last
@@ -164,8 +183,8 @@ class Publisher:
         )
         if isinstance(reply, m.Records) and reply.spans and reply.spans[0].first == first:
             return reply.spans
-        author = await self.author()
-        if author.batch > batch or (author.batch == batch and author.is_done):
+        status = await self.writer_status()
+        if status.batch > batch or (status.batch == batch and status.is_done):
             raise _Superseded  # a faster publisher has dropped the part
         raise conflict(f"rows of the part {each.id} are missing")
 
@@ -205,6 +224,9 @@ def _writer_status(reply: object) -> m.WriterStatus:
     match reply:
         case m.WriterStatus():
             return reply
+        case m.StreamFailed(code=Code.GROUPS_FULL):
+            text = "the stream remembers as many writers as it can, all of them used lately"
+            raise CodedError(ErrorCode.TOO_MANY_WRITERS, text)
         case m.StreamFailed() | Failed():
             raise error_of(reply)
         case _:
