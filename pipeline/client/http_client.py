@@ -105,7 +105,8 @@ class NodeClient:
         delay = DELAY_S
         while start < end:
             try:
-                query = {"seq_num": start, "count": end - start, "clamp": "true"}
+                query: dict[str, int | str] = {"seq_num": start, "clamp": "true"}
+                query["count"] = end - start
                 for columns in self._session(stream, query):
                     start = int(columns.sequences[-1]) + 1
                     give_up_at, delay = time.monotonic() + self._limit_s, DELAY_S
