@@ -18,7 +18,7 @@ from millpond.node.outbox.mailbox import STRANGERS
 from millpond.node.peers.address_book import AddressBook
 from millpond.node.peers.one_time_prekeys import GIVEN_MAX, HELD_MAX, decode_one_time
 from millpond.node.peers.peer_store import PeerStore
-from millpond.node.peers.prekeys import MalformedPrekey
+from millpond.node.peers.prekeys import CLOCKS_APART_S, MalformedPrekey
 
 TAKES_PER_DAY = 8
 """The most keys of one owner that a sender gets in a day; strangers get so many together."""
@@ -28,6 +28,8 @@ LEFT_MS = 3_600_000
 DAY_MS = 86_400_000
 
 _ROW = "SELECT last, keys FROM given_prekeys WHERE owner = ?"
+_OWNERS = "SELECT owner FROM given_prekeys"
+_REMOVE = "DELETE FROM given_prekeys WHERE owner = ?"
 
 
 class _Given(msgspec.Struct, array_like=True, gc=False):
@@ -60,7 +62,8 @@ class GivenPrekeys:
         """Add keys of an owner, and remove those whose numbers are not `known` to it: the numbers
         that are left, and those removed.
 
-        A number that was given before is passed over. Raises NotAllowed if the owner is no contact,
+        A number that was given before is passed over, and one from the future, of a clock that is
+        wrong: it would lock out all later ones. Raises NotAllowed if the owner is no contact,
         Malformed for other data than its one-time prekeys, and OSError.
         """
         if owner != self._own and not self._book.is_contact(owner):
@@ -71,12 +74,15 @@ class GivenPrekeys:
             new = await anyio.to_thread.run_sync(_verified, owner, keys)
         except MalformedPrekey as error:
             raise Malformed(str(error)) from error
+        latest = int((self._now() + CLOCKS_APART_S) * 1000)
         async with self._lock:
             last, before = await self._read(owner)
             given = [each for each in before if each.number in known]
             removed = [each.number for each in before if each.number not in known]
+            if last > latest:  # the clock of this node was wrong
+                last = max((each.number for each in given), default=0)
             for each in new:
-                if each.number > last and len(given) < GIVEN_MAX:
+                if last < each.number <= latest and len(given) < GIVEN_MAX:
                     given.append(each)
                     last = each.number
             if given != before:
@@ -104,6 +110,17 @@ class GivenPrekeys:
                 if len(self._takes) > SENDERS_MAX:
                     self._takes.popitem(last=False)
             return [each.data for each in found]
+
+    async def sweep(self) -> None:
+        """Remove the keys of owners that are no contacts any more. Raises OSError."""
+        async with self._lock:
+            rows = await anyio.to_thread.run_sync(self._store.query, _OWNERS)
+            gone = [
+                owner
+                for (owner,) in rows
+                if owner != self._own and not self._book.is_contact(owner)
+            ]
+            await self._store.write([(_REMOVE, (owner,)) for owner in gone])
 
     async def _read(self, owner: bytes) -> tuple[int, list[_Given]]:
         rows = await anyio.to_thread.run_sync(self._store.query, _ROW, (owner,))

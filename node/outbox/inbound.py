@@ -378,7 +378,7 @@ class InboundRouter:
         if self._is_accepted_v2(opened, opened.message, batch):
             batch.statements += self._context.one_time.used_by(opened.kid, opened.id)
             return True
-        batch.used_keys[opened.kid] = None
+        batch.used_keys |= dict.fromkeys(self._context.one_time.spent_by(opened.kid, opened.id))
         return False
 
     def _keep_or_drop(self, opened: _Opened, peer: Peer | None, batch: _Batch) -> bool:

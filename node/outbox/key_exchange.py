@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 ASKED_EVERY_S = 3600.0
 ANSWERED_WITHIN_S = 60.0
 """A peer that takes longer counts as away, even if the connection is alive."""
+TAKEN_WITHIN_S = 10.0
+"""One-time prekeys are not waited for longer: there is the published one."""
 FORMS = 2
 """A prekey is published for versions 2 and 1."""
 KEY_LEFT_S = 3600.0
@@ -76,15 +78,18 @@ def wants_one_time(context: OutboxContext, owner: bytes) -> bool:
 async def _take_one_time(context: OutboxContext, owner: bytes, channel: Channel) -> None:
     """Take one-time prekeys of a peer, if it has given this node no key of its own.
 
-    Those that a relay has invented are dropped, and a node of an earlier version has none.
+    Those that a relay has invented are dropped, and a node of an earlier version has none. A relay
+    that does not answer keeps nothing else back.
     """
     requested = context.taken_prekeys.requested
     if owner in requested or not wants_one_time(context, owner):
         return
     requested.add(owner)
+    keys: list[bytes] = []
     try:
-        body = await channel.peers(PeerOperation.TAKE_PREKEYS, {"count": TAKEN_MAX})
-        keys = msgspec.convert(body, TakePrekeysAnswer).keys[:TAKEN_MAX]
+        with anyio.move_on_after(TAKEN_WITHIN_S):
+            body = await channel.peers(PeerOperation.TAKE_PREKEYS, {"count": TAKEN_MAX})
+            keys = msgspec.convert(body, TakePrekeysAnswer).keys[:TAKEN_MAX]
     except (RequestError, msgspec.ValidationError) as error:
         log.debug("no one-time prekeys: owner=%s: %s", peer_id(owner), error)
         return
@@ -235,10 +240,13 @@ async def publish_prekey_locally(context: OutboxContext) -> SignedPrekey:
 
 
 async def destroy_old_prekeys(context: OutboxContext) -> None:
-    """Destroy the prekeys of this node that are too old, and contact keys."""
+    """Destroy the prekeys of this node that are too old, and contact keys. Raises OSError."""
+    if context.prekeys.is_empty and context.one_time.is_empty and not context.store.states:
+        return  # it has never had a peer
     await anyio.to_thread.run_sync(partial(context.prekeys.sweep, context.now()))
     now_ms = int(context.now() * 1000)
     await context.one_time.sweep(now_ms)
+    await context.given_prekeys.sweep()
     states = [context.store.stored(peer) for peer in context.store.sweep_keys(now_ms)]
     tables = ("seen_v1", "unfinished")
     old = [(f"DELETE FROM {each} WHERE until < ?", (int(context.now()),)) for each in tables]

@@ -149,7 +149,7 @@ class TakePrekeysRequest(msgspec.Struct):
 
 
 class TakePrekeysAnswer(msgspec.Struct):
-    """One-time prekeys as they are published, which nobody else gets."""
+    """One-time prekeys as they are published, which this node gives to nobody else."""
 
     keys: list[bytes]
 

@@ -220,6 +220,9 @@ class OutboxScheduler:
                     is_without_peers = False
                     tasks.start_soon(self._inbound.run)
                     tasks.start_soon(self._rotate_prekeys)
+                    tasks.start_soon(self._destroy_prekeys)
+                elif is_without_peers:  # it may have keys of a time when it had some
+                    await self._destroy_old_prekeys()
             await anyio.sleep(CHECK_S)
 
     async def _read_book(self) -> None:
@@ -280,13 +283,12 @@ class OutboxScheduler:
         }
 
     async def _rotate_prekeys(self) -> None:
-        """Publish the prekey, here and at relays, and destroy old ones."""
+        """Publish the prekey, here and at relays."""
         published = None
         while True:
             retry_s = HOUR_S
             try:
                 prekey = await publish_prekey_locally(self._context)
-                await destroy_old_prekeys(self._context)
                 await keep_one_time_prekeys(self._context)
             except (RequestError, OSError) as error:
                 log.warning("prekey not published: %s", error)
@@ -296,6 +298,21 @@ class OutboxScheduler:
                     self.publish_again()
                 published = prekey
             await anyio.sleep(retry_s)
+
+    async def _destroy_prekeys(self) -> None:
+        """Destroy old prekeys, whether or not new ones can be published."""
+        while True:
+            is_done = await self._destroy_old_prekeys()
+            await anyio.sleep(HOUR_S if is_done else RETRY_S)
+
+    async def _destroy_old_prekeys(self) -> bool:
+        """Destroy old prekeys; False if the disk did not let it."""
+        try:
+            await destroy_old_prekeys(self._context)
+        except OSError as error:
+            log.error("old prekeys not destroyed: %s", error)
+            return False
+        return True
 
 
 def _relay_routes(relay: str, context: OutboxContext) -> list[Route]:

@@ -137,6 +137,11 @@ class OneTimePrekeys:
         return None if found is None else found[1].private
 
     @property
+    def is_empty(self) -> bool:
+        """True if there are no private halves."""
+        return not self._slots
+
+    @property
     def waiting(self) -> int:
         """The number of keys that this node and its relays can hand out, as they said last; after a
         start at most so many."""
@@ -216,6 +221,15 @@ class OneTimePrekeys:
         self._slots[kid] = row, slot
         return [self._row(row, slot)]
 
+    def spent_by(self, kid: bytes, mailbox_id: int) -> list[bytes]:
+        """The kid of the half that is of no use after a message of the own mailbox is dropped.
+
+        None if the half belongs to another message: a relay has repeated one that is accepted and
+        not in its channel yet.
+        """
+        found = self._slots.get(kid)
+        return [kid] if found is not None and found[1].mailbox_id in (0, mailbox_id) else []
+
     def kids_of(self, mailbox_ids: Iterable[int]) -> list[bytes]:
         """The kids of the halves that belong to these messages."""
         wanted = set(mailbox_ids)
@@ -252,13 +266,18 @@ class OneTimePrekeys:
                 if slot.destroyed_after < now_ms or slot.made_at > latest
             ]
         )
+        if self._last_number > latest:  # it is of such a clock, and relays take none like it
+            self._last_number = max((slot.number for _, slot in self._slots.values()), default=0)
 
     async def erase(self) -> None:
         """Empty the write-ahead log if it has destroyed halves; a reader may be in the way, then it
-        is to be called again."""
+        is to be called again. Raises OSError, after which it is to be called again as well."""
         if self.erase_wanted:
-            self.erase_wanted = False
-            self.erase_wanted = not await anyio.to_thread.run_sync(self._store.erase)
+            self.erase_wanted, is_erased = False, False
+            try:
+                is_erased = await anyio.to_thread.run_sync(self._store.erase)
+            finally:  # others may be destroyed meanwhile
+                self.erase_wanted |= not is_erased
 
 
 class TakenPrekeys:

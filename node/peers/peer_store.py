@@ -224,9 +224,12 @@ class PeerStore:
         await done
 
     def query(self, text: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """The rows of a query."""
-        with self._lock:
-            return self._db.execute(text, parameters).fetchall()
+        """The rows of a query. Raises OSError."""
+        try:
+            with self._lock:
+                return self._db.execute(text, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise OSError(f"peers.db: {error}") from error
 
     def erase(self) -> bool:
         """Empty the write-ahead log, which has the earlier contents of pages. False if a reader of

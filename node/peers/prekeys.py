@@ -212,6 +212,11 @@ class Prekeys:
         self.sweep(now())
 
     @property
+    def is_empty(self) -> bool:
+        """True if there are none, as far as this process knows."""
+        return not self._held
+
+    @property
     def lifetime_s(self) -> float:
         """The longest life of a prekey in the folder: commands make them as well, without the
         configuration of the node."""

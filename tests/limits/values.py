@@ -37,7 +37,7 @@ from millpond.node.client import connect, inbox, link
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.config import Config
 from millpond.node.http import listener as http_listener
-from millpond.node.outbox import deliveries, given_prekeys, inbound, mailbox
+from millpond.node.outbox import deliveries, given_prekeys, inbound, key_exchange, mailbox
 from millpond.node.peers import (
     contact_keys,
     data_key,
@@ -235,6 +235,7 @@ PEERS: dict[str, Numbers] = {
         one_time_prekeys.GIVEN_MAX,
         prekeys.ROTATED_S / prekeys.DAY_S,
     ),
+    "the answer of a relay that is asked for one-time prekeys": (key_exchange.TAKEN_WITHIN_S,),
     "private halves of one-time prekeys for one relay": (one_time_prekeys.HELD_MAX,),
     "one-time prekeys of one owner for one sender": (given_prekeys.TAKES_PER_DAY,),
     "unused one-time prekeys of others": (

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from millpond.node.peers.peer_store import FILE_NAME
 
-TABLES = ("peers", "unfinished", "outbox", "seen_v1", "requests", "refused", "delivery_keys")
+TABLES = (
+    *("peers", "unfinished", "outbox", "seen_v1", "requests", "refused", "delivery_keys"),
+    *("one_time_prekeys", "given_prekeys"),
+)
 
 
 @contextmanager

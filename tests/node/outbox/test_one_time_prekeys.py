@@ -9,14 +9,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
 from millpond.actors.errors import Malformed, NotAllowed
+from millpond.actors.messages import Put, Reply
 from millpond.node.client.connect import RoleName, connect
 from millpond.node.client.errors import HandshakeRefused
+from millpond.node.client.future import ReplyFuture
 from millpond.node.node import Node
 from millpond.node.outbox.given_prekeys import TAKES_PER_DAY, GivenPrekeys
+from millpond.node.outbox.inbound import InboundRouter
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.outbox.relayed_message import decode_relayed_message
@@ -31,14 +35,15 @@ from millpond.node.peers.one_time_prekeys import (
     sign_one_time,
 )
 from millpond.node.peers.peer_store import PeerStore
-from millpond.node.peers.prekeys import Prekeys
+from millpond.node.peers.prekeys import DAY_S, KEPT_BEYOND_TTL_S, TTL_S_MAX, Prekeys
 from millpond.node.peers.sealed_message import kid_in, kid_of, open_message
 from tests.node.chat.chat_client import received, say
-from tests.node.outbox.peer_nodes import PeerNode, opened, read, remaining, until
+from tests.node.outbox.peer_nodes import PeerNode, leave, opened, read, remaining, until
 
 pytestmark = pytest.mark.anyio
 
 RETRY_S = 1.0
+LIFETIME_S = TTL_S_MAX + KEPT_BEYOND_TTL_S
 
 
 class Village:
@@ -233,6 +238,53 @@ async def test_a_key_that_a_relay_hands_out_twice_opens_once_and_no_message_is_l
                 assert await remaining(there, b"notes") == []
 
 
+async def test_a_repetition_does_not_destroy_the_key_of_a_message_on_its_way(
+    village: Village, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay repeats a message that Bob has accepted and that is in no channel yet; then he is
+    killed. Alice is away, and sends nothing again."""
+    bob = village.bob
+    async with village.relay() as relay:
+        async with village.writing(village.alice) as here:
+            await here.outbox.send(bob.public, b"notes", b"once")
+            await until(lambda: here.outbox.queued(bob.public) == 0)
+        (row,) = relay.outbox.context.local.messages(mailbox_of(bob.public))
+        relayed = decode_relayed_message(row.data)
+        kid = kid_in(relayed.envelope)
+        with monkeypatch.context() as patched:
+            never = [ReplyFuture[Reply]()]
+            patched.setattr(InboundRouter, "_put", lambda *_: never)
+            async with bob.node() as there:
+                context = there.outbox.context
+                await until(lambda: len(context.unfinished) == 1)
+                await leave(there, bob.public, relayed, 99)
+                await until(lambda: context.dropped == {"seen_counter": 1})
+                await until(lambda: context.local.count(mailbox_of(bob.public)) == 1)
+                assert context.one_time.private(kid) is not None
+        async with bob.node() as there:
+            assert await read(there, b"notes") == [b"once"]
+            await until(lambda: there.outbox.context.one_time.private(kid) is None)
+
+
+async def test_a_relay_that_does_not_answer_keeps_nothing_else_back(
+    village: Village, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its published prekeys are used, a few seconds later."""
+
+    async def silence(*_: object) -> list[bytes]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(GivenPrekeys, "take", silence)
+    monkeypatch.setattr("millpond.node.outbox.key_exchange.TAKEN_WITHIN_S", 0.1)
+    bob = village.bob
+    async with village.relay() as relay, village.writing(village.alice, 0) as here:
+        await here.outbox.send(bob.public, b"notes", b"all the same")
+        await until(lambda: here.outbox.queued(bob.public) == 0)
+        (envelope,) = village.envelopes(relay)
+        assert kid_in(envelope) == kid_of(bob.prekey.public)
+
+
 async def test_keys_that_a_relay_invents_are_not_used(
     village: Village, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,3 +422,34 @@ async def test_the_key_of_a_message_request_lives_until_it_is_answered(tmp_path:
             await requests.accept(alice.public, "alice", ())
             assert await received(there, alice, 1) == ["it is alice"]
             await until(lambda: not any(map(one_time.private, kids)))
+
+
+@pytest.mark.parametrize("state", ["no contact", "full"])
+async def test_private_keys_are_destroyed_after_their_time(tmp_path: Path, state: str) -> None:
+    """The node was off for long. Now it has no contact any more, or cannot publish a new prekey."""
+    alice, bob = PeerNode(tmp_path, "alice"), PeerNode(tmp_path, "bob", node_messages_max=1)
+    async with bob.node() as there:
+        await there.outbox.context.local.put(b"full", Put(1, 3600, b"x"))
+    long_ago, lifetime_ms = int((time.time() - LIFETIME_S - DAY_S) * 1000), int(LIFETIME_S * 1000)
+    store = PeerStore(bob.folder / "peers.db")
+    one_time = OneTimePrekeys(store, bob.identity, os.urandom)
+    made = await one_time.make(alice.public, long_ago, lifetime_ms)
+    halves = [one_time.private(kid_of(each.public)) for each in made]
+    store.make_key(alice.public, long_ago, lifetime_ms, os.urandom)
+    halves.append(store.state(alice.public).keys.keys[0].private)
+    await store.write([store.stored(alice.public)])
+    store.close()
+    assert all(halves)
+    if state == "full":
+        bob.knows(alice, dials=False)
+    async with bob.node() as there:
+        context = there.outbox.context
+        await until(lambda: context.one_time.is_empty)
+        await until(lambda: not context.store.state(alice.public).keys.keys)
+        await until(lambda: (bob.folder / "peers.db-wal").stat().st_size == 0)
+        assert context.local.count(mailbox_of(bob.public) + b"!keys") == 0
+        shutil.copytree(bob.folder, tmp_path / "stolen")
+    stolen = b"".join(
+        path.read_bytes() for path in (tmp_path / "stolen").rglob("*") if path.is_file()
+    )
+    assert not any(half in stolen for half in halves if half is not None)

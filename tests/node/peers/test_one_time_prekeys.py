@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from random import Random
 
 import anyio
+import anyio.to_thread
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from millpond.node.outbox.given_prekeys import TAKES_PER_DAY, GivenPrekeys
 from millpond.node.peers import private_slots
-from millpond.node.peers.address_book import AddressBook
+from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.data_key import CannotUnseal, DataKey
 from millpond.node.peers.identity import Identity
 from millpond.node.peers.one_time_prekeys import (
@@ -52,11 +54,15 @@ class Owner:
         folder.mkdir(exist_ok=True)
         self.path = folder / "peers.db"
         self.now_ms = NOW_MS
+        self.relay_ahead_ms = 0
         self.key = key
         self.open()
         relay = PeerStore(None)
-        book = AddressBook(None, lambda: self.now_ms / 1000)
-        self.given = GivenPrekeys(relay, book, ALICE.public, lambda: self.now_ms / 1000)
+        self.book = AddressBook(None, lambda: self.now_ms / 1000)
+        self.book.add(Peer("alice", ALICE.public, Trust.ADDED, (), (), 0.0))
+        self.given = GivenPrekeys(
+            relay, self.book, RELAY, lambda: (self.now_ms + self.relay_ahead_ms) / 1000
+        )
 
     def open(self) -> None:
         self.store = PeerStore(self.path, 0, self.key)
@@ -181,6 +187,78 @@ async def test_halves_are_there_after_a_restart_and_destroyed_ones_are_not(owner
     numbers = owner.one_time.current(RELAY, owner.now_ms)
     new = await owner.one_time.make(RELAY, owner.now_ms, LIFETIME_MS)
     assert new and min(each.number for each in new) > max(numbers)
+
+
+@pytest.mark.parametrize("is_relay_wrong", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_clock_that_was_ahead_locks_no_key_out(
+    owner: Owner, is_relay_wrong: bool, restarts: bool
+) -> None:
+    """That of the owner, or of the owner and the relay, as where a node hands out its own."""
+    owner.now_ms += 3650 * DAY_MS
+    if not is_relay_wrong:
+        owner.relay_ahead_ms = -3650 * DAY_MS
+    await owner.refill()
+    owner.now_ms, owner.relay_ahead_ms = NOW_MS, 0
+    await owner.one_time.sweep(owner.now_ms)
+    if restarts:
+        owner.store.close()
+        owner.open()
+    assert await owner.refill() == GIVEN_MAX
+    assert len(await owner.taken(2)) == 2
+
+
+async def test_keys_of_owners_that_are_no_contacts_any_more_are_removed(owner: Owner) -> None:
+    await owner.refill()
+    await owner.given.sweep()
+    assert len(await owner.taken(1)) == 1
+    owner.book.remove("alice")
+    await owner.given.sweep()
+    assert await owner.taken(1) == []
+
+
+async def test_a_repeated_message_leaves_the_half_to_the_first(owner: Owner) -> None:
+    await owner.refill()
+    one, two = await owner.taken(2)
+    await owner.store.write(owner.one_time.used_by(one, 7))
+    assert owner.one_time.spent_by(one, 8) == []
+    assert owner.one_time.spent_by(one, 7) == [one] and owner.one_time.spent_by(two, 8) == [two]
+    assert owner.one_time.spent_by(b"no such.", 8) == []
+
+
+async def test_what_is_destroyed_while_the_log_is_emptied_is_erased_next(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is what was not, because of the disk."""
+    await owner.refill()
+    one, two = await owner.taken(2)
+    await owner.one_time.destroy([one])
+    erase, began, goes_on = PeerStore.erase, threading.Event(), threading.Event()
+
+    def slow(store: PeerStore) -> bool:
+        is_erased = erase(store)
+        began.set()
+        assert goes_on.wait(60)
+        return is_erased
+
+    monkeypatch.setattr(PeerStore, "erase", slow)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(owner.one_time.erase)
+        await anyio.to_thread.run_sync(began.wait)
+        await owner.one_time.destroy([two])
+        goes_on.set()
+    assert owner.one_time.erase_wanted
+
+    def failing(_: PeerStore) -> bool:
+        raise OSError("disk I/O error")
+
+    monkeypatch.setattr(PeerStore, "erase", failing)
+    with pytest.raises(OSError, match="disk"):
+        await owner.one_time.erase()
+    monkeypatch.setattr(PeerStore, "erase", erase)
+    assert owner.one_time.erase_wanted
+    await owner.one_time.erase()
+    assert not owner.one_time.erase_wanted
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])

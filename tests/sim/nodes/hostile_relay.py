@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 
 import anyio
@@ -23,7 +23,7 @@ from millpond.node.outbox.relayed_message import (
     relayed_deadline,
 )
 from millpond.node.peers.identity import Identity
-from millpond.node.peers.one_time_prekeys import encode_one_time, sign_one_time
+from millpond.node.peers.one_time_prekeys import decode_one_time, encode_one_time, sign_one_time
 from millpond.node.peers.prekeys import SignedPrekey, encode_prekey
 from millpond.node.peers.sealed_message import Content, Kind, Seen, seal_message
 from millpond.testing import NotRunning, SimNode, World
@@ -35,6 +35,10 @@ DEEDS = (
 )
 KEY_DEEDS = ("show", "keep back", "show the first", "show version 1")
 ONE_TIME_DEEDS = ("hand out", "hand out again", "keep one-time keys back", "invent one-time keys")
+DRAIN = "drain one-time keys"
+GIVEN_DEEDS = ("take keys in", "say keys are lost", "say keys are left")
+DRAINS = 0.1
+"""The probability that the relay takes all one-time prekeys of a person, and hands out none."""
 STRANGERS = 3
 STRANGE = b"strange"
 """What a stranger says outside of the chat."""
@@ -97,6 +101,9 @@ class HostileRelay:
         """Treat all messages on the relay, and pass them on, until cancelled."""
         given = self._node.node.outbox.context.given_prekeys
         given.take = self._hand_out  # type: ignore[method-assign]  # it is no honest relay
+        if self._letterbox is not None:
+            given = self._letterbox.node.outbox.context.given_prekeys
+            given.give = self._take_in  # type: ignore[method-assign]
         async with AsyncExitStack() as stack:
             for public, person in self._persons.items():
                 way = person.connect(
@@ -296,6 +303,8 @@ class HostileRelay:
         if owner not in self._persons:
             return []
         deed = "hand out" if self.is_honest else self._rng.choice(ONE_TIME_DEEDS)
+        if not self.is_honest and self._rng.random() < DRAINS:
+            deed = DRAIN
         fresh = self._one_time.setdefault(owner, [])
         if not fresh:
             fresh += await self._given_by(owner)
@@ -308,6 +317,11 @@ class HostileRelay:
                 return found
             case "hand out again":
                 return used[-count:]
+            case "drain one-time keys":
+                while await self._given_by(owner):
+                    pass
+                fresh.clear()
+                return []
             case "invent one-time keys":
                 now_ms = int(self._world.clock.now() * 1000)
                 public, until = self._rng.randbytes(32), now_ms + WEEK_S * 1000
@@ -324,7 +338,26 @@ class HostileRelay:
             made = await context.one_time.make(self._identity.public, now_ms, lifetime_ms)
         except (NotRunning, OSError):
             return []
+        self._counts["no one-time keys are left"] += not made
         return [encode_one_time(each) for each in made]
+
+    async def _take_in(
+        self, owner: bytes, known: Collection[int], keys: Sequence[bytes]
+    ) -> tuple[list[int], list[int]]:
+        """What the second node says when a person gives it one-time prekeys: how it is, that all
+        are gone, or that all are there. They are handed out in any case."""
+        deed = "take keys in" if self.is_honest else self._rng.choice(GIVEN_DEEDS)
+        self._counts[deed] += 1
+        fresh = self._one_time.setdefault(owner, [])
+        fresh += keys
+        match deed:
+            case "say keys are lost":
+                return [], list(known)
+            case "say keys are left":
+                return list(known), []
+            case _:
+                numbers = {decode_one_time(each, owner).number for each in fresh}
+                return sorted(numbers.intersection(known)), []
 
     def _in_version_1(self, public: bytes, key: SignedPrekey) -> SignedPrekey:
         try:

@@ -427,9 +427,12 @@ async def _wait_for_the_end(world: World, persons: list[SimNode]) -> None:
 
 
 def _count_one_time(persons: list[SimNode], counts: Counter[str]) -> None:
-    """Count the nodes that have destroyed private halves of one-time prekeys."""
+    """Count the nodes that have destroyed private halves of one-time prekeys. None is left of a
+    message that is in its channel."""
     for each in persons:
         one_time = each.node.outbox.context.one_time
+        used = [slot.mailbox_id for _, slot in one_time._slots.values() if slot.mailbox_id]
+        assert not used, f"{each.name} has the keys of {used}"
         relays = Counter(slot.relay for _, slot in one_time._slots.values())
         counts["destroyed a one-time key"] += len(one_time._free) > 0
         assert all(found <= HELD_MAX for found in relays.values()), relays

@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from tests.sim.nodes.hostile_relay import DEEDS, KEY_DEEDS, ONE_TIME_DEEDS
+from tests.sim.nodes.hostile_relay import DEEDS, DRAIN, GIVEN_DEEDS, KEY_DEEDS, ONE_TIME_DEEDS
 from tests.sim.nodes.hostile_worlds import HALTS, live
 from tests.sim.seeds import blocks, play
 
 pytestmark = pytest.mark.usefixtures("looks_rarely")
 RETRY_S, RETRY_S_MAX = 30.0, 900.0
 WANTED = (
-    *(*DEEDS, *KEY_DEEDS, *ONE_TIME_DEEDS, *HALTS),
-    "destroyed a one-time key",
+    *(*DEEDS, *KEY_DEEDS, *ONE_TIME_DEEDS, DRAIN, *GIVEN_DEEDS, *HALTS),
+    *("destroyed a one-time key", "no one-time keys are left"),
     *("read", "DeliveryStatus.REFUSED", "DeliveryStatus.EXPIRED"),
     *("down for 1000 s", "interrupted", "left to be fetched", "shown", "shown of strangers"),
     "used a 65th channel",
