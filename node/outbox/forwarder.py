@@ -112,7 +112,8 @@ class Forwarder:
         while self.is_wanted:
             peer = self._context.book.by_public(self.peer)
             has_route = peer is not None and peer.is_contact
-            routes = list(routes_to(peer, self._context.book)) if peer and has_route else []
+            own, book = self._context.identity.public, self._context.book
+            routes = list(routes_to(peer, book, own)) if peer and has_route else []
             if not routes:
                 self._wants_prekey = self._wants_one_time = self._has_messages = False
                 return

@@ -66,12 +66,15 @@ class RedialDelay:
         self._failures = 0
 
 
-def routes_to(peer: Peer, book: AddressBook) -> Iterator[Route]:
-    """The routes to a peer: its own addresses, then its relays."""
+def routes_to(peer: Peer, book: AddressBook, own: bytes | None = None) -> Iterator[Route]:
+    """The routes to a peer: its own addresses, then its relays; none to the key `own`, that of a
+    relay which its contacts name."""
     for url in peer.addresses:
         yield Route(url, peer.public, False, peer.allows_local)
     for relay in peer.relays:
-        yield from relay_routes(relay, book, allows_local=peer.allows_local)
+        for route in relay_routes(relay, book, allows_local=peer.allows_local):
+            if own is None or route.public != own:
+                yield route
 
 
 def relay_routes(text: str, book: AddressBook, *, allows_local: bool = False) -> Iterator[Route]:
@@ -111,13 +114,14 @@ def relay_urls(via: Iterable[str], book: AddressBook) -> tuple[str, ...]:
     )
 
 
-def unused_relays(via: Iterable[str], book: AddressBook) -> Iterator[str]:
-    """The relays of this node and of its contacts whose key or name is none of a relay here."""
+def unused_relays(via: Iterable[str], book: AddressBook, own: bytes) -> Iterator[str]:
+    """The relays of this node (its key is `own`) and of its contacts whose key or name is none of a
+    relay here. Contacts of a relay name this node itself."""
     contacts = (each for each in book.peers if each.is_contact)
     for text in (*via, *(relay for each in contacts for relay in each.relays)):
         routes = list(relay_routes(text, book))
         known = (route.public for route in routes if route.public is not None)
-        if not routes or any(not book.is_relay(public) for public in known):
+        if not routes or any(not book.is_relay(public) for public in known if public != own):
             yield text
 
 

@@ -262,7 +262,8 @@ class OutboxScheduler:
     def _warn_of_unused_relays(self) -> None:
         """Log the relays that are named and not used, each once."""
         context = self._context
-        unused = set(unused_relays(context.settings.via, context.book))
+        own = context.identity.public
+        unused = set(unused_relays(context.settings.via, context.book, own))
         for text in sorted(unused - self._unused_relays):
             log.warning(
                 "relay not used: %s is no relay in the address book; `millpond peer relay` makes"

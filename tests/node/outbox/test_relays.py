@@ -131,6 +131,21 @@ async def test_a_contact_is_not_used_as_a_relay_and_the_log_says_so(
         assert await read(there, b"notes") == [b"not by way of a friend"]
 
 
+async def test_a_relay_that_its_contacts_name_does_not_dial_itself(
+    village: Village, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their cards say that it is their relay. Its log says nothing of that."""
+    caplog.set_level("INFO", "millpond")
+    rita, bob = village.rita, village.bob
+    rita.changes(bob, relays=(rita.as_relay,))
+    async with rita.node() as relay:
+        await leave(relay, bob.public, village.alice.letter_to(bob, b"by way of rita", hops=1))
+        await anyio.sleep(1.0)
+        async with bob.node() as there:
+            assert await read(there, b"notes") == [b"by way of rita"]
+    assert "our own key" not in caplog.text and "relay not used" not in caplog.text
+
+
 async def test_a_relay_takes_mail_for_its_own_peers_and_of_them_only(village: Village) -> None:
     """It is kept by the sender meanwhile, and nobody is told that it failed."""
     alice, bob, rita = village.alice, village.bob, village.rita

@@ -18,7 +18,7 @@ from millpond.node.outbox.routes import (
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import Identity, peer_id
 
-RITA, SVEN, BOB = (Identity.from_seed(bytes((each,)) * 32).public for each in range(3))
+RITA, SVEN, BOB, HOME_KEY = (Identity.from_seed(bytes((each,)) * 32).public for each in range(4))
 HOME, RITAS, SVENS = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tls://127.0.0.1:3"
 
 
@@ -77,7 +77,16 @@ def test_a_contact_is_no_relay_and_a_relay_no_contact(book: AddressBook) -> None
 def test_relays_that_are_named_and_not_used_are_found(book: AddressBook) -> None:
     book.add(bob(f"{peer_id(RITA)}@{RITAS}", f"{peer_id(SVEN)}@{SVENS}"))
     via = ("rita", "sven", f"{peer_id(RITA)}@{RITAS}", "tcp://127.0.0.1:9", "bob")
-    assert list(unused_relays(via, book)) == ["sven", "bob", f"{peer_id(SVEN)}@{SVENS}"]
+    assert list(unused_relays(via, book, HOME_KEY)) == ["sven", "bob", f"{peer_id(SVEN)}@{SVENS}"]
+
+
+def test_a_relay_is_none_of_its_own_routes(book: AddressBook) -> None:
+    own = f"{peer_id(HOME_KEY)}@{HOME}"
+    peer = bob(f"{peer_id(RITA)}@{RITAS}", own, addresses=())
+    book.add(peer)
+    assert list(unused_relays((), book, HOME_KEY)) == []
+    assert list(unused_relays((), book, SVEN)) == [own]
+    assert list(routes_to(peer, book, HOME_KEY)) == [Route(RITAS, RITA, True)]
 
 
 @pytest.mark.parametrize("text", ["nobody", "sven", "not-an-id@tcp://127.0.0.1:1", ""])
