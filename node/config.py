@@ -82,6 +82,9 @@ MOST = {
     "http_heartbeat_s": 86_400,
     "durable_messages_max": 100_000,
     "s2_trim_grace_s": 60,
+    "webhook_deliveries_max": 4096,
+    "webhook_timeout_s": 600,
+    "webhook_key": U32_MAX,
 }
 """The largest values that fields of packets and of the journal, and HTTP, can carry."""
 
@@ -120,6 +123,12 @@ def _check_addresses(config: Config) -> None:
             parse_url(url)
         except ValueError as exc:
             raise ConfigError(f"addresses: {exc}") from exc
+
+
+def _check_webhooks(config: Config) -> None:
+    url = config.public_url
+    if url and re.fullmatch(r"https?://[!-.0-~]+", url.rstrip("/")) is None:
+        raise ConfigError(f"public_url: {url!r} is no URL like https://mill.example")
 
 
 def _check_browsers(config: Config) -> None:
@@ -443,6 +452,29 @@ class Config:
     http_heartbeat_s: float = 15.0
     """Server-sent events of Durable Streams and states: silence after which a comment is sent, so
     that proxies keep the connection. S2 has pings of its own."""
+    public_url: str = ""
+    """URL of the HTTP listener (`https://mill.example`), as workers of subscriptions reach it.
+    Empty: the address by which the client that made the subscription reached the node."""
+    webhooks: bool = True
+    """Call webhooks. Without it subscriptions of this type are refused (400), and deliveries of
+    those that exist fail; pull-wake works."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts that webhooks may call whatever their addresses are, with or without TLS. Others need
+    TLS and public addresses; a node whose HTTP listener only this machine reaches also calls this
+    machine, without TLS."""
+    webhook_key: int = 1
+    """Number of the key that signs webhooks. A higher number rotates the key; the one before it
+    stays in the JWK set."""
+    webhook_timeout_s: float = 10.0
+    """Time for one call of a webhook, connection and answer together; never above the lease. Later
+    it has failed, and is repeated. Counter: `millpond_webhook_deliveries_total`."""
+    webhook_deliveries_max: int = 64
+    """Calls of webhooks at once; others wait. A subscription makes one at a time."""
+    subscriptions_max: int = 1000
+    """Subscriptions of the node. One more: 400."""
+    subscription_streams_max: int = 10_000
+    """Streams of one subscription. A request for more: 400; a new stream that its pattern matches
+    is not followed. Counter: `millpond_subscription_streams_refused_total`."""
     s2_trim_grace_s: float = 10.0
     """Time from the commit of a trim by a command record (S2) to its effect, for readers that are a
     little behind. A restart ends it. 0: at once. At most 60. Trims by requests (S3P, `millpond
@@ -477,6 +509,7 @@ class Config:
             _check_rule(rule)
         _check_tls(self)
         _check_browsers(self)
+        _check_webhooks(self)
         _check_addresses(self)
 
     @property

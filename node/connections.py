@@ -243,6 +243,9 @@ class Services:
         access.accept_issued_tokens(self.tokens.grants)
         self.transactions = TransactionCounters()
         self.writer_locks = WriterLocks()
+        self.subscriptions = streams.subscriptions
+        self.stream_scope = access.stream_scope
+        self.webhook_keys = streams.subscriptions.keys
         # P2P.
         self.settings = config.p2p_settings
         self.admin = admin

@@ -71,6 +71,7 @@ from millpond.node.stream_cells import (
 )
 from millpond.node.tls.listeners import TlsListeners
 from millpond.node.web.app import WebServices
+from millpond.node.webhooks.services import SubscriptionServices
 from millpond.transports.io.address import port_of
 from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.memory import Network
@@ -150,6 +151,14 @@ class Node:
             jump=self.clock.jump,
             now=self.clock.now,
         )
+        self.subscriptions = SubscriptionServices(
+            config,
+            self._submit_one,
+            entropy=entropy,
+            rng=self._rng,
+            version=installed_version,
+            wall=self.clock.wall,
+        )
         self._streams = StreamCells(
             self._stream_rules,
             self._store,
@@ -159,6 +168,7 @@ class Node:
             self.clock.now,
             config.state_limits,
             self.clock.jump,
+            self.subscriptions,
         )
         self.scheduler = Scheduler(
             self._store,
@@ -383,6 +393,7 @@ class Node:
             self._tasks.start_soon(self._keep_time)
             self.tls.open()
             keyring = self.peer_services.open(self._tasks, self.tls.own_key_hash, self._data_key)
+            self.subscriptions.open(self._tasks, keyring.identity.seed)
             self._access.admit_peers(
                 KnownPeers(
                     keyring.identity.public,

@@ -37,12 +37,16 @@ from millpond.actors.streams.names import (
     state_of,
     stream_cell,
     stream_of,
+    subscription_of,
 )
 from millpond.actors.streams.record_cache import RecordCache
 from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
+from millpond.actors.streams.subscription_index import NO_SUBSCRIPTIONS
+from millpond.actors.subscriptions.subscription import Subscription
 from millpond.node.config import Config
 from millpond.node.config_rules import RuleTable, StreamRule
+from millpond.node.webhooks.services import SubscriptionServices
 from millpond.transports.rustlog.codec import RustlogLimits
 from millpond.transports.rustlog.connection import RustlogSettings
 from millpond.transports.s3p.commands import S3pLimits
@@ -58,6 +62,9 @@ WAKE_EVERY_S = 0.002
 """Channels with something to do at the start are woken one after the other."""
 
 
+ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription
+
+
 class StreamCells:
     """The cells whose names are reserved: streams, states and catalogs."""
 
@@ -71,6 +78,7 @@ class StreamCells:
         now: Callable[[], float],
         states: StateLimits,
         jump: ClockJump,
+        subscriptions: SubscriptionServices,
     ) -> None:
         self.directory = Directory()
         self.stages = StagingDirectory()
@@ -91,9 +99,11 @@ class StreamCells:
             self.counters,
             RecordCache(cache_bytes_max),
             jump=jump,
+            subscriptions=subscriptions.index,
         )
+        self.subscriptions = subscriptions
 
-    def spawn(self, cell: bytes, snapshot: LogSnapshot) -> Stream | CatalogCell | StateCell:
+    def spawn(self, cell: bytes, snapshot: LogSnapshot) -> ReservedBehaviour:
         """The behaviour of a reserved cell."""
         if cell == TOPICS:
             return CatalogCell(TopicCatalog(snapshot, self.directory))
@@ -101,23 +111,31 @@ class StreamCells:
             return CatalogCell(BasinCatalog(snapshot, self.basins))
         if cell == TOKENS:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
+        subscription = subscription_of(cell)
+        if subscription is not None:
+            return self.subscriptions.spawn(subscription, snapshot, self.directory)
         state = state_of(cell)
         if state is not None:
             is_stored = self._is_stored_clear(stream_cell(state))
             return StateCell(state, self._state_context, self.checkpoints if is_stored else None)
         name, context = stream_of(cell), self._context
         if staged_part_of(cell) is not None:
-            name, context = cell, msgspec.structs.replace(context, directory=self.stages)
+            name, context = cell, self._unfollowed(self.stages)
             if not snapshot.metadata:
                 snapshot = LogSnapshot()  # new: its rows count from 0, also after a loss of names
         elif name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")
-            streams = self.basins.other_streams(basin)
-            context = msgspec.structs.replace(context, directory=streams)
+            context = self._unfollowed(self.basins.other_streams(basin))
         is_durable = self._store.durability(cell) is not Durability.MEMORY
         settings = self._rules.settings(qualified_name_of(cell))
         limits = msgspec.structs.replace(settings, is_durable=is_durable)
         return Stream(name, snapshot, limits, context)
+
+    def _unfollowed(self, directory: Directory) -> StreamContext:
+        """The context of streams that no subscription follows."""
+        return msgspec.structs.replace(
+            self._context, directory=directory, subscriptions=NO_SUBSCRIPTIONS
+        )
 
     def _is_stored_clear(self, cell: bytes) -> bool:
         """True: what is computed from a log may be stored in clear text."""
@@ -148,6 +166,9 @@ class StreamCells:
         for cell in self._store.logs():
             if cell in (TOPICS, BASINS, TOKENS):
                 yield cell, 0.0  # a deletion may be unfinished
+            elif subscription_of(cell) is not None:
+                self.subscriptions.index.cells.add(cell)
+                yield cell, 0.0  # records may have come that it was not told of
             elif self._register(cell):
                 yield cell, after_s
                 after_s += ADOPT_EVERY_S

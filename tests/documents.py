@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 TUTORIALS = [path for path in sorted(SPARK.parent.glob("*.md")) if path != SPARK]
-GUIDES = [ROOT / "docs" / "guides" / name for name in ("clients.md", "tls.md")]
+GUIDES = [ROOT / "docs" / "guides" / name for name in ("clients.md", "subscriptions.md", "tls.md")]
 """The guides that are run; others show parts of programs."""
 LIMIT_S = 120.0
 FENCE = re.compile(r"^```(\w+)([ \w]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ promises.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import assert_never
 
@@ -39,39 +39,16 @@ from millpond.actors.state.messages import (
     StateDescribed,
     StateInfo,
     StateLimits,
-    StreamReplyReceived,
     Value,
     Values,
 )
 from millpond.actors.state.stats import StateUsage
 from millpond.actors.state.table import StateTable
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.cell_port import CellPort, StreamReplyReceived
 from millpond.actors.streams.names import state_cell, stream_cell
 
 log = logging.getLogger(__name__)
-
-
-class CellPort(Port):
-    """The port of a state cell at its stream."""
-
-    __slots__ = ("_cell", "_post", "number", "received_at")
-
-    def __init__(self, cell: bytes, post: Callable[[bytes, CellMessage], None]) -> None:
-        self.number = 0
-        self.received_at = 0.0
-        self._cell = cell
-        self._post = post
-
-    @property
-    def writable(self) -> bool:
-        return True
-
-    def send(self, replies: Sequence[Reply]) -> None:
-        for reply in replies:
-            self._post(self._cell, StreamReplyReceived(0, self, reply))
-
-    def flush(self) -> None:
-        """Replies are in the mailbox already."""
 
 
 EVENTS = m.RecordFilter(empty=False, commands=False)

@@ -98,13 +98,6 @@ class StateDescribed(StreamReply, frozen=True, gc=False):
     info: StateInfo
 
 
-class StreamReplyReceived(StreamRequest, frozen=True, gc=False):
-    """A reply of the stream to a request of the cell's own `port`."""
-
-    port: object
-    reply: object
-
-
 class CheckpointLoaded(StreamRequest, frozen=True, gc=False):
     """The checkpoint that was loaded for `port`; None: there is none."""
 

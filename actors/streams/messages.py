@@ -390,6 +390,28 @@ class WriterStatus(StreamReply, frozen=True, gc=False):
     is_done: bool
 
 
+# Notices to subscriptions.
+
+
+class StreamGrew(StreamRequest, frozen=True, gc=False):
+    """Records were appended to a stream, and stored: its tail is `tail` now, or beyond."""
+
+    is_answered: ClassVar[bool] = False
+
+    stream: bytes
+    incarnation: int
+    tail: int
+
+
+class StreamGone(StreamRequest, frozen=True, gc=False):
+    """A stream was deleted, or has expired."""
+
+    is_answered: ClassVar[bool] = False
+
+    stream: bytes
+    incarnation: int
+
+
 # The catalog of topics.
 
 

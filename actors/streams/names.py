@@ -27,6 +27,7 @@ STAGE = b"\0stage\0"
 _STREAM = b"\0stream\0"
 _BASIN = b"\0basin\0"
 _STATE = b"\0state\0"
+_SUBSCRIPTION = b"\0subscription\0"
 
 
 def stream_cell(name: bytes) -> bytes:
@@ -47,6 +48,16 @@ def state_cell(name: bytes) -> bytes:
 def state_of(cell: bytes) -> bytes | None:
     """The stream's name, if the cell is that of its state."""
     return cell[len(_STATE) :] if cell.startswith(_STATE) else None
+
+
+def subscription_cell(id_: bytes) -> bytes:
+    """The cell of a subscription, and its partition."""
+    return _SUBSCRIPTION + id_
+
+
+def subscription_of(cell: bytes) -> bytes | None:
+    """The id of the subscription, if the cell is one's."""
+    return cell[len(_SUBSCRIPTION) :] if cell.startswith(_SUBSCRIPTION) else None
 
 
 def basin_cell(basin: bytes, name: bytes) -> bytes:

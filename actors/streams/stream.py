@@ -69,6 +69,8 @@ class Stream:
         "_reader",
         "_registration",
         "_sessions",
+        "_subscribers",
+        "_subscribers_version",
         "_trim_grace",
         "_writers",
         "deadline",
@@ -99,6 +101,9 @@ class Stream:
         )
         if metadata.durable.parent is not None:
             bounds.start_at_fork(metadata.durable.parent, snapshot.trim_point)
+        self._subscribers: tuple[bytes, ...] = ()
+        self._subscribers_version = 0
+        """The version of the index of subscriptions that has these; 0: there were none."""
         self._configure()
         self._registration.sync()
         self._expiry_at = inf
@@ -194,6 +199,10 @@ class Stream:
             self._metadata.progress.tail = self._bounds.tail
             if self._metadata.durable.lifetime.ttl_s is not None:
                 self._expiry.use(self._now_ms, effects.changes)
+            if self._context.subscriptions.version != self._subscribers_version:
+                self._find_subscribers()
+            if self._subscribers:
+                self._tell_subscribers(effects)
         if self._first_sequence and self._metadata.created is not None:
             if self._metadata.durable.parent is None:
                 effects.changes[:0] = beginning(self._first_sequence)
@@ -203,6 +212,18 @@ class Stream:
             reader.close(effects)
         self.deadline = self._next_deadline()
         reader.end()
+
+    def _find_subscribers(self) -> None:
+        """Look for the subscriptions that follow this stream."""
+        index = self._context.subscriptions
+        self._subscribers_version = index.version
+        self._subscribers = index.cells_of(self._registration.name)
+
+    def _tell_subscribers(self, effects: Effects) -> None:
+        """Subscriptions hear of records once they are stored."""
+        name, incarnation = self._registration.name, self._metadata.incarnation
+        grew = m.StreamGrew(0, name, incarnation, self._bounds.tail)
+        effects.posts += tuple((cell, grew) for cell in self._subscribers)
 
     def _next_deadline(self) -> float:
         expiry_at = self._expiry.next_at if self._expiry.has_limits else inf
@@ -365,6 +386,10 @@ class Stream:
         durable = self._metadata.durable
         if durable.is_tombstone:
             return False
+        if self._metadata.created is not None:
+            self._find_subscribers()
+            gone = m.StreamGone(0, self._registration.name, self._metadata.incarnation)
+            effects.posts += tuple((cell, gone) for cell in self._subscribers)
         if not durable.forks:
             return self._erase(effects)
         self._appender.flush(effects.changes)
@@ -484,6 +509,10 @@ class Stream:
             self._expiry.restart(now_ms)
             self._configure()
             self._registration.sync()
+            if reply.tail and not self._appender.has_appended:
+                # A fork has the records of its source.
+                self._find_subscribers()
+                self._tell_subscribers(effects)
         return reply
 
     # Reads and trims.

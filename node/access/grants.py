@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -21,7 +21,7 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.peer import checked_name, is_peer_id
-from millpond.transports.server.private_names import PRIVATE_PREFIXES
+from millpond.transports.server.private_names import PRIVATE_PREFIXES, is_private
 
 RIGHTS = {
     "put": Rights.PUT,
@@ -223,6 +223,27 @@ def _network(value: str) -> str:
         return str(ipaddress.ip_network(value))
     except ValueError as exc:
         raise BadRule(f"want address:NETWORK like 10.0.0.0/8: {exc}") from None
+
+
+def is_in_scope(scope: Sequence[str] | None, name: bytes) -> bool:
+    """True: a scope of streams (`AccessPolicy.stream_scope`) has this name."""
+    if scope is None:
+        return not is_private(name)
+    text = name.decode("utf-8", "surrogateescape")
+    is_open = not is_private(name)
+    return any(
+        fnmatchcase(text, each) and (is_open or each.encode().startswith(PRIVATE_PREFIXES))
+        for each in scope
+    )
+
+
+def scope_patterns(grant: Grant, own: bytes | None) -> Iterator[str]:
+    """The patterns of a grant for streams, as they are for one client now. Those with `{peer}`,
+    which change with the contacts, are left out."""
+    for each in grant.streams or ():
+        if PEER_ID in each or (OWN_ID in each and own is None):
+            continue
+        yield each if own is None else each.replace(OWN_ID, peer_id(own))
 
 
 def _fits(name: str, pattern: str, own: bytes | None, is_peer: Callable[[str], bool]) -> bool:

@@ -34,7 +34,13 @@ from millpond.node.access.default_policy import (
     relay_grants,
     takes_tokens,
 )
-from millpond.node.access.grants import ANYONE, Grant, Subject, SubjectKind
+from millpond.node.access.grants import (
+    ANYONE,
+    Grant,
+    Subject,
+    SubjectKind,
+    scope_patterns,
+)
 from millpond.node.access.operator import Operator
 from millpond.node.access.rules_file import (
     FILE_NAME,
@@ -227,6 +233,16 @@ class AccessPolicy:
             if not name.startswith(PRIVATE_PREFIXES):
                 return default_stream_rights(principal, self._is_public)
         return self._rights(principal, name, is_stream=True)
+
+    def stream_scope(self, principal: Principal) -> tuple[str, ...] | None:
+        """The streams that a client may read now, as patterns; None: all that are not private."""
+        scope: set[str] = set()
+        for grant in self._grants_for(principal):
+            if Rights.GET in grant.rights and self._is_in_force(grant):
+                if grant.streams is None:
+                    return None
+                scope.update(scope_patterns(grant, principal.identity))
+        return tuple(sorted(scope))
 
     def is_operator(self, principal: Principal) -> bool:
         """True for a client that may read chats and mailboxes, and write in the node's name: by the

@@ -30,6 +30,7 @@ from millpond.transports.http.durable import protocol as durable
 from millpond.transports.http.durable.app import DurableApi
 from millpond.transports.http.durable.context import PREFIX as DURABLE
 from millpond.transports.http.durable.interface import DurableSettings
+from millpond.transports.http.durable.subscriptions.interface import SubscriptionSettings
 from millpond.transports.http.request import LISTENER, HttpLimits
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.state.app import PREFIX as STATE
@@ -87,6 +88,7 @@ class HttpServices:
             groups=lambda: services.directory.groups,
             memory=services.memory,
             rustlog=services.rustlog_metrics,
+            subscriptions=services.subscriptions,
         )
         ready = ReadyApi(
             self._rights_of,
@@ -116,6 +118,9 @@ class HttpServices:
             heartbeat_s=config.http_heartbeat_s,
             is_secure=LISTENER in config.tls_names,
             messages_max=config.durable_messages_max,
+            subscriptions=SubscriptionSettings(
+                self._services.subscriptions.policy, config.public_url
+            ),
         )
 
     def application(self) -> Application:

@@ -11,6 +11,7 @@ from millpond.actors.streams.directory import StagingDirectory
 from millpond.actors.streams.settings import StreamCounters
 from millpond.node.admin import StatusSources
 from millpond.node.config import Config
+from millpond.node.webhooks.services import SubscriptionServices
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
 from millpond.transports.rustlog.metrics import RustlogMetrics
@@ -61,3 +62,4 @@ class MetricSources(msgspec.Struct, frozen=True):
     groups: Callable[[], int]
     memory: MemoryBudget
     rustlog: RustlogMetrics
+    subscriptions: SubscriptionServices

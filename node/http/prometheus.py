@@ -27,6 +27,7 @@ from millpond.actors.histogram import Histogram
 from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import JournalStats
+from millpond.actors.subscriptions.context import SubscriptionCounters
 from millpond.node.http.metric_sources import CellTotals, MetricSources
 from millpond.node.log_handler import dropped_records
 from millpond.transports.http.interface import HttpCounters
@@ -103,6 +104,18 @@ class _Snapshot(Collector):
         states = self._sources.states
         yield "states", "Materialized states with values.", states.count
         yield "state_bytes", "Bytes of all materialized states.", states.bytes
+        subscriptions = self._sources.subscriptions
+        yield "subscriptions", "Subscriptions.", len(subscriptions.index.cells)
+        yield (
+            "subscriptions_failed",
+            "Subscriptions whose last webhook or event failed.",
+            len(subscriptions.counters.failed),
+        )
+        yield (
+            "webhook_deliveries_waiting",
+            "Webhooks that wait because too many are called.",
+            subscriptions.sender.waiting,
+        )
         yield (
             "store_writable",
             "1 if the store accepts writes, otherwise 0.",
@@ -199,6 +212,7 @@ class _Snapshot(Collector):
         yield "stream_trims", "Trims of streams.", sources.streams.trims
         yield "stream_trimmed_bytes", "Bytes removed by trims.", sources.streams.trimmed_bytes
         yield from _transactions(sources)
+        yield from _subscriptions(sources.subscriptions.counters)
         rustlog = sources.rustlog
         yield (
             "rustlog_records_produced",
@@ -270,6 +284,13 @@ class _Snapshot(Collector):
         for (api, code), count in sorted(sources.http.answers.items()):
             answers.add_metric((api, str(code)), count)
         yield answers
+        deliveries = CounterMetricFamily(
+            "millpond_webhook_deliveries", "Calls of webhooks.", labels=("outcome",)
+        )
+        counters = sources.subscriptions.counters
+        deliveries.add_metric(("delivered",), counters.delivered)
+        deliveries.add_metric(("failed",), counters.undelivered)
+        yield deliveries
         yield from _families(CounterMetricFamily, _memory_work(sources.memory.stats))
         yield from _families(GaugeMetricFamily, _memory(sources.memory))
         yield from _families(GaugeMetricFamily, _process(status.rss_bytes), prefix="process_")
@@ -289,6 +310,28 @@ def _transactions(sources: MetricSources) -> Iterator[tuple[str, str, Amount]]:
         "transaction_parts_expired",
         "Staged parts that expired before they were published.",
         expired,
+    )
+
+
+def _subscriptions(counters: SubscriptionCounters) -> Iterator[tuple[str, str, Amount]]:
+    yield "subscription_wakes", "Wakes of subscriptions.", counters.wakes
+    yield "subscription_claims", "Leases that workers claimed.", counters.claims
+    yield "subscription_events", "Events appended to wake streams.", counters.events
+    yield (
+        "subscription_events_failed",
+        "Events that a wake stream did not take.",
+        counters.events_failed,
+    )
+    yield "subscription_leases_expired", "Leases that ran out.", counters.leases_expired
+    yield (
+        "subscription_fenced",
+        "Acknowledgements refused because their wake had ended.",
+        counters.fenced,
+    )
+    yield (
+        "subscription_streams_refused",
+        "Streams not followed because a subscription has too many.",
+        counters.unlinked,
     )
 
 

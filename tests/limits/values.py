@@ -20,6 +20,7 @@ from millpond.actors.store.settings import StoreSettings
 from millpond.actors.streams import (
     chunks,
     command_records,
+    glob,
     idempotent_writers,
     metadata,
     producers,
@@ -28,6 +29,7 @@ from millpond.actors.streams import (
     trim_grace,
 )
 from millpond.actors.streams.catalogs import access_tokens, topics
+from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import admin, log_handler
 from millpond.node.chat import message_requests
 from millpond.node.cli import jsonl
@@ -50,6 +52,7 @@ from millpond.node.peers import (
     sealed_message,
 )
 from millpond.transports import browser_policy
+from millpond.transports.http.durable.subscriptions import codec as subscription_codec
 from millpond.transports.http.request import HttpLimits
 from millpond.transports.http.s2 import model as s2
 from millpond.transports.http.s2.codecs import append_scan
@@ -58,6 +61,8 @@ from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.http.state import append as state_append
 from millpond.transports.http.transactions import app as transactions
 from millpond.transports.http.transactions import publish
+from millpond.transports.http.webhooks import destination
+from millpond.transports.http.webhooks.post import ANSWER_BYTES_MAX
 from millpond.transports.io import anyio_wire, tls_handshake, tls_hello, tls_optional
 from millpond.transports.p2p import admission, connection, framing, handshake
 from millpond.transports.p2p.interface import P2PSettings
@@ -282,6 +287,23 @@ STREAMS: dict[str, Numbers] = {
     "events of an append to a state": (state_append.EVENTS_MAX, state_append.BODY_BYTES_MAX),
     "JSON messages in one append of Durable Streams": (config.durable_messages_max,),
     "producers of Durable Streams": (producers.PRODUCERS_MAX,),
+    "a subscription: id, pattern, URL, description, worker": (
+        subscription_codec.ID_BYTES_MAX,
+        glob.PATTERN_BYTES_MAX,
+        destination.URL_BYTES_MAX,
+        subscription_codec.DESCRIPTION_BYTES_MAX,
+        subscription_codec.WORKER_BYTES_MAX,
+    ),
+    "a pattern: segments, `**`": (glob.SEGMENTS_MAX, glob.DEEP_MAX),
+    "streams of one request about a subscription, its body": (
+        subscription_codec.STREAMS_MAX,
+        subscription_codec.BODY_BYTES_MAX,
+    ),
+    "streams of a subscription": (config.subscription_streams_max,),
+    "subscriptions": (config.subscriptions_max,),
+    "streams that a call of a webhook shows": (SHOWN_MAX,),
+    "calls of webhooks at once": (config.webhook_deliveries_max,),
+    "answer of a webhook": (config.webhook_timeout_s, ANSWER_BYTES_MAX),
     "name of a consumer group": (metadata.GROUP_BYTES_MAX,),
     "fencing token": (command_records.FENCE_BYTES_MAX,),
     "records that share a chunk": (chunks.RECORDS_MAX, chunks.BYTES_MAX),

@@ -15,8 +15,8 @@ from tests.node.processes import environment, serving
 from tests.suites.npm import installed
 
 SUITE_S, CHECKS_S = 150.0, 90.0
-TESTS = 332
-"""Of 338; the others are of subscriptions, which the node does not have."""
+TESTS = 338
+"""All, with the six of subscriptions."""
 CHECKS = 9
 QUIET = ("--p2p", "off", "--ws", "off", "--http", "127.0.0.1:0", "--long-poll", "0.5")
 BUSY = {"MILLPOND_HTTP_HEARTBEAT_S": "0.05"}

@@ -17,7 +17,8 @@ from millpond.transports.http.durable.context import (
 from millpond.transports.http.durable.errors import DurableError, Pairs
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
-from millpond.transports.http.interface import HttpNodeServices
+from millpond.transports.http.durable.subscriptions.app import SubscriptionsApi
+from millpond.transports.http.durable.subscriptions.interface import SubscriptionNodeServices
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
@@ -36,10 +37,13 @@ class DurableApi:
 
     name = "durable"
 
-    def __init__(self, services: HttpNodeServices, settings: DurableSettings) -> None:
+    def __init__(self, services: SubscriptionNodeServices, settings: DurableSettings) -> None:
         self._services = services
         self._settings = settings
         self._live_waiters = LiveWaiters()
+        self._subscriptions = SubscriptionsApi(
+            services, settings.subscriptions, is_secure=settings.is_secure
+        )
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response | None:
         context = DurableContext(
@@ -48,6 +52,8 @@ class DurableApi:
         try:
             if request.method == "OPTIONS":
                 return head_and_delete.options(context)
+            if request.segments[len(PREFIX) : len(PREFIX) + 1] == (RESERVED,):
+                return await self._subscriptions.respond(request)
             target = _target(context)
             return await _OPERATIONS[request.method](context, target)
         except DurableError as error:
@@ -55,7 +61,8 @@ class DurableApi:
 
     def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
         """Appends are direct; see `millpond.transports.http.direct.DirectApi`."""
-        if head.method != "POST":
+        is_reserved = head.segments[len(PREFIX) : len(PREFIX) + 1] == (RESERVED,)
+        if head.method != "POST" or is_reserved:
             return None
         return append.DirectAppends(self._services, self._settings, head, cors)
 
@@ -71,8 +78,7 @@ class DurableApi:
 
 def _target(context: DurableContext) -> Target:
     segments = context.request.segments[len(PREFIX) :]
-    is_stream = bool(segments) and segments[0] != RESERVED
-    if is_stream and context.request.method not in _OPERATIONS:
+    if segments and context.request.method not in _OPERATIONS:
         allow = ((b"allow", head_and_delete.METHODS),)
         text = f"streams do not support {context.request.method[:20]}"
         raise DurableError(405, "bad_method", text, allow)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.transports.http.durable.subscriptions.interface import SubscriptionSettings
+
 
 class DurableSettings(msgspec.Struct, frozen=True):
     """A long-poll is held for `long_poll_s`, server-sent events end after `events_s`; where there
@@ -15,3 +17,4 @@ class DurableSettings(msgspec.Struct, frozen=True):
     heartbeat_s: float = 15.0
     is_secure: bool = False
     messages_max: int = 10_000
+    subscriptions: SubscriptionSettings = SubscriptionSettings()

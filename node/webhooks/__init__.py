@@ -1,0 +1,1 @@
+"""Subscriptions and their webhooks at a node: keys, outgoing requests, shared parts."""
