@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import re
+import tracemalloc
 from pathlib import Path
 
 import anyio
@@ -13,6 +15,7 @@ import pytest
 
 from millpond.actors.store.filesystem import OsFile
 from millpond.node.clock import Clock
+from millpond.transports.server.memory_budget import CONNECTION_BYTES
 from tests.conformance.gated_disk import GatedDisk
 from tests.node.http.clients import eventually
 from tests.transports.http.direct_server import (
@@ -447,3 +450,29 @@ async def test_a_head_that_is_said_again_has_no_rights_that_are_gone() -> None:
         for line in lines * 2:
             (answer,) = await server.ask(writer, line=line)
             assert answer.status == 401, answer
+
+
+@pytest.mark.parametrize("method", [b"POST", b"GET"])
+async def test_an_idle_connection_keeps_nothing_of_a_long_head(method: bytes) -> None:
+    """The memory of all connections counts so much for each, and no head whose request is over."""
+
+    def long(number: int) -> bytes:
+        return said(method, STREAM, b"x", OCTETS, b"x: %d" % number + b"y" * 30_000)
+
+    count = 5
+    async with direct_server() as server:
+        await server.ask(long(0))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            lines = [server.connect() for _ in range(count)]
+            for number, each in enumerate(lines, 1):
+                await server.ask(long(number), line=each)
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < count * CONNECTION_BYTES
+        for each in lines * 3:  # and they go on
+            (answer,) = await server.ask(append(b"x"), line=each)
+            assert answer.status == 204

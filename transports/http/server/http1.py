@@ -162,7 +162,8 @@ class Http1:
         """The length of the body that is read; None: it is in chunks."""
         self._chunked = ChunkedBody()
         self._direct: DirectRequests | None = None
-        """The application's side of requests that need no task, from the first one on."""
+        """The application's side of requests that need no task, from the first one on; another one
+        behind a long head."""
         self._direct_head: CachedHead | None = None
         """The head of a request in progress that has no exchange yet."""
         self._direct_body = b""
@@ -587,6 +588,8 @@ class Http1:
                 self._wire.close()
             return
         del self._queue[0]
+        if response.head_bytes:
+            self._release_head()
         if response.rejection:
             self._wire.write(response.rejection)
         if response.rejection or not (response.is_keep_alive and exchange.is_complete):
@@ -600,6 +603,13 @@ class Http1:
             self._serve_queue()
         if self._input.pieces:
             self._read()
+
+    def _release_head(self) -> None:
+        """Keep nothing of a long head whose request is over: the memory of an idle connection is
+        counted as that of any other."""
+        self._direct = None
+        if not (self._queue or self._in_head):
+            self._url, self._headers, self._request_line = b"", [], b""
 
     def _serve_queue(self) -> None:
         """Serve the first request in line. One that is answered at once makes room for the next:
