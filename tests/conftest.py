@@ -6,7 +6,7 @@ import faulthandler
 import gc
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,9 @@ PARTS = {
 }
 
 
+ON_BOTH_LIBRARIES = (HERE / "actors", HERE / "transports", HERE / "node" / "client")
+"""What runs on asyncio and on trio in each run. Elsewhere the library makes no difference that
+these do not show, and only the full run has trio as well."""
 LONGEST_FIRST = ("crash", "spark", "readme", "http", "browser", "package", "wire", "bench")
 """Those of Spark second: the archive of its classes is made meanwhile."""
 
@@ -37,7 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place in (item.path, *item.path.parents):
             if place in PARTS:
                 item.add_marker(PARTS[place])
+        if _is_on_trio(item) and not any(place in ON_BOTH_LIBRARIES for place in item.path.parents):
+            item.add_marker("full")
     items.sort(key=_rank)
+
+
+def _is_on_trio(item: pytest.Item) -> bool:
+    """Whether a parameter is trio, or a wiring on it as in tests/conformance."""
+    params: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    return any(isinstance(value, str) and value.endswith("trio") for value in params.values())
 
 
 def _rank(item: pytest.Item) -> int:
