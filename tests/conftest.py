@@ -10,6 +10,13 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes to make or to try is the machine's business.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
 PARTS = {

@@ -81,7 +81,7 @@ async def live_and_die(node: Serving, writer: Writer, kept: Path, rng: Random) -
             tasks.start_soon(view.run)
             tasks.start_soon(writer.run, stream)
             await anyio.sleep(rng.uniform(*LIFE_S))
-            while len(writer.acked) < enough:
+            while len(writer.acked) < enough:  # noqa: ASYNC110 (it may never be enough)
                 await anyio.sleep(0.02)
             try:
                 found = await stream.state.info()

@@ -195,7 +195,7 @@ class Http2:
         )
 
 
-async def eventually(is_so: Callable[[], bool], limit_s: float = 3.0) -> None:
+async def eventually(is_so: Callable[[], bool], limit_s: float = 60.0) -> None:
     """Wait for what other threads bring about."""
     with anyio.fail_after(limit_s):
         while not is_so():  # noqa: ASYNC110

@@ -180,7 +180,8 @@ async def test_each_key_is_handed_out_once_and_the_owner_gives_new_ones(village:
             await until(lambda: len(given(relay, bob)) == GIVEN_MAX)
             one_time = there.outbox.context.one_time
             await until(lambda: not any(map(one_time.private, kids)))
-            assert there.peer_services.one_time_prekey_count == 2 * GIVEN_MAX  # here and there
+            services = there.peer_services
+            await until(lambda: services.one_time_prekey_count == 2 * GIVEN_MAX)  # here and there
         # A sender gets so many a day, also under other names if the relay knows none of them.
         strangers = [os.urandom(32) for _ in range(3)]
         taken = [await handed.take(bob.public, each, TAKES_PER_DAY) for each in strangers]

@@ -69,7 +69,7 @@ class Senders:
         self.sender.flush()
 
     async def outcomes(self, count: int) -> list[DeliveryOutcome]:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(self.finished) < count:
                 self.changed = anyio.Event()
                 await self.changed.wait()
@@ -134,7 +134,7 @@ async def test_so_many_at_once() -> None:
     async with receiving(hold) as receiver, sending() as tasks:
         senders.give(*(delivery(receiver.url, number) for number in range(8)))
         senders.sender.open(tasks, lambda: KEY)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await are_three.wait()
         assert senders.sender.waiting == 5
         release.set()
@@ -227,7 +227,7 @@ async def test_a_node_calls_a_worker_that_calls_back(tmp_path: Path, is_stored: 
         made = await talk("PUT", "__ds/subscriptions/s", wanted)
         assert made["webhook"]["signing"]["jwks_url"].startswith(f"http://{address}/")
         await talk("PUT", "e/1", [1, 2])
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await called.wait()
         (call,) = calls
         prefix = f"http://{address}/v1/stream/"
@@ -245,7 +245,7 @@ async def test_a_node_calls_a_worker_that_calls_back(tmp_path: Path, is_stored: 
         assert shown["streams"][0]["acked_offset"].startswith("0000000000000002_")
         called = anyio.Event()
         await talk("POST", "e/1", [3])
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await called.wait()
         assert calls[1]["generation"] == 2
         await talk("DELETE", "__ds/subscriptions/s")

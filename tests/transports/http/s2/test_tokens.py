@@ -174,14 +174,14 @@ async def test_an_open_session_ends_when_its_token_is_revoked() -> None:
                 assert b"event: batch" in (await each.piece() or b"")
                 assert b"event: ping" in (await each.piece() or b"")
             assert (await s2.ask("DELETE", "/access-tokens/first")).status == 204
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 last = await cut.piece()
                 assert last is not None
                 assert b"event: error" in last
                 assert b"permission_denied" in last
                 assert await cut.piece() is None
             await s2.ask("POST", "/streams/a/records", RECORD, basin=OTHER)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 assert b"event: batch" in (await left.piece() or b"")
         for token in (first, "mpi1.never", "mpi1."):
             got = await s2.ask("GET", path, token=token, basin=OTHER)
@@ -201,7 +201,7 @@ async def test_an_open_session_ends_when_rights_are_judged_after_its_token_has_e
             assert b"event: ping" in (await session.piece() or b"")
             hands.at_s = 10.0
             s2.node.services.reauthorize()
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 assert b"permission_denied" in (await session.piece() or b"")
 
 
