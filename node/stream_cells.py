@@ -48,7 +48,7 @@ from millpond.node.config import Config
 from millpond.node.config_rules import RuleTable, StreamRule
 from millpond.node.webhooks.services import SubscriptionServices
 from millpond.transports.rustlog.codec import RustlogLimits
-from millpond.transports.rustlog.connection import RustlogSettings
+from millpond.transports.rustlog.settings import ANSWER_S, RustlogSettings
 from millpond.transports.s3p.commands import S3pLimits
 from millpond.transports.s3p.connection import S3pSettings
 from millpond.transports.server.pipelined import FlowSettings
@@ -90,6 +90,7 @@ class StreamCells:
         self.checkpoints = _checkpoints(store, states, self.directory)
         self._store = store
         self._rules = rules
+        self._groups_max = rules.settings(b"").node_groups_max
         self._context = StreamContext(
             store,
             post,
@@ -106,7 +107,7 @@ class StreamCells:
     def spawn(self, cell: bytes, snapshot: LogSnapshot) -> ReservedBehaviour:
         """The behaviour of a reserved cell."""
         if cell == TOPICS:
-            return CatalogCell(TopicCatalog(snapshot, self.directory))
+            return CatalogCell(TopicCatalog(snapshot, self.directory, self._groups_max))
         if cell == BASINS:
             return CatalogCell(BasinCatalog(snapshot, self.basins))
         if cell == TOKENS:
@@ -198,7 +199,7 @@ class StreamCells:
         """Load the catalogs of topics, basins and tokens, before the first request."""
         topics = await self._snapshot(TOPICS)
         if topics is not None:
-            TopicCatalog(topics, self.directory)
+            TopicCatalog(topics, self.directory, self._groups_max)
         basins = await self._snapshot(BASINS)
         if basins is not None:
             BasinCatalog(basins, self.basins)
@@ -309,5 +310,5 @@ def rustlog_settings(config: Config) -> RustlogSettings:
             records_max=config.rustlog_records_max,
             partitions_max=config.rustlog_partitions_max,
         ),
-        flow=FlowSettings(idle_s=config.stream_idle_s),
+        flow=FlowSettings(idle_s=config.stream_idle_s, answer_s=ANSWER_S),
     )

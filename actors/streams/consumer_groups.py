@@ -18,9 +18,9 @@ def commit_offset(
     now_ms: int,
     changes: list[Change],
 ) -> Code | None:
-    """Set the offset of a group; gives the reason if that is refused. A commit creates a topic's
-    partition."""
-    if not 0 < len(request.group) <= GROUP_BYTES_MAX:
+    """Set the offset of a group, whose name may be empty; gives the reason if that is refused. A
+    commit creates a topic's partition."""
+    if len(request.group) > GROUP_BYTES_MAX:
         return Code.MALFORMED
     if request.group not in metadata.groups and (
         len(metadata.groups) >= limits.groups_max or directory.groups >= limits.node_groups_max

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import merge, nsmallest
 
 from millpond.actors.errors import StorageFailed
@@ -19,6 +19,7 @@ from millpond.actors.streams.names import TOPICS, stream_cell
 
 _TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,255}")
 _PARTITION = re.compile(rb"(0|[1-9][0-9]{0,8})")
+_NO_OFFSETS: Mapping[bytes, int] = {}
 
 
 class Directory:
@@ -26,8 +27,8 @@ class Directory:
     them."""
 
     __slots__ = (
-        *("_tombstones", "_groups", "_removed", "_single", "_topics", "groups", "on_deleted"),
-        *("is_incomplete", "streams"),
+        *("_early", "_tombstones", "_groups", "_removed", "_single", "_topics", "groups"),
+        *("is_incomplete", "on_deleted", "streams"),
     )
 
     def __init__(self) -> None:
@@ -35,7 +36,10 @@ class Directory:
         self._tombstones: set[bytes] = set()
         """Deleted streams that still have forks."""
         self.groups = 0
-        """Consumer groups of the streams that were in use since the start."""
+        """Consumer groups of the streams that were in use since the start, and those with early
+        offsets."""
+        self._early: Mapping[tuple[bytes, int], Mapping[bytes, int]] = {}
+        """The early offsets of each partition."""
         self._groups: dict[bytes, tuple[int, GroupProgress]] = {}
         """The number of groups of each stream, and their offsets."""
         self._single: list[bytes] | None = None
@@ -89,7 +93,27 @@ class Directory:
         self._topics = topics
         self._removed = removed
 
+    def sync_early_offsets(self, offsets: Mapping[tuple[bytes, int], Mapping[bytes, int]]) -> None:
+        """Follow the catalog: offsets of groups by topic and partition."""
+        self.groups += sum(map(len, offsets.values())) - sum(map(len, self._early.values()))
+        self._early = offsets
+
     # Queries of the streams.
+
+    def early_offsets(self, topic: bytes, partition: int) -> Mapping[bytes, int]:
+        """The offsets that groups committed to a partition before it existed."""
+        return self._early.get((topic, partition), _NO_OFFSETS)
+
+    def early_offsets_of(self, name: bytes) -> Mapping[bytes, int]:
+        """The same of the partition whose records a stream has."""
+        return self.early_offsets(*self.place_of(name)) if self._early else _NO_OFFSETS
+
+    def place_of(self, name: bytes) -> tuple[bytes, int]:
+        """The topic and the partition whose records a stream has."""
+        found = partition_of(name)
+        if found is not None and (self.is_partition(name) or self.is_being_deleted(name)):
+            return found
+        return name, 0
 
     def cell_of(self, name: bytes) -> bytes:
         """The cell of a stream of this name."""

@@ -429,6 +429,24 @@ class DeleteTopic(StreamRequest, frozen=True, gc=False):
     topic: bytes
 
 
+class CommitEarlyOffset(StreamRequest, frozen=True, gc=False):
+    """Set the offset of a consumer group in a partition that does not exist; it counts once the
+    partition does. Answered by `Done`; MALFORMED, GROUPS_FULL."""
+
+    topic: bytes
+    partition: int
+    group: bytes
+    offset: int
+
+
+class ForgetEarlyOffsets(StreamRequest, frozen=True, gc=False):
+    """A partition has an offset of the group itself, or was deleted (`group` None: all groups)."""
+
+    topic: bytes
+    partition: int
+    group: bytes | None = None
+
+
 class PartitionDeleted(StreamRequest, frozen=True, gc=False):
     """A partition of a deleted topic tells the catalog that it is deleted."""
 

@@ -6,7 +6,7 @@ A stream holds no records in memory: it knows its bounds and its metadata, and r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from millpond.actors.streams.durable.forks import Forks
 from millpond.actors.streams.expiry import Expiry
 from millpond.actors.streams.idempotent_writers import IdempotentWriters
 from millpond.actors.streams.metadata import StreamMetadata
+from millpond.actors.streams.names import TOPICS
 from millpond.actors.streams.read import StreamReader
 from millpond.actors.streams.read_scan import ChunksLoaded
 from millpond.actors.streams.registration import Registration
@@ -293,7 +294,7 @@ class Stream:
             case m.Describe():
                 return self._describe(message)
             case m.GetGroupOffset():
-                return m.GroupOffset(message.number, self._metadata.groups.get(message.group))
+                return m.GroupOffset(message.number, self._group_offset(message.group))
             case m.Configure():
                 return self._change_settings(message, effects)
             case m.CommitOffset():
@@ -329,7 +330,7 @@ class Stream:
             segments=1 + bounds.size // SEGMENT_BYTES,
             waiting=self._reader.waiting,
             fence=metadata.fence,
-            groups=dict(metadata.groups),
+            groups={**self._early_offsets, **metadata.groups},
         )
         return m.StreamDescription(
             request.number,
@@ -358,8 +359,23 @@ class Stream:
         code = commit_offset(
             request, metadata, directory, self._limits, self._now_ms, effects.changes
         )
+        if code is None and request.group in self._early_offsets:
+            self._forget_early_offsets(request.group, effects)
         self._registration.sync()
         return m.Done(request.number) if code is None else self._failure(request, code)
+
+    def _group_offset(self, group: bytes) -> int | None:
+        offset = self._metadata.groups.get(group)
+        return self._early_offsets.get(group) if offset is None else offset
+
+    @property
+    def _early_offsets(self) -> Mapping[bytes, int]:
+        """What groups committed before this stream existed."""
+        return self._context.directory.early_offsets_of(self._registration.name)
+
+    def _forget_early_offsets(self, group: bytes | None, effects: Effects) -> None:
+        topic, partition = self._context.directory.place_of(self._registration.name)
+        effects.posts += ((TOPICS, m.ForgetEarlyOffsets(0, topic, partition, group)),)
 
     # Creation and deletion.
 
@@ -402,6 +418,8 @@ class Stream:
     def _erase(self, effects: Effects) -> bool:
         was_created = self._metadata.created is not None
         self._reader.dismiss_all(effects)
+        if self._early_offsets:
+            self._forget_early_offsets(None, effects)
         if was_created:
             self._forks.leave_parent(effects)
             self._appender.discard()

@@ -19,15 +19,17 @@ from millpond.node.bench.drivers.s2 import S2Driver
 from millpond.node.bench.own_node import on_disk, own_node
 from millpond.node.bench.scenarios import StreamKind
 from millpond.node.bench.stream_load import StreamTarget
+from millpond.node.client.rustlog.forms import BINARY
 from millpond.transports.io.address import parse_address
 
 DRIVERS: dict[str, Callable[[StreamKind], Driver]] = {
     "s3p": lambda _kind: S3pDriver(),
     "rustlog": lambda _kind: RustlogDriver(),
+    "rustlog-binary": lambda _kind: RustlogDriver(BINARY),
     "s2": S2Driver,
 }
 """The driver of each protocol, for rows of a kind."""
-LISTENERS = {"s2": "http"}
+LISTENERS = {"s2": "http", "rustlog-binary": "rustlog"}
 """Listeners that are not named like their protocol."""
 UNLIMITED = {"stream_bytes_max": str(2**40), "node_stream_bytes_max": str(2**40)}
 """A row appends as much as it can: the usual limits would refuse it on a fast machine."""

@@ -13,12 +13,11 @@ from millpond.node.client.requests.reconnecting import Dial, ReconnectSettings, 
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog.client import Rustlog
 from millpond.node.client.rustlog.client import closing_error as rustlog_closing_error
+from millpond.node.client.rustlog.forms import JSON, Wire
 from millpond.node.client.s3p.client import REPLY_LIMITS, S3p
 from millpond.node.client.s3p.records import closing_error as s3p_closing_error
 from millpond.node.testing.network import RUSTLOG_PORT, S3P_PORT, WorldDialer
 from millpond.transports.io.interface import Session
-from millpond.transports.rustlog import messages as m
-from millpond.transports.rustlog.client_codec import ResponseDecoder
 from millpond.transports.s3p.client_codec import Reply, ReplyDecoder
 
 
@@ -37,13 +36,13 @@ async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator
 @asynccontextmanager
 async def rustlog_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator[Rustlog]:
     """See `millpond.node.client.rustlog.client.connect_rustlog`."""
-    settings: ReconnectSettings[m.Response] = ReconnectSettings(
+    settings: ReconnectSettings[Wire] = ReconnectSettings(
         dial=_dial(dialer, host, RUSTLOG_PORT),
-        replies=ResponseDecoder,
-        closing_error=rustlog_closing_error,
+        replies=JSON.decoder,
+        closing_error=rustlog_closing_error(JSON),
     )
     async with open_connection(settings, ReconnectBackoff(rng)) as connection:
-        yield Rustlog(connection)
+        yield Rustlog(connection, JSON)
 
 
 def _dial(dialer: WorldDialer, host: str, port: int) -> Dial:

@@ -372,7 +372,7 @@ async def test_rla_25_the_metrics_are_real() -> None:
         ]
         lines = answer["prometheus"].splitlines()
         assert f"messages_produced_total {metrics['messages_produced_total']}" in lines
-        assert 'consumer_lag{topic="t",partition="0",group_id="g"} 8' in lines
+        assert 'consumer_lag{topic="t",partition="0",group="g"} 8' in lines
 
 
 async def test_rla_25_the_lag_of_a_group_survives_a_restart(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ import pytest
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import ResponseDecoder
 from millpond.transports.rustlog.codec import (
-    Decoder,
     RustlogLimits,
     decode_request,
     encode_response,
     framed,
 )
-from millpond.transports.rustlog.json_fallback import DecodedRequest, MalformedJson, decode_fallback
+from millpond.transports.rustlog.decoder import DecodedRequest, Decoder
+from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson, decode_fallback
 from tests.fuzz.mutation import mutated, split
 
 pytestmark = pytest.mark.wire
@@ -69,14 +69,14 @@ def request(rng: random.Random) -> bytes:
     return json.dumps(fields, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
 
 
-def outcome(payload: bytes) -> DecodedRequest | str:
+def outcome(payload: bytes) -> DecodedJson | str:
     try:
         return decode_request(payload, LIMITS)
     except MalformedJson:
         return "the connection ends"
 
 
-def exact_outcome(payload: bytes) -> DecodedRequest | str:
+def exact_outcome(payload: bytes) -> DecodedJson | str:
     try:
         return decode_fallback(payload, LIMITS.records_max)
     except MalformedJson:

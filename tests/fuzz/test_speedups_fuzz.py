@@ -38,11 +38,11 @@ from millpond.transports.p2p.packets import (
 )
 from millpond.transports.rustlog.codec import (
     ROWS,
-    Decoder,
     RustlogLimits,
     decode_request,
     framed,
 )
+from millpond.transports.rustlog.decoder import Decoder
 from millpond.transports.rustlog.json_fallback import MalformedJson
 from millpond.transports.rustlog.messages import PackedProduce, Produce
 from millpond.transports.s3p.decoder import encode_run_in_python

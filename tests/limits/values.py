@@ -71,6 +71,8 @@ from millpond.transports.p2p.jobs import requests as job_requests
 from millpond.transports.p2p.streams import bodies as stream_bodies
 from millpond.transports.p2p.streams import requests as stream_requests
 from millpond.transports.rustlog import json_fallback
+from millpond.transports.rustlog import settings as rustlog_settings
+from millpond.transports.rustlog.codec import RustlogLimits
 from millpond.transports.server import memory_budget as memory
 from millpond.transports.server import pipelined
 from millpond.transports.websocket import frames, http_pages
@@ -123,6 +125,10 @@ CONNECTIONS: dict[str, Numbers] = {
         pipelined.FlowSettings().in_flight_max,
         pipelined.FlowSettings().in_flight_bytes_max,
         pipelined.DECODED_BYTES_MAX,
+    ),
+    "a RustLog request that no stream answers, as while a disk stalls": (
+        rustlog_settings.ANSWER_S,
+        2 * rustlog_settings.ANSWER_S,
     ),
     "packets of a P2P connection, and WebSocket frames that are no packet, in one turn of the "
     "event loop": (connection.TURN_PACKETS_MAX, framing.FEED_BYTES_MAX, frames.FEED_BYTES_MAX),
@@ -279,6 +285,7 @@ STREAMS: dict[str, Numbers] = {
         stream_bodies.HEADERS_MAX,
     ),
     "strings of a Produce, fields of a RustLog request": (json_fallback.FIELDS_MAX,),
+    "records of a Produce in RustLog's binary form": (RustlogLimits().binary_records_max,),
     "records, headers, protobuf bytes of an S2 append": (
         s2.RECORDS_MAX,
         s2.HEADERS_MAX,
@@ -304,6 +311,7 @@ STREAMS: dict[str, Numbers] = {
     "streams that a call of a webhook shows": (SHOWN_MAX,),
     "calls of webhooks at once": (config.webhook_deliveries_max,),
     "answer of a webhook": (config.webhook_timeout_s, ANSWER_BYTES_MAX),
+    "offsets committed before their topic exists": (),
     "name of a consumer group": (metadata.GROUP_BYTES_MAX,),
     "fencing token": (command_records.FENCE_BYTES_MAX,),
     "records that share a chunk": (chunks.RECORDS_MAX, chunks.BYTES_MAX),

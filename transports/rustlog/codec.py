@@ -1,4 +1,4 @@
-"""RustLog, the server's side: frames of JSON in, requests out; responses in, frames out.
+"""RustLog's JSON form, the server's side: payloads to requests; responses to frames.
 
 Requests are read by msgspec into their types at once; what is not surely the one request that it
 seems to be, the judge reads again (docs/internals/performance-notes.md).
@@ -14,12 +14,9 @@ from itertools import accumulate, chain, repeat
 import msgspec
 
 from millpond.actors.streams.messages import U64_MAX, PackedBodies, RecordColumns, RecordSlice
-from millpond.transports.errors import FrameTooLarge
-from millpond.transports.p2p.framing import LengthPrefixed
-from millpond.transports.rustlog.json_fallback import DecodedRequest, MalformedJson, decode_fallback
+from millpond.transports.rustlog.json_fallback import DecodedJson, decode_fallback
 from millpond.transports.rustlog.messages import (
     FRAME_BYTES_MAX,
-    INSUFFICIENT_SPACE,
     INVALID_REQUEST,
     RECORD_TOO_LARGE,
     CreateTopic,
@@ -55,6 +52,7 @@ class RustlogLimits(msgspec.Struct, frozen=True, gc=False):
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     records_max: int = 1000
+    binary_records_max: int = 65_536
     partitions_max: int = 1000
     group_bytes_max: int = 256
 
@@ -86,61 +84,6 @@ _QUOTES: dict[type[Request], int] = {
 }
 
 
-NO_MEMORY = Error(INSUFFICIENT_SPACE, "the node has no memory for the request now")
-
-
-class Decoder:
-    """Bytes in, requests out. After an error nothing more comes: send it, and close."""
-
-    __slots__ = ("_framing", "_limits", "_repeated", "error")
-
-    def __init__(self, limits: RustlogLimits) -> None:
-        self._limits = limits
-        self._repeated = RepeatedProduce(limits)
-        self._framing = LengthPrefixed(limits.frame_bytes_max)
-        self.error: Error | None = None
-
-    @property
-    def buffered_bytes(self) -> int:
-        """The bytes of a frame that came so far."""
-        return self._framing.buffered_bytes
-
-    def refuse(self) -> DecodedRequest | None:
-        """Refuse the frame of which a part has come, as there is no memory for it: an Error in its
-        place. Its rest is read and dropped."""
-        return NO_MEMORY if self._framing.skip_packet() else None
-
-    def clear(self) -> None:
-        """Discard what came: nothing more is fed."""
-        self._framing.clear()
-
-    def feed(self, data: bytes) -> list[DecodedRequest]:
-        """The requests that `data` completes, also those before an error; an Error in their place
-        is the answer to one that is refused (RL-07, RL-08)."""
-        if self.error is not None:
-            return []
-        found: list[DecodedRequest] = []
-        repeated = self._repeated
-        for payload in self._framing.feed(data):
-            request = repeated.take(payload) if is_native else None
-            if request is not None:
-                found.append(request)
-                continue
-            try:
-                found.append(decode_request(payload, self._limits))
-                repeated.remember(payload, found[-1])
-            except MalformedJson as error:
-                self.error = Error(INVALID_REQUEST, str(error))
-                return found
-        broken = self._framing.error
-        if isinstance(broken, FrameTooLarge):  # RLA-11
-            details = {"size": broken.size, "size_max": broken.size_max}
-            self.error = Error(RECORD_TOO_LARGE, "frame too large", details)
-        elif broken is not None:
-            self.error = Error(INVALID_REQUEST, "empty frame")
-        return found
-
-
 class RepeatedProduce:
     """The native path of a client that appends many records at a time: Produces that differ from
     the last one in their records alone."""
@@ -157,7 +100,7 @@ class RepeatedProduce:
         self._topic = ""
         self._partition = 0
 
-    def remember(self, payload: bytes, request: DecodedRequest) -> None:
+    def remember(self, payload: bytes, request: DecodedJson) -> None:
         """`payload` was read as this request."""
         if not is_native or type(request) is not Produce:
             return
@@ -188,12 +131,12 @@ class RepeatedProduce:
 _RECORDS = b'"records":['
 
 
-def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedRequest:
+def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedJson:
     """The request in the payload of a frame, or the answer if it is refused.
 
     Raises MalformedJson where the connection has to end.
     """
-    found: DecodedRequest
+    found: DecodedJson
     is_long = len(payload) > COUNTED_BYTES_MIN
     if is_long and payload.count(b'"') > 2 * limits.records_max + _QUOTES[Produce]:
         found = decode_fallback(payload, limits.records_max)
@@ -219,7 +162,7 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedRequest:
     return _refusal(found, limits) or found
 
 
-def _refusal(found: DecodedRequest, limits: RustlogLimits) -> Error | None:
+def _refusal(found: DecodedJson, limits: RustlogLimits) -> Error | None:
     """Check the constraints of fields that types do not express."""
     match found:
         case Produce(records=[]):

@@ -19,7 +19,7 @@ FIELDS_MAX = 10_000
 """Of objects with more fields it is not known whether a key comes twice."""
 
 
-DecodedRequest = Request | PackedProduce | Error
+DecodedJson = Request | PackedProduce | Error
 
 _TYPES: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 _FIELDS: dict[type[Request], list[tuple[str, bool, msgspec.json.Decoder[Any]]]] = {
@@ -42,7 +42,7 @@ class MalformedJson(WireError):
     """The payload is not JSON in UTF-8 (RL-05, RL-06)."""
 
 
-def decode_fallback(payload: bytes, records_max: int) -> DecodedRequest:
+def decode_fallback(payload: bytes, records_max: int) -> DecodedJson:
     """The request in `payload`, or why it is refused. Raises MalformedJson (RL-04 to RL-10)."""
     try:
         if not payload.isascii():
@@ -79,7 +79,7 @@ def _has_many_fields(payload: bytes) -> bool:
     return min(colons, quotes // 2) > FIELDS_MAX
 
 
-def _read(fields: dict[str, msgspec.Raw], records_max: int) -> DecodedRequest:
+def _read(fields: dict[str, msgspec.Raw], records_max: int) -> DecodedJson:
     if "type" not in fields:
         return _invalid("missing field 'type'")
     try:

@@ -123,6 +123,12 @@ class RustlogMetrics:
         self.watched: dict[tuple[str, int], None] = {}
         """Topics and partitions that groups read, the latest last."""
 
+    def fetched(self, count: int, size_bytes: int, took_ns: int) -> None:
+        """A Fetch is answered."""
+        self.messages_fetched += count
+        self.bytes_out += size_bytes
+        self.fetch_latency.add(took_ns)
+
     def watch(self, topic: str, partition: int) -> None:
         """A group reads there: its lag is one of the figures."""
         watched, key = self.watched, (topic, partition)
@@ -141,23 +147,22 @@ class RustlogMetrics:
         }
 
     def prometheus(self, lags: Iterable[Lag]) -> str:
-        """The same in Prometheus's text format."""
+        """The same in Prometheus's text format (RB-28)."""
         lines = []
         for name, value in self._counters().items():
             kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# TYPE {name} {kind}", f"{name} {value}"]
-        for name, histogram in (
-            ("produce_latency_ns", self.produce_latency),
-            ("fetch_latency_ns", self.fetch_latency),
+            lines += [*_head(name, kind), f"{name} {value}"]
+        for request, histogram in (
+            ("fetch", self.fetch_latency),
+            ("produce", self.produce_latency),
         ):
-            lines.append(f"# TYPE {name} summary")
             for percent in (50, 95, 99):
-                value = histogram.percentile(percent)
-                lines.append(f'{name}{{quantile="{percent / 100}"}} {value}')
-        lines.append("# TYPE consumer_lag gauge")
+                name = f"{request}_latency_ns_p{percent}"
+                lines += [*_head(name, "gauge"), f"{name} {histogram.percentile(percent)}"]
+        lines += _head("consumer_lag", "gauge")
         for each in lags:
-            labels = f'topic="{each.topic}",partition="{each.partition}"'
-            labels += f',group_id="{_escaped(each.group_id)}"'
+            labels = f'topic="{_escaped(each.topic)}",partition="{each.partition}"'
+            labels += f',group="{_escaped(each.group_id)}"'
             lines.append(f"consumer_lag{{{labels}}} {each.lag}")
         return "\n".join(lines) + "\n"
 
@@ -185,6 +190,30 @@ _COMPACTION = (
     "compaction_records_dropped_total",
     "compaction_bytes_rewritten_total",
 )
+
+
+_HELP = {
+    "messages_produced_total": "Records produced.",
+    "messages_fetched_total": "Records fetched.",
+    "bytes_in_total": "Bytes of the records produced.",
+    "bytes_out_total": "Bytes of the records fetched.",
+    "active_connections": "Open connections.",
+    "throttled_consumers_total": "Pauses in reading from clients that do not read their answers.",
+    "slow_consumers_total": "Connections ended because the client did not read its answers.",
+    "segments_deleted_total": "Trims of streams.",
+    "bytes_reclaimed_total": "Bytes of the records trimmed.",
+    "consumer_lag": "Records that a group has not read.",
+}
+
+
+def _head(name: str, kind: str) -> list[str]:
+    """The lines before the value of a metric."""
+    if "_latency_ns_p" in name:
+        request, _, percent = name.partition("_latency_ns_p")
+        text = f"Latency of {request} requests in ns, percentile {percent}."
+    else:
+        text = _HELP.get(name, "Always 0: streams are trimmed, never compacted.")
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
 def _escaped(label: str) -> str:
@@ -222,12 +251,9 @@ class ConnectionMetrics:
 
     def fetched(self, answered: int, count: int, size_bytes: int) -> None:
         """A Fetch is answered."""
-        metrics = self._metrics
-        metrics.messages_fetched += count
-        metrics.bytes_out += size_bytes
         if answered > self._run_end:
             self._enter_run(answered)
-        metrics.fetch_latency.add(self._replied_ns - self._run_ns)
+        self._metrics.fetched(count, size_bytes, self._replied_ns - self._run_ns)
 
     def opened(self) -> None:
         self._metrics.active_connections += 1

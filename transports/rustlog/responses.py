@@ -1,4 +1,4 @@
-"""RustLog responses from the replies of streams (docs/reference/compatibility.md)."""
+"""Responses of RustLog's JSON form, from the replies of streams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.messages import StreamDescription
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import ENVELOPE_BYTES, encode_response
-from millpond.transports.rustlog.json_fallback import DecodedRequest
+from millpond.transports.rustlog.json_fallback import DecodedJson
 from millpond.transports.rustlog.metrics import Lag
 from millpond.transports.rustlog.scatter import Answers
 
@@ -21,7 +21,6 @@ LAGS_MAX = 2000
 
 COMMITTED = encode_response(r.OffsetCommitResponse(True))
 NOT_COMMITTED = encode_response(r.OffsetCommitResponse(False))
-NEVER_COMMITTED = encode_response(r.OffsetFetchResponse(None))
 NOT_CREATED = encode_response(r.CreateTopicResponse(False, 0))
 
 ToStream = (
@@ -106,7 +105,7 @@ def topic_described(topic: str, count: int, used: Sequence[int], answers: Answer
     return encode_response(r.DescribeTopicResponse(topic, rows))
 
 
-def small_answer(request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
+def small_answer(request: DecodedJson, reply: StreamReply | Failed) -> bytes:
     """The answer to a request other than Produce and Fetch that was not refused."""
     match request, reply:
         case r.OffsetCommit(), m.Done():
@@ -124,12 +123,13 @@ def small_answer(request: DecodedRequest, reply: StreamReply | Failed) -> bytes:
             raise AssertionError(f"{reply} answers no request")
 
 
-def absent(request: ToStream, error: r.Error) -> bytes:
-    """The answer where there is no such partition (RL-14, RL-26, RL-27, RLA-27)."""
+def absent(request: ToStream, error: r.Error, early_offset: int | None) -> bytes:
+    """The answer where there is no such partition (RL-14, RL-26, RL-27, RLA-27). `early_offset`:
+    what the group of an OffsetFetch committed there in the binary form (RB-22)."""
     match request:
         case r.OffsetCommit():
             return NOT_COMMITTED
         case r.OffsetFetch():
-            return NEVER_COMMITTED
+            return encode_response(r.OffsetFetchResponse(early_offset))
         case _:
             return encode_response(error)

@@ -110,7 +110,7 @@ class S3pProtocol:
         assert error is not None
         return encode_error(error.code, error.text)
 
-    def refusal_bytes(self, reason: ConnectionRefusal) -> bytes:
+    def refusal_bytes(self, reason: ConnectionRefusal, data: bytes = b"") -> bytes:
         return encode_error(LIMITS, reason.value)
 
     def dispatch(self, requests: list[Command], start: int) -> int:

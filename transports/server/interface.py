@@ -7,7 +7,7 @@ node makes to a connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -231,6 +231,9 @@ class StreamDirectory(TopicDirectory, Protocol):
     @property
     def is_incomplete(self) -> bool:
         """True: the store lost names that nothing tells of."""
+
+    def early_offsets(self, topic: bytes, partition: int) -> Mapping[bytes, int]:
+        """The offsets that groups committed to a partition before it existed."""
 
     def check_complete(self) -> None:
         """Before names are listed. Raises StorageFailed if some are lost."""

@@ -16,9 +16,11 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from millpond.actors.errors import Code
 from millpond.actors.messages import (
     Batch,
     CellMessage,
+    Detach,
     Failed,
     Port,
     Reply,
@@ -67,10 +69,12 @@ class FlowSettings(msgspec.Struct, frozen=True, gc=False):
 
     `read_ahead_bytes_max` is read while a request waits for a record; `in_flight_bytes_max` of
     requests, and `in_flight_max` of them, are with the streams at once; `pass_bytes_max` of large
-    answers are made before others run.
+    answers are made before others run. Where no stream answers for `answer_s`, or twice that at
+    most, requests fail with OUTCOME_UNKNOWN: the disk does not answer.
     """
 
     idle_s: float = 300.0
+    answer_s: float = inf
     unread_bytes_max: int = 2**20
     read_ahead_bytes_max: int = 2**16
     in_flight_bytes_max: int = 2**24
@@ -136,8 +140,9 @@ class PipelinedProtocol(Protocol[R]):
     def error_bytes(self) -> bytes:
         """The last bytes of a connection whose input cannot be read: they tell `decoder.error`."""
 
-    def refusal_bytes(self, reason: ConnectionRefusal) -> bytes:
-        """The only bytes of a connection that is refused."""
+    def refusal_bytes(self, reason: ConnectionRefusal, data: bytes) -> bytes:
+        """The only bytes of a connection that is refused. `data` is what has come; b"" if it is
+        refused before."""
 
 
 class ConnectionObserver(Protocol):
@@ -192,6 +197,7 @@ class PipelinedConnection(Port, Generic[R]):
 
     __slots__ = (
         "_account",
+        "_answered_before",
         "_blocked_read_cell",
         "_bytes_per_request",
         "_check_at",
@@ -228,6 +234,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_undecoded",
         "_unsent_before",
         "_waiter",
+        "_waiting_since",
         "_wire",
         "answered",
         "deadline",
@@ -279,6 +286,10 @@ class PipelinedConnection(Port, Generic[R]):
         self._pass_bytes = self._pass_requests = 0
         self._partial_bytes = self._bytes_per_request = 0
         self._read_ahead_bytes = self._in_flight_bytes = 0
+        self._waiting_since = inf
+        """Since when at the latest the oldest request in flight has no answer."""
+        self._answered_before = 0
+        """The value of `answered` when that was looked at."""
         self._account: MemoryAccount | None = None
         self._moved_bytes = 0
         """All bytes received and written."""
@@ -334,7 +345,7 @@ class PipelinedConnection(Port, Generic[R]):
         if self._phase is not OPEN:
             return
         if not self._is_admitted:
-            self._refuse_connection(ConnectionRefusal.NOT_ADMITTED)
+            self._refuse_connection(ConnectionRefusal.NOT_ADMITTED, data)
             return
         if self._undecoded or size > DECODED_BYTES_MAX:
             self._undecoded += data
@@ -493,6 +504,8 @@ class PipelinedConnection(Port, Generic[R]):
         """Requests wait to go on, or the connection was silent for long (S3A-31)."""
         if self._phase is not CLOSED:
             self._resume()
+        if self._in_flight and self._flow.answer_s < inf:
+            self._check_answers(now)
         if self._phase is CLOSED:
             return
         node, idle_s = self._node, self._flow.idle_s
@@ -511,6 +524,37 @@ class PipelinedConnection(Port, Generic[R]):
             self._wire.abort()
         else:
             self.close()
+
+    def _expect_answers(self) -> None:
+        """A first request is in flight."""
+        self._waiting_since, self._answered_before = self.now, self.answered
+        due = self.now + self._flow.answer_s
+        if due < self.deadline:
+            self._node.arm(self, due)
+
+    def _check_answers(self, now: float) -> None:
+        """Refuse the requests in flight if no answer has come for long."""
+        if self.answered != self._answered_before:
+            self._waiting_since, self._answered_before = now, self.answered
+        due = self._waiting_since + self._flow.answer_s
+        if now < due:
+            self._node.arm(self, due)
+            return
+        if self._observer is not None:
+            self._observer.before_replies()
+        unknown = Failed(Detach(), Code.OUTCOME_UNKNOWN)
+        while self._in_flight:
+            early = self._early_replies.pop(self.answered, unknown)
+            self.answered += 1
+            request = self._in_flight.popleft()
+            if isinstance(early, ReadyAnswer):
+                self._out.append(early.data)
+            else:
+                self._out.append(self._protocol.answer(request, early))
+        self._in_flight_bytes = 0
+        if self._observer is not None:
+            self._observer.after_replies(self.answered)
+        self._resume()
 
     def start_drain(self) -> None:
         """Take no more requests; those that streams have are answered."""
@@ -577,6 +621,8 @@ class PipelinedConnection(Port, Generic[R]):
         if self.now >= self._stats.sample_at and self._blocked_read_cell is None:
             self._stats.start_sample(self.now)
             self._sampled, self._sampled_at = self.next_number, self.now
+        if not self._in_flight and self._flow.answer_s < inf:
+            self._expect_answers()
         self._in_flight += requests
         self.next_number += len(requests)
         size = self._bytes_per_request * len(requests)
@@ -619,6 +665,8 @@ class PipelinedConnection(Port, Generic[R]):
 
     def respond_later(self, request: R) -> int:
         """Give a request its number; `send` is called with its ReadyAnswer later."""
+        if not self._in_flight and self._flow.answer_s < inf:
+            self._expect_answers()
         number = self.next_number
         self.next_number = number + 1
         self._in_flight.append(request)
@@ -700,10 +748,10 @@ class PipelinedConnection(Port, Generic[R]):
         self.has_all_rights = node.authorize_stream(principal, b"") == Rights.ALL
         self._rights.clear()
 
-    def _refuse_connection(self, reason: ConnectionRefusal) -> None:
+    def _refuse_connection(self, reason: ConnectionRefusal, data: bytes = b"") -> None:
         is_full = reason is ConnectionRefusal.TOO_MANY
         self.count_refused(Refusal.TOO_MANY if is_full else Refusal.NOT_ALLOWED)
-        self.close_now(self._protocol.refusal_bytes(reason))
+        self.close_now(self._protocol.refusal_bytes(reason, data))
 
     # Flow.
 

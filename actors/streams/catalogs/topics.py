@@ -1,4 +1,4 @@
-"""The catalog of topics: the topics of several partitions.
+"""The catalog of topics: the topics of several partitions, and early offsets of consumer groups.
 
 A topic of one partition is a stream, so requests about it are forwarded to the stream.
 """
@@ -12,13 +12,16 @@ from millpond.actors.messages import Batch, CellMessage, Port, Reply, StreamFail
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams.catalogs.catalog import DELETE_RETRY_S, entries_of
+from millpond.actors.streams.catalogs.early_offsets import EarlyOffsets
 from millpond.actors.streams.directory import Directory, is_topic_name, partition_name, partition_of
 from millpond.actors.streams.messages import (
+    CommitEarlyOffset,
     Create,
     CreateTopic,
     Delete,
     DeleteTopic,
     Done,
+    ForgetEarlyOffsets,
     PartitionDeleted,
 )
 from millpond.actors.streams.names import stream_cell
@@ -32,12 +35,22 @@ _REMOVED = b"removed\0"
 
 
 class TopicCatalog:
-    """The entries of the catalog: the numbers of partitions."""
+    """The entries of the catalog: the numbers of partitions. `groups_max`: the consumer groups
+    that the node has in all."""
 
-    __slots__ = ("_deleted", "_directory", "_partitions", "_removed", "_topics", "deadline")
+    __slots__ = (
+        "_deleted",
+        "_directory",
+        "_early",
+        "_partitions",
+        "_removed",
+        "_topics",
+        "deadline",
+    )
 
-    def __init__(self, snapshot: LogSnapshot, directory: Directory) -> None:
+    def __init__(self, snapshot: LogSnapshot, directory: Directory, groups_max: int) -> None:
         self._directory = directory
+        self._early = EarlyOffsets(snapshot, directory, groups_max)
         self._topics = entries_of(snapshot, _TOPIC, int.from_bytes)
         self._removed = entries_of(snapshot, _REMOVED, int.from_bytes)
         """Deleted topics of which some partitions may still exist."""
@@ -49,7 +62,7 @@ class TopicCatalog:
 
     @property
     def is_empty(self) -> bool:
-        return not self._topics and not self._removed
+        return not self._topics and not self._removed and self._early.is_empty
 
     def answer(
         self, port: Port | None, message: CellMessage, now: float, effects: Effects
@@ -59,6 +72,13 @@ class TopicCatalog:
                 return self._create(port, message, effects)
             case DeleteTopic() if port is not None:
                 return self._delete(port, message, now, effects)
+            case CommitEarlyOffset() if port is not None:
+                code = self._early.commit(message, effects.changes)
+                number = message.number
+                return Done(number) if code is None else StreamFailed(number, code)
+            case ForgetEarlyOffsets():
+                self._early.forget(message, effects.changes)
+                return None
             case PartitionDeleted(stream=stream):
                 self._partition_deleted(stream, effects)
                 return None

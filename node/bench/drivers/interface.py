@@ -9,8 +9,9 @@ import msgspec
 
 from millpond.actors.store.changes import Position
 from millpond.node.bench.scenarios import StreamKind
+from millpond.node.client.rustlog.forms import BINARY, JSON, Form
 from millpond.transports.rustlog import messages as r
-from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
+from millpond.transports.rustlog.binary_codec import FETCH_RECORD_BYTES
 from millpond.transports.s3p import client_codec as s3p
 
 RecordPosition = tuple[int, int]
@@ -133,26 +134,29 @@ class S3pDriver:
 
 
 class RustlogDriver:
-    """The driver of RustLog: JSON frames; a stream is a topic of one partition."""
+    """The driver of RustLog in one of its forms; a stream is a topic of one partition."""
 
     kinds = frozenset(StreamKind)
     polls = True
 
-    def __init__(self) -> None:
+    def __init__(self, form: Form = JSON) -> None:
         self.error = ""
-        self._decoder = ResponseDecoder()
+        self._form = form
+        self._decoder = form.decoder()
+        self._record_bytes = FETCH_RECORD_BYTES if form is BINARY else 0
 
     def create(self, name: str) -> bytes:
-        return encode_request(r.CreateTopic(name, 1))
+        return self._form.encode(r.CreateTopic(name, 1))
 
     def append(self, name: str, bodies: list[bytes]) -> bytes:
-        return encode_request(r.Produce(name, 0, bodies))
+        return self._form.encode(r.Produce(name, 0, bodies))
 
     def read(self, name: str, start: RecordPosition, count: int, size: int, wait_ms: int) -> bytes:
-        return encode_request(r.Fetch(name, 0, start[1], count * size))
+        max_bytes = count * (size + self._record_bytes)
+        return self._form.encode(r.Fetch(name, 0, start[1], max_bytes))
 
     def feed(self, data: bytes) -> list[Answer]:
-        found = [_answer(response) for response in self._decoder.feed(data)]
+        found = [_answer(self._form.read(None, each)) for each in self._decoder.feed(data)]
         if self._decoder.error is not None:
             self.error = str(self._decoder.error)
         return found

@@ -1,4 +1,4 @@
-"""`millpond bench s3p`, `rustlog` and `s2`: benchmarks of streams, beside Redis and NATS."""
+"""`millpond bench s3p`, `rustlog`, `rustlog-binary` and `s2`: benchmarks of streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ from millpond.transports.io.address import parse_address
 
 PIPELINE_MAX, SIZE_MAX = 1024, 65_536
 BUSY = 0.9
-TITLES = {"s3p": "S3P", "rustlog": "RustLog", "s2": "S2"}
+TITLES = {
+    "s3p": "S3P",
+    "rustlog": "RustLog",
+    "rustlog-binary": "RustLog's binary form",
+    "s2": "S2",
+}
 HEADER = (
     f"{'row':27}{'server':>7}{'records':>13}{'p50':>12}{'p99':>12}{'max':>12}{'CPU':>10}"
     f"{'memory':>9}{'disk':>8}{'generator':>11}{'ratio':>7}"
@@ -100,7 +105,7 @@ each connection uses HTTP/1.1 and its own stream
            latency from the append to the delivery
 """
 
-PORTS = {"s3p": 7402, "rustlog": 7403, "s2": 7404}
+PORTS = {"s3p": 7402, "rustlog": 7403, "rustlog-binary": 7403, "s2": 7404}
 
 
 def add_parsers(subparsers: Any) -> None:

@@ -7,7 +7,7 @@ unanswered is decided here, once: it was not sent, it was not done, or it may ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
@@ -25,18 +25,19 @@ SILENCE_CHECKS = 4
 """The number of checks for received bytes within `answer_s`."""
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
 T = TypeVar("T")
 
 
-class ReplyDecoder(Protocol[R]):
+class ReplyDecoder(Protocol[R_co]):
     """A protocol's decoder of replies."""
 
     @property
     def error(self) -> WireError | None:
         """The reason why no more replies can be read."""
 
-    def feed(self, data: bytes, /) -> list[R]:
+    def feed(self, data: bytes, /) -> Sequence[R_co]:
         """The replies that `data` completes, also those before an error."""
 
 

@@ -1,7 +1,7 @@
 """A client of RustLog: `async with connect_rustlog("127.0.0.1:7403") as rustlog`.
 
-It works with any server of the protocol. Requests of many tasks are pipelined on one connection;
-the server answers them one after the other.
+It works with any server of the protocol, in its JSON form or its binary one. Requests of many tasks
+are pipelined on one connection; the server answers them one after the other.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from millpond.node.client.requests.reconnecting import (
     open_connection,
 )
 from millpond.node.client.retry import ReconnectBackoff
+from millpond.node.client.rustlog.forms import FORMS, Form, FormName, Wire
 from millpond.node.client.rustlog.producer import PartitionOffset, RustlogProducer
 from millpond.node.environment import current_environment
 from millpond.transports.io import tcp
 from millpond.transports.io.address import parse_address
 from millpond.transports.io.interface import Session
 from millpond.transports.rustlog import messages as m
-from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
+from millpond.transports.rustlog.binary_messages import ErrorCode
 
 ADDRESS = "127.0.0.1:7403"
 FETCH_BYTES = 2**20
@@ -62,7 +63,15 @@ REFUSALS: dict[int, type[RustlogRefused]] = {
     m.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     m.STORAGE_ERROR: StoreFailed,
     m.INSUFFICIENT_SPACE: NoSpace,
+    ErrorCode.FETCH_FAILED: OffsetOutOfRange,
+    ErrorCode.COMMIT_FAILED: NoSpace,
+    ErrorCode.NOT_FOUND: UnknownPartition,
+    ErrorCode.DESCRIBE_TOPIC_FAILED: UnknownTopic,
+    ErrorCode.DESCRIBE_PARTITION_FAILED: UnknownPartition,
 }
+"""By the codes of both forms; 500 means the same in both."""
+TOO_LARGE = "Failed to write record: record too large"
+"""The binary form has no code of its own for that (RB-14)."""
 
 
 RETRY_S = 0.2
@@ -90,7 +99,8 @@ CONSUMER = ConsumerSettings()
 
 
 class ConsumedRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record of a partition; `timestamp` in microseconds since the Unix epoch."""
+    """A record of a partition; `timestamp` in microseconds since the Unix epoch, 0 in the binary
+    form, which has none."""
 
     topic: str
     partition: int
@@ -273,8 +283,9 @@ class Rustlog:
     NotDone for a request without effect, and OutcomeUnknown for one that may have had one.
     """
 
-    def __init__(self, connection: ReconnectingConnection[m.Response]) -> None:
+    def __init__(self, connection: ReconnectingConnection[Wire], form: Form) -> None:
         self._connection = connection
+        self._form = form
 
     @property
     def connected(self) -> bool:
@@ -307,8 +318,8 @@ class Rustlog:
     ) -> m.FetchResponse:
         """Records from `offset` (inclusive) on, about `max_bytes` of them; none at the end.
 
-        `group` is for the server's metrics alone. Raises OffsetOutOfRange below the first record
-        that is kept.
+        `group` is for the server's metrics alone, and not sent in the binary form, which has no
+        timestamps either (0). Raises OffsetOutOfRange below the first record that is kept.
         """
         request = m.Fetch(topic, partition, offset, max_bytes, group)
         return await self._ask(request, m.FetchResponse)
@@ -339,17 +350,18 @@ class Rustlog:
         return {row.name: row.partition_count for row in listed.topics}
 
     async def describe(self, topic: str) -> list[m.PartitionRow]:
-        """The offsets and sizes of each partition."""
+        """The offsets and sizes of each partition; of these the binary form has the high watermark
+        alone, and 0 for the others."""
         return (await self._ask(m.DescribeTopic(topic), m.DescribeTopicResponse)).partitions
 
     async def describe_partition(
         self, topic: str, partition: int = 0
     ) -> m.DescribePartitionResponse:
-        """The offsets and sizes of one partition."""
+        """The offsets and sizes of one partition; see `describe`."""
         return await self._ask(m.DescribePartition(topic, partition), m.DescribePartitionResponse)
 
     async def metrics(self) -> m.MetricsFetchResponse:
-        """The server's metrics."""
+        """The server's metrics; in the binary form those that are one number each, and the text."""
         return await self._ask(m.MetricsFetch(), m.MetricsFetchResponse)
 
     async def ping(self) -> None:
@@ -362,11 +374,15 @@ class Rustlog:
     ) -> AsyncIterator[RustlogProducer]:
         """Produce single records in batches, over all partitions; flushed at the block's end."""
         partitions = len(await self.describe(topic))
+        form = self._form
 
         def request(partition: int, bodies: list[bytes]) -> bytes:
-            return _encode(m.Produce(topic, partition, bodies))
+            return _encode(form, m.Produce(topic, partition, bodies))
 
-        batcher = Batcher(self._connection, request, _read_offsets, settings)
+        def read(response: Wire, partition: int, count: int) -> list[PartitionOffset]:
+            return _read_offsets(form.read(None, response), partition, count)
+
+        batcher = Batcher(self._connection, request, read, settings)
         async with batcher.running():
             yield RustlogProducer(batcher, partitions)
 
@@ -392,18 +408,23 @@ class Rustlog:
         await self._connection.stop()
 
     async def _ask(self, request: m.Request, kind: type[T], *, has_effect: bool = False) -> T:
-        def read(response: m.Response) -> T:
+        form = self._form
+
+        def read(found: Wire) -> T:
+            response = form.read(request, found)
             if isinstance(response, kind):
                 return response
             raise _refusal(response)
 
-        return await self._connection.request(_encode(request), read, has_effect=has_effect)
+        frame = _encode(form, request)
+        return await self._connection.request(frame, read, has_effect=has_effect)
 
 
 @asynccontextmanager
 async def connect_rustlog(
     address: str = ADDRESS,
     *,
+    form: FormName = "json",
     tls: ssl.SSLContext | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
@@ -414,23 +435,27 @@ async def connect_rustlog(
 ) -> AsyncIterator[Rustlog]:
     """Connect to the server at `address` (host:port), and close with the block.
 
-    `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
-    trying for so long when the server is not there yet. After a loss, the next request reconnects,
-    with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
-    server that is silent for so long while requests are under way counts as lost. `requests_max`:
-    requests under way; more of them wait.
+    `form`: `json` or `binary`; a node speaks both on one port. `tls`: the context for a server with
+    TLS; `millpond.client_context` makes one. `wait_s`: keep trying for so long when the server is
+    not there yet. After a loss, the next request reconnects, with backoff, unless `reconnect` is
+    off; `on_event` is called with each change. `answer_s`: a server that is silent for so long
+    while requests are under way counts as lost. `requests_max`: requests under way; more of them
+    wait.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
     host, port = parse_address(address)
+    spoken = FORMS.get(form)
+    if spoken is None:
+        raise ValueError(f"form: json or binary, not {form!r}")
 
     async def dial(tasks: TaskGroup, session: Session) -> None:
         await tcp.dial(tasks, host, port, session, tls=tls)
 
     settings = ReconnectSettings(
         dial=dial,
-        replies=ResponseDecoder,
-        closing_error=closing_error,
+        replies=spoken.decoder,
+        closing_error=closing_error(spoken),
         reconnect=reconnect,
         wait_s=wait_s,
         answer_s=answer_s,
@@ -440,21 +465,24 @@ async def connect_rustlog(
     async with open_connection(
         settings, ReconnectBackoff(rng or current_environment().rng())
     ) as connection:
-        yield Rustlog(connection)
+        yield Rustlog(connection, spoken)
 
 
-def _encode(request: m.Request) -> bytes:
-    frame = encode_request(request)
+def _encode(form: Form, request: m.Request) -> bytes:
+    frame = form.encode(request)
     if len(frame) - 4 > m.FRAME_BYTES_MAX:
         raise DataTooLarge(f"a frame holds {m.FRAME_BYTES_MAX} bytes, not {len(frame) - 4}")
     return frame
 
 
-def closing_error(response: m.Response, is_waiting: bool) -> RequestError | None:
-    """The error of a closed connection: an Error response without a request."""
-    if isinstance(response, m.Error) and not is_waiting:
-        return _refused(response)
-    return None
+def closing_error(form: Form) -> Callable[[Wire, bool], RequestError | None]:
+    """Tells the error of a closed connection: an Error response without a request."""
+
+    def read(found: Wire, is_waiting: bool) -> RequestError | None:
+        response = None if is_waiting else form.read(None, found)
+        return _refused(response) if isinstance(response, m.Error) else None
+
+    return read
 
 
 def _refusal(response: m.Response) -> RequestError | BadReply:
@@ -466,6 +494,8 @@ def _refusal(response: m.Response) -> RequestError | BadReply:
 def _refused(error: m.Error) -> RequestError:
     rest = ServerFailed if error.code >= m.INTERNAL_SERVER_ERROR else InvalidRequest
     kind = REFUSALS.get(error.code, rest)
+    if error.message.startswith(TOO_LARGE):
+        kind = RecordTooLarge
     return kind(error.code, error.message, error.details)
 
 

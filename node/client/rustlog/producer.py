@@ -7,7 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from millpond.node.client.requests.batching import Batcher, RecordFuture
-from millpond.transports.rustlog.messages import Response
+from millpond.node.client.rustlog.forms import Wire
 
 
 class PartitionOffset(NamedTuple):
@@ -27,7 +27,7 @@ class RustlogProducer:
 
     partitions: int
 
-    def __init__(self, batcher: Batcher[Response, PartitionOffset], partitions: int) -> None:
+    def __init__(self, batcher: Batcher[Wire, PartitionOffset], partitions: int) -> None:
         self.partitions = partitions
         self._batcher = batcher
         self._turn = count()

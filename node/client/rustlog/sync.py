@@ -24,6 +24,7 @@ from millpond.node.client.rustlog.client import (
 from millpond.node.client.rustlog.client import Rustlog as AsyncRustlog
 from millpond.node.client.rustlog.client import RustlogConsumer as AsyncRustlogConsumer
 from millpond.node.client.rustlog.client import connect_rustlog as connect_rustlog_async
+from millpond.node.client.rustlog.forms import FormName
 from millpond.node.client.rustlog.producer import PartitionOffset
 from millpond.node.client.rustlog.producer import RustlogProducer as AsyncRustlogProducer
 from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
@@ -141,8 +142,8 @@ class Rustlog(Blocking[AsyncRustlog]):
     ) -> m.FetchResponse:
         """Records from `offset` (inclusive) on, about `max_bytes` of them; none at the end.
 
-        `group` is for the server's metrics alone. Raises OffsetOutOfRange below the first record
-        that is kept.
+        `group` is for the server's metrics alone, and not sent in the binary form, which has no
+        timestamps either (0). Raises OffsetOutOfRange below the first record that is kept.
         """
         return self._await(
             self._async.fetch, topic, offset, partition=partition, max_bytes=max_bytes, group=group
@@ -168,15 +169,17 @@ class Rustlog(Blocking[AsyncRustlog]):
         return self._await(self._async.topics)
 
     def describe(self, topic: str) -> list[m.PartitionRow]:
-        """The offsets and sizes of each partition."""
+        """The offsets and sizes of each partition; of these the binary form has the high watermark
+        alone, and 0 for the others.
+        """
         return self._await(self._async.describe, topic)
 
     def describe_partition(self, topic: str, partition: int = 0) -> m.DescribePartitionResponse:
-        """The offsets and sizes of one partition."""
+        """The offsets and sizes of one partition; see `describe`."""
         return self._await(self._async.describe_partition, topic, partition)
 
     def metrics(self) -> m.MetricsFetchResponse:
-        """The server's metrics."""
+        """The server's metrics; in the binary form those that are one number each, and the text."""
         return self._await(self._async.metrics)
 
     def ping(self) -> None:
@@ -215,6 +218,7 @@ class Rustlog(Blocking[AsyncRustlog]):
 def connect_rustlog(
     address: str = ADDRESS,
     *,
+    form: FormName = "json",
     tls: ssl.SSLContext | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
@@ -225,16 +229,18 @@ def connect_rustlog(
 ) -> Generator[Rustlog]:
     """Connect to the server at `address` (host:port), and close with the block.
 
-    `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
-    trying for so long when the server is not there yet. After a loss, the next request reconnects,
-    with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
-    server that is silent for so long while requests are under way counts as lost. `requests_max`:
-    requests under way; more of them wait.
+    `form`: `json` or `binary`; a node speaks both on one port. `tls`: the context for a server with
+    TLS; `millpond.client_context` makes one. `wait_s`: keep trying for so long when the server is
+    not there yet. After a loss, the next request reconnects, with backoff, unless `reconnect` is
+    off; `on_event` is called with each change. `answer_s`: a server that is silent for so long
+    while requests are under way counts as lost. `requests_max`: requests under way; more of them
+    wait.
 
     Raises ConnectionLost, and ValueError for arguments.
     """
     opening = connect_rustlog_async(
         address,
+        form=form,
         tls=tls,
         reconnect=reconnect,
         wait_s=wait_s,

@@ -155,7 +155,7 @@ class StreamHarness:
         assert isinstance(kept, LogSnapshot)
         name = stream_of(cell)
         if cell == TOPICS:
-            return CatalogCell(TopicCatalog(kept, self.directory))
+            return CatalogCell(TopicCatalog(kept, self.directory, self.limits.node_groups_max))
         if cell == BASINS:
             return CatalogCell(BasinCatalog(kept, self.basins))
         shared = self.shared

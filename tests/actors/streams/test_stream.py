@@ -354,7 +354,8 @@ class TestGroups:
             assert streams.refused(m.CommitOffset(0, b"b", 1), b"other").code is Code.GROUPS_FULL
             streams.one(m.Delete(0), m.Done)
             streams.one(m.CommitOffset(0, b"b", 1), m.Done, b"other")
-            assert streams.refused(m.CommitOffset(0, b"", 1), b"other").code is Code.MALFORMED
+            long_name = streams.refused(m.CommitOffset(0, b"x" * 257, 1), b"other")
+            assert long_name.code is Code.MALFORMED
 
 
 class TestQuotas:

@@ -17,14 +17,14 @@ from millpond.actors.streams.messages import U64_MAX, RecordColumns
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import ResponseDecoder, encode_request
 from millpond.transports.rustlog.codec import (
-    Decoder,
     RustlogLimits,
     decode_request,
     encode_fetched,
     encode_produced,
     encode_response,
 )
-from millpond.transports.rustlog.json_fallback import DecodedRequest, MalformedJson
+from millpond.transports.rustlog.decoder import Decoder
+from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson
 
 pytestmark = pytest.mark.wire
 
@@ -39,7 +39,7 @@ def framed(payload: bytes | str) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def read(payload: bytes | str) -> DecodedRequest:
+def read(payload: bytes | str) -> DecodedJson:
     return decode_request(payload.encode() if isinstance(payload, str) else payload, LIMITS)
 
 
@@ -210,13 +210,13 @@ def test_rla_01_the_example_frame_of_the_specification_is_wrong() -> None:
 
 
 CLOSING = [
-    b"\xff",
+    b"\xfd",
     b'{"type":"Ping","x":"\xff"}',
     b'{"type":"\xff"}',
     b'{"type":"DescribeTopic","topic":"\xff"}',
     b'{"type":"Produce","topic":"t","partition":0,"records":["\xff"]}',
     b'{"type":"Ping","x":"\xed\xa0\x80"}',
-    '{"type":"Ping"}'.encode("utf-16"),
+    '{"type":"Ping"}'.encode("utf-16-be"),
     b'\xef\xbb\xbf{"type":"Ping"}',
     b"\x00",
     b" ",
@@ -365,7 +365,7 @@ def test_rla_15_a_key_twice_is_refused(text: str) -> None:
 
 
 def test_rla_15_objects_too_large_to_look_into_are_refused_too() -> None:
-    def ping(size: int) -> DecodedRequest:
+    def ping(size: int) -> DecodedJson:
         return read('{"type":"Ping","x":[' + "{}," * (size // 3) + "0]}")
 
     assert ping(2**17) == r.Ping()
@@ -403,7 +403,7 @@ def test_ignored_fields_are_not_built() -> None:
     ids=["records", "fields", "colons", "strings"],
 )
 def test_parts_of_a_large_frame_are_counted_before_they_are_built(
-    payload: bytes, answer: DecodedRequest
+    payload: bytes, answer: DecodedJson
 ) -> None:
     tracemalloc.start()
     try:

@@ -10,8 +10,9 @@ from millpond.actors.positions import Position
 from millpond.actors.streams import messages as m
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import encode_request
-from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
-from millpond.transports.rustlog.json_fallback import DecodedRequest
+from millpond.transports.rustlog.connection import rustlog_connection
+from millpond.transports.rustlog.decoder import DecodedRequest
+from millpond.transports.rustlog.settings import RustlogSettings
 from millpond.transports.server.pipelined import FlowSettings, PipelinedConnection
 from tests.conformance.rig import RecordedWire
 from tests.transports.server.scripted_node import NoTopics, ScriptedNode

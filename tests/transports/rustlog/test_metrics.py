@@ -64,10 +64,12 @@ def test_rla_25_figures_and_their_text_agree() -> None:
     for name, value in figures.items():
         if isinstance(value, int):
             assert samples[name] == str(value)
-    assert samples['produce_latency_ns{quantile="0.5"}'] == str(
-        figures["produce_latency_ns"]["p50"]
-    )
-    label = r'consumer_lag{topic="logs",partition="0",group_id="a\"b\\c\nd"}'
+    for name in samples:
+        bare = name.partition("{")[0]
+        assert f"# TYPE {bare} " in text and f"# HELP {bare} " in text
+    for percent, value in figures["produce_latency_ns"].items():
+        assert samples[f"produce_latency_ns_{percent}"] == str(value)
+    label = r'consumer_lag{topic="logs",partition="0",group="a\"b\\c\nd"}'
     assert samples[label] == "12"
 
 

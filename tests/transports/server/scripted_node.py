@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from millpond.actors.errors import Code, StorageFailed
 from millpond.actors.messages import Batch, Detach, Failed, Port, Reply, Rights, StreamRequest
@@ -34,6 +34,9 @@ class NoTopics:
 
     def topics(self) -> Iterable[tuple[bytes, int]]:
         return ()
+
+    def early_offsets(self, topic: bytes, partition: int) -> Mapping[bytes, int]:
+        return {}
 
     def is_created(self, name: bytes) -> bool:
         return False

@@ -9,7 +9,8 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed
-from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
+from millpond.transports.rustlog.connection import rustlog_connection
+from millpond.transports.rustlog.settings import RustlogSettings
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.pipelined import PipelinedConnection
 from tests.conformance.rig import RecordedWire

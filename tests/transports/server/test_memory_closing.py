@@ -11,7 +11,8 @@ from websockets.frames import Opcode
 
 from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.request import ClientGone, HttpLimits, Request, request_head
-from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
+from millpond.transports.rustlog.connection import rustlog_connection
+from millpond.transports.rustlog.settings import RustlogSettings
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.memory_budget import MemoryBudget, MemorySettings
 from tests.conformance import packets as p

@@ -23,8 +23,9 @@ from millpond.transports.p2p.streams.operations import LISTED_MAX, Operation, li
 from millpond.transports.p2p.streams.requests import StreamRequests
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.client_codec import encode_request
-from millpond.transports.rustlog.connection import RustlogSettings, rustlog_connection
-from millpond.transports.rustlog.json_fallback import DecodedRequest
+from millpond.transports.rustlog.connection import rustlog_connection
+from millpond.transports.rustlog.decoder import DecodedRequest
+from millpond.transports.rustlog.settings import RustlogSettings
 from millpond.transports.s3p.commands import Command
 from millpond.transports.s3p.connection import S3pSettings, s3p_connection
 from millpond.transports.server.pipelined import FlowSettings, PipelinedConnection

@@ -341,6 +341,8 @@ def _request(number: int, operation: Operation, body: bytes) -> tuple[bytes, Str
             return stream_cell(wanted.stream), m.Configure(number, wanted.settings)
         case Operation.COMMIT:
             commit = read_body(body, b.CommitBody)
+            if not commit.group:
+                raise Malformed("a group has a name")
             return stream_cell(commit.stream), m.CommitOffset(number, commit.group, commit.offset)
         case Operation.COMMITTED:
             committed = read_body(body, b.CommittedBody)
