@@ -13,6 +13,7 @@ from millpond.actors.channels.settings import EmptyPolicy
 from millpond.actors.messages import Durability, Mode
 from millpond.node.cli.main import main
 from millpond.node.config import ChannelRule, Config, ConfigError, channel_rules, load_config
+from millpond.node.webhooks.services import webhook_policy
 
 
 @pytest.fixture
@@ -174,3 +175,21 @@ def test_a_limit_of_zero_is_refused_where_it_would_break_something(name: str) ->
     with pytest.raises(ConfigError, match=f"{name} cannot be 0"):
         Config(**{name: 0})
     assert Config(window=0, requests_per_s_max=0).window == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mill.example", "ftp://mill.example", "https://mill.example/x", "https://", "https://a b"],
+)
+def test_a_public_url_is_one(url: str) -> None:
+    with pytest.raises(ConfigError, match="public_url"):
+        Config(public_url=url)
+
+
+def test_where_webhooks_may_go_is_a_matter_of_the_listener() -> None:
+    assert webhook_policy(Config()).is_local
+    assert not webhook_policy(Config(http="0.0.0.0:7404")).is_local
+    assert Config(public_url="https://mill.example:8443/").public_url
+    loaded = load_config({}, {"MILLPOND_WEBHOOK_HOSTS": "Hooks.Internal;10.1.2.3"}, None)
+    assert webhook_policy(loaded.config).hosts == {"hooks.internal", "10.1.2.3"}
+    assert not webhook_policy(Config(webhooks=False)).is_enabled

@@ -17,7 +17,14 @@ from typing import Any
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.filesystem import OsDisk
-from millpond.actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
+from millpond.actors.streams.names import (
+    BASINS,
+    TOKENS,
+    TOPICS,
+    basin_cell,
+    stream_cell,
+    subscription_cell,
+)
 from millpond.node.access.policy import load_access
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.cli.doctor.data_folder import folder_findings
@@ -120,6 +127,13 @@ def add_parser(subparsers: Any) -> None:
         help="repair the catalog of access tokens for S2 clients",
     )
     which.add_argument(
+        "--repair-subscription",
+        metavar="ID",
+        dest="repair",
+        type=_subscription,
+        help="repair a subscription of Durable Streams",
+    )
+    which.add_argument(
         "--repair-all",
         action="store_true",
         help="repair everything that is not served, and remove the reports",
@@ -150,6 +164,10 @@ def _basin_stream(text: str) -> bytes:
     if not basin or not colon:
         raise argparse.ArgumentTypeError("expected BASIN:STREAM")
     return basin_cell(basin, name)
+
+
+def _subscription(text: str) -> bytes:
+    return subscription_cell(os.fsencode(text))
 
 
 def run(args: argparse.Namespace) -> int:

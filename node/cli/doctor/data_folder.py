@@ -32,6 +32,7 @@ from millpond.actors.streams.names import (
     qualified_name_of,
     staged_part_of,
     stream_of,
+    subscription_of,
 )
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.options.data_folder import DISK_ERRORS
@@ -355,7 +356,13 @@ def describe_partition(name: bytes) -> str:
     """The kind and name of a partition; streams of other basins as `basin:name`."""
     if name in CATALOGS:
         return f"the catalog of {CATALOGS[name]}"
-    stream, part = qualified_name_of(name), staged_part_of(name)
+    stream, part, subscription = (
+        qualified_name_of(name),
+        staged_part_of(name),
+        subscription_of(name),
+    )
+    if subscription is not None:
+        return f"the subscription {os.fsdecode(subscription)!r}"
     if part is not None:
         subject = f"batch {part.batch} of {os.fsdecode(part.writer)!r} for the stream"
         return f"a part of {subject} {os.fsdecode(stream or b'')!r}"
@@ -368,6 +375,8 @@ def partition_name(name: bytes) -> str:
     stream = qualified_name_of(name)
     if name in CATALOGS:
         return CATALOGS[name]
+    if (subscription := subscription_of(name)) is not None:
+        return os.fsdecode(subscription)
     return os.fsdecode(name if stream is None else stream)
 
 
@@ -381,6 +390,8 @@ def repair_command(folder: Path, name: bytes) -> str:
     stream = stream_of(name)
     if name in CATALOGS:
         words = [f"--repair-{partition_name(name)}"]
+    elif subscription_of(name) is not None:
+        words = ["--repair-subscription", partition_name(name)]
     elif basin_stream_of(name) is not None:
         words = ["--repair-s2-stream", partition_name(name)]
     elif stream is None:

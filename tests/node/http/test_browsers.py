@@ -30,6 +30,7 @@ SETTINGS = {
 JSON, PROTOBUF = "application/json", "application/protobuf"
 EVENT = b'{"type":"t","key":"k","headers":{"operation":"upsert"},"value":1}'
 APPEND = b'{"records":[{"body":"x"}]}'
+SUBSCRIPTION = b'{"type":"pull-wake","streams":["orders"],"wake_stream":"wakes"}'
 PART = bytes.fromhex("0a031a0178")  # one record
 
 
@@ -92,6 +93,11 @@ ROWS: dict[tuple[bytes, ...], list[Row]] = {
         Row("POST", "/v1/stream/orders", b"x", None, "application/octet-stream"),
         Row("DELETE", "/v1/stream/nothing"),
         Row("OPTIONS", "/v1/stream/orders"),
+        Row("GET", "/v1/stream/__ds/jwks.json"),
+        Row("PUT", "/v1/stream/__ds/subscriptions/forged", SUBSCRIPTION, None, JSON),
+        Row("GET", "/v1/stream/__ds/subscriptions/forged"),
+        Row("POST", "/v1/stream/__ds/subscriptions/nothing/claim", b'{"worker":"w"}', None, JSON),
+        Row("DELETE", "/v1/stream/__ds/subscriptions/nothing"),
     ],
     (b"millpond", b"v1", b"transactions"): [
         posts(f"{BATCH}/p?at=0", PART, PROTOBUF),

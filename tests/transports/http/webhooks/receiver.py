@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
+from anyio.streams.tls import TLSListener
 
 Act = Callable[[ByteStream, bytes], Awaitable[None]]
 
@@ -44,13 +46,14 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(act: Act) -> AsyncIterator[Receiver]:
+async def receiving(act: Act, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
     """A receiver on the loopback."""
     receiver = Receiver(act)
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     receiver.port = listener.extra(SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, receiver.serve)
+        serving = listener if tls is None else TLSListener(listener, tls)
+        tasks.start_soon(serving.serve, receiver.serve)
         yield receiver
         tasks.cancel_scope.cancel()
 

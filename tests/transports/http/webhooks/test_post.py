@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from millpond.transports.http.webhooks.post import (
     DeliveryFailed,
     post,
 )
+from tests.node.tls.certificate_files import files_of
 from tests.transports.http.webhooks.receiver import answering, receiving
 
 pytestmark = pytest.mark.anyio
@@ -196,6 +198,25 @@ async def test_another_address_if_the_first_is_not_there() -> None:
         url = f"http://worker.example:{receiver.port}/"
         answer = await ask(url, resolve_name=names("127.0.0.2", "127.0.0.1"))
         assert answer.status == 200
+
+
+async def test_tls_is_for_the_name_and_not_for_the_address(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    async with receiving(answering(OK, b"x" * 13), tls=files.server()) as receiver:
+        policy = WebhookPolicy(hosts=hosts_of(["mill", "other"]))
+        for host, tls, is_answered in (
+            ("mill", files.client, True),
+            ("other", files.client, False),  # the certificate has another name
+            ("mill", ssl.create_default_context, False),  # nobody knows the authority
+        ):
+            url = f"https://{host}:{receiver.port}/"
+            asked = ask(url, policy=policy, tls=tls, resolve_name=names("127.0.0.1"))
+            if is_answered:
+                assert (await asked).status == 200
+            else:
+                with pytest.raises(DeliveryFailed):
+                    await asked
+    assert len(receiver.requests) == 1
 
 
 async def test_a_name_without_addresses() -> None:
