@@ -321,6 +321,7 @@ STREAMS: dict[str, Numbers] = {
     "transactions: writers of a stream": (
         idempotent_writers.WRITERS_MAX,
         idempotent_writers.UNNAMED_MAX,
+        idempotent_writers.IDLE_MS / 1000,
     ),
     "transactions: parts of a batch, and their list": (
         publish.PARTS_MAX,
