@@ -24,14 +24,20 @@ class NodeProcess:
     """A node in a process of its own, for a block. It keeps its port when it is started again.
     Trims by command records take effect at once.
 
-    `client_options`: what clients need besides the address, as a token or TLS files."""
+    `client_options`: what clients need besides the address, as a token or TLS files. `settings`:
+    environment variables of the node."""
 
     def __init__(
-        self, folder: Path, *words: str, client_options: dict[str, str] | None = None
+        self,
+        folder: Path,
+        *words: str,
+        client_options: dict[str, str] | None = None,
+        settings: dict[str, str] | None = None,
     ) -> None:
         self._folder = folder
         self._client_options = client_options or {}
         self._words = words
+        self._settings = settings or {}
         self._http = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
         self.p2p = ""
@@ -53,6 +59,7 @@ class NodeProcess:
         listen = ["--http", self._http, "--p2p", "127.0.0.1:0", *OFF, *self._words]
         plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
         environment = plain | {"PYTHONPATH": str(ROOT), "MILLPOND_S2_TRIM_GRACE_S": "0"}
+        environment |= self._settings
         self._process = process = ForkedCommand(
             *command, *listen, stdout=subprocess.PIPE, env=environment
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
@@ -62,6 +63,36 @@ def test_a_frame_is_written_whole_and_once_for_its_name(
         one.options(address=shared_node.address, topic="frames").save()
     found = sorted(map(int, values(shared_node, "frames")))
     assert found == [*range(3000), 3000, 3000]
+
+
+def test_a_batch_that_stops_in_the_middle_is_written_once(spark: Any, tmp_path: Path) -> None:
+    """The node is full after a part of a batch. Spark aborts it, which drops nothing that the node
+    has decided to publish: with space again, the query goes on where it was."""
+    full = {"MILLPOND_NODE_STREAM_BYTES_MAX": str(8 * 2**20)}
+    with NodeProcess(tmp_path / "pond", settings=full) as node:
+        node.make("in", "out", "other")
+        bodies = [b"%05d" % i * 10 for i in range(30_000)]
+        node.fill("in", bodies)
+        for _ in range(9):
+            node.fill("other", [bytes(500_000)])
+        frame = (
+            spark.readStream.format("millpond")
+            .options(address=node.address, subscribe="in", startingOffsets="earliest")
+            .load()
+        )
+        writing = (
+            frame.selectExpr("value")
+            .writeStream.format("millpond")
+            .options(address=node.address, topic="out", timeoutMs="20000")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        with pytest.raises(PySparkException, match="quota_exhausted"):
+            writing.start().awaitTermination()
+        assert 0 < len(values(node, "out")) < len(bodies)
+        node.delete("other")
+        writing.start().awaitTermination()
+        assert sorted(values(node, "out")) == bodies
 
 
 def test_a_query_that_is_killed_doubles_and_loses_nothing(
