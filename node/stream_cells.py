@@ -81,6 +81,7 @@ class StreamCells:
         subscriptions: SubscriptionServices,
     ) -> None:
         self.directory = Directory()
+        self.directory.tail_of = store.log_tail
         self.stages = StagingDirectory()
         self.basins = BasinDirectories(basin, self.directory, int(now() * 1000))
         self.tokens = AccessTokens()

@@ -35,11 +35,13 @@ _SOURCE = (
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "minPartitions",
     "includeHeaders", "fetchRows", "fetchBytes", "pushdown",
 )  # fmt: skip
 _SINK = ("topic", "writerId", "batchId", "checkpointLocation", "queryName")
 """The last two are options of Spark, which passes them on."""
+_SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
 _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
@@ -91,6 +93,7 @@ class SourceOptions:
     end: OffsetBound
     fail_on_data_loss: bool = True
     rows_max: int | None = None
+    bytes_max: int | None = None
     rows_min: int | None = None
     delay_max_ms: int = 900_000
     partitions_min: int | None = None
@@ -112,7 +115,7 @@ class SinkOptions:
 
 def source_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """The source's options. Raises BadOption."""
-    reader = _OptionReader(given, (*_CONNECTION, *_SOURCE))
+    reader = _OptionReader(given)
     start = _bound(reader, "starting", LATEST if is_streaming else EARLIEST)
     if start.offset == LATEST and not is_streaming:
         raise BadOption("startingOffsets: a batch query cannot begin at latest")
@@ -128,6 +131,7 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOpt
         end=end,
         fail_on_data_loss=reader.truth("failOnDataLoss", True),
         rows_max=reader.number("maxOffsetsPerTrigger"),
+        bytes_max=reader.size("maxBytesPerTrigger"),
         rows_min=reader.number("minOffsetsPerTrigger"),
         delay_max_ms=_duration_ms(reader.text("maxTriggerDelay") or "15m"),
         partitions_min=reader.number("minPartitions"),
@@ -143,7 +147,7 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOpt
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """The sink's options. Raises BadOption."""
-    reader = _OptionReader(given, (*_CONNECTION, *_SINK))
+    reader = _OptionReader(given)
     nodes = _nodes(reader)
     if len(nodes.addresses) > 1:
         raise BadOption("address: a sink writes to one node")
@@ -155,15 +159,27 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise BadOption("batchId: needs writerId")
     if batch is not None and not (batch.isascii() and batch.isdigit() and int(batch) < 2**63):
         raise BadOption(f"batchId: a number, not {batch!r}")
-    return SinkOptions(nodes, reader.text("topic"), writer, None if batch is None else int(batch))
+    topic = reader.text("topic") or _single(reader.text("subscribe"))
+    return SinkOptions(nodes, topic, writer, None if batch is None else int(batch))
+
+
+def _single(subscribed: str | None) -> str | None:
+    """The stream of a view of one stream, into which rows are inserted."""
+    return subscribed if subscribed is not None and "," not in subscribed else None
+
+
+def is_view(given: Mapping[str, str]) -> bool:
+    """Whether these are the options of a view, which is read and written."""
+    return any(name.lower() in _SUBSCRIPTIONS for name in given)
 
 
 class _OptionReader:
-    """A reader of options by their names in any case."""
+    """A reader of options by their names in any case. A view is read and written with the same
+    options, so each side passes those of the other."""
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(self, given: Mapping[str, str]) -> None:
         self.given = {name.lower(): value for name, value in given.items()}
-        names = {name.lower(): name for name in known}
+        names = {name.lower(): name for name in (*_CONNECTION, *_SOURCE, *_SINK)}
         for name in self.given:
             if name not in names:
                 near = get_close_matches(name, names, 1)
@@ -182,6 +198,16 @@ class _OptionReader:
         if not (value.isascii() and value.isdigit() and 0 < int(value) < 2**63):
             raise BadOption(f"{name}: a number of at least 1, not {value!r}")
         return int(value)
+
+    def size(self, name: str) -> int | None:
+        """A number of bytes, such as 1048576, 512k, 64m or 2g."""
+        value = (self.text(name) or "").strip().lower()
+        if not value:
+            return None
+        found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)b?", value)
+        if found is None or not int(found[1]):
+            raise BadOption(f"{name}: {value!r}", "such as 64m or 2g")
+        return int(found[1]) * 1024 ** "_kmgt".index(found[2] or "_")
 
     def truth(self, name: str, default: bool) -> bool:
         value = self.text(name)

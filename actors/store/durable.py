@@ -311,6 +311,12 @@ class DurableStore:
             return LogSnapshot(self._first_sequence, self._first_sequence)
         return self._memory.log_snapshot(name)
 
+    def log_tail(self, name: bytes) -> int | None:
+        """The tail of the log `name`, where it is in memory and nothing is on its way to the disk;
+        None: `log_snapshot` knows."""
+        entry = self._entries.get(name)
+        return self._memory.log_tail(name) if entry is None else entry.stored_tail
+
     def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
         cipher = self.cipher
         if cipher is None or not cipher.covers(name):

@@ -89,6 +89,7 @@ class IndexEntry:
         "mode",
         "name",
         "oldest_segment",
+        "tail",
         "unapplied",
     )
 
@@ -112,6 +113,13 @@ class IndexEntry:
         self.keys = 0
         """Keys whose message is removed, and subscribers."""
         self.mode: Mode | None = None
+        self.tail: int | None = None
+        """The sequence behind the last stored record of a log; None: not known since the start."""
+
+    @property
+    def stored_tail(self) -> int | None:
+        """The tail of a log that has no writes on their way; None otherwise."""
+        return None if self.in_flight or self.fault is not None else self.tail
 
     @property
     def is_idle(self) -> bool:
@@ -135,6 +143,11 @@ class IndexEntry:
             self.oldest_segment = segment
         if not memtable.fold(changes):  # type: ignore[arg-type]  # they are of this kind only
             self.memtable = None
+        if isinstance(memtable, LogMemtable):
+            if memtable.chunks:
+                self.tail = memtable.chunks[-1].end
+            elif memtable.is_fresh or memtable.is_oldest:
+                self.tail = 0
         self.lsn = lsn
 
     def usage(self) -> PartitionUsage:

@@ -109,6 +109,13 @@ class MemoryStore:
         log = self._logs.get(name)
         return log.apply_to(LogSnapshot()) if log is not None else LogSnapshot()
 
+    def log_tail(self, name: bytes) -> int | None:
+        """The tail of the log `name`; None: there is nothing of it."""
+        log = self._logs.get(name)
+        if log is None:
+            return None
+        return log.chunks[-1].end if log.chunks else 0
+
     def read(self, name: bytes, seek: Seek) -> list[Chunk]:
         log = self._logs.get(name)
         return select_chunks((log.chunks,), seek, log.trim_point) if log is not None else []

@@ -136,6 +136,8 @@ class LogReader:
         # The size was an estimate until the file was read.
         self._usage.log_bytes += snapshot.bytes - entry.bytes
         entry.bytes = snapshot.bytes
+        if not entry.in_flight:
+            entry.tail = snapshot.tail
         return snapshot
 
     def read(self, entry: IndexEntry, seek: Seek) -> list[Chunk] | Deferred[Chunks]:

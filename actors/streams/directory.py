@@ -27,8 +27,8 @@ class Directory:
     them."""
 
     __slots__ = (
-        *("_early", "_tombstones", "_groups", "_removed", "_single", "_topics", "groups"),
-        *("is_incomplete", "on_deleted", "streams"),
+        *("_early", "_identities", "_tombstones", "_groups", "_removed", "_single", "_topics"),
+        *("groups", "is_incomplete", "on_deleted", "streams", "tail_of"),
     )
 
     def __init__(self) -> None:
@@ -53,6 +53,10 @@ class Directory:
         """Called with the name of a deleted stream."""
         self.is_incomplete = False
         """True: the store lost names that nothing tells of."""
+        self._identities: dict[bytes, tuple[int, int]] = {}
+        """The incarnation and the base of each stream that was in use since the start."""
+        self.tail_of: Callable[[bytes], int | None] = _unknown
+        """The tail of a cell's log, where the store knows it without a disk; else None."""
 
     # Calls of the cells.
 
@@ -63,8 +67,14 @@ class Directory:
         is_created: bool,
         progress: GroupProgress | None = None,
         is_tombstone: bool = False,
+        identity: tuple[int, int] | None = None,
     ) -> None:
-        """Follow a stream: whether it exists, and the progress of its groups."""
+        """Follow a stream: whether it exists, the progress of its groups, its incarnation and
+        base."""
+        if is_created and identity is not None:
+            self._identities[name] = identity
+        else:
+            self._identities.pop(name, None)
         if is_tombstone != (name in self._tombstones):
             (self._tombstones.add if is_tombstone else self._tombstones.remove)(name)
         if is_created != (name in self.streams):
@@ -156,6 +166,12 @@ class Directory:
         streams = (each for each in self.streams if each.startswith(prefix) and each > after)
         return nsmallest(limit, streams)
 
+    def position(self, name: bytes) -> tuple[int, int] | None:
+        """The incarnation and the tail of a stream that is at rest; None: its cell knows."""
+        identity = self._identities.get(name)
+        tail = None if identity is None else self.tail_of(self.cell_of(name))
+        return None if identity is None or tail is None else (identity[0], max(tail, identity[1]))
+
     def is_created(self, name: bytes) -> bool:
         """True: there is a stream or a tombstone of this name; unused partitions of topics do not
         count."""
@@ -220,6 +236,11 @@ def partition_of(name: bytes) -> tuple[bytes, int] | None:
 def _is_among(name: bytes, topics: dict[bytes, int]) -> bool:
     found = partition_of(name)
     return found is not None and found[1] < topics.get(found[0], 0)
+
+
+def _unknown(cell: bytes) -> int | None:
+    """None: there is no store."""
+    return None
 
 
 def _nothing(name: bytes) -> None:

@@ -45,4 +45,5 @@ class Registration:
             is_created=metadata.created is not None and not is_tombstone,
             progress=metadata.progress,
             is_tombstone=is_tombstone,
+            identity=(metadata.incarnation, self._bounds.base),
         )

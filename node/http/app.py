@@ -35,6 +35,8 @@ from millpond.transports.http.request import LISTENER, HttpLimits
 from millpond.transports.http.s2.app import PREFIXES, S2Api
 from millpond.transports.http.state.app import PREFIX as STATE
 from millpond.transports.http.state.app import StateApi
+from millpond.transports.http.tails.app import PREFIX as TAILS
+from millpond.transports.http.tails.app import TailsApi
 from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
 from millpond.transports.http.transactions.app import TransactionsApi, finish_all
 from millpond.transports.server.interface import Principal, ServerConnection
@@ -108,6 +110,7 @@ class HttpServices:
             PAGE_PREFIX: page,
             **dict.fromkeys(PREFIXES, S2Api(services)),
             DURABLE: DurableApi(services, self._durable()),
+            TAILS: TailsApi(services),
             TRANSACTIONS: TransactionsApi(services),
         }
 

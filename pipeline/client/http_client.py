@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from random import uniform
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from millpond.pipeline.client.column_blocks import BlockDecoder
@@ -47,6 +47,17 @@ class NoSuchStream(PipelineError):
         return PipelineError, self._parts
 
 
+class StreamTail(NamedTuple):
+    """A stream and its tail. `identity`: no earlier or later stream of its name has the same one; 0
+    is that of a topic's partition without records. `first` and `bytes`: see `NodeClient.tails`."""
+
+    name: str
+    identity: str
+    tail: int
+    first: int = 0
+    bytes: int = 0
+
+
 class NodeClient:
     """A client of one node over one connection, which is made on first use. Not thread-safe."""
 
@@ -74,6 +85,21 @@ class NodeClient:
             has_more = page["has_more"] and bool(page["streams"])
             last = page["streams"][-1]["name"] if has_more else ""
         return found
+
+    def tails(self, query: Mapping[str, object], *, details: bool = False) -> list[StreamTail]:
+        """Many streams in a few requests: `{"topics": [...]}` or `{"prefix": ...}`.
+
+        `details`: with the first sequence and the size of each. Raises PipelineError.
+        """
+        found: list[StreamTail] = []
+        after = ""
+        while True:
+            asked = {**query, "after": after, "details": details}
+            page = self.request_json("POST", "/millpond/v1/tails", json.dumps(asked).encode())
+            found += [StreamTail(*each) for each in page["streams"]]
+            if page["next"] is None:
+                return found
+            after = page["next"]
 
     def tail(self, stream: str) -> int:
         """The sequence after the last record. Raises NoSuchStream."""

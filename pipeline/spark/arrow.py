@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.pipeline.client.columns import Columns, Numbers
 from millpond.pipeline.client.s2_codec import Headers
 
 KEY = b"key"
 """The header that holds the column `key`, because records of a stream have no key."""
+TOMBSTONE = b"tombstone"
+"""The header of a record, without a body, whose value is null: a body itself is never null."""
 MS_MAX = (2**63 - 1) // 1000
 ALONE_BYTES = 2**19
 """A buffer of records from this size on is a batch by itself, and is not copied."""
@@ -74,7 +77,7 @@ class ArrowBuilder:
         us = ms.astype(np.int64) * 1000
         arrays = [
             self._keys(count),
-            self.bodies[0] if len(self.bodies) == 1 else pa.concat_arrays(self.bodies),
+            self._values(),
             _repeated(self.topic, pa.string(), count),
             _repeated(self.partition, pa.int32(), count),
             pa.array(np.concatenate(self.sequences).astype(np.int64)),
@@ -88,6 +91,16 @@ class ArrowBuilder:
         return pa.RecordBatch.from_arrays(
             arrays, schema=arrow_schema(with_headers=self.with_headers)
         )
+
+    def _values(self) -> pa.Array:
+        values = self.bodies[0] if len(self.bodies) == 1 else pa.concat_arrays(self.bodies)
+        if self.headers is None:
+            return values
+        nulls = [any(name == TOMBSTONE for name, _ in row) for row in self.headers]
+        if not any(nulls):
+            return values
+        is_null = pc.and_(pa.array(nulls), pc.equal(pc.binary_length(values), 0))
+        return pc.if_else(is_null, pa.scalar(None, pa.binary()), values)
 
     def _keys(self, count: int) -> pa.Array:
         if self.headers is None:

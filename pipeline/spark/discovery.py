@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from millpond.pipeline.client.http_client import NodeClient, NoSuchStream
+from millpond.pipeline.client.http_client import NodeClient, StreamTail
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.options import NODE_STRIDE, Nodes, OffsetBound, Subscription
-from millpond.pipeline.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from millpond.pipeline.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    Identities,
+    Offsets,
+    TopicPartition,
+)
 
-NAMES_AGE_S = 2.0
 TAILS_AGE_S = 0.1
 """Spark asks up to a hundred times a second."""
+TAILS_AGE_OF_COST = 5.0
+"""Answers that take long are good for longer, so that they take a part of the time."""
+SIZES_AGE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,15 @@ class StreamLocation:
 StreamLocations = dict[TopicPartition, StreamLocation]
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """The answers of all nodes, as of `until` at the latest."""
+
+    until: float
+    locations: StreamLocations
+    tails: dict[TopicPartition, StreamTail]
+
+
 class Discovery:
     """Discovery with a short-lived cache of the nodes' answers."""
 
@@ -41,8 +58,8 @@ class Discovery:
         self._subscription = subscription
         self._clients = [NodeClient(nodes, index) for index in range(len(nodes.addresses))]
         self._now = now
-        self._locations: tuple[float, StreamLocations] | None = None
-        self._tails: tuple[float, Offsets] | None = None
+        self._answers: dict[bool, _Answer] = {}
+        """With details and without."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -51,17 +68,26 @@ class Discovery:
 
     def locations(self) -> StreamLocations:
         """The locations of all partitions. Raises PipelineError."""
-        if self._locations is not None and self._now() < self._locations[0] + NAMES_AGE_S:
-            return self._locations[1]
-        found: StreamLocations = {}
+        return self._answer().locations
+
+    def _answer(self, *, details: bool = False, age_s: float = 0.0) -> _Answer:
+        kept = self._answers.get(details)
+        began = self._now()
+        if kept is not None and began < kept.until:
+            return kept
+        locations: StreamLocations = {}
+        tails: dict[TopicPartition, StreamTail] = {}
+        assigned, query = self._subscription.assigned, _query_of(self._subscription)
         for index, client in enumerate(self._clients):
-            for each, stream in _partitions_of(self._subscription, client.names):
+            rows = {row.name: row for row in client.tails(query, details=details)}
+            for each, stream in _partitions_of(self._subscription, rows):
                 numbered = TopicPartition(each.topic, each.partition + NODE_STRIDE * index)
-                found[numbered] = StreamLocation(index, stream)
-        assigned = self._subscription.assigned
-        if assigned:
-            found = {each: location for each, location in found.items() if each in assigned}
-        self._locations = (self._now(), found)
+                if not assigned or numbered in assigned:
+                    locations[numbered] = StreamLocation(index, stream)
+                    tails[numbered] = rows[stream]
+        taken = self._now() - began
+        until = self._now() + max(age_s, TAILS_AGE_S, TAILS_AGE_OF_COST * taken)
+        self._answers[details] = found = _Answer(until, locations, tails)
         return found
 
     def check_complete(self) -> None:
@@ -78,22 +104,29 @@ class Discovery:
             raise PipelineError("no_stream", text, "create it, or correct the name")
 
     def tails(self) -> Offsets:
-        """The tails of all partitions, without streams that were deleted meanwhile."""
-        if self._tails is not None and self._now() < self._tails[0] + TAILS_AGE_S:
-            return self._tails[1]
-        found: Offsets = {}
-        for each, location in self.locations().items():
-            try:
-                found[each] = self._clients[location.node].tail(location.stream)
-            except NoSuchStream:
-                self._locations = None
-        self._tails = (self._now(), found)
-        return found
+        """The tails of all partitions. Raises PipelineError."""
+        return {each: row.tail for each, row in self._answer().tails.items()}
 
-    def earliest(self, each: TopicPartition) -> int:
-        """The sequence of the first record, or the tail."""
+    def identities(self) -> Identities:
+        """The identities of the streams of all partitions that have one."""
+        return {
+            each: row.identity for each, row in self._answer().tails.items() if row.identity != "0"
+        }
+
+    def record_bytes(self) -> dict[TopicPartition, float]:
+        """The mean size of a kept record of each partition, of some seconds ago at most."""
+        rows = self._answer(details=True, age_s=SIZES_AGE_S).tails
+        return {each: row.bytes / max(1, row.tail - row.first) for each, row in rows.items()}
+
+    def earliest(self) -> Offsets:
+        """The sequence of the first record of each partition, or the tail."""
+        self._answers.pop(True, None)
+        return {each: row.first for each, row in self._answer(details=True).tails.items()}
+
+    def at_time(self, each: TopicPartition, time_ms: int) -> int | None:
+        """The sequence of the first record of that time or later; None: no such record."""
         location = self.locations()[each]
-        return self._clients[location.node].earliest(location.stream)
+        return self._clients[location.node].at_time(location.stream, time_ms)
 
     def at_bound(self, bound: OffsetBound) -> Offsets:
         """The offsets of a bound. Raises PipelineError."""
@@ -105,11 +138,14 @@ class Discovery:
             raise BadOption(f"{text} {odd.partition}")
         return {each: self._at_bound(bound, each, tail) for each, tail in tails.items()}
 
+    def _first(self, each: TopicPartition, tail: int) -> int:
+        row = self._answer(details=True).tails.get(each)
+        return tail if row is None else row.first
+
     def _at_bound(self, bound: OffsetBound, each: TopicPartition, tail: int) -> int:
         time_ms = bound.times.get(each) if bound.time_ms is None else bound.time_ms
         if time_ms is not None:
-            location = self.locations()[each]
-            found = self._clients[location.node].at_time(location.stream, time_ms)
+            found = self.at_time(each, time_ms)
             if found is None and bound.is_strict:
                 text = f"{each.topic!r} {each.partition} has no record of {time_ms} ms or later"
                 raise PipelineError(
@@ -121,7 +157,7 @@ class Discovery:
             case _ if offset == LATEST:
                 return tail
             case _ if offset == EARLIEST:
-                return self.earliest(each)
+                return self._first(each, tail)
             case _ if offset > tail:
                 text = (
                     f"{each.topic!r} {each.partition} ends at {tail}, and not at {offset} or later"
@@ -131,38 +167,40 @@ class Discovery:
                 return offset
 
 
-Names = Callable[[str], list[str]]
 _PARTITION = re.compile(r"(.+)/(0|[1-9]\d{0,2})", re.DOTALL)
+_LITERAL = re.compile(r"[A-Za-z0-9_/-]*(?![*?{])")
+"""What all matches of a pattern begin with, unless it has alternatives."""
+
+
+def _query_of(subscription: Subscription) -> dict[str, object]:
+    """The streams to ask a node for: all that may belong to a subscription."""
+    pattern = subscription.pattern
+    if pattern is not None:
+        literal = _LITERAL.match(pattern)
+        return {"prefix": literal[0] if literal and "|" not in pattern else ""}
+    return {"topics": list(_topics(subscription))}
+
+
+def _topics(subscription: Subscription) -> dict[str, None]:
+    return dict.fromkeys(subscription.topics or (each.topic for each in subscription.assigned))
 
 
 def _partitions_of(
-    subscription: Subscription, names: Names
+    subscription: Subscription, names: Collection[str]
 ) -> Iterator[tuple[TopicPartition, str]]:
-    """The partitions of a subscription on one node, with their streams."""
-    if subscription.pattern is not None:
-        yield from _matching(re.compile(subscription.pattern), names(""))
-        return
-    for topic in subscription.topics or dict.fromkeys(each.topic for each in subscription.assigned):
-        found = names(topic)
-        if topic in found:
-            yield TopicPartition(topic, 0), topic
-            continue
-        for name in found:
-            parts = _PARTITION.fullmatch(name)
-            if parts is not None and parts[1] == topic:
-                yield TopicPartition(topic, int(parts[2])), name
+    """The partitions of a subscription on one node, with their streams.
 
-
-def _matching(pattern: re.Pattern[str], names: list[str]) -> Iterator[tuple[TopicPartition, str]]:
-    """The partitions whose stream or topic a pattern matches.
-
-    A stream that matches as a whole is a topic by itself, so that its name does not depend on other
-    streams.
+    A stream whose whole name is a topic, or matches, is a topic by itself, so that its name does
+    not depend on other streams.
     """
+    if subscription.pattern is None:
+        is_topic: Callable[[str], object] = _topics(subscription).__contains__
+    else:
+        is_topic = re.compile(subscription.pattern).fullmatch
     for name in names:
-        if pattern.fullmatch(name):
+        if is_topic(name):
             yield TopicPartition(name, 0), name
             continue
         parts = _PARTITION.fullmatch(name)
-        if parts is not None and pattern.fullmatch(parts[1]) and parts[1] not in names:
+        if parts is not None and parts[1] not in names and is_topic(parts[1]):
             yield TopicPartition(parts[1], int(parts[2])), name

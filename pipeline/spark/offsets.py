@@ -1,7 +1,8 @@
 """Offsets of a query: sequences by topic and partition, and their canonical JSON.
 
 The JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`. Spark compares offsets as text, so
-equal offsets always have the same bytes.
+equal offsets always have the same bytes. In a checkpoint the identities of the streams stand beside
+their sequences, under the name that no stream has: `{"":{"orders":{"0":"18f"}},"orders":{"0":23}}`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from math import ceil, floor
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from millpond.pipeline.errors import BadOption
+
+V = TypeVar("V")
 
 LATEST, EARLIEST = -1, -2
 OFFSET_MAX = 2**63 - 1
@@ -25,6 +28,9 @@ class TopicPartition(NamedTuple):
 
 
 Offsets = dict[TopicPartition, int]
+Identities = dict[TopicPartition, str]
+"""The identities of streams; a stream that is deleted and made again has another one."""
+IDENTITIES = ""
 
 
 def encode(offsets: Mapping[TopicPartition, int]) -> str:
@@ -32,16 +38,31 @@ def encode(offsets: Mapping[TopicPartition, int]) -> str:
     return json.dumps(to_nested(offsets), sort_keys=True, separators=(",", ":"))
 
 
-def to_nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def to_nested(
+    offsets: Mapping[TopicPartition, int], identities: Mapping[TopicPartition, str] | None = None
+) -> dict[str, Any]:
     """Offsets as nested objects, for Spark."""
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items(), key=_by_text):
-        found.setdefault(topic, {})[str(partition)] = offset
+    return {**({IDENTITIES: _nested(identities)} if identities else {}), **_nested(offsets)}
+
+
+def _nested(values: Mapping[TopicPartition, V]) -> dict[str, dict[str, V]]:
+    found: dict[str, dict[str, V]] = {}
+    for (topic, partition), value in sorted(values.items(), key=_by_text):
+        found.setdefault(topic, {})[str(partition)] = value
     return found
 
 
-def _by_text(item: tuple[TopicPartition, int]) -> tuple[str, str]:
+def _by_text(item: tuple[TopicPartition, object]) -> tuple[str, str]:
     return item[0].topic, str(item[0].partition)
+
+
+def identities_of(found: Mapping[str, Any]) -> Identities:
+    """The identities in the nested objects of a checkpoint; those of earlier versions have none."""
+    return {
+        TopicPartition(topic, partition_number(partition, "identities")): identity
+        for topic, partitions in found.get(IDENTITIES, {}).items()
+        for partition, identity in partitions.items()
+    }
 
 
 def decode(text: str, option: str = "offsets", lowest: int = 0) -> Offsets:
@@ -59,6 +80,8 @@ def from_nested(found: object, option: str = "offsets", lowest: int = 0) -> Offs
         raise BadOption(f"{option}: not an object", 'such as {"orders":{"0":23}}')
     offsets: Offsets = {}
     for topic, partitions in found.items():
+        if topic == IDENTITIES:
+            continue
         if not isinstance(partitions, dict):
             raise BadOption(f"{option}: {topic!r} has no object of partitions")
         for partition, offset in partitions.items():
@@ -76,18 +99,30 @@ def partition_number(text: object, option: str) -> int:
     return int(text)
 
 
-def end_of_batch(begin: Offsets, end: Offsets, rows_max: int) -> Offsets:
-    """The end of a batch of about `rows_max` records, in proportion to the size of each partition.
+def end_of_batch(
+    begin: Offsets,
+    end: Offsets,
+    rows_max: int | None,
+    bytes_max: int | None = None,
+    record_bytes: Mapping[TopicPartition, float] | None = None,
+) -> Offsets:
+    """The end of a batch of about `rows_max` records, in proportion to the size of each partition,
+    or of about `bytes_max`, by the size of a record in each.
 
     Each partition that has records gets at least one, so it may be a few more.
     """
     sizes = {each: max(0, end[each] - begin.get(each, 0)) for each in end}
     total = sum(sizes.values())
-    if total <= rows_max:
+    part = 1.0 if rows_max is None or total <= rows_max else rows_max / total
+    if bytes_max is not None:
+        means = record_bytes or {}
+        total_bytes = sum(size * means.get(each, 0.0) for each, size in sizes.items())
+        part = min(part, bytes_max / max(total_bytes, bytes_max))
+    if part >= 1.0:
         return dict(end)
     found: Offsets = {}
     for each, size in sizes.items():
-        share = rows_max * (size / total)
+        share = size * part
         taken = ceil(share) if share < 1 else floor(share)
         found[each] = min(end[each], begin.get(each, 0) + taken) if size else end[each]
     return found

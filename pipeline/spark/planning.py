@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import Nodes, SourceOptions
 from millpond.pipeline.spark.discovery import Discovery, StreamLocation
-from millpond.pipeline.spark.offsets import Offsets, TopicPartition, end_of_batch, lag
+from millpond.pipeline.spark.offsets import (
+    Identities,
+    Offsets,
+    TopicPartition,
+    end_of_batch,
+    from_nested,
+    identities_of,
+    lag,
+    to_nested,
+)
 
 T = TypeVar("T")
 
@@ -33,26 +42,36 @@ class Range:
     with_headers: bool = False
     fetch_rows: int = 10_000
     fetch_bytes: int = 8 * 2**20
+    identity: str | None = None
+    """The identity of the stream; None: not known."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bounds of a batch by pushed-down filters; None: all."""
+    """The bounds of a batch by pushed-down filters; None: all. Times are in milliseconds."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     offset_min: int = 0
     offset_end: int | None = None
+    time_min: int | None = None
+    time_end: int | None = None
 
     def narrowed(self, other: Bounds) -> Bounds:
         """The bounds within both."""
-        ends = [each for each in (self.offset_end, other.offset_end) if each is not None]
         return Bounds(
             _both(self.topics, other.topics),
             _both(self.partitions, other.partitions),
             max(self.offset_min, other.offset_min),
-            min(ends, default=None),
+            _least(self.offset_end, other.offset_end),
+            max(_known(self.time_min, other.time_min), default=None),
+            _least(self.time_end, other.time_end),
         )
+
+    @property
+    def has_times(self) -> bool:
+        """Whether there is a bound of time."""
+        return self.time_min is not None or self.time_end is not None
 
     def allows(self, each: TopicPartition) -> bool:
         """Whether the partition can have rows."""
@@ -62,6 +81,14 @@ class Bounds:
 
 
 EVERYTHING = Bounds()
+
+
+def _known(*values: int | None) -> list[int]:
+    return [each for each in values if each is not None]
+
+
+def _least(*values: int | None) -> int | None:
+    return min(_known(*values), default=None)
 
 
 def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
@@ -76,16 +103,33 @@ def batch_ranges(options: SourceOptions, bounds: Bounds = EVERYTHING) -> list[Ra
     try:
         discovery.check_complete()
         start, end = discovery.at_bound(options.start), discovery.at_bound(options.end)
-        locations = discovery.locations()
+        locations, identities = discovery.locations(), discovery.identities()
+        ranges = []
+        for each in filter(bounds.allows, sorted(end.keys() & start.keys())):
+            first, behind = _bounded(discovery, each, bounds, start[each], end[each])
+            if first < behind:
+                identity = identities.get(each)
+                ranges.append(_range(options, each, locations[each], first, behind, identity))
     finally:
         discovery.close()
-    ranges = []
-    for each in sorted(end.keys() & start.keys()):
-        first = max(start[each], bounds.offset_min)
-        behind = end[each] if bounds.offset_end is None else min(end[each], bounds.offset_end)
-        if first < behind and bounds.allows(each):
-            ranges.append(_range(options, each, locations[each], first, behind))
     return split(ranges, options.partitions_min)
+
+
+def _bounded(
+    discovery: Discovery, each: TopicPartition, bounds: Bounds, first: int, behind: int
+) -> tuple[int, int]:
+    """The range of a partition that can have rows. Times ascend in a stream, so they are a range
+    of it as well."""
+    first = max(first, bounds.offset_min)
+    if bounds.offset_end is not None:
+        behind = min(behind, bounds.offset_end)
+    if bounds.time_min is not None and first < behind:
+        found = discovery.at_time(each, bounds.time_min)
+        first = behind if found is None else max(first, found)
+    if bounds.time_end is not None and first < behind:
+        found = discovery.at_time(each, bounds.time_end)
+        behind = behind if found is None else min(behind, found)
+    return first, behind
 
 
 def _range(
@@ -94,6 +138,7 @@ def _range(
     location: StreamLocation,
     start: int,
     end: int,
+    identity: str | None,
     *,
     is_fresh: bool = False,
 ) -> Range:
@@ -109,6 +154,7 @@ def _range(
         options.with_headers,
         options.fetch_rows,
         options.fetch_bytes,
+        identity,
     )
 
 
@@ -158,18 +204,51 @@ class StreamPlan:
         """The tails, from which Spark computes the lag."""
         return self._discovery.tails() if self._target is None else self._target
 
-    def latest(self, start: Offsets, rows_max: int | None) -> Offsets:
-        """The end of the next batch, or `start` if there is none. `rows_max` None: no limit."""
+    def begin(self) -> dict[str, Any]:
+        """The begin of a new query, as its checkpoint has it."""
+        offsets = self.initial()
+        return to_nested(offsets, self._identities(offsets))
+
+    def advance(
+        self, start: dict[str, Any], rows_max: int | None, bytes_max: int | None
+    ) -> dict[str, Any]:
+        """The end of the next batch, as a checkpoint has it; `start` itself if there is none.
+
+        A stream that is not the one that was read is a loss: it was deleted and made again, or it
+        is another node's. Raises PipelineError.
+        """
+        offsets, known = from_nested(start), identities_of(start)
+        present = self._discovery.identities()
+        changed = {each for each in known.keys() & present if known[each] != present[each]}
+        if changed and self._options.fail_on_data_loss:
+            _raise_changed(min(changed), offsets)
+        begin = {each: offset for each, offset in offsets.items() if each not in changed}
+        end = self.latest(begin, rows_max, bytes_max)
+        if end == begin and not changed:
+            return start
+        if end is begin:  # it waits for more
+            return start
+        return to_nested(end, {**known, **self._identities(end)})
+
+    def _identities(self, offsets: Offsets) -> Identities:
+        present = self._discovery.identities()
+        return {each: present[each] for each in offsets if each in present}
+
+    def latest(self, start: Offsets, rows_max: int | None, bytes_max: int | None = None) -> Offsets:
+        """The end of the next batch, or `start` if there is none. None: no limit."""
         tails = self.reached()
         if self._options.fail_on_data_loss:
             _check_kept(start, self._discovery.tails())
         end = {**start, **tails}
-        new = [each for each in tails if each not in start]
-        begin = {**start, **{each: self._discovery.earliest(each) for each in new}}
+        new = tails.keys() - start.keys()
+        firsts = self._discovery.earliest() if new else {}
+        begin = {**start, **{each: firsts.get(each, tails[each]) for each in new}}
         if self._waits_for_more(lag(begin, end)):
             return start
         self._planned_at = self._now()
-        return end if rows_max is None else end_of_batch(begin, end, rows_max)
+        if bytes_max is None or end == start:
+            return end_of_batch(begin, end, rows_max)
+        return end_of_batch(begin, end, rows_max, bytes_max, self._discovery.record_bytes())
 
     def _waits_for_more(self, rows: int) -> bool:
         rows_min = self._options.rows_min
@@ -177,16 +256,27 @@ class StreamPlan:
             return False
         return self._now() < self._planned_at + self._options.delay_max_ms / 1000
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """The ranges of a batch, the same with each call."""
+    def ranges(
+        self,
+        start: Offsets,
+        end: Offsets,
+        before: Mapping[TopicPartition, str] | None = None,
+        identities: Mapping[TopicPartition, str] | None = None,
+    ) -> list[Range]:
+        """The ranges of a batch, the same with each call. The last two: the identities of the
+        streams at its begin and at its end, as far as they are known."""
         locations, options, found = self._discovery.locations(), self._options, []
+        before, identities = before or {}, identities or {}
         for each, behind in sorted(end.items()):
             first, is_fresh = start.get(each, 0), each not in start
-            if behind < first:  # the stream was deleted and created again
-                first, is_fresh = 0, True
+            identity = identities.get(each)
+            if behind < first or before.get(each, identity) != identity:
+                first, is_fresh = 0, True  # the stream was deleted and created again
             if first < behind:
                 location = locations.get(each) or _gone(each)
-                found.append(_range(options, each, location, first, behind, is_fresh=is_fresh))
+                found.append(
+                    _range(options, each, location, first, behind, identity, is_fresh=is_fresh)
+                )
         return split(found, options.partitions_min)
 
 
@@ -195,6 +285,11 @@ def _check_kept(start: Offsets, tails: Offsets) -> None:
         if tails.get(each, 0) < offset or (each not in tails and offset):
             text = f"{each.topic!r} {each.partition} was read up to {offset}"
             raise DataLost(f"{text}, and ends at {tails.get(each, 0)} now")
+
+
+def _raise_changed(each: TopicPartition, offsets: Offsets) -> NoReturn:
+    text = f"{each.topic!r} {each.partition} was read up to {offsets.get(each, 0)}, and is another"
+    raise DataLost(f"{text} stream now: it was made anew, or is another node's")
 
 
 def _gone(each: TopicPartition) -> StreamLocation:

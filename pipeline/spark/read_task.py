@@ -45,6 +45,8 @@ def _checked(client: NodeClient, range_: Range) -> Iterator[Columns]:
         return
     if expected < range_.end and not is_gap_fine:
         _check_missing(client, range_, expected, range_.end)
+    if range_.identity is not None:
+        _check_identity(client, range_)
 
 
 def _before(columns: Columns, end: int) -> Columns:
@@ -78,9 +80,18 @@ def _check_missing(client: NodeClient, range_: Range, first: int, behind: int) -
     _lost(range_, first, behind)
 
 
+def _check_identity(client: NodeClient, range_: Range) -> None:
+    """A stream that is the expected one after it was read, was it all the time."""
+    stream = range_.location.stream
+    found = [each.identity for each in client.tails({"topics": [stream]}) if each.name == stream]
+    if found != [range_.identity]:
+        _lost(range_, range_.start, range_.end)
+
+
 def _lost(range_: Range, first: int, behind: int) -> None:
     if range_.is_strict:
-        raise DataLost(f"{_description(range_, first, behind)} were trimmed before they were read")
+        text = f"{_description(range_, first, behind)} were trimmed before they were read"
+        raise DataLost(f"{text}, or the stream was deleted")
     log.warning("records lost: %s", _description(range_, first, behind))
 
 

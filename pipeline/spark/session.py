@@ -30,6 +30,7 @@ _CONF = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.driver.memory": "2g",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 2**20),
 }
 _JAVA = "spark.driver.extraJavaOptions"
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -26,13 +27,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
 from millpond.pipeline.errors import BadOption
-from millpond.pipeline.options import SourceOptions, sink_options, source_options
-from millpond.pipeline.spark.offsets import from_nested, to_nested
+from millpond.pipeline.options import SourceOptions, is_view, sink_options, source_options
+from millpond.pipeline.spark.offsets import from_nested, identities_of, to_nested
 from millpond.pipeline.spark.planning import EVERYTHING, Bounds, Range, StreamPlan, batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.sink import BatchWriter, StreamWriter
@@ -83,21 +85,32 @@ class MillpondSource(DataSource):
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
         options = source_options(self.options, is_streaming=False)
+        self._check_schema(schema)
         return PushdownReader(options) if options.pushes_down else BatchReader(options)
 
+    def _check_schema(self, schema: t.StructType) -> None:
+        """Raise BadOption for other columns than the source has, which Spark lets pass."""
+        own = self.schema()
+        if [(each.name, each.dataType) for each in schema] != [
+            (each.name, each.dataType) for each in own
+        ]:
+            names = ", ".join(own.fieldNames())
+            raise BadOption(f"columns: the source has {names}", "name no schema, or no columns")
+
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
+        self._check_schema(schema)
         return StreamReader(source_options(self.options, is_streaming=True))
 
     def writer(self, schema: t.StructType, overwrite: bool) -> DataSourceWriter:
         options = sink_options(self.options)
-        check_columns(schema.fieldNames(), options.topic)
+        check_columns(schema.fieldNames(), options.topic, is_view=is_view(self.options))
         if overwrite:
             raise BadOption("mode: a stream is appended to", 'mode("append")')
         return BatchWriter(options)
 
     def streamWriter(self, schema: t.StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = sink_options(self.options)
-        check_columns(schema.fieldNames(), options.topic)
+        check_columns(schema.fieldNames(), options.topic, is_view=is_view(self.options))
         if overwrite:
             hint = 'outputMode("append"); or "update", by foreachBatch with writerId and batchId'
             raise BadOption("outputMode: a stream is appended to", hint)
@@ -126,11 +139,11 @@ class PushdownReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
-            bounds = bounds_of(each)
-            if bounds is None:
-                yield each
-            else:
+            bounds = bounds_of(each) or times_of(each)
+            if bounds is not None:
                 self._bounds = self._bounds.narrowed(bounds)
+            if bounds is None or bounds.has_times:  # which are milliseconds for a node
+                yield each
 
 
 def bounds_of(filter_: Filter) -> Bounds | None:
@@ -148,6 +161,33 @@ def bounds_of(filter_: Filter) -> Bounds | None:
             return Bounds(partitions=frozenset(value or ()))
         case ("offset",), _ if isinstance(value, int):
             return _of_offset(filter_, value)
+        case _:
+            return None
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def times_of(filter_: Filter) -> Bounds | None:
+    """The bounds of a filter on the timestamp."""
+    value = getattr(filter_, "value", None)
+    if getattr(filter_, "attribute", ()) != ("timestamp",) or not isinstance(value, datetime):
+        return None
+    if value.tzinfo is None or value < EPOCH:
+        return None
+    us = (value - EPOCH) // timedelta(microseconds=1)
+    from_here, behind = -(-us // 1000), us // 1000 + 1
+    match filter_:
+        case EqualTo():
+            return Bounds(time_min=from_here, time_end=behind)
+        case GreaterThan():
+            return Bounds(time_min=behind)
+        case GreaterThanOrEqual():
+            return Bounds(time_min=from_here)
+        case LessThan():
+            return Bounds(time_end=from_here)
+        case LessThanOrEqual():
+            return Bounds(time_end=behind)
         case _:
             return None
 
@@ -183,15 +223,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._kept
 
     def initialOffset(self) -> dict[str, Any]:
-        return to_nested(self._plan.initial())
+        return self._plan.begin()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        rows_max = self._options.rows_max
-        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+        rows_max, bytes_max = self._options.rows_max, self._options.bytes_max
+        if rows_max is not None:
+            return ReadMaxRows(rows_max)
+        return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return to_nested(self._plan.latest(from_nested(start), rows_max))
+        """Spark has one limit at a time; a limit of bytes beside that of rows is an option."""
+        match limit:
+            case ReadMaxRows(max_rows=rows_max):
+                return self._plan.advance(start, rows_max, self._options.bytes_max)
+            case ReadMaxBytes(max_bytes=bytes_max):
+                return self._plan.advance(start, None, bytes_max)
+            case _:
+                return self._plan.advance(start, None, None)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return to_nested(self._plan.reached())
@@ -200,9 +248,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan.prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        return [
-            RangePartition(each) for each in self._plan.ranges(from_nested(start), from_nested(end))
-        ]
+        ranges = self._plan.ranges(
+            from_nested(start), from_nested(end), identities_of(start), identities_of(end)
+        )
+        return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

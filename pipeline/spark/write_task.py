@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import Headers, encode_records
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.options import SinkOptions
-from millpond.pipeline.spark.arrow import KEY
+from millpond.pipeline.spark.arrow import KEY, TOMBSTONE
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ ROWS_MAX = 1000
 METERED_BYTES_MAX = 2**20
 """Metered bytes of one request, as S2 counts: 8 a record, 2 a header, and their content."""
 COLUMNS = ("key", "value", "headers", "topic", "partition")
+READ_ONLY = ("offset", "timestamp", "timestampType")
 
 Row = tuple[bytes, Headers, int | None]
 
@@ -64,6 +66,8 @@ class Stager:
         self._batch = batch
         self._parts: dict[str, _Part] = {}
         self._names: dict[tuple[str, int | None], str] = {}
+        self._partitions: dict[str, list[int]] = {}
+        self._turn = 0
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> list[StagedPart]:
         """Stage all rows; the staged parts. Raises PipelineError."""
@@ -81,6 +85,8 @@ class Stager:
 
     def _add(self, batch: pa.RecordBatch) -> None:
         for topic, partition, row in rows_of(batch, self._topic):
+            if partition is None:
+                partition = self._partition_for(topic, row)
             name = self._names.get((topic, partition))
             if name is None:
                 name = self._names[topic, partition] = self._stream(topic, partition)
@@ -96,6 +102,20 @@ class Stager:
             part.rows.append(row)
             part.size += size
 
+    def _partition_for(self, topic: str, row: Row) -> int | None:
+        """The partition of a row that names none: by the CRC-32 of its key, as RustLog producers
+        do, or in turn without a key. None: the topic is a stream by itself, or does not exist."""
+        numbers = self._partitions.get(topic)
+        if numbers is None:
+            names = self._client.names(topic)
+            ends = (each.removeprefix(f"{topic}/") for each in names if topic not in names)
+            numbers = self._partitions[topic] = sorted(int(end) for end in ends if end.isdecimal())
+        if not numbers:
+            return None
+        key = next((value for name, value in row[1] if name == KEY), None)
+        self._turn += key is None
+        return numbers[(self._turn if key is None else crc32(key)) % len(numbers)]
+
     def _stream(self, topic: str, partition: int | None) -> str:
         """The stream of a topic, or of one of its partitions."""
         names = self._client.names(topic)
@@ -103,8 +123,6 @@ class Stager:
             return topic
         if partition is not None and topic not in names:
             return f"{topic}/{partition}"
-        if partition is None and any(name.startswith(f"{topic}/") for name in names):
-            raise BadOption(f"{topic!r} has partitions", "add a column `partition`")
         name = f"{topic}/{partition}" if partition else topic
         text = f"no stream {name!r} at {self._client.address}"
         raise PipelineError("no_stream", text, "create it first")
@@ -195,9 +213,13 @@ def path_of(stream: str, writer: str, batch: int, part: str = "") -> str:
     return f"/millpond/v1/transactions/{quote(stream, safe='')}/{quote(writer)}/{batch}{suffix}"
 
 
-def check_columns(names: Sequence[str], topic: str | None) -> None:
-    """Raise BadOption for a frame that cannot be written."""
-    unknown = [name for name in names if name not in COLUMNS]
+def check_columns(names: Sequence[str], topic: str | None, *, is_view: bool = False) -> None:
+    """Raise BadOption for a frame that cannot be written.
+
+    An INSERT has all columns of its view; those that only a stream can fill are ignored.
+    """
+    known = (*COLUMNS, *READ_ONLY) if is_view else COLUMNS
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise BadOption(f"a stream has no column {unknown[0]!r}", f"there are {', '.join(COLUMNS)}")
     if "value" not in names:
@@ -219,7 +241,10 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, int
     ):
         if name is None:
             raise PipelineError("no_topic", "a row whose topic is null")
-        yield name, partition, (value or b"", _headers(key, pairs), None)
+        found = _headers(key, pairs)
+        if value is None:
+            found.append((TOMBSTONE, b""))
+        yield name, partition, (value or b"", found, None)
 
 
 def _bytes(column: Any) -> list[bytes | None]:
@@ -233,7 +258,8 @@ def _headers(key: bytes | None, pairs: Any) -> Headers:
         name = (pair["key"] or "").encode()
         if not name:
             raise PipelineError("bad_header", "a header of a row has no name")
-        if key is None or name != KEY:
+        # Those of a record that was read stand for its key and its null value.
+        if name != TOMBSTONE and (key is None or name != KEY):
             found.append((name, pair["value"] or b""))
     return found
 

@@ -20,7 +20,7 @@ from millpond.pipeline.spark.offsets import (
     to_nested,
 )
 
-places = st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 1200))
+places = st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 1200))
 offsets = st.dictionaries(places, st.integers(0, 2**63 - 1), max_size=8)
 counts = st.dictionaries(places, st.integers(0, 10_000), max_size=8)
 

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from millpond.pipeline.client.http_client import NodeClient
+from millpond.pipeline.client.s2_codec import encode_records
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
-from millpond.pipeline.spark.offsets import TopicPartition
-from millpond.pipeline.spark.planning import Bounds, StreamPlan, batch_ranges, split
+from millpond.pipeline.spark.offsets import TopicPartition, from_nested, identities_of
+from millpond.pipeline.spark.planning import Bounds, Range, StreamPlan, batch_ranges, split
 from millpond.pipeline.spark.read_task import read_range
 from millpond.pipeline.spark.write_task import Stager
 from tests.pipeline.pipeline_nodes import NodeProcess
@@ -111,6 +113,33 @@ def test_filters_narrow_what_is_read(shared_node: NodeProcess) -> None:
     bounds = Bounds(partitions=frozenset((1,))).narrowed(Bounds(offset_min=5, offset_end=8))
     found = rows(shared_node.options(subscribe="few"), bounds)
     assert [(partition, offset) for _, partition, offset, _ in found] == [(1, 5), (1, 6), (1, 7)]
+
+
+def test_filters_on_the_timestamp_narrow_what_is_read(shared_node: NodeProcess) -> None:
+    """Exactly to the millisecond, which is all that a record has."""
+    source = pytest.importorskip("millpond.pipeline.spark.source")
+    filters = pytest.importorskip("pyspark.sql.datasource")
+    shared_node.make("times")
+    with shared_node.wire() as wire:
+        at = int(time.time() * 1000) - 50_000
+        records = [(b"%d" % ms, [], at + ms) for ms in (0, 0, 7, 7, 8, 20)]
+        path = "/v1/streams/times/records"
+        wire.request_bytes("POST", path, encode_records(records), media="application/protobuf")
+
+    def found(kind: str, us: int) -> bytes:
+        value = source.EPOCH + timedelta(microseconds=at * 1000 + us)
+        bounds = source.times_of(getattr(filters, kind)(("timestamp",), value))
+        return b" ".join(body for *_, body in rows(shared_node.options(subscribe="times"), bounds))
+
+    assert found("EqualTo", 7000) == b"7 7"
+    assert found("EqualTo", 7001) == b""
+    assert found("GreaterThan", 7000) == found("GreaterThan", 7001) == b"8 20"
+    assert found("GreaterThanOrEqual", 7000) == b"7 7 8 20"
+    assert found("GreaterThanOrEqual", 7001) == b"8 20"
+    assert found("LessThan", 7000) == b"0 0"
+    assert found("LessThan", 7001) == found("LessThanOrEqual", 7000) == b"0 0 7 7"
+    assert found("LessThanOrEqual", 21_000) == b"0 0 7 7 8 20"
+    assert found("GreaterThan", 20_000) == b""
 
 
 def test_ranges_are_cut_where_more_tasks_are_wanted(shared_node: NodeProcess) -> None:
@@ -229,6 +258,57 @@ def test_a_stream_made_anew_is_a_loss(node: NodeProcess, plan: Plan) -> None:
     lenient = plan(node, subscribe="orders", failOnDataLoss="false")
     end = lenient.latest(start, None)
     assert (end, count(lenient, start, end)) == ({ORDERS: 2}, 2)
+
+
+def test_a_stream_made_anew_is_noticed_however_long_it_is(node: NodeProcess, plan: Plan) -> None:
+    """By its identity, which the checkpoint has; also that of another node's stream."""
+    node.make("orders")
+    node.fill("orders", [b"old"] * 3)
+    start = plan(node, subscribe="orders", startingOffsets="latest").begin()
+    assert json.loads(json.dumps(start))["orders"] == {"0": 3}
+    node.kill()
+    node.start()
+    assert plan(node, subscribe="orders").advance(start, None, None) == start, "the same one"
+    node.fill("orders", [b"more"])
+    same = plan(node, subscribe="orders").advance(start, None, None)
+    assert identities_of(same) == identities_of(start) and from_nested(same) == {ORDERS: 4}
+    (range_,) = plan(node, subscribe="orders").ranges(
+        from_nested(start), from_nested(same), identities_of(start), identities_of(same)
+    )
+    assert sum(batch.num_rows for batch in read_range(range_)) == 1
+    node.delete("orders")
+    node.make("orders")
+    node.fill("orders", [b"new"] * 5)
+    with pytest.raises(DataLost, match="read up to 3, and is another stream now"):
+        plan(node, subscribe="orders").advance(start, None, None)
+    with pytest.raises(DataLost, match="or the stream was deleted"):
+        list(read_range(range_))
+    lenient = plan(node, subscribe="orders", failOnDataLoss="false")
+    end = lenient.advance(start, None, None)
+    (whole,) = lenient.ranges(
+        from_nested(start), from_nested(end), identities_of(start), identities_of(end)
+    )
+    assert sum(batch.num_rows for batch in read_range(whole)) == 5
+    old = {"orders": {"0": 2}}  # of a version without identities
+    assert from_nested(plan(node, subscribe="orders").advance(old, None, None)) == {ORDERS: 5}
+
+
+def test_a_trigger_is_limited_by_bytes(shared_node: NodeProcess, plan: Plan) -> None:
+    shared_node.make("small-records", "long-records")
+    shared_node.fill("small-records", [b"x"] * 100)
+    shared_node.fill("long-records", [bytes(10_000)] * 100)
+    given = {"subscribe": "small-records,long-records", "startingOffsets": "earliest"}
+    stream = plan(shared_node, **given)
+    start, sizes = stream.begin(), []
+    while (end := stream.advance(start, None, 300_000)) != start:
+        ranges = stream.ranges(from_nested(start), from_nested(end))
+        sizes.append(sum(len(b) for each in ranges for b in bodies_of(each)))
+        start = end
+    assert sum(sizes) == 100 * 10_001 and max(sizes) < 310_000 and len(sizes) <= 5
+
+
+def bodies_of(range_: Range) -> list[bytes]:
+    return [body for batch in read_range(range_) for body in batch.column("value").to_pylist()]
 
 
 def test_a_node_that_is_killed_in_the_middle_of_a_range(node: NodeProcess) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -94,6 +95,39 @@ def test_rows_have_keys_headers_topics_and_partitions(shared_node: NodeProcess) 
     assert found.column("key").to_pylist() == [b"k"]
     assert found.column("headers").to_pylist()[0][1] == {"key": "h", "value": b"v"}
     assert values(shared_node, "many") == [b"2", b"3"]
+
+
+def test_null_values_and_keys_stay_null(shared_node: NodeProcess) -> None:
+    """A tombstone is no empty value. Rows that were read are written as they are."""
+    shared_node.make("tombs", "copy")
+    rows = {"value": [None, b"", b"v", None], "key": [b"k", b"", None, None]}
+    batch = pa.RecordBatch.from_pydict(rows, pa.schema([(n, pa.binary()) for n in rows]))
+    for given, topic in (([batch], "tombs"), (None, "copy")):
+        if given is None:
+            (asked,) = batch_ranges(shared_node.options(subscribe="tombs", includeHeaders="true"))
+            given = [each.select(["key", "value", "headers"]) for each in read_range(asked)]
+        parts = Stager(sink(shared_node, topic=topic), "w", 0).stage(given)
+        publish(sink(shared_node), parts, once=True)
+        (asked,) = batch_ranges(shared_node.options(subscribe=topic))
+        (found,) = read_range(asked)
+        assert {name: found.column(name).to_pylist() for name in rows} == rows
+
+
+def test_rows_of_a_topic_with_partitions_go_by_their_key(shared_node: NodeProcess) -> None:
+    """As producers of RustLog and `millpond topic` choose; in turn without a key."""
+    shared_node.make("bykey/0", "bykey/1", "bykey/2", "bykeyx")
+    keys: list[object] = [*(b"k%d" % (number % 10) for number in range(60)), *[None] * 30]
+    batch = frame(*(b"%d" % number for number in range(90)), key=pa.array(keys, pa.binary()))
+    parts = Stager(sink(shared_node, topic="bykey"), "w", 0).stage([batch])
+    publish(sink(shared_node), parts, once=True)
+    without = []
+    for asked in batch_ranges(shared_node.options(subscribe="bykey")):
+        for found in read_range(asked):
+            for key in found.column("key").to_pylist():
+                assert key is None or crc32(key) % 3 == asked.partition
+            without.append(found.column("key").null_count)
+    assert sum(without) == 30 and len(values(shared_node, "bykey")) == 90
+    assert without == [10, 10, 10]
 
 
 def test_a_repeated_request_adds_nothing(shared_node: NodeProcess) -> None:

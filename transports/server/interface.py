@@ -241,6 +241,9 @@ class StreamDirectory(TopicDirectory, Protocol):
     def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
         """At most `limit` streams whose names begin with `prefix`, above `after`, in order."""
 
+    def position(self, name: bytes) -> tuple[int, int] | None:
+        """The incarnation and the tail of a stream that is at rest; None: its cell knows."""
+
 
 class NodeServices(CellServices, RegistryServices, AccessServices, MemoryServices, Protocol):
     """The node, as every connection sees it."""

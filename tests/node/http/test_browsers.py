@@ -99,6 +99,7 @@ ROWS: dict[tuple[bytes, ...], list[Row]] = {
         Row("POST", "/v1/stream/__ds/subscriptions/nothing/claim", b'{"worker":"w"}', None, JSON),
         Row("DELETE", "/v1/stream/__ds/subscriptions/nothing"),
     ],
+    (b"millpond", b"v1", b"tails"): [posts("/millpond/v1/tails", b'{"prefix":""}')],
     (b"millpond", b"v1", b"transactions"): [
         posts(f"{BATCH}/p?at=0", PART, PROTOBUF),
         posts(BATCH, b'{"parts":[]}'),

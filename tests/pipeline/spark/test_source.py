@@ -40,6 +40,15 @@ def test_a_batch_its_filters_and_what_is_wrong_with_it(
         reading(spark, shared_node, subscribe="t", pushdown="true").where("offset > 99").count()
         == 0
     )
+    shared_node.make("trimmed")
+    shared_node.fill("trimmed", [b"old"] * 5)
+    shared_node.trim("trimmed", 5)
+    time.sleep(0.01)
+    since = int(time.time() * 1000)
+    shared_node.fill("trimmed", [b"new"] * 3)
+    given = {"subscribe": "trimmed", "startingOffsets": '{"trimmed":{"0":1}}', "pushdown": "true"}
+    recent = reading(spark, shared_node, **given).where(f"timestamp >= timestamp_millis({since})")
+    assert recent.count() == 3, "the trimmed records are not even asked for"
     with pytest.raises(PySparkException) as found:
         reading(spark, shared_node, subscibe="t").count()
     told = "millpond[bad_option]: unknown option 'subscibe' (subscribe?)"
@@ -80,6 +89,30 @@ def test_a_query_goes_on_where_it_was_while_its_node_is_killed(
     start(availableNow=True).awaitTermination()
     rows = spark.read.parquet(str(tmp_path / "out")).select("value").collect()
     assert sorted(int(each.value) for each in rows) == list(range(3000))
+
+
+def test_streams_are_views_of_sql(spark: Any, shared_node: NodeProcess) -> None:
+    shared_node.make("sql-in", "sql-out")
+    shared_node.fill("sql-in", [b"a", b"b"])
+    for name in ("sql-in", "sql-out"):
+        options = f"address '{shared_node.address}', subscribe '{name}'"
+        view = name.replace("-", "_")
+        spark.sql(f"CREATE TEMPORARY VIEW {view} USING millpond OPTIONS ({options})")
+    spark.sql("INSERT INTO sql_out (key, value) SELECT key, value FROM sql_in")
+    spark.sql("INSERT INTO sql_out (value) VALUES (NULL), (CAST('c' AS BINARY))")
+    values = [row.value for row in spark.sql("SELECT value FROM sql_out").collect()]
+    assert sorted(values, key=lambda each: each or b"") == [None, b"a", b"b", b"c"]
+    spark.sql("CREATE TABLE sql_table USING millpond")
+    try:
+        options = f"address = '{shared_node.address}', subscribe = 'sql-in'"
+        (row,) = spark.sql(f"SELECT count(*) AS n FROM sql_table WITH ({options})").collect()
+        assert row.n == 2
+    finally:
+        spark.sql("DROP TABLE sql_table")
+    given = {"address": shared_node.address, "subscribe": "sql-in"}
+    with pytest.raises(PySparkException) as found:
+        spark.read.schema("value STRING").format("millpond").options(**given).load().count()
+    assert (last_line(str(found.value)) or "").startswith("millpond[bad_option]: columns: ")
 
 
 def test_workers_import_pyspark_from_its_folder(spark: Any) -> None:
