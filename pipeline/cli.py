@@ -66,7 +66,9 @@ def _add_source(running: argparse.ArgumentParser) -> None:
     )
     what = "skip records that were trimmed before they were read, and log it"
     add("--skip-lost", action="store_true", help=what)
-    add("--max-per-batch", type=int, metavar="N", help="approximate records of a batch")
+    add("--max-per-batch", type=int, metavar="N", help="approximate records of a batch (1000000)")
+    what = "approximate bytes of a batch (512 MiB)"
+    add("--max-bytes", type=int, metavar="N", help=what)
 
 
 def _add_table(running: argparse.ArgumentParser) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 
 _THROWN = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception): .+)$", re.MULTILINE)
+_NO_WORKER = "Python worker failed to connect back"
+NO_WORKER = "no_worker"
 _LINE = re.compile(r"millpond\[(\w+)\]: (.*)")
 
 
@@ -64,6 +66,9 @@ def found_in(text: str) -> PipelineError:
     parts = None if line is None else _LINE.fullmatch(line)
     if parts is not None:
         return PipelineError(parts[1], parts[2])
+    if _NO_WORKER in text:
+        cause = "a Python process of Spark did not connect to its Java"
+        return PipelineError(NO_WORKER, cause, "the machine is busy, or 127.0.0.1 is blocked")
     thrown = _THROWN.findall(text.partition("JVM stacktrace:")[0])
     cause = thrown[-1] if thrown else text.strip().partition("\n")[0]
     return PipelineError("spark_failed", cause, "--log-level error shows more")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import threading
 import time
 from contextlib import closing
@@ -11,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from millpond.pipeline.commands.progress import Progress, progress
-from millpond.pipeline.errors import BadOption, found_in
+from millpond.pipeline.errors import NO_WORKER, BadOption, PipelineError, found_in
 from millpond.pipeline.spark.session import build_session, spark_errors
 from millpond.pipeline.state.formats import table_in
 from millpond.pipeline.state.job import BatchReport, JobOptions, run_job, source_of
@@ -46,7 +47,7 @@ def run_pipeline(args: argparse.Namespace) -> None:
             )
             with spark_errors():
                 try:
-                    _watch(session, options, _BatchLog(query, display), args)
+                    _run(session, options, _BatchLog(query, display), args)
                 finally:
                     session.stop()
 
@@ -60,7 +61,7 @@ def with_cli_options(text: str) -> str:
 
 def options_of(args: argparse.Namespace) -> JobOptions:
     """The options of a job from the command line. Raises BadOption."""
-    for name in ("keep", "buckets", "max_per_batch", "every"):
+    for name in ("keep", "buckets", "max_per_batch", "max_bytes", "every"):
         value = getattr(args, name)
         least = 0.1 if name == "every" else 1
         if value is not None and value < least:
@@ -74,6 +75,7 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         "tlsCert": args.cert,
         "tlsKey": args.cert_key,
         "maxOffsetsPerTrigger": args.max_per_batch and str(args.max_per_batch),
+        "maxBytesPerTrigger": args.max_bytes and str(args.max_bytes),
     }
     source = {name: value for name, value in given.items() if value}
     source["subscribe"] = args.subscribe
@@ -97,6 +99,19 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals or not name.startswith("spark."):
         raise BadOption(f"--conf {text!r}", "such as spark.executor.memory=2g")
     return name, value
+
+
+def _run(session: Any, options: JobOptions, batches: _BatchLog, args: argparse.Namespace) -> None:
+    """Run the query to its end, once more if Spark did not get a Python process of its own: that
+    is a matter of a moment, on a busy machine. Raises PipelineError."""
+    try:
+        with spark_errors():
+            _watch(session, options, batches, args)
+    except PipelineError as error:
+        if error.code != NO_WORKER:
+            raise
+        print(f"{error}; trying again", file=sys.stderr, flush=True)
+        _watch(session, options, batches, args)
 
 
 def _watch(session: Any, options: JobOptions, batches: _BatchLog, args: argparse.Namespace) -> None:

@@ -16,7 +16,9 @@ from millpond.pipeline.state.reduce import IDENTITY, ROWS, latest
 
 FILES_MAX = 8
 COLUMNS = (*IDENTITY, "value", "offset", "timestamp")
-STORED = pa.schema([ROWS.field(name) for name in COLUMNS])
+WIDE = ROWS.set(ROWS.get_field_index("value"), pa.field("value", pa.large_binary()))
+"""Rows whose values may be more than 2 GiB together, which Arrow's plain type cannot have."""
+STORED = pa.schema([WIDE.field(name) for name in COLUMNS])
 Floors = Mapping[tuple[str, int], int]
 """Offsets of the last resets by partition: earlier rows do not count."""
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
+from millpond.pipeline.state.bucket import COLUMNS, STORED, WIDE, Floors, floors_of, is_before
 from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from millpond.pipeline.state.summary import Summary
@@ -78,7 +78,7 @@ class DeltaState:
 
         Dead letters are stored before the commit.
         """
-        rows = rows.sort_by("offset")
+        rows = rows.cast(WIDE).sort_by("offset")
         rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))
         if dead_letters is not None:
             names = [stage_dead_letters(dead_letters, rejects)] if rejects.num_rows else []

@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
+import numpy as np
 import pyarrow as pa
 
-from millpond.pipeline.state.bucket import Floors, add_changes, floors_of
+from millpond.pipeline.state.bucket import WIDE, Floors, add_changes, floors_of
 from millpond.pipeline.state.dead_letters import claim, commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.formats import table_in
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 WRITTEN = pa.schema(
     [("bucket", pa.int32()), ("rows", pa.int64()), ("files", pa.string()), ("resets", pa.string())]
 )
-PER_TRIGGER = 1_000_000
+PER_TRIGGER, BYTES_PER_TRIGGER = 1_000_000, "512m"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,11 @@ def run_job(
 
 def source_of(options: JobOptions) -> dict[str, str]:
     """The options of the job's source."""
-    usual = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(PER_TRIGGER)}
+    usual = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(PER_TRIGGER),
+        "maxBytesPerTrigger": BYTES_PER_TRIGGER,
+    }
     return usual | options.source
 
 
@@ -229,16 +234,12 @@ def add_to_buckets(
     floors: Floors,
 ) -> Iterator[pa.RecordBatch]:
     """Write a task's rows of a batch, bucket by bucket; yields what it wrote."""
-    found = pa.Table.from_batches(batches, ROWS).sort_by(
-        [("bucket", "ascending"), ("offset", "ascending")]
-    )
-    buckets = found.column("bucket").to_pylist()
-    first = 0
-    while first < len(buckets):
-        bucket = buckets[first]
-        count = buckets.count(bucket)
-        part = found.slice(first, count)
-        first += count
+    wide = pa.Table.from_batches(batches, ROWS).cast(WIDE)
+    found = wide.sort_by([("bucket", "ascending"), ("offset", "ascending")])
+    buckets, firsts = np.unique(found.column("bucket").to_numpy(), return_index=True)
+    ends = [*firsts[1:], found.num_rows]
+    for bucket, first, end in zip(buckets.tolist(), firsts, ends, strict=True):
+        part = found.slice(first, end - first)
         rows, names, resets = part.num_rows, [], []
         if bucket == REJECTS:
             if dead_letters is not None:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.events import Change, Control, Rejected, read_event
 from millpond.pipeline.state.job import BatchWriter, JobOptions, add_to_buckets, due, finish
-from millpond.pipeline.state.reduce import REJECTS, reduce_batches
+from millpond.pipeline.state.reduce import REJECTS, ROWS, reduce_batches
 from millpond.pipeline.state.schemas import compile_schema
 from millpond.pipeline.state.table import Table, Version, write_whole
 from tests.pipeline.histories import (
@@ -280,6 +281,24 @@ def test_what_a_batch_reads_is_on_the_disk_before_the_table_has_it(
     frame: Any = None
     BatchWriter(options, lambda done: None).apply(frame, 0)
     assert synced[before:] == [str(plan), str(plan.parent)]
+
+
+@pytest.mark.full
+def test_a_task_of_more_than_2_gib_of_values(tmp_path: Path) -> None:
+    """Values of Arrow's plain type have 2 GiB at most; a few long ones are enough for that."""
+    value = b'"' + b"x" * (16 * 2**20 - 2) + b'"'
+    columns: dict[str, Any] = {"topic": ["t"], "partition": [0], "type": ["n"], "value": [value]}
+    batches = []
+    for offset in range(140):
+        row = {**columns, "key": [f"k{offset}"], "offset": [offset], "bucket": [offset % 2]}
+        blank = {name: [None] for name in ("timestamp", "reason")}
+        batches.append(pa.RecordBatch.from_pydict({**row, **blank}, ROWS))
+    table = Table(tmp_path / "table")
+    table.prepare()
+    found = list(add_to_buckets(batches, str(table.folder), None, {}, {}))
+    assert [batch.column("rows")[0].as_py() for batch in found] == [70, 70]
+    names = [name for batch in found for name in json.loads(batch.column("files")[0].as_py())]
+    assert sum(pq.read_metadata(table.folder / "data" / name).num_rows for name in names) == 140
 
 
 def test_old_versions_and_their_files_are_removed(tmp_path: Path) -> None:
