@@ -39,6 +39,7 @@ class Code(Enum):
     NOT_A_QUEUE = auto()
     STATE_TOO_LARGE = auto()
     CLOSED = auto()
+    ENCRYPTED = auto()
 
 
 class RequestError(Exception):
@@ -237,6 +238,12 @@ class StreamClosed(RequestError):
     code = Code.CLOSED
 
 
+class StreamEncrypted(RequestError):
+    """the stream is encrypted by S2: only S2 appends to it and reads it"""
+
+    code = Code.ENCRYPTED
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -271,5 +278,6 @@ ERRORS: dict[Code, type[RequestError]] = {
         NotAQueue,
         StateTooLarge,
         StreamClosed,
+        StreamEncrypted,
     )
 }

@@ -232,6 +232,7 @@ class Services:
         self.knows = access.knows
         self.authorize = access.authorize
         self.authorize_stream = access.authorize_stream
+        self.is_stranger = access.is_stranger
         self.is_operator = access.is_operator
         # Streams.
         self.directory = streams.directory

@@ -95,7 +95,8 @@ class StreamAppender:
         """Follow the stream's settings."""
         self._options = options
         self._has_quota = has_quota
-        self._has_conditions = is_closed or options.timestamping is Timestamping.REQUIRED
+        is_required = options.timestamping is Timestamping.REQUIRED
+        self._has_conditions = is_closed or is_required or options.is_encrypted
 
     def close(self) -> None:
         """Refuse everything from now on."""
@@ -221,6 +222,7 @@ class StreamAppender:
             or request.fencing_token is not None
             or request.match_sequence is not None
             or self._has_conditions
+            or request.is_encrypted
         ):
             code = self._check(request, count, size)
             if code is not None:
@@ -263,6 +265,8 @@ class StreamAppender:
             return Code.STORAGE_FAILED
         if self._bounds.is_closed:
             return Code.CLOSED
+        if self._options.is_encrypted is not request.is_encrypted:
+            return Code.ENCRYPTED
         if token is not None and token != self._metadata.fence:
             return Code.FENCED
         if request.match_sequence is not None and request.match_sequence != self._bounds.tail:

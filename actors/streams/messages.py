@@ -36,13 +36,15 @@ class StreamOptions(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `is_capped`: a timestamp from the client is never later than the arrival. The stream is deleted
     when it was empty and nothing was appended for `empty_s` seconds (0: never). `labels` are a
-    protocol's own metadata, which mean nothing here.
+    protocol's own metadata, which mean nothing here. `is_encrypted`: records are encrypted and
+    decrypted by S2, with the keys of its clients; to all others they are refused with ENCRYPTED.
     """
 
     timestamping: Timestamping = Timestamping.PREFERRED
     is_capped: bool = False
     empty_s: int = 0
     labels: dict[str, bytes] = {}
+    is_encrypted: bool = False
 
 
 DEFAULT_OPTIONS = StreamOptions()
@@ -104,12 +106,23 @@ class Append(StreamRequest, frozen=True, gc=False):
     tail `match_sequence`, where they are given. Packed bodies have no headers.
     """
 
+    is_encrypted: ClassVar[bool] = False
+    """Whether its records are in the form of encrypted streams; others are refused."""
+
     bodies: list[bytes] | PackedBodies
     ms: int | None = None
     headers: list[Headers] | None = None
     timestamps: list[int | None] | None = None
     fencing_token: bytes | None = None
     match_sequence: int | None = None
+
+
+class EncryptedAppend(Append, frozen=True, gc=False):
+    """Records that were encrypted for this `incarnation` of a stream (see `Read`)."""
+
+    is_encrypted: ClassVar[bool] = True
+
+    incarnation: int = 0
 
 
 class SessionAppend(Append, frozen=True, gc=False):
@@ -122,6 +135,12 @@ class SessionAppend(Append, frozen=True, gc=False):
 
     incarnation: int = 0
     previous: int | None = None
+
+
+class EncryptedSessionAppend(SessionAppend, frozen=True, gc=False):
+    """An append of a session, with records that were encrypted for this incarnation."""
+
+    is_encrypted: ClassVar[bool] = True
 
 
 class MeasureBodies(Protocol):
@@ -149,6 +168,9 @@ class Read(StreamRequest, frozen=True, gc=False):
     where this can measure all of them (ids only, without empty records and command records).
     """
 
+    is_encrypted: ClassVar[bool] = False
+    """Whether it can read encrypted records, and no others."""
+
     start: Seek
     count: int
     bytes_max: int
@@ -164,6 +186,12 @@ class Read(StreamRequest, frozen=True, gc=False):
     @property
     def is_repeatable(self) -> bool:
         return self.wait_until > 0
+
+
+class EncryptedRead(Read, frozen=True, gc=False):
+    """A read of an encrypted stream: its records come as they are stored."""
+
+    is_encrypted: ClassVar[bool] = True
 
 
 class CancelRead(StreamRequest, frozen=True, gc=False):

@@ -62,6 +62,7 @@ class Stream:
         "_expiry_at",
         "_first_sequence",
         "_forks",
+        "_is_encrypted",
         "_limits",
         "_metadata",
         "_now",
@@ -105,6 +106,8 @@ class Stream:
         self._subscribers: tuple[bytes, ...] = ()
         self._subscribers_version = 0
         """The version of the index of subscriptions that has these; 0: there were none."""
+        self._is_encrypted = False
+        """Only S2 reads and appends."""
         self._configure()
         self._registration.sync()
         self._expiry_at = inf
@@ -238,6 +241,7 @@ class Stream:
         """Have all parts follow the stream's settings, or the node's."""
         durable = self._metadata.durable
         options = self._metadata.settings.options or m.DEFAULT_OPTIONS
+        self._is_encrypted = options.is_encrypted
         retention = self._expiry.configure()
         has_quota = not retention.keep_bytes
         self._bounds.set_closed(is_closed=durable.is_closed)
@@ -256,6 +260,8 @@ class Stream:
         if type(message) is m.SessionAppend and port is not None:
             return self._append_in_session(port, message, effects)
         match message:
+            case m.EncryptedSessionAppend() if port is not None:
+                return self._append_in_session(port, message, effects)
             case ChunksLoaded():
                 self._resume(message, effects)
                 return None
@@ -287,6 +293,10 @@ class Stream:
                 return self._writers.append(message, self._now_ms, effects.changes)
             case m.GetWriter():
                 return self._writers.status(message)
+            case m.EncryptedRead() if port is not None:
+                return self._read(port, message, effects)
+            case m.EncryptedAppend() if not self._metadata.matches(message.incarnation):
+                return self._failure(message, Code.UNKNOWN_STREAM)
             case m.Append():
                 return self._append(message, effects)
             case m.Trim() if port is not None:
@@ -310,6 +320,8 @@ class Stream:
     def _read(self, port: Port, request: m.Read, effects: Effects) -> Reply | None:
         if not self._metadata.matches(request.incarnation):
             return self._failure(request, Code.UNKNOWN_STREAM)
+        if request.is_encrypted is not self._is_encrypted:
+            return self._failure(request, Code.ENCRYPTED)
         self._expiry.use(self._now_ms, effects.changes)
         self._appender.flush(effects.changes)
         return self._reader.read(port, request, self._now)
@@ -514,6 +526,8 @@ class Stream:
                     if is_tombstone:
                         reason = d.RefusalReason.SOURCE_DELETED
                     return d.DurableRefused(message.number, reason)
+                if self._is_encrypted:
+                    return self._failure(message, Code.ENCRYPTED)
                 self._appender.flush(effects.changes)
                 return forks.fork(port, message, now_ms, effects)
             case d.CheckFork():

@@ -133,6 +133,8 @@ class AccessPolicy:
         self._rules: Rules | None = None
         self._by_subject: dict[Subject, list[Grant]] = {}
         self._networks: list[tuple[Network, Grant]] = []
+        self._has_tokens = False
+        """Some of the rules are for tokens."""
         self._set_rules(self._sources.read())
 
     def admit_peers(self, peers: KnownPeers) -> None:
@@ -278,6 +280,20 @@ class AccessPolicy:
         """
         return any(map(self._is_in_force, self._grants_for(principal)))
 
+    def is_stranger(self, principal: Principal) -> bool:
+        """True for a client with a token that is unknown, where the access files name tokens. A
+        node that names none takes any (S2X-27)."""
+        token = principal.token
+        if token is None or not self._has_tokens:
+            return False
+        if token.startswith((PAGE_PREFIX.encode(), ISSUED_PREFIX.encode())):
+            return False  # they are judged by what issued them
+        if Subject(SubjectKind.TOKEN, sha256(token).digest()) in self._by_subject:
+            return False
+        if self._operator is not None and self._operator.has_cookie(principal):
+            return False
+        return self._peers is None or read_signed(token, self._peers.own) is None
+
     def may_send(self, sender: bytes, channel: bytes) -> bool:
         """True if a peer, known by its signature, may send messages to a channel of this node.
 
@@ -422,6 +438,9 @@ class AccessPolicy:
         self._rules = rules
         self._by_subject = {}
         self._networks = []
+        self._has_tokens = rules is not None and any(
+            grant.subject.kind is SubjectKind.TOKEN for grant in rules.grants
+        )
         for grant in () if rules is None else rules.grants:
             if grant.subject.kind is SubjectKind.ADDRESS:
                 network = ipaddress.ip_network(str(grant.subject.value))

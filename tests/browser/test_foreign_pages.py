@@ -29,7 +29,7 @@ ACCOUNT: list[tuple[str, str, str | None]] = [
     ("POST", "/v1/streams", json.dumps({"stream": "forged"})),
     ("PATCH", "/v1/streams/chat%2Fbob", "{}"),
     ("DELETE", "/v1/streams/chat%2Fbob", None),
-    ("GET", "/v1/metrics?set=active-basins", None),
+    ("GET", "/v1/metrics?set=active-basins&start=0&end=0", None),
     ("GET", "/v1/locations", None),
 ]
 OTHERS: list[tuple[str, str, str | None]] = [

@@ -149,7 +149,7 @@ CLIENT_MUTANTS: tuple[Mutant, ...] = (
         "the form of a page is JSON",
         Fault.BROWSERS,
         "transports/http/s2/context.py",
-        '        if body and not is_json(self.header(b"content-type")):\n',
+        '        if not is_json(self.header(b"content-type")):\n',
         '        if body and self.header(b"content-type") is None:\n',
         BROWSERS + "test_bodies_that_a_form_can_send_change_nothing",
     ),

@@ -53,11 +53,13 @@ CODES: dict[Code, int] = {
     Code.STORAGE_FAILED: 0xE1,
     Code.MALFORMED: 0xF0,
     Code.NOT_NEGOTIATED: 0xF2,
+    Code.ENCRYPTED: 0xF6,
     Code.NOT_ALLOWED: 0xF6,
     Code.OUTCOME_UNKNOWN: 0xFE,
     Code.QUARANTINED: 0xFE,
 }
-# The wire has one byte for "internal". Read back it is the careful one: ask again, same key.
+# The wire has one byte for "internal". Read back it is the careful one: ask again, same key. It has
+# one for "not allowed" too, as only S2's clients can do anything about an encrypted stream.
 _BY_BYTE = {byte: code for code, byte in CODES.items()} | {0xFE: Code.OUTCOME_UNKNOWN}
 
 STREAM_TEXTS = {Code.BUFFER_FULL: "the stream or the node is full"}

@@ -44,6 +44,7 @@ _ERRORS = {
     Code.DATA_TOO_LARGE: (r.RECORD_TOO_LARGE, "record too large"),
     Code.MALFORMED: (r.INVALID_REQUEST, "the request is not acceptable"),
     Code.CLOSED: (r.INVALID_REQUEST, "the partition is closed"),
+    Code.ENCRYPTED: (r.INVALID_REQUEST, "encrypted"),
     Code.FENCED: (r.INVALID_REQUEST, "the partition has a fencing token"),
     Code.NON_MONOTONIC_ID: (r.INSUFFICIENT_SPACE, "the ids of the partition are used up"),
     Code.OUTCOME_UNKNOWN: (

@@ -244,6 +244,7 @@ REASONS = {
     Code.QUARANTINED: "the stream failed too often and is quarantined",
     Code.PART_OF_TOPIC: "the stream is a partition of a topic",
     Code.CLOSED: "the stream is closed",
+    Code.ENCRYPTED: "the stream is encrypted",
 }
 """Texts of the error that ends a connection, for codes that section 9 does not have."""
 

@@ -67,7 +67,7 @@ S2_ROWS = [
     Row("GET", "/v1/access-tokens"),
     posts("/v1/access-tokens", b'{"id":"forged","scope":{"op_groups":{"stream":{"read":true}}}}'),
     Row("DELETE", "/v1/access-tokens/nothing"),
-    Row("GET", "/v1/metrics?set=active-basins"),
+    Row("GET", "/v1/metrics?set=active-basins&start=0&end=0"),
     Row("GET", "/v1/locations"),
     posts("/v1/locations/default", b'"local"', method="PUT"),
 ]

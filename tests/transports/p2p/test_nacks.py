@@ -95,8 +95,10 @@ def test_a_failed_request_becomes_its_nack_and_a_typed_error(
 
 
 def test_every_code_has_a_byte_and_only_the_internal_ones_share_it() -> None:
+    """Besides an encrypted stream, which is not allowed to others than S2's clients."""
     assert set(CODES) == set(Code)
-    own = [byte for byte in CODES.values() if byte != 0xFE]
+    assert CODES[Code.ENCRYPTED] == CODES[Code.NOT_ALLOWED]
+    own = [byte for code, byte in CODES.items() if byte != 0xFE and code is not Code.ENCRYPTED]
     assert len(set(own)) == len(own)
     assert {code for code in Code if CODES[code] == 0xFE} == {
         Code.OUTCOME_UNKNOWN,

@@ -106,6 +106,8 @@ def error_of(reply: StreamFailed | Failed) -> DurableError:
             return offset_gone()
         case Code.NOT_ALLOWED | Code.PART_OF_TOPIC:
             return DurableError(403, "permission_denied", "permission denied")
+        case Code.ENCRYPTED:
+            return DurableError(403, "encrypted", "only the S2 API serves an encrypted stream")
         case Code.BUFFER_FULL:
             return DurableError(507, "full", "the stream or the node is full; nothing was stored")
         case Code.DATA_TOO_LARGE:

@@ -20,7 +20,7 @@ from millpond.transports.http.s2 import (
     tokens,
 )
 from millpond.transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import KEY_HEADER, S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error
 from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.usage import S2Usage
@@ -44,7 +44,7 @@ class S2Api:
 
     def __init__(self, services: S2NodeServices) -> None:
         self._services = services
-        self._usage = S2Usage(services.now(), lambda name: services.basins.find(name) is not None)
+        self._usage = S2Usage(services.now, lambda name: services.basins.find(name) is not None)
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response | None:
         try:
@@ -56,6 +56,8 @@ class S2Api:
         """Unary appends are direct; see `millpond.transports.http.direct.DirectApi`."""
         match head.segments[1:]:
             case (b"streams", name, b"records") if name and head.method == "POST":
+                if KEY_HEADER in head.last:
+                    return None  # for an encrypted stream, most likely
                 content_type = head.last.get(b"content-type", b"").decode("latin-1")
                 if _media(content_type) != read_session.S2S.decode():
                     return append.DirectAppends(self._services, self._usage, head, cors)
@@ -150,7 +152,7 @@ async def _route(context: S2Context) -> Response | None:
         case (b"basins",) | (b"basins", b""):
             return await _of(_BASINS, context)(context)
         case (b"basins", name):
-            return await _of(_BASIN, context)(context, name)
+            return await _of(_BASIN, context)(context, context.basin_at(name))
         case (b"streams",) | (b"streams", b""):
             return await _of(_STREAMS, context)(context)
         case (b"streams", name):
@@ -165,14 +167,14 @@ async def _route(context: S2Context) -> Response | None:
 
 async def _route_account(context: S2Context, segments: tuple[bytes, ...]) -> Response | None:
     match segments:
+        case (b"access-tokens", token_id) if token_id or context.request.method in _TOKEN:
+            return await _of(_TOKEN, context)(context, token_id)
         case (b"access-tokens",) | (b"access-tokens", b""):
             return await _of(_TOKENS, context)(context)
-        case (b"access-tokens", token_id):
-            return await _of(_TOKEN, context)(context, token_id)
         case (b"metrics",) | (b"metrics", b""):
             return await _of(_ACCOUNT_METRICS, context)(context)
         case (b"metrics", basin):
-            return await _of(_BASIN_METRICS, context)(context, basin)
+            return await _of(_BASIN_METRICS, context)(context, context.basin_at(basin))
         case (b"metrics", basin, name):
             return await _of(_STREAM_METRICS, context)(context, context.target_of(basin, name))
         case (b"locations",) | (b"locations", b""):

@@ -10,7 +10,7 @@ from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.messages import Headers
 from millpond.transports.http.asgi import EncodedResponse
-from millpond.transports.http.cell_client import CellReply
+from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.direct import DirectClient, DirectRequest
 from millpond.transports.http.request import RequestHead
 from millpond.transports.http.response import SERVER, Pairs, Response, header_lines
@@ -18,6 +18,7 @@ from millpond.transports.http.s2.auto_create import (
     TRIES,
     ensure,
     failure,
+    is_encrypted,
     is_unknown,
     stream_not_found,
 )
@@ -27,13 +28,19 @@ from millpond.transports.http.s2.codecs.compression import write_body
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import (
     BASIN_HEADER,
-    KEY_HEADER,
     S2Context,
     Target,
     is_json,
     target_in,
 )
-from millpond.transports.http.s2.errors import S2Error, StreamPosition, bad_json
+from millpond.transports.http.s2.encryption import EncryptionKey
+from millpond.transports.http.s2.errors import (
+    CodedError,
+    ErrorCode,
+    S2Error,
+    StreamPosition,
+    bad_json,
+)
 from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.model import (
     AppendAck,
@@ -50,21 +57,51 @@ BODY_BYTES_MAX = 8 * 2**20
 
 async def append(context: S2Context, target: Target) -> Response:
     """POST /v1/streams/{stream}/records."""
+    key = context.encryption_key()
+    given, size = _given(context, await context.body(BODY_BYTES_MAX))
     context.require(Operation.APPEND, target)
-    context.refuse_key()
+    require_commands(context, target, given.headers)
     context.require_basin(target.basin)
-    given, size = _given(context, target, await context.body(BODY_BYTES_MAX))
     with context.cell_client() as cells:
         for _ in range(TRIES):
             reply = await cells.request(
                 target.cell, lambda number: _request(number, given), size, gather=True
             )
+            if is_encrypted(reply):
+                reply = await _append_encrypted(cells, target, given, size, key)
             if isinstance(reply, m.Appended):
                 return _response(context, target, size, reply)
             if not is_unknown(reply):
                 raise failure(reply, target)
-            await ensure(context, cells, target, is_append=True)
+            await ensure(context, cells, target, key, is_append=True)
     raise stream_not_found(target)
+
+
+async def _append_encrypted(
+    cells: CellClient, target: Target, given: AppendInput, size: int, key: EncryptionKey
+) -> CellReply:
+    """The reply of an encrypted stream. Raises CodedError (bad_header) for the key."""
+    found = await cells.request(target.cell, m.Describe)
+    if not isinstance(found, m.StreamDescription):
+        return found
+    cipher = key.for_stream(target.cell, found)
+    if cipher is None:
+        raise CodedError(ErrorCode.TRANSACTION_CONFLICT, "the stream was created anew; retry")
+    sealed = await cipher.encrypted(given)
+
+    def make(number: int) -> m.EncryptedAppend:
+        return m.EncryptedAppend(
+            number,
+            sealed.bodies,
+            None,
+            sealed.headers,
+            sealed.timestamps,
+            sealed.fencing_token,
+            sealed.match_seq_num,
+            cipher.incarnation,
+        )
+
+    return await cells.request(target.cell, make, size, gather=True)
 
 
 class SentAppend(DirectRequest, frozen=True, gc=False):
@@ -108,8 +145,11 @@ class DirectAppends:
             if plain is None or len(body) > BODY_BYTES_MAX:
                 return self._careful_message(number, client, body)
             target = plain.target
-            rights = services.authorize_stream(client.principal, target.qualified_name)
+            principal = client.principal
+            rights = services.authorize_stream(principal, target.qualified_name)
             is_permitted = rights is Rights.ALL or (rights is not None and Rights.PUT in rights)
+            if principal.token is not None and services.is_stranger(principal):
+                is_permitted = False
             if not is_permitted or services.basins.find(target.basin) is None:
                 return self._careful_message(number, client, body)
             return self._message(number, client, plain, body)
@@ -121,34 +161,38 @@ class DirectAppends:
     ) -> DirectRequest:
         """The append that a body is, for a client that may append. Raises S2Error."""
         target = plain.target
-        try:
-            given = _decode(body, None if plain.is_protobuf else plain.encoding)
-            size = check_append(given)
-            if given.headers is not None:
-                require_commands(self._context(client), target, given.headers)
-        except S2Error:
-            self._usage.count(Operation.APPEND, target.basin)
-            raise
+        given = _decode(body, None if plain.is_protobuf else plain.encoding)
+        size = check_append(given)
+        if given.headers is not None:
+            self._require_commands(client, target, given)
         return SentAppend(target.cell, _request(number, given), size, target)
 
     def _careful_message(self, number: int, client: DirectClient, body: bytes) -> DirectRequest:
         """The same, for any head and any client. Raises S2Error."""
         context = self._context(client)
         target = context.target(self._head.segments[2])
+        given, size = _given(context, context.decompressed(body, BODY_BYTES_MAX))
         context.check(Operation.APPEND, target)
+        self._require_commands(client, target, given)
+        if self._services.basins.find(target.basin) is None:
+            self._usage.count(Operation.APPEND, target.basin)
+        context.require_basin(target.basin)
+        return SentAppend(target.cell, _request(number, given), size, target)
+
+    def _require_commands(self, client: DirectClient, target: Target, given: AppendInput) -> None:
+        """Require the operations of commands, after that of appends, which is counted if they are
+        refused; else it is with the reply. Raises CodedError."""
         try:
-            context.refuse_key()
-            context.require_basin(target.basin)
-            given, size = _given(context, target, context.decompressed(body, BODY_BYTES_MAX))
+            require_commands(self._context(client), target, given.headers)
         except S2Error:
             self._usage.count(Operation.APPEND, target.basin)
             raise
-        return SentAppend(target.cell, _request(number, given), size, target)
 
     def response(self, sent: DirectRequest, reply: CellReply) -> Response | EncodedResponse | None:
-        """The response to a reply; None: the stream does not exist, and may be created now."""
+        """The response to a reply; None: the stream does not exist, and may be created now, or
+        takes encrypted records."""
         assert isinstance(sent, SentAppend), "an append was sent"
-        if is_unknown(reply):
+        if is_unknown(reply) or is_encrypted(reply):
             return None
         if not isinstance(reply, m.Appended):
             self._usage.count(Operation.APPEND, sent.target.basin)
@@ -168,7 +212,7 @@ def _plain_append(services: S2NodeServices, head: RequestHead) -> PlainAppend | 
     """The plain append that a head asks for; None: it may be a bad one, or what it means depends on
     more than the head."""
     is_issued = head.bearer is not None and services.tokens.is_one(head.bearer)
-    if is_issued or KEY_HEADER in head.last or b"content-encoding" in head.last:
+    if is_issued or b"content-encoding" in head.last:
         return None
     try:
         basin, kind, form = (
@@ -177,8 +221,8 @@ def _plain_append(services: S2NodeServices, head: RequestHead) -> PlainAppend | 
         )
         if basin is None:
             return None
-        check_basin(basin)
-        check_stream(head.segments[2])
+        check_basin(basin, ErrorCode.BAD_HEADER)
+        check_stream(head.segments[2], ErrorCode.BAD_PATH)
         encoding = json_codec.format_of(form)
     except (UnicodeDecodeError, S2Error):
         return None
@@ -196,7 +240,7 @@ def _decode(data: bytes, encoding: json_codec.Format | None) -> AppendInput:
     return json_codec.decode_input(data, encoding)
 
 
-def _given(context: S2Context, target: Target, data: bytes) -> tuple[AppendInput, int]:
+def _given(context: S2Context, data: bytes) -> tuple[AppendInput, int]:
     """The records of a body, and their metered bytes. Raises S2Error."""
     kind = context.header(b"content-type")
     if protobuf_codec.is_protobuf(kind):
@@ -205,9 +249,7 @@ def _given(context: S2Context, target: Target, data: bytes) -> tuple[AppendInput
         given = _decode(data, json_codec.format_of(context.header(b"s2-format")))
     else:
         raise bad_json("content-type: application/json or application/protobuf")
-    size = check_append(given)
-    require_commands(context, target, given.headers)
-    return given, size
+    return given, check_append(given)
 
 
 def require_commands(context: S2Context, target: Target, headers: Sequence[Headers] | None) -> None:

@@ -23,6 +23,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.encryption import RecordCipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_session import NO_CACHE, S2S, cut_short
@@ -49,11 +50,14 @@ it is ended, and what it sends next is refused for the sequence that it wants.
 
 async def append_frames(context: S2Context, target: Target) -> None:
     """POST /v1/streams/{stream}/records as an S2S session."""
+    key = context.encryption_key()
     context.require(Operation.APPEND, target)
-    context.refuse_key()
     context.request.active.keep_requiring(lambda: context.may(Operation.APPEND, target))
     with context.cell_client() as cells:
-        session = _Session(context, cells, target, await _incarnation_of(context, cells, target))
+        # The stream is created if need be. Errors so far come before the session begins.
+        found = await describe_or_make(context, cells, target, key, is_append=True)
+        cipher = key.for_stream(target.cell, found)
+        session = _Session(context, cells, target, found.incarnation, cipher)
         try:
             headers = ((b"content-type", S2S), NO_CACHE)
             await context.writer.start(200, headers, session.final_piece)
@@ -63,19 +67,14 @@ async def append_frames(context: S2Context, target: Target) -> None:
             context.services.detach(target.cell, cells)
 
 
-async def _incarnation_of(context: S2Context, cells: CellClient, target: Target) -> int:
-    """The stream's incarnation, after it is created if need be. Raises S2Error before the session
-    begins."""
-    found = await describe_or_make(context, cells, target, is_append=True)
-    return found.incarnation
-
-
 class _Session:
     """An append session: its appends in flight, in the order in which they came."""
 
     __slots__ = (
+        "_append_type",
         "_cells",
         "_changed",
+        "_cipher",
         "_compression",
         "_context",
         "_decoder",
@@ -95,9 +94,16 @@ class _Session:
     )
 
     def __init__(
-        self, context: S2Context, cells: CellClient, target: Target, incarnation: int
+        self,
+        context: S2Context,
+        cells: CellClient,
+        target: Target,
+        incarnation: int,
+        cipher: RecordCipher | None,
     ) -> None:
         self._context = context
+        self._cipher = cipher
+        self._append_type = m.SessionAppend if cipher is None else m.EncryptedSessionAppend
         self._incarnation = incarnation
         self._cells = cells
         self._target = target
@@ -226,6 +232,8 @@ class _Session:
         while self._is_full() and not self._is_over:
             self._count_input()
             await self._wait_for_change()
+        if self._cipher is not None:
+            given = await self._cipher.encrypted(given)
         if not self._is_over:
             await self._submit(given, size)
 
@@ -236,7 +244,7 @@ class _Session:
     async def _submit(self, given: AppendInput, size: int) -> None:
         cells = self._cells
         number = cells.next_number()
-        request = m.SessionAppend(
+        request = self._append_type(
             number,
             given.bodies,
             None,

@@ -19,7 +19,7 @@ from millpond.transports.http.s2.codecs.tokens import (
     ReadWrite,
     decode_stored_token,
 )
-from millpond.transports.http.s2.errors import invalid
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, invalid
 from millpond.transports.http.s2.model import BASIN_BYTES_MAX, STREAM_BYTES_MAX, TOKEN_BYTES_MAX
 
 KEPT_MAX = 256
@@ -91,10 +91,10 @@ _ACCOUNT_WRITE = (
     _O.CREATE_BASIN,
     _O.DELETE_BASIN,
     _O.RECONFIGURE_BASIN,
+    _O.ISSUE_ACCESS_TOKEN,
     _O.REVOKE_ACCESS_TOKEN,
     _O.SET_DEFAULT_LOCATION,
 )
-"""Without ISSUE_ACCESS_TOKEN: a client that issues tokens could give itself any scope."""
 _BASIN_READ = (_O.LIST_STREAMS, _O.GET_STREAM_CONFIG, _O.BASIN_METRICS)
 _BASIN_WRITE = (_O.CREATE_STREAM, _O.DELETE_STREAM, _O.RECONFIGURE_STREAM)
 _STREAM_READ = (_O.CHECK_TAIL, _O.READ, _O.STREAM_METRICS)
@@ -169,10 +169,9 @@ def stored_authorization(notes: bytes) -> Authorization:
 
 
 def check_authorization(authorization: Authorization) -> None:
-    """Raises CodedError (422) for what the node cannot hold a token to, or what no name can be."""
+    """Raises CodedError (422) for what no name can be. A part of the scope may be missing although
+    operations need it: they are permitted nowhere then."""
     scope = authorization.info.scope
-    if _O.ISSUE_ACCESS_TOKEN in authorization.operations:
-        raise invalid("scope: tokens cannot issue tokens; clients with the right admin can")
     names = (
         ("basins", scope.basins, BASIN_BYTES_MAX),
         ("streams", scope.streams, STREAM_BYTES_MAX),
@@ -181,11 +180,37 @@ def check_authorization(authorization: Authorization) -> None:
     for what, given, bytes_max in names:
         if given is not None and len(_text(given).encode("utf-8", "surrogatepass")) > bytes_max:
             raise invalid(f"scope.{what}: no name has more than {bytes_max} bytes")
-    takes = ((OF_TOKENS, scope.access_tokens), (OF_STREAMS, scope.streams))
-    for operations, given in (*takes, (OF_BASINS, scope.basins)):
-        needy = authorization.operations & operations
-        if needy == authorization.operations and not _names_any(given):
-            raise invalid("scope: it permits nothing, as it has no names for its operations")
+
+
+def issued_by(issuer: Authorization, asked: AccessTokenInfo) -> AccessTokenInfo:
+    """The token that a client with another token gets for what it asks: within the issuer's scope
+    and time. Names of streams are relative to the issuer's own prefix (S2X-23, S2X-24).
+
+    Raises CodedError (403) for what the issuer does not have itself.
+    """
+    own, scope = issuer.info, asked.scope
+    if issuer.prefix and scope.streams is not None:
+        whole = scope.streams.behind(issuer.prefix.decode())
+        scope = msgspec.structs.replace(scope, streams=whole)
+    expires_ms = own.expires_ms if asked.expires_ms is None else asked.expires_ms
+    parts = (
+        (own.scope.basins, scope.basins),
+        (own.scope.streams, scope.streams),
+        (own.scope.access_tokens, scope.access_tokens),
+    )
+    has_operations = authorization_of(asked).operations <= issuer.operations
+    has_names = all(_includes(mine, other) for mine, other in parts)
+    has_time = own.expires_ms is None or (expires_ms or 0) <= own.expires_ms
+    if not (has_operations and has_names and has_time):
+        text = "the access token cannot issue one that permits more, or for longer, than it does"
+        raise CodedError(ErrorCode.PERMISSION_DENIED, text)
+    return msgspec.structs.replace(asked, scope=scope, expires_ms=expires_ms, issuer=own.id)
+
+
+def _includes(mine: NameSet | None, other: NameSet | None) -> bool:
+    if other is None or other.is_empty:
+        return True
+    return mine is not None and mine.includes(other)
 
 
 def rights_in_other_apis(authorization: Authorization) -> Rights:

@@ -16,6 +16,7 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.encryption import EncryptionKey, check_cipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of
 from millpond.transports.http.s2.metadata import (
     StreamMetadata,
@@ -37,6 +38,7 @@ def basin_of(context: S2Context, target: Target) -> BasinConfig:
 def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
     """The settings of a new stream."""
     notes = StreamMetadata(cipher=basin.stream_cipher, creation=key)
+    check_cipher(basin.stream_cipher)
     resolved = resolve(inherit(config, basin.default_stream_config))
     return settings_of(resolved, notes, m.Settings())
 
@@ -55,12 +57,22 @@ async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:
             raise AssertionError(f"{reply} answers no creation")
 
 
-async def ensure(context: S2Context, cells: CellClient, target: Target, *, is_append: bool) -> None:
-    """The stream is not there: make it, where its basin says so. Raises CodedError (404)."""
+async def ensure(
+    context: S2Context,
+    cells: CellClient,
+    target: Target,
+    key: EncryptionKey | None,
+    *,
+    is_append: bool = False,
+) -> None:
+    """The stream is not there: make it, where its basin says so. Raises CodedError: 404; bad_header
+    where the basin encrypts, and `key` is needed and not one (None: it is not needed)."""
     basin = basin_of(context, target)
     if not (basin.create_stream_on_append if is_append else basin.create_stream_on_read):
         raise stream_not_found(target)
     context.require(Operation.CREATE_STREAM, target)
+    if key is not None and basin.stream_cipher is not None:
+        key.for_cipher(basin.stream_cipher)
     given = context.header(CONFIG_HEADER)
     config = NOTHING if given is None else read_config_header(given)
     await make(cells, target, creation(basin, config))
@@ -73,7 +85,12 @@ async def describe(context: S2Context, cells: CellClient, target: Target) -> m.S
 
 
 async def describe_or_make(
-    context: S2Context, cells: CellClient, target: Target, *, is_append: bool = False
+    context: S2Context,
+    cells: CellClient,
+    target: Target,
+    key: EncryptionKey | None,
+    *,
+    is_append: bool = False,
 ) -> m.StreamDescription:
     """The description of a stream, which is created if its basin allows that for this request."""
     for _ in range(TRIES):
@@ -81,7 +98,7 @@ async def describe_or_make(
         reply = await cells.request(target.cell, m.Describe)
         if not is_unknown(reply):
             return described(reply, target)
-        await ensure(context, cells, target, is_append=is_append)
+        await ensure(context, cells, target, key, is_append=is_append)
     raise stream_not_found(target)
 
 
@@ -90,6 +107,11 @@ def described(reply: CellReply, target: Target) -> m.StreamDescription:
     if isinstance(reply, m.StreamDescription):
         return reply
     raise failure(reply, target)
+
+
+def is_encrypted(reply: CellReply) -> bool:
+    """True if the stream takes encrypted records only."""
+    return isinstance(reply, m.StreamFailed) and reply.code is Code.ENCRYPTED
 
 
 def is_unknown(reply: CellReply) -> bool:

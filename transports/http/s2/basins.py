@@ -21,14 +21,17 @@ from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     StorageClass,
     change_basin,
+    completed,
     encode_basin_config,
     read_basin_change,
     read_post_basin,
     read_put_basin,
+    show_basin_config,
 )
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context
+from millpond.transports.http.s2.encryption import check_cipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of, invalid
 from millpond.transports.http.s2.interface import BasinRow
 from millpond.transports.http.s2.metadata import (
@@ -38,7 +41,7 @@ from millpond.transports.http.s2.metadata import (
     decode_basin_metadata,
     encode_basin_metadata,
 )
-from millpond.transports.http.s2.model import check_basin
+from millpond.transports.http.s2.model import check_basin_prefix
 from millpond.transports.http.s2.streams import (
     BODY_BYTES_MAX,
     provisioned,
@@ -59,9 +62,11 @@ _JSON = (b"content-type", b"application/json")
 
 async def list_basins(context: S2Context) -> Response:
     """GET /v1/basins: the basins that this client may see."""
+    context.check_known()
+    query = info_codec.read_list_query(context.request.query)
+    check_basin_prefix(query.prefix)
     context.require(Operation.LIST_BASINS)
     context.require_names()
-    query = info_codec.read_list_query(context.request.query)
     rows = [
         _info(name, row, is_removed=is_removed)
         for name, row, is_removed in context.services.basins.all()
@@ -82,13 +87,14 @@ def _info(name: bytes, row: BasinRow, *, is_removed: bool = False) -> info_codec
 
 async def post_basin(context: S2Context) -> Response:
     """POST /v1/basins: create, once for each request token."""
-    context.check(Operation.CREATE_BASIN)
+    context.check_known()
+    token = request_token(context)
     wanted = read_post_basin(await context.json_body(BODY_BYTES_MAX))
     name = wanted.basin.encode()
-    context.require(Operation.CREATE_BASIN, name)
     check_location(wanted.location)
-    check_cipher(wanted.config)
-    key = creation_key(request_token(context), encode_basin_config(wanted.config))
+    context.require(Operation.CREATE_BASIN, name)
+    check_cipher(wanted.config.stream_cipher)
+    key = creation_key(token, encode_basin_config(wanted.config))
     notes = encode_basin_metadata(wanted.config, key)
     is_new = await _make(context, name, notes)
     row = context.require_basin(name)
@@ -105,29 +111,18 @@ def check_location(name: str | None) -> None:
         raise CodedError(ErrorCode.INVALID, f"location: {LOCATION!r} is the only location")
 
 
-def check_cipher(config: BasinConfig) -> None:
-    """Refuse ciphers: records that a client believes encrypted must not be stored in the clear.
-
-    Raises CodedError (501).
-    """
-    if config.stream_cipher is not None:
-        text = "stream_cipher: this node does not encrypt records; clients can, before they send"
-        raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
-
-
 async def put_basin(context: S2Context, name: bytes) -> Response:
     """PUT /v1/basins/{basin}: have it with exactly this configuration."""
-    context.require(Operation.CREATE_BASIN, name)
-    config, location = read_put_basin(await context.json_body(BODY_BYTES_MAX))
-    check_basin(name.decode("utf-8", "replace"))
+    config, location = read_put_basin(await context.optional_json_body(BODY_BYTES_MAX))
     check_location(location)
-    check_cipher(config)
+    context.require(Operation.CREATE_BASIN, name)
+    check_cipher(config.stream_cipher)
     for _ in range(TRIES):
         if await _make(context, name, encode_basin_metadata(config, b"")):
             is_new = is_changed = True
             break
         before = decode_basin_metadata(context.require_basin(name).metadata)
-        is_new, is_changed = False, basin_config(before) != config
+        is_new, is_changed = False, completed(basin_config(before)) != completed(config)
         if is_changed:
             context.require(Operation.RECONFIGURE_BASIN, name)
         if not is_changed or await _configure(context, name, before, config):
@@ -145,19 +140,20 @@ async def show_basin(context: S2Context, name: bytes) -> Response:
     """GET /v1/basins/{basin}: its configuration."""
     context.require(Operation.GET_BASIN_CONFIG, name)
     config = basin_config(decode_basin_metadata(context.require_basin(name).metadata))
-    return Response(200, (_JSON,), encode_basin_config(config))
+    return Response(200, (_JSON,), show_basin_config(config))
 
 
 async def patch_basin(context: S2Context, name: bytes) -> Response:
     """PATCH /v1/basins/{basin}: change what is named; null: the default."""
-    context.require(Operation.RECONFIGURE_BASIN, name)
     change = read_basin_change(await context.json_body(BODY_BYTES_MAX))
+    change_basin(BasinConfig(), change)
+    context.require(Operation.RECONFIGURE_BASIN, name)
     before = decode_basin_metadata(context.require_basin(name).metadata)
     config = change_basin(basin_config(before), change)
-    check_cipher(config)
+    check_cipher(config.stream_cipher)
     if not await _configure(context, name, before, config):
         context.require_basin(name)
-    return Response(200, (_JSON,), encode_basin_config(config))
+    return Response(200, (_JSON,), show_basin_config(config))
 
 
 async def delete_basin(context: S2Context, name: bytes) -> Response:
@@ -216,8 +212,9 @@ async def show_default(context: S2Context) -> Response:
 
 async def put_default(context: S2Context) -> Response:
     """PUT /v1/locations/default, whose body is a name as JSON; only one name is valid."""
-    context.require(Operation.SET_DEFAULT_LOCATION)
+    context.check_known()
     name = decode_json(_decode_location, await context.json_body(LOCATION_BYTES_MAX))
     if name != LOCATION:
         raise invalid(f"location: {LOCATION!r} is the only location")
+    context.require(Operation.SET_DEFAULT_LOCATION)
     return json_response(200, _LOCATION_INFO)

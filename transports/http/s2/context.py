@@ -13,11 +13,12 @@ from millpond.transports.http.response import ResponseWriter
 from millpond.transports.http.s2.authorization import RIGHTS, Authorization, stored_authorization
 from millpond.transports.http.s2.codecs.compression import read_body
 from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.encryption import EncryptionKey
 from millpond.transports.http.s2.errors import (
     CodedError,
     ErrorCode,
-    NotDeclared,
     bad_header,
+    bad_json,
     coded_error,
 )
 from millpond.transports.http.s2.interface import BasinRow, S2NodeServices
@@ -96,12 +97,20 @@ class S2Context(RequestContext[S2NodeServices]):
         return self.decompressed(await self.request.body(bytes_max), bytes_max)
 
     async def json_body(self, bytes_max: int) -> bytes:
-        """The whole body of a request whose body is JSON; like `body`, and raises CodedError (415)
-        for a body that is not declared as JSON."""
+        """The whole body of a request whose body is JSON; like `body`, and raises CodedError
+        (bad_json) where it is not declared as JSON. A web page may send other types to any address
+        without being asked."""
         body = await self.body(bytes_max)
-        if body and not is_json(self.header(b"content-type")):
-            raise NotDeclared("application/json")
+        if not is_json(self.header(b"content-type")):
+            raise bad_json("content-type: expected application/json")
         return body
+
+    async def optional_json_body(self, bytes_max: int) -> bytes:
+        """The same of a request that needs no body: without a content type it has none."""
+        if self.header(b"content-type") is None:
+            await self.body(bytes_max)
+            return b""
+        return await self.json_body(bytes_max)
 
     # The target.
 
@@ -111,8 +120,7 @@ class S2Context(RequestContext[S2NodeServices]):
         Raises CodedError: authn for an unknown client, bad_header where nothing names one, or
         what cannot be one.
         """
-        if not self.is_known:
-            raise self._denial()
+        self.check_known()
         named = self.header(BASIN_HEADER)
         if named is None:
             named = self._basin_of_host()
@@ -133,18 +141,23 @@ class S2Context(RequestContext[S2NodeServices]):
         return first if is_told else None
 
     def target(self, stream: bytes) -> Target:
-        """A stream of that basin, whether it is there or not. Raises CodedError (422)."""
-        return self.target_named(self.basin(), stream)
+        """A stream of that basin, whether it is there or not. Raises CodedError (bad_path)."""
+        return self.target_named(self.basin(), stream, ErrorCode.BAD_PATH)
+
+    def basin_at(self, name: bytes) -> bytes:
+        """The basin that the path names. Raises CodedError (authn, bad_path)."""
+        self.check_known()
+        check_basin(name.decode("utf-8", "replace"), ErrorCode.BAD_PATH)
+        return name
 
     def target_of(self, basin: bytes, stream: bytes) -> Target:
-        """A stream of the basin that the path names. Raises CodedError (422)."""
-        check_basin(basin.decode("utf-8", "replace"))
-        return self.target_named(basin, stream)
+        """A stream of the basin that the path names. Raises CodedError (bad_path)."""
+        return self.target_named(self.basin_at(basin), stream, ErrorCode.BAD_PATH)
 
-    def target_named(self, basin: bytes, shown: bytes) -> Target:
-        """A stream by the name that this client uses. Raises CodedError (422)."""
+    def target_named(self, basin: bytes, shown: bytes, code: ErrorCode) -> Target:
+        """A stream by the name that this client uses. Raises CodedError with `code`."""
         stream = self.stream_prefix + shown if self._is_issued else shown
-        check_stream(stream if shown else shown)
+        check_stream(stream if shown else shown, code)
         return self.target_in(basin, stream)
 
     def target_in(self, basin: bytes, stream: bytes) -> Target:
@@ -212,6 +225,8 @@ class S2Context(RequestContext[S2NodeServices]):
             if isinstance(at, Target):
                 return authorization.allows(operation, at.basin, at.stream)
             return authorization.allows(operation, at, None)
+        if self.services.is_stranger(self.request.principal):
+            return False
         needed = RIGHTS[operation]
         is_open = operation is Operation.GET_BASIN_CONFIG and at == self.services.basins.own
         if needed is None or is_open:
@@ -222,7 +237,15 @@ class S2Context(RequestContext[S2NodeServices]):
     @property
     def is_known(self) -> bool:
         """True if the client may do anything at all, or has a token of S2 that is valid."""
-        return self.authorization is not None if self._is_issued else super().is_known
+        if self._is_issued:
+            return self.authorization is not None
+        return not self.services.is_stranger(self.request.principal) and super().is_known
+
+    def check_known(self) -> None:
+        """Check the credentials, before anything else of the request (S2X-50). Raises CodedError
+        (authn)."""
+        if not self.is_known:
+            raise self._denial()
 
     def _denial(self) -> CodedError:
         if self.is_known:
@@ -247,9 +270,7 @@ class S2Context(RequestContext[S2NodeServices]):
         )
         return Rights.LIST if is_shown else None
 
-    def refuse_key(self) -> None:
-        """Refuse encryption keys: the client would believe that records are encrypted. Raises
-        CodedError."""
-        if self.request.header(KEY_HEADER) is not None:
-            text = "s2-encryption-key: this node does not encrypt records; nothing was stored"
-            raise CodedError(ErrorCode.NOT_IMPLEMENTED, text)
+    def encryption_key(self) -> EncryptionKey:
+        """The key that the request brings, or none. Raises CodedError (bad_header) for what is none
+        at a glance: no more is looked at before it is needed (S2X-03)."""
+        return EncryptionKey.of_header(self.request.header(KEY_HEADER))

@@ -121,8 +121,8 @@ class NoSuchMethod(CodedError):
 
 
 class NotDeclared(CodedError):
-    """415: the content type of the body is not what this path accepts. A web page may send some
-    types to any address without being asked; those are never accepted."""
+    """415: the content type of the body is not what this path accepts; for paths that are not of
+    S2. A web page may send some types to any address without being asked."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(ErrorCode.BAD_HEADER, f"content-type: expected {expected}")
@@ -196,6 +196,8 @@ def _meaning(code: Code) -> tuple[ErrorCode, str]:
             return ErrorCode.RESOURCE_ALREADY_EXISTS, "the stream exists already"
         case Code.NOT_ALLOWED | Code.WRONG_ROLE:
             return ErrorCode.PERMISSION_DENIED, "the access token does not permit this"
+        case Code.ENCRYPTED:
+            return ErrorCode.PERMISSION_DENIED, "the stream is encrypted"
         case Code.PART_OF_TOPIC:
             return ErrorCode.PERMISSION_DENIED, "the stream is a partition of a topic"
         case Code.BUFFER_FULL:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from millpond.transports.http.interface import HttpNodeServices
-from millpond.transports.server.interface import StreamDirectory
+from millpond.transports.server.interface import Principal, StreamDirectory
 
 
 class BasinRow(Protocol):
@@ -75,6 +75,11 @@ class S2NodeServices(HttpNodeServices, Protocol):
     def basins(self) -> BasinNames: ...
     @property
     def tokens(self) -> IssuedTokens: ...
+
+    @property
+    def is_stranger(self) -> Callable[[Principal], bool]:
+        """True for a client with a token that the node does not know, where it knows any: whatever
+        others may do from the same address, these credentials are refused (S2X-27)."""
 
     def reauthorize(self) -> None:
         """Check the rights of all connections again."""

@@ -98,6 +98,7 @@ def settings_of(config: ResolvedConfig, notes: StreamMetadata, before: Settings)
         not config.uncapped,
         config.delete_on_empty_s,
         labels,
+        is_encrypted=notes.cipher is not None,
     )
     age_s = config.retention.age_s or 0
     return Settings(age_s, before.bytes_max, before.content_type, options)

@@ -1,125 +1,149 @@
-"""Metrics: what this node can tell of the account, a basin, a stream (A.2).
+"""Metrics: the usage of the account and of basins, and the bytes that are stored (A.2).
 
-It keeps no history. A gauge is the value of now, an accumulation the sum since the node started,
-and each is one point of time; a period that has none of it gets no points.
+Usage is kept by minute for a day and by hour for a month, in memory (`usage`); of the bytes stored
+the node knows those of now.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TypeVar
+from functools import partial
 
 import msgspec
 
 from millpond.actors.streams import messages as m
 from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.s2.auto_create import describe
+from millpond.transports.http.s2.codecs.config import SYSTEM
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, invalid
+from millpond.transports.http.s2.metadata import basin_config, decode_basin_metadata
 from millpond.transports.http.s2.read_query import unique
-from millpond.transports.http.s2.usage import BasinUsage
+from millpond.transports.http.s2.usage import ACCOUNT, BasinUsage
 
-CLOCKS_S = 60
-"""The assumed difference between the clocks of clients and the node."""
-INTERVALS = ("minute", "hour", "day")
-
-Set = TypeVar("Set", bound=Enum)
+AHEAD_S = 300
+"""A period may end so much later than now: clocks differ."""
+PERIOD_S = 30 * 86_400
+STREAMS_MAX = 1000
+"""The most streams of a basin that are summed up: each of them is queried."""
+U32_MAX = 2**32 - 1
 _SECONDS = re.compile(r"\d{1,10}", re.ASCII)
 
+Metric = dict[str, object]
 
-class Period(msgspec.Struct, frozen=True, gc=False):
-    """A period from `start` to `end`, both inclusive; None: open."""
 
-    now_s: int
-    start: int | None = None
-    end: int | None = None
+class Interval(Enum):
+    """The time that one point stands for."""
+
+    MINUTE = "minute", 60
+    HOUR = "hour", 3600
+    DAY = "day", 86_400
 
     @property
-    def has_now(self) -> bool:
-        """True if the period includes the present."""
-        return self.overlaps(self.now_s)
+    def word(self) -> str:
+        """The interval on the wire."""
+        return self.value[0]
 
-    def overlaps(self, since_s: int) -> bool:
-        """True if the period has some of the time from `since_s` to now."""
-        is_begun = self.start is None or self.start <= self.now_s + CLOCKS_S
-        return is_begun and (self.end is None or self.end >= since_s - CLOCKS_S)
+    @property
+    def seconds(self) -> int:
+        return self.value[1]
 
 
-def read_metric_query(
-    pairs: Sequence[tuple[str, str]], sets: type[Set], now: float
-) -> tuple[Set, Period]:
-    """The set and period of a query. Raises CodedError: bad_query; invalid for an unknown set.
+_INTERVALS = {each.word: each for each in Interval}
+_MINUTES_AT_FIRST = (Interval.MINUTE, Interval.HOUR, Interval.DAY)
+_HOURS_AT_FIRST = (Interval.HOUR, Interval.MINUTE, Interval.DAY)
 
-    An interval is accepted and makes no difference: there is one point at most.
-    """
+Sets = Mapping[str, Sequence[Interval]]
+"""Sets of metrics, each with its intervals, the default first; none: one given is ignored."""
+
+ACCOUNT_SETS: Sets = {
+    "active-basins": (),
+    "account-ops": _HOURS_AT_FIRST,
+    "estimated-billable-usage": (Interval.HOUR, Interval.DAY),
+}
+BASIN_SETS: Sets = {
+    "storage": (Interval.HOUR,),
+    "append-ops": _MINUTES_AT_FIRST,
+    "read-ops": _MINUTES_AT_FIRST,
+    "append-throughput": _MINUTES_AT_FIRST,
+    "read-throughput": _MINUTES_AT_FIRST,
+    "basin-ops": _HOURS_AT_FIRST,
+}
+STREAM_SETS: Sets = {"storage": (Interval.MINUTE,)}
+_DATA_OPERATIONS = (Operation.APPEND, Operation.READ, Operation.TRIM, Operation.FENCE)
+
+
+class MetricQuery(msgspec.Struct, frozen=True, gc=False):
+    """A set of metrics for the time from `start` to `end`, both inclusive, in seconds."""
+
+    set: str
+    start: int
+    end: int
+    interval: Interval
+
+    def has(self, begin: int) -> bool:
+        """True if the period has some of the interval that begins then."""
+        return begin <= self.end and begin + self.interval.seconds > self.start
+
+    def begin_of(self, now: float) -> int:
+        """The second at which the interval of now begins."""
+        return int(now) // self.interval.seconds * self.interval.seconds
+
+
+def read_metric_query(pairs: Sequence[tuple[str, str]], sets: Sets, now: float) -> MetricQuery:
+    """The query of a request. Raises CodedError: bad_query for what cannot be read; invalid for a
+    period that is open or impossible, and for an interval that the set does not have."""
     given = unique(pairs)
-    if "set" not in given:
-        raise CodedError(ErrorCode.BAD_QUERY, "set: required")
+    intervals = sets.get(given.get("set", ""))
+    if intervals is None:
+        raise CodedError(ErrorCode.BAD_QUERY, f"set: expected one of {', '.join(sets)}")
     start, end = (_seconds(given, name) for name in ("start", "end"))
-    if start is not None and end is not None and start > end:
+    word = given.get("interval")
+    if word is not None and word not in _INTERVALS:
+        raise CodedError(ErrorCode.BAD_QUERY, f"interval: expected one of {', '.join(_INTERVALS)}")
+    if start is None or end is None:
+        raise invalid("start and end: both are required")
+    if start > end:
         raise invalid("start: later than the end")
-    if given.get("interval") not in (None, *INTERVALS):
-        raise CodedError(ErrorCode.BAD_QUERY, f"interval: expected one of {', '.join(INTERVALS)}")
-    found = next((each for each in sets if each.value == given["set"]), None)
-    if found is None:
-        known = ", ".join(str(each.value) for each in sets)
-        raise invalid(f"set: expected one of {known}")
-    return found, Period(int(now), start, end)
+    if end > now + AHEAD_S:
+        raise invalid("end: in the future")
+    if end - start > PERIOD_S:
+        raise invalid("end: more than 30 days after the start")
+    if not intervals:
+        return MetricQuery(given["set"], start, end, Interval.HOUR)
+    interval = intervals[0] if word is None else _INTERVALS[word]
+    if interval not in intervals:
+        known = ", ".join(each.word for each in intervals)
+        raise invalid(f"interval: {given['set']} has only {known}")
+    return MetricQuery(given["set"], start, end, interval)
 
 
 def _seconds(given: dict[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if _SECONDS.fullmatch(text) is None:
+    if _SECONDS.fullmatch(text) is None or int(text) > U32_MAX:
         raise CodedError(ErrorCode.BAD_QUERY, f"{name}: expected seconds since 1970")
     return int(text)
 
 
-STREAMS_MAX = 1000
-"""The most streams of a basin that are summed up: each of them is queried."""
-
-Metric = dict[str, object]
-
-
-class AccountSet(Enum):
-    """Sets of metrics of all basins together."""
-
-    ACTIVE_BASINS = "active-basins"
-    ACCOUNT_OPS = "account-ops"
-
-
-class BasinSet(Enum):
-    """Sets of metrics of a basin."""
-
-    STORAGE = "storage"
-    APPEND_OPS = "append-ops"
-    READ_OPS = "read-ops"
-    READ_THROUGHPUT = "read-throughput"
-    APPEND_THROUGHPUT = "append-throughput"
-    BASIN_OPS = "basin-ops"
-
-
-class StreamSet(Enum):
-    """Sets of metrics of a stream."""
-
-    STORAGE = "storage"
-
-
 async def account_metrics(context: S2Context) -> Response:
     """GET /v1/metrics."""
+    context.check_known()
+    query = read_metric_query(context.request.query, ACCOUNT_SETS, context.services.now())
     context.require(Operation.ACCOUNT_METRICS)
-    wanted, period = read_metric_query(context.request.query, AccountSet, context.services.now())
-    match wanted:
-        case AccountSet.ACTIVE_BASINS:
-            names = _active(context) if period.has_now else ()
-            return _points([{"label": {"name": wanted.value, "values": [*names]}}])
-        case AccountSet.ACCOUNT_OPS:
-            return _points(_sums(context, period, context.usage.operations))
+    match query.set:
+        case "active-basins":
+            has_now = query.has(query.begin_of(context.services.now()))
+            names = _active(context) if has_now else ()
+            return _answer([{"label": {"name": query.set, "values": [*names]}}])
+        case "estimated-billable-usage":
+            return _answer([_accumulation(query, "total", [], "usd")])
+        case _:
+            return _answer(_operations(context, query, ACCOUNT, ()))
 
 
 def _active(context: S2Context) -> Iterable[str]:
@@ -131,43 +155,46 @@ def _active(context: S2Context) -> Iterable[str]:
 
 async def basin_metrics(context: S2Context, basin: bytes) -> Response:
     """GET /v1/metrics/{basin}."""
+    query = read_metric_query(context.request.query, BASIN_SETS, context.services.now())
     context.require(Operation.BASIN_METRICS, basin)
-    wanted, period = read_metric_query(context.request.query, BasinSet, context.services.now())
-    context.require_basin(basin)
-    usage = context.usage.of(basin)
-    if wanted is BasinSet.STORAGE:
-        size = await _basin_bytes(context, basin) if period.has_now else 0
-        return _points([_gauge(period, size)])
-    else:
-        return _points(_of_basin(context, wanted, period, usage))
-
-
-def _of_basin(
-    context: S2Context, wanted: BasinSet, period: Period, usage: BasinUsage
-) -> list[Metric]:
-    counts = usage.operations
-    match wanted:
-        case BasinSet.APPEND_OPS:
-            return [_sum(context, period, "append", counts[Operation.APPEND])]
-        case BasinSet.READ_OPS:
-            return [_sum(context, period, "read", counts[Operation.READ])]
-        case BasinSet.APPEND_THROUGHPUT:
-            return [_sum(context, period, "append", usage.appended_bytes, "bytes")]
-        case BasinSet.READ_THROUGHPUT:
-            return [_sum(context, period, "read", usage.read_bytes, "bytes")]
+    row = context.require_basin(basin)
+    match query.set:
+        case "storage":
+            size = await _basin_bytes(context, basin)
+            return _answer([_gauge(context, query, size)])
+        case "basin-ops":
+            return _answer(_operations(context, query, basin, _DATA_OPERATIONS))
+        case "read-ops":
+            sums = [
+                _sum(context, query, basin, "unary", lambda usage: usage.unary_reads),
+                _sum(context, query, basin, "streaming", lambda usage: usage.streaming_reads),
+            ]
+        case "read-throughput":
+            sums = [_sum(context, query, basin, "read", lambda usage: usage.read_bytes, "bytes")]
+        case "append-ops":
+            # A node has storage of one class: its usage has the name of the basin's.
+            name = _storage_class(row.metadata)
+            sums = [
+                _sum(context, query, basin, name, lambda usage: usage.operations[Operation.APPEND])
+            ]
         case _:
-            data = (Operation.APPEND, Operation.READ, Operation.TRIM, Operation.FENCE)
-            rest = {each: count for each, count in counts.items() if each not in data}
-            return _sums(context, period, Counter(rest))
+            name = _storage_class(row.metadata)
+            sums = [_sum(context, query, basin, name, lambda usage: usage.appended_bytes, "bytes")]
+    return _answer([each for each in sums if each is not None])
+
+
+def _storage_class(metadata: bytes) -> str:
+    streams = basin_config(decode_basin_metadata(metadata)).default_stream_config
+    return (streams.storage_class or SYSTEM.storage_class).value
 
 
 async def stream_metrics(context: S2Context, target: Target) -> Response:
     """GET /v1/metrics/{basin}/{stream}."""
+    query = read_metric_query(context.request.query, STREAM_SETS, context.services.now())
     context.require(Operation.STREAM_METRICS, target)
-    _, period = read_metric_query(context.request.query, StreamSet, context.services.now())
     with context.cell_client() as cells:
         found = await describe(context, cells, target)
-    return _points([_gauge(period, found.info.bytes_kept)])
+    return _answer([_gauge(context, query, found.info.bytes_kept)])
 
 
 async def _basin_bytes(context: S2Context, basin: bytes) -> int:
@@ -185,24 +212,45 @@ async def _basin_bytes(context: S2Context, basin: bytes) -> int:
     return size
 
 
-def _gauge(period: Period, size: int) -> Metric:
-    values = [[period.now_s, size]] if period.has_now else []
+def _gauge(context: S2Context, query: MetricQuery, size: int) -> Metric:
+    """The bytes of now."""
+    begin = query.begin_of(context.services.now())
+    values = [[begin, size]] if query.has(begin) else []
     return {"gauge": {"name": "storage", "unit": "bytes", "values": values}}
 
 
-def _sums(context: S2Context, period: Period, counts: Counter[Operation]) -> list[Metric]:
-    """One for each operation that there was."""
-    rows = sorted((each.value, count) for each, count in counts.items() if count)
-    return [_sum(context, period, name, count) for name, count in rows]
+def _operations(
+    context: S2Context, query: MetricQuery, basin: bytes, but: Sequence[Operation]
+) -> list[Metric]:
+    """One sum for each operation that there was."""
+    counted = sorted(set(Operation) - set(but), key=lambda each: each.value)
+    sums = [_sum(context, query, basin, each.value, partial(_count_of, each)) for each in counted]
+    return [each for each in sums if each is not None]
+
+
+def _count_of(operation: Operation, usage: BasinUsage) -> int:
+    return usage.operations[operation]
 
 
 def _sum(
-    context: S2Context, period: Period, name: str, amount: int, unit: str = "operations"
-) -> Metric:
-    started_s = int(context.usage.started)
-    values = [[started_s, amount]] if period.overlaps(started_s) else []
-    return {"accumulation": {"name": name, "unit": unit, "interval": None, "values": values}}
+    context: S2Context,
+    query: MetricQuery,
+    basin: bytes,
+    name: str,
+    amount_of: Callable[[BasinUsage], int],
+    unit: str = "operations",
+) -> Metric | None:
+    """The amounts by interval, the unfinished one as well; None: there are none."""
+    found = context.usage.intervals(basin, query.interval.seconds)
+    amounts = [[begin, amount_of(usage)] for begin, usage in found if query.has(begin)]
+    values = [each for each in amounts if each[1]]
+    return _accumulation(query, name, values, unit) if values else None
 
 
-def _points(values: list[Metric]) -> Response:
+def _accumulation(query: MetricQuery, name: str, values: list[list[int]], unit: str) -> Metric:
+    interval = query.interval.word
+    return {"accumulation": {"name": name, "unit": unit, "interval": interval, "values": values}}
+
+
+def _answer(values: list[Metric]) -> Response:
     return json_response(200, {"values": values})

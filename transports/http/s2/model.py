@@ -33,9 +33,11 @@ READ_VIEW = RecordFilter(body_bytes_max=METERED_MAX - RECORD_BYTES)
 """Other views can append larger records; a batch cannot carry them."""
 
 _BASIN = re.compile(r"[a-z0-9][a-z0-9-]{6,46}[a-z0-9]")
+_BASIN_PREFIX = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,47})?")
 BASIN_BYTES_MAX = 48
 STREAM_BYTES_MAX = 512
 TOKEN_BYTES_MAX = 96
+_DOTS = (b".", b"..")
 
 
 class AppendInput(msgspec.Struct, frozen=True, gc=False):
@@ -163,7 +165,7 @@ def check_u64(value: int | None, name: str, code: ErrorCode) -> None:
         raise CodedError(code, f"{name}: expected 0 to 2^64 - 1")
 
 
-def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
+def check_basin(name: str, code: ErrorCode) -> None:
     """Raises CodedError with `code` unless it can be a basin's name."""
     if _BASIN.fullmatch(name) is None:
         raise CodedError(
@@ -171,16 +173,24 @@ def check_basin(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
         )
 
 
-def check_stream(name: bytes, code: ErrorCode = ErrorCode.INVALID) -> None:
+def check_basin_prefix(prefix: str) -> None:
+    """Raises CodedError (bad_query) for a prefix that no name of a basin has."""
+    if _BASIN_PREFIX.fullmatch(prefix) is None:
+        raise CodedError(ErrorCode.BAD_QUERY, "prefix: no basin has such a name")
+
+
+def check_stream(name: bytes, code: ErrorCode) -> None:
     """Raises CodedError with `code` unless it can be a stream's name."""
     if not 0 < len(name) <= STREAM_BYTES_MAX:
         raise CodedError(code, f"stream: 1 to {STREAM_BYTES_MAX} bytes")
-    if name in (b".", b"..") or b"\0" in name or not is_text(name):
+    if name in _DOTS or b"\0" in name or not is_text(name):
         raise CodedError(code, "stream: UTF-8 without NUL, and neither '.' nor '..'")
 
 
-def check_token_id(name: str, code: ErrorCode = ErrorCode.INVALID) -> None:
+def check_token_id(name: str, code: ErrorCode) -> None:
     """Raises CodedError with `code` unless it can be an access token's id."""
     data = name.encode("utf-8", "surrogatepass")
-    if not 0 < len(data) <= TOKEN_BYTES_MAX or b"\0" in data or not is_text(data):
-        raise CodedError(code, f"access token: UTF-8 of 1 to {TOKEN_BYTES_MAX} bytes without NUL")
+    is_sized = 0 < len(data) <= TOKEN_BYTES_MAX
+    if not is_sized or data in _DOTS or b"\0" in data or not is_text(data):
+        text = f"access token: UTF-8 of 1 to {TOKEN_BYTES_MAX} bytes without NUL, not '.' or '..'"
+        raise CodedError(code, text)

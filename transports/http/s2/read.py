@@ -13,6 +13,7 @@ from millpond.transports.http.s2.codecs import json as json_codec
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.encryption import EncryptionKey, RecordCipher
 from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import READ_VIEW, RecordBatch
 from millpond.transports.http.s2.read_limits import ReadBudget
@@ -23,7 +24,7 @@ async def tail(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}/records/tail."""
     context.require(Operation.CHECK_TAIL, target)
     with context.cell_client() as cells:
-        found = await describe_or_make(context, cells, target)
+        found = await describe_or_make(context, cells, target, None)
     body = json_codec.encode_tail(tail_of(found))
     return Response(200, ((b"content-type", json_codec.MEDIA_TYPE),), body)
 
@@ -35,29 +36,33 @@ def tail_of(found: m.StreamDescription) -> StreamPosition:
 
 async def read(context: S2Context, target: Target) -> Response:
     """GET /v1/streams/{stream}/records, answered with one batch."""
-    context.require(Operation.READ, target)
-    query = read_query(context.request.query)
+    query, key = read_query(context.request.query), context.encryption_key()
     encoding = json_codec.format_of(context.header(b"s2-format"))
+    context.require(Operation.READ, target)
+    context.usage.of(target.basin).unary_reads += 1
 
     async def run() -> RecordBatch:
         with context.cell_client() as cells:
-            return await _read(context, cells, target, query)
+            return await _read(context, cells, target, query, key)
 
     batch = await (context.request.run_until_disconnect(run) if query.unary_may_follow else run())
     return _response(context, batch, encoding)
 
 
 async def _read(
-    context: S2Context, cells: CellClient, target: Target, query: ReadQuery
+    context: S2Context, cells: CellClient, target: Target, query: ReadQuery, key: EncryptionKey
 ) -> RecordBatch:
-    found = await describe_or_make(context, cells, target)
+    found = await describe_or_make(context, cells, target, key)
+    cipher = key.for_stream(target.cell, found)
     start = begin(query, tail_of(found), may_follow=query.unary_may_follow)
     budget = query.unary_budget()
     if budget.is_over:
         return RecordBatch()
     wait_until = context.services.now() + query.unary_wait_s if query.unary_may_follow else 0.0
     await context.request.hold_answer(read_memory(found, start, budget))
-    records = await records_from(cells, target, start, budget, wait_until, found.incarnation)
+    records = await records_from(
+        cells, target, start, budget, wait_until, found.incarnation, cipher
+    )
     end = (
         StreamPosition(records.tail, records.last_timestamp)
         if records.next >= records.tail
@@ -83,13 +88,16 @@ async def records_from(
     budget: ReadBudget,
     wait_until: float,
     incarnation: int,
+    cipher: RecordCipher | None,
     view: m.RecordFilter = READ_VIEW,
 ) -> m.Records:
-    """The next records that the budget may show. Raises S2Error: 404 once the stream is gone, even
-    if there is another of its name."""
+    """The next records that the budget may show, in clear. Raises S2Error: 404 once the stream is
+    gone, even if there is another of its name; decryption_failed."""
+    kind = m.Read if cipher is None else m.EncryptedRead
+    view = view if cipher is None else m.ALL_RECORDS
 
     def make(number: int) -> m.Read:
-        return m.Read(
+        return kind(
             number,
             start,
             budget.count_left,
@@ -103,7 +111,7 @@ async def records_from(
     reply = await cells.request(target.cell, make)
     match reply:
         case m.Records():
-            return reply
+            return reply if cipher is None else await cipher.decrypted(reply, budget)
         case m.StreamFailed() | Failed():
             raise failure(reply, target)
         case _:

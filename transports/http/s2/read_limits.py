@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from millpond.actors.positions import Position
@@ -86,6 +86,19 @@ class ReadBudget:
     def event_id(self) -> EventId:
         """The position of the read after the last batch."""
         return EventId(self.last, self.count, self.metered)
+
+    def admitted(self, records: Iterable[tuple[int, int]]) -> int:
+        """How many of the next records, each by its timestamp and metered size, may be shown."""
+        count, metered, shown = self.count, self.metered, 0
+        for timestamp, size in records:
+            count += 1
+            metered += size
+            if count > self._count_max or metered > self._metered_max or self.is_over:
+                break
+            if self._until is not None and timestamp >= self._until:
+                break
+            shown += 1
+        return shown
 
     def batches(
         self,

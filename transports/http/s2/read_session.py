@@ -21,6 +21,7 @@ from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.json import Format, format_of
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.encryption import RecordCipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, StreamPosition
 from millpond.transports.http.s2.model import METERED_MAX, READ_VIEW, RecordBatch
 from millpond.transports.http.s2.read import read_memory, records_from, tail_of
@@ -147,13 +148,16 @@ async def _serve(
     budget: ReadBudget | None = None,
     view: m.RecordFilter = READ_VIEW,
 ) -> None:
+    key = context.encryption_key()
     context.require(Operation.READ, target)
+    context.usage.of(target.basin).streaming_reads += 1
     context.request.active.keep_requiring(lambda: context.may(Operation.READ, target))
     with context.cell_client() as cells:
-        found = await describe_or_make(context, cells, target)
+        found = await describe_or_make(context, cells, target, key)
+        cipher = key.for_stream(target.cell, found)
         start = begin(query, tail_of(found), may_follow=query.session_may_begin_at_tail)
         budget = budget or query.session_budget()
-        session = _Session(context, cells, target, query, encoder, budget, found, view)
+        session = _Session(context, cells, target, query, encoder, budget, found, view, cipher)
         await context.writer.start(
             200, encoder.headers, lambda reason: encoder.error(cut_short(reason))
         )
@@ -177,6 +181,7 @@ class _Session:
     __slots__ = (
         "_budget",
         "_cells",
+        "_cipher",
         "_context",
         "_encoder",
         "_found",
@@ -196,8 +201,10 @@ class _Session:
         budget: ReadBudget,
         found: m.StreamDescription,
         view: m.RecordFilter,
+        cipher: RecordCipher | None,
     ) -> None:
         self._view = view
+        self._cipher = cipher
         self._context = context
         self._found = found
         self._cells = cells
@@ -227,7 +234,14 @@ class _Session:
             if not wait_until:
                 await hold_answer(read_memory(found, seek, budget))
             records = await records_from(
-                self._cells, self._target, seek, budget, wait_until, found.incarnation, self._view
+                self._cells,
+                self._target,
+                seek,
+                budget,
+                wait_until,
+                found.incarnation,
+                self._cipher,
+                self._view,
             )
             if wait_until or records.size_bytes > METERED_MAX:
                 await hold_answer(2 * records.size_bytes)

@@ -21,6 +21,7 @@ from millpond.transports.http.s2.auto_create import (
 )
 from millpond.transports.http.s2.codecs import info as info_codec
 from millpond.transports.http.s2.codecs.config import (
+    NOTHING,
     BasinConfig,
     StreamConfig,
     change_stream,
@@ -33,7 +34,7 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
-from millpond.transports.http.s2.errors import CodedError, ErrorCode
+from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_header
 from millpond.transports.http.s2.metadata import (
     as_given,
     config_of,
@@ -55,10 +56,10 @@ _GONE = 202
 async def list_streams(context: S2Context) -> Response:
     """GET /v1/streams."""
     basin = context.basin()
+    query = info_codec.read_list_query(context.request.query)
     context.require(Operation.LIST_STREAMS, basin)
     if context.sees_basin(basin):
         context.require_basin(basin)  # to others it is the same as one without streams
-    query = info_codec.read_list_query(context.request.query)
     prefix, after = (
         each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
     )
@@ -107,11 +108,12 @@ def _info(target: Target, found: m.StreamDescription) -> info_codec.StreamInfo:
 async def post_stream(context: S2Context) -> Response:
     """POST /v1/streams: create, once for each request token."""
     basin = context.basin()
+    token = request_token(context)
     wanted = read_post_stream(await context.json_body(BODY_BYTES_MAX))
-    target = context.target_named(basin, wanted.stream.encode())
+    target = context.target_named(basin, wanted.stream.encode(), ErrorCode.BAD_JSON)
     context.require(Operation.CREATE_STREAM, target)
     context.require_basin(basin)
-    key = stream_key(request_token(context), wanted.config)
+    key = stream_key(token, wanted.config)
     settings = creation(basin_of(context, target), wanted.config, key)
     with context.cell_client() as cells:
         is_new = await make(cells, target, settings)
@@ -124,11 +126,12 @@ async def post_stream(context: S2Context) -> Response:
 
 
 def request_token(context: S2Context) -> str | None:
-    """The token that makes a creation idempotent. Raises CodedError (422)."""
+    """The token that makes a creation idempotent; an empty one is none. Raises CodedError
+    (bad_header)."""
     token = context.header(TOKEN_HEADER)
-    if token is not None and not 0 < len(token.encode()) <= TOKEN_BYTES_MAX:
-        raise CodedError(ErrorCode.INVALID, f"s2-request-token: 1 to {TOKEN_BYTES_MAX} bytes")
-    return token
+    if token is not None and len(token.encode()) > TOKEN_BYTES_MAX:
+        raise bad_header(f"s2-request-token: at most {TOKEN_BYTES_MAX} bytes")
+    return token or None
 
 
 def provisioned(is_new: bool, is_changed: bool) -> tuple[bytes, bytes]:
@@ -140,9 +143,9 @@ def provisioned(is_new: bool, is_changed: bool) -> tuple[bytes, bytes]:
 
 async def put_stream(context: S2Context, target: Target) -> Response:
     """PUT /v1/streams/{stream}: have it with exactly this configuration."""
+    config = read_put_stream(await context.optional_json_body(BODY_BYTES_MAX))
     context.require(Operation.CREATE_STREAM, target)
     context.require_basin(target.basin)
-    config = read_put_stream(await context.json_body(BODY_BYTES_MAX))
     basin = basin_of(context, target)
     wanted = creation(basin, config)
     with context.cell_client() as cells:
@@ -206,8 +209,9 @@ async def show_stream(context: S2Context, target: Target) -> Response:
 
 async def patch_stream(context: S2Context, target: Target) -> Response:
     """PATCH /v1/streams/{stream}: change what is named; null: the basin's default."""
-    context.require(Operation.RECONFIGURE_STREAM, target)
     change = read_stream_change(await context.json_body(BODY_BYTES_MAX))
+    change_stream(NOTHING, change)
+    context.require(Operation.RECONFIGURE_STREAM, target)
     basin = basin_of(context, target)
     with context.cell_client() as cells:
         for _ in range(TRIES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from hashlib import sha256
 
 from millpond.actors.errors import Code
@@ -9,7 +10,11 @@ from millpond.actors.messages import Failed
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOKENS
 from millpond.transports.http.response import Response
-from millpond.transports.http.s2.authorization import authorization_of, check_authorization
+from millpond.transports.http.s2.authorization import (
+    authorization_of,
+    check_authorization,
+    issued_by,
+)
 from millpond.transports.http.s2.codecs import info as info_codec
 from millpond.transports.http.s2.codecs.tokens import (
     Operation,
@@ -23,6 +28,8 @@ from millpond.transports.http.s2.context import S2Context
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of, invalid
 from millpond.transports.http.s2.model import check_token_id
 
+log = logging.getLogger(__name__)
+
 BODY_BYTES_MAX = 65_536
 _JSON = (b"content-type", b"application/json")
 _NO_STORE = (b"cache-control", b"no-store")
@@ -30,9 +37,10 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 async def list_tokens(context: S2Context) -> Response:
     """GET /v1/access-tokens: their ids and scopes; nobody has the tokens themselves."""
+    context.check_known()
+    query = info_codec.read_list_query(context.request.query)
     context.require(Operation.LIST_ACCESS_TOKENS)
     context.require_names()
-    query = info_codec.read_list_query(context.request.query)
     prefix, after = (
         each.encode("utf-8", "surrogateescape") for each in (query.prefix, query.start_after)
     )
@@ -49,23 +57,27 @@ async def list_tokens(context: S2Context) -> Response:
 
 
 async def issue_token(context: S2Context) -> Response:
-    """POST /v1/access-tokens: issue a token; it is shown once and not stored."""
+    """POST /v1/access-tokens: issue a token; it is shown once and not stored. A client with a token
+    hands on no more than it has."""
     context.check(Operation.ISSUE_ACCESS_TOKEN)
     info = read_token(await context.json_body(BODY_BYTES_MAX))
     token_id = info.id.encode()
     context.require(Operation.ISSUE_ACCESS_TOKEN, token_id)
-    authorization = authorization_of(info)
-    check_authorization(authorization)
+    issuer = context.authorization
+    if issuer is not None:
+        info = issued_by(issuer, info)
+    check_authorization(authorization_of(info))
     if info.expires_ms is not None and info.expires_ms <= context.services.now() * 1000:
         raise invalid("expires_at: this time is in the past")
     token = context.services.tokens.make()
-    digest, notes = sha256(token.encode()).digest(), encode_stored_token(authorization.info)
+    digest, notes = sha256(token.encode()).digest(), encode_stored_token(info)
     with context.cell_client() as cells:
         reply = await cells.request(
             TOKENS, lambda number: m.IssueToken(number, token_id, digest, info.expires_ms, notes)
         )
     match reply:
         case m.Done():
+            log.info("access token issued: id=%r by=%r", info.id, info.issuer)
             return Response(201, (_JSON, _NO_STORE), encode_issued(token))
         case m.StreamFailed(code=Code.STREAM_EXISTS):
             text = f"the access token {info.id!r} exists already"
@@ -80,7 +92,8 @@ async def issue_token(context: S2Context) -> Response:
 
 async def revoke_token(context: S2Context, token_id: bytes) -> Response:
     """DELETE /v1/access-tokens/{id}: revoke it, for open sessions too."""
-    check_token_id(token_id.decode("utf-8", "surrogateescape"))
+    context.check_known()
+    check_token_id(token_id.decode("utf-8", "surrogateescape"), ErrorCode.BAD_PATH)
     context.require(Operation.REVOKE_ACCESS_TOKEN, token_id)
     with context.cell_client() as cells:
         reply = await cells.request(TOKENS, lambda number: m.RevokeToken(number, token_id))

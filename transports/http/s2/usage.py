@@ -1,15 +1,24 @@
-"""Usage of S2 since the node started: permitted requests, and bytes of records."""
+"""Usage of S2 by minute and hour: permitted requests, and bytes of records.
+
+It is in memory: the minutes of a day, the hours of a month, and no more than `ENTRIES_MAX` of
+either; the oldest ones make room.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from millpond.transports.http.s2.codecs.tokens import Operation
 
-BASINS_MAX = 10_000
-"""Counts of basins that are gone are forgotten when there are more."""
+MINUTE_S, HOUR_S = 60, 3600
+MINUTES_S, HOURS_S = 86_400, 31 * 86_400
+"""The time for which minutes and hours are kept."""
+ENTRIES_MAX = 20_000
+"""Basins with usage, summed over all minutes kept, or all hours."""
+ACCOUNT = b""
+"""The name under which the operations of no basin are counted."""
 
 OF_ACCOUNT = frozenset(
     {
@@ -33,40 +42,91 @@ OF_ACCOUNT = frozenset(
 
 @dataclass(slots=True)
 class BasinUsage:
-    """The usage of one basin. A session is one operation; bytes are those of bodies."""
+    """The usage of one basin for some time. A session is one operation; bytes are metered ones."""
 
     operations: Counter[Operation] = field(default_factory=Counter)
+    unary_reads: int = 0
+    streaming_reads: int = 0
     appended_bytes: int = 0
     read_bytes: int = 0
 
+    def add(self, other: BasinUsage) -> None:
+        """Add the usage of another time."""
+        self.operations.update(other.operations)
+        self.unary_reads += other.unary_reads
+        self.streaming_reads += other.streaming_reads
+        self.appended_bytes += other.appended_bytes
+        self.read_bytes += other.read_bytes
+
+
+UsageByBasin = dict[bytes, BasinUsage]
+
 
 class S2Usage:
-    """The usage of one node, since `started` (seconds since 1970)."""
+    """The usage of one node. `now` gives seconds since 1970; unknown basins are not counted."""
 
-    __slots__ = ("_basins", "_is_basin", "operations", "started")
+    __slots__ = ("_current", "_ends_at", "_hours", "_is_basin", "_minutes", "_now")
 
-    def __init__(self, started: float, is_basin: Callable[[bytes], bool]) -> None:
-        self.started = started
-        self.operations: Counter[Operation] = Counter()
-        """The operations of OF_ACCOUNT; the others are counted with their basin."""
+    def __init__(self, now: Callable[[], float], is_basin: Callable[[bytes], bool]) -> None:
+        self._now = now
         self._is_basin = is_basin
-        self._basins: dict[bytes, BasinUsage] = {}
+        self._minutes: dict[int, UsageByBasin] = {}
+        """By the second at which each begins, ascending; the last one goes on."""
+        self._hours: dict[int, UsageByBasin] = {}
+        """Those of minutes that are over."""
+        self._current: UsageByBasin = {}
+        self._ends_at = 0.0
 
     def count(self, operation: Operation, basin: bytes | None) -> None:
         """Something was permitted, in a basin if it is the basin's."""
-        if basin is None or operation in OF_ACCOUNT:
-            self.operations[operation] += 1
-        else:
-            self.of(basin).operations[operation] += 1
+        is_of_account = basin is None or operation in OF_ACCOUNT
+        self.of(ACCOUNT if is_of_account or basin is None else basin).operations[operation] += 1
 
     def of(self, basin: bytes) -> BasinUsage:
-        """The usage of a basin; that of an unknown basin is not kept."""
-        found = self._basins.get(basin)
+        """The usage of a basin in this minute."""
+        now = self._now()
+        if now >= self._ends_at:
+            self._begin_minute(int(now) // MINUTE_S * MINUTE_S)
+        found = self._current.get(basin)
         if found is not None:
             return found
         found = BasinUsage()
-        if self._is_basin(basin):
-            if len(self._basins) >= BASINS_MAX:
-                self._basins = {k: v for k, v in self._basins.items() if self._is_basin(k)}
-            self._basins[basin] = found
+        if basin == ACCOUNT or self._is_basin(basin):
+            self._current[basin] = found
         return found
+
+    def intervals(self, basin: bytes, interval_s: int) -> Iterator[tuple[int, BasinUsage]]:
+        """The usage of a basin by intervals, each with the second at which it begins, ascending;
+        those without any are left out."""
+        if interval_s == MINUTE_S:
+            parts = list(self._minutes.items())
+        else:
+            parts = [*self._hours.items(), *list(self._minutes.items())[-1:]]
+        sums: dict[int, BasinUsage] = {}
+        for begin, by_basin in parts:
+            usage = by_basin.get(basin)
+            if usage is not None:
+                sums.setdefault(begin - begin % interval_s, BasinUsage()).add(usage)
+        yield from sums.items()
+
+    def _begin_minute(self, begin: int) -> None:
+        """Add the minute that is over to its hour, and forget what is too old, or too much."""
+        if self._current:
+            ended = next(reversed(self._minutes))
+            hour = self._hours.setdefault(ended - ended % HOUR_S, {})
+            for basin, usage in self._current.items():
+                hour.setdefault(basin, BasinUsage()).add(usage)
+        self._current = self._minutes[begin] = {}
+        self._ends_at = begin + MINUTE_S
+        _forget(self._minutes, begin - MINUTES_S)
+        _forget(self._hours, begin - HOURS_S)
+
+
+def _forget(parts: dict[int, UsageByBasin], before: int) -> None:
+    """Forget the parts that begin before this second, and the oldest ones beyond ENTRIES_MAX. The
+    last part stays."""
+    excess = sum(map(len, parts.values())) - ENTRIES_MAX
+    for begin in list(parts)[:-1]:
+        if begin >= before and excess <= 0:
+            break
+        excess -= len(parts.pop(begin))

@@ -21,6 +21,8 @@ PARTS_MAX = 64
 and what is found out from them are some 8 MiB at most."""
 END = b"\r\n\r\n"
 _MARKS = (b"\n", b"/", b"&")
+SECRETS = (b"\ns2-encryption-key:",)
+"""A head with one of these headers is not cached: the node keeps no key (docs/reference/s2.md)."""
 
 
 class CachedHead(msgspec.Struct, frozen=True):
@@ -56,6 +58,9 @@ class HeadCache:
     def keep(self, head: bytes, length: int, scope: Scope) -> None:
         """This head may come again."""
         if sum([head.count(each) for each in _MARKS]) > PARTS_MAX:
+            return
+        lower = head.lower()
+        if any(each in lower for each in SECRETS):
             return
         if len(self._by_head) >= HEADS_MAX:
             del self._by_head[next(iter(self._by_head))]

@@ -7,6 +7,7 @@ from millpond.actors.messages import Failed, StreamFailed
 from millpond.transports.http.response import Response, json_response
 
 _STATUSES = {
+    Code.ENCRYPTED: 403,
     Code.UNKNOWN_STREAM: 404,
     Code.NOT_FOUND: 404,
     Code.STREAM_EXISTS: 409,

@@ -69,7 +69,7 @@ class TailsApi:
 
     def __init__(self, services: S2NodeServices) -> None:
         self._services = services
-        self._usage = S2Usage(services.now(), lambda name: services.basins.find(name) is not None)
+        self._usage = S2Usage(services.now, lambda name: services.basins.find(name) is not None)
         self._s2 = S2Api(services)
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:

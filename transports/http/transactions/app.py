@@ -38,7 +38,7 @@ class TransactionsApi:
 
     def __init__(self, services: TransactionNodeServices) -> None:
         self._services = services
-        self._usage = S2Usage(services.now(), lambda name: services.basins.find(name) is not None)
+        self._usage = S2Usage(services.now, lambda name: services.basins.find(name) is not None)
         self._s2 = S2Api(services)
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:

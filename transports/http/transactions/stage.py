@@ -20,6 +20,7 @@ from millpond.transports.http.s2.errors import (
     ErrorCode,
     NotDeclared,
     S2Error,
+    coded_error,
     error_of,
     invalid,
 )
@@ -48,7 +49,9 @@ async def stage(
     cell = staged_cell(part)
     with context.cell_client() as cells:
         if at == 0:
-            await describe(context, cells, target)
+            found = await describe(context, cells, target)
+            if found.options is not None and found.options.is_encrypted:
+                raise coded_error(Code.ENCRYPTED)
             await cells.request(cell, lambda number: m.Create(number, _KEPT))
         reply = await cells.request(cell, lambda number: _append(number, given, at), size)
     match reply:

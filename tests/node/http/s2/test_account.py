@@ -159,7 +159,7 @@ async def test_a_2_a_basins_default_holds_for_streams_made_from_then_on(s2: Any)
     shown = await s2.get_basin_config(BASIN)
     assert shown.default_stream_config is not None
     assert shown.default_stream_config.retention_policy == 120
-    assert shown.default_stream_config.storage_class is None
+    assert shown.default_stream_config.storage_class == "express"
     later = BasinConfig(default_stream_config=StreamConfig(retention_policy=240))
     await s2.reconfigure_basin(BASIN, config=later)
     await basin.create_stream("second")

@@ -21,6 +21,7 @@ from s2_sdk import (
     OperationGroupPermissions,
     Permission,
     PrefixMatch,
+    ReadLimit,
     Record,
     S2ServerError,
     SeqNum,
@@ -172,16 +173,35 @@ async def test_basins_and_tokens_outlive_streams_that_a_rule_keeps_in_memory(
         assert (await s2.basin(BASIN).list_streams()).items == []
 
 
-async def test_a_6_who_asks_for_encryption_is_told_that_there_is_none(s2: Any, basin: Any) -> None:
-    config = BasinConfig(stream_cipher=Encryption.AEGIS_256)
-    refused = (501, "not_implemented")
-    assert await _refusal(s2.create_basin("secret-basin", config=config)) == refused
-    assert await _refusal(s2.reconfigure_basin(BASIN, config=config)) == refused
-    await basin.create_stream("a")
-    stream = basin.stream("a", encryption_key=bytes(32))
-    assert await _refusal(stream.append(AppendInput([Record(body=b"x")]))) == refused
-    with pytest.raises(S2ServerError) as caught:
-        async with stream.append_session() as session:
-            await (await session.submit(AppendInput([Record(body=b"x")])))
-    assert caught.value.code == "not_implemented"
-    assert (await stream.check_tail()).seq_num == 0
+@pytest.mark.parametrize("cipher", list(Encryption))
+async def test_s2x_02_records_are_encrypted_with_the_client_s_key(s2: Any, cipher: Any) -> None:
+    """Unary and in sessions; another key reads nothing, and none is refused by the cipher's
+    name."""
+    name = "secret-basin"
+    await s2.create_basin(name, config=BasinConfig(stream_cipher=cipher))
+    basin = s2.basin(name)
+    assert (await basin.create_stream("a")).cipher == cipher
+    key, other = bytes(range(32)), bytes(32)
+    stream = basin.stream("a", encryption_key=key)
+    records = [Record(body=b"first", headers=[(b"n", b"v")]), Record(body=b"x" * 100_000)]
+    await stream.append(AppendInput(records))
+    async with stream.append_session() as session:
+        await (await session.submit(AppendInput([Record(body=b"last")])))
+    batch = await stream.read(start=SeqNum(0))
+    assert [(each.body, each.headers) for each in batch.records] == [
+        (b"first", [(b"n", b"v")]),
+        (b"x" * 100_000, []),
+        (b"last", []),
+    ]
+    seen = [
+        each.body
+        async for found in stream.read_session(start=SeqNum(0), limit=ReadLimit(count=3))
+        for each in found.records
+    ]
+    assert seen == [b"first", b"x" * 100_000, b"last"]
+    refused = basin.stream("a", encryption_key=other).read(start=SeqNum(0))
+    assert await _refusal(refused) == (400, "decryption_failed")
+    with pytest.raises(S2ServerError, match=cipher.value) as caught:
+        await basin.stream("a").append(AppendInput([Record(body=b"x")]))
+    assert (caught.value.status_code, caught.value.code) == (400, "bad_header")
+    assert (await basin.stream("a").check_tail()).seq_num == 3

@@ -107,7 +107,7 @@ async def test_a_3_text_and_base64() -> None:
             {},
             (422, "invalid"),
         ),
-        (b'{"records":[{}],"fencing_token":"%b"}' % (b"x" * 37), {}, (422, "invalid")),
+        (b'{"records":[{}],"fencing_token":"%b"}' % (b"x" * 37), {}, (400, "bad_json")),
         (b"\xff", {"content_type": PROTO}, (400, "bad_proto")),
         (b"\x0a\x05ab", {"content_type": PROTO}, (400, "bad_proto")),
         (b"\x1a\x01\xff", {"content_type": PROTO}, (400, "bad_proto")),

@@ -34,8 +34,9 @@ async def test_a_2_a_request_token_makes_a_creation_idempotent() -> None:
             ({"basin": NAME}, "t" * 36),
         ):
             assert await _post(s2, content, token) == (409, None)
-        assert await _post(s2, {"basin": "yet-another"}, "t" * 37) == (422, None)
-        assert await _post(s2, {"basin": "yet-another"}, "") == (422, None)
+        assert await _post(s2, {"basin": "yet-another"}, "t" * 37) == (400, None)
+        assert await _post(s2, {"basin": "yet-another"}, "") == (201, "created")
+        assert await _post(s2, {"basin": "yet-another"}, "") == (409, None)
         config = msgspec.json.encode({"config": {"create_stream_on_append": True}})
         assert (await s2.ask("PUT", f"/v1/basins/{NAME}", config)).status == 200
         assert await _post(s2, made, "t" * 36) == (201, "noop")
@@ -96,7 +97,7 @@ async def test_a_2_put_is_exactly_that_and_patch_is_what_it_names() -> None:
         (b'{"basin":7}', (400, "bad_json")),
         (b'{"basin":"\xff"}', (400, "bad_json")),
         (b"[" * 60_000, (400, "bad_json")),
-        (b'{"basin":"short"}', (422, "invalid")),
+        (b'{"basin":"short"}', (400, "bad_json")),
         (b'{"basin":"good-name","location":"moon"}', (422, "invalid")),
         (b'{"basin":"good-name","config":{"create_stream_on_read":1}}', (400, "bad_json")),
         (
@@ -111,7 +112,7 @@ async def test_a_9_what_cannot_be_made(body: bytes, expected: tuple[int, str]) -
         assert len((await s2.ask("GET", "/v1/basins")).json()["basins"]) == 2
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "99999999999999999999"])
+@pytest.mark.parametrize("limit", ["0", "1001", "99999999999999999999"])
 async def test_a_2_a_limit_outside_of_what_there_is_means_1000(limit: str) -> None:
     async with speaker() as s2:
         found = (await s2.ask("GET", f"/v1/basins?limit={limit}")).json()
@@ -142,4 +143,4 @@ async def test_a_9_a_name_that_is_no_text_is_no_basin() -> None:
     async with speaker() as s2:
         for method in ("GET", "PATCH", "DELETE"):
             got = await s2.ask(method, "/v1/basins/%FF", b"{}" if method == "PATCH" else b"")
-            assert code_of(got) == (404, "basin_not_found")
+            assert code_of(got) == (400, "bad_path")

@@ -191,7 +191,7 @@ def test_settings_that_are_refused(config: object, code: ErrorCode) -> None:
 def test_names_of_basins_to_make_are_checked(body: object) -> None:
     with pytest.raises(CodedError) as caught:
         read_post_basin(told(body))
-    assert caught.value.code is ErrorCode.INVALID
+    assert caught.value.code is ErrorCode.BAD_JSON
 
 
 @given(stream_configs, basin_configs)

@@ -1,11 +1,21 @@
-"""Metrics: what the node can tell, and nothing that it does not know (A.2)."""
+"""Metrics: usage by minute, hour and day, the bytes of now, and the checks of queries (S2X-30 to
+S2X-34)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from millpond.transports.http.s2 import usage as usages
+from millpond.transports.http.s2.codecs import s2s as frames
+from millpond.transports.http.s2.codecs.tokens import Operation
+from millpond.transports.http.s2.s2_pb2 import AppendInput
+from millpond.transports.http.s2.usage import S2Usage
+from tests.transports.http.client import Client
 from tests.transports.http.s2.account import (
     BEGAN_AT,
     OTHER,
@@ -17,151 +27,225 @@ from tests.transports.http.s2.account import (
     code_of,
 )
 
-STARTED_S = int(BEGAN_AT)
+BEGAN_S = int(BEGAN_AT)
+MINUTE_AT, HOUR_AT, DAY_AT = (BEGAN_S - BEGAN_S % each for each in (60, 3600, 86_400))
+PERIOD = f"&start={BEGAN_S - 3600}&end={BEGAN_S + 300}"
 
 
-async def _values(s2: Account, path: str, **more: Any) -> list[dict[str, Any]]:
-    got = await s2.ask("GET", f"/metrics{path}", **more)
+async def _values(s2: Account, path: str, period: str = PERIOD) -> list[dict[str, Any]]:
+    got = await s2.ask("GET", f"/metrics{path}{period}")
     assert got.status == 200, got.body
     return [value for each in got.json()["values"] for value in each.values()]
 
 
-def _sum(name: str, unit: str, amount: int) -> dict[str, object]:
-    values = [[STARTED_S, amount]]
-    return {"name": name, "unit": unit, "interval": None, "values": values}
+def _sum(name: str, unit: str, interval: str, *values: tuple[int, int]) -> dict[str, object]:
+    points = [list(each) for each in values]
+    return {"name": name, "unit": unit, "interval": interval, "values": points}
 
 
-async def test_a_2_sums_since_the_start_of_one_basin() -> None:
-    """One operation for each append, read and session; bytes as they are metered."""
+async def test_s2x_32_one_append_and_one_read_are_seen_at_once() -> None:
+    """In the interval that is not over; one operation for each append, read and session."""
     hands = Hands()
     async with account(clock=hands.clock()) as s2:
         await s2.fill("a")
         await s2.fill("a", basin=OWN)
-        hands.at_s = 100.0
-        await s2.ask("POST", "/streams/a/records", RECORD, basin=OTHER)
         await s2.ask("GET", "/streams/a/records?seq_num=0&count=1", basin=OTHER)
-        path = "/streams/a/records?seq_num=0"
-        headers = ((b"accept", b"text/event-stream"),)
-        got = await s2.ask("GET", path + "&count=2", basin=OTHER, headers=headers)
-        assert b"event: batch" in got.body
-        assert await _values(s2, f"/{OTHER}?set=append-ops") == [_sum("append", "operations", 2)]
-        assert await _values(s2, f"/{OTHER}?set=read-ops") == [_sum("read", "operations", 2)]
-        assert await _values(s2, f"/{OTHER}?set=append-throughput") == [_sum("append", "bytes", 18)]
-        assert await _values(s2, f"/{OTHER}?set=read-throughput") == [_sum("read", "bytes", 27)]
-        assert await _values(s2, f"/{OWN}?set=append-ops") == [_sum("append", "operations", 1)]
+        events = ((b"accept", b"text/event-stream"),)
+        path = "/streams/a/records?seq_num=0&count=1"
+        for _ in range(2):
+            got = await s2.ask("GET", path, basin=OTHER, headers=events)
+            assert b"event: batch" in got.body
+        hands.at_s = 60.0
+        await s2.ask("POST", "/streams/a/records", RECORD, basin=OTHER)
+        now = MINUTE_AT + 60
+        assert await _values(s2, f"/{OTHER}?set=append-ops") == [
+            _sum("express", "operations", "minute", (MINUTE_AT, 1), (now, 1))
+        ]
+        assert await _values(s2, f"/{OTHER}?set=append-ops&interval=hour") == [
+            _sum("express", "operations", "hour", (HOUR_AT, 2))
+        ]
+        assert await _values(s2, f"/{OTHER}?set=append-throughput&interval=day") == [
+            _sum("express", "bytes", "day", (DAY_AT, 18))
+        ]
+        assert await _values(s2, f"/{OTHER}?set=read-ops") == [
+            _sum("unary", "operations", "minute", (MINUTE_AT, 1)),
+            _sum("streaming", "operations", "minute", (MINUTE_AT, 2)),
+        ]
+        assert await _values(s2, f"/{OTHER}?set=read-throughput") == [
+            _sum("read", "bytes", "minute", (MINUTE_AT, 27))
+        ]
+        assert await _values(s2, f"/{OWN}?set=append-ops&interval=hour") == [
+            _sum("express", "operations", "hour", (HOUR_AT, 1))
+        ]
         await s2.ask("GET", "/streams", basin=OTHER)
         assert await _values(s2, f"/{OTHER}?set=basin-ops") == [
-            _sum("create-stream", "operations", 1),
-            _sum("list-streams", "operations", 1),
+            _sum("create-stream", "operations", "hour", (HOUR_AT, 1)),
+            _sum("list-streams", "operations", "hour", (HOUR_AT, 1)),
         ]
 
 
-async def test_a_2_a_session_that_appends_counts_what_it_was_acked() -> None:
-    from millpond.transports.http.s2.codecs import s2s as frames
-    from millpond.transports.http.s2.s2_pb2 import AppendInput
-
+async def test_s2x_32_a_session_counts_what_it_was_acked() -> None:
     body = AppendInput(records=[{"body": b"xyz"}, {"body": b"z"}]).SerializeToString()
     async with account(clock=Hands().clock()) as s2:
+        config = {"default_stream_config": {"storage_class": "standard"}}
         await s2.fill("a")
-        from tests.transports.http.client import Client
-
+        assert (await s2.ask("PATCH", f"/basins/{OTHER}", config)).status == 200
         headers = [(b"s2-basin", OTHER.encode()), (b"content-type", b"s2s/proto")]
         wire = frames.encode([body]) * 3
-        client = Client(s2.application)
-        got = await client.request("POST", "/v1/streams/a/records", headers, wire)
+        got = await Client(s2.application).request("POST", "/v1/streams/a/records", headers, wire)
         assert got.status == 200
         # One record of 9 metered bytes was there; three appends of 20 follow.
-        found = await _values(s2, f"/{OTHER}?set=append-throughput")
-        assert found == [_sum("append", "bytes", 69)]
-        assert await _values(s2, f"/{OTHER}?set=append-ops") == [_sum("append", "operations", 2)]
+        path = f"/{OTHER}?set=append-throughput&interval=hour"
+        assert await _values(s2, path) == [_sum("standard", "bytes", "hour", (HOUR_AT, 69))]
+        assert await _values(s2, f"/{OTHER}?set=append-ops") == [
+            _sum("standard", "operations", "minute", (MINUTE_AT, 2))
+        ]
 
 
-async def test_a_2_storage_is_what_there_is_now() -> None:
+async def test_s2x_34_storage_is_what_there_is_now() -> None:
+    """An hour a point for a basin, a minute for a stream."""
     hands = Hands()
     async with account(clock=hands.clock()) as s2:
         await s2.fill("a", "b/c")
         hands.at_s = 50.0
+        now = BEGAN_S + 50
         sizes = []
-        for path in ("/a", "/b%2Fc", ""):
+        for path, at in (("/a", now - now % 60), ("/b%2Fc", now - now % 60), ("", HOUR_AT)):
             (found,) = await _values(s2, f"/{OTHER}{path}?set=storage")
             assert (found["name"], found["unit"]) == ("storage", "bytes")
             ((when, size),) = found["values"]
-            assert when == STARTED_S + 50
+            assert when == at
             sizes.append(size)
         assert sizes[0] == sizes[1] > 0
         assert sizes[2] == 2 * sizes[0]
         (found,) = await _values(s2, f"/{OWN}?set=storage")
-        assert found["values"] == [[STARTED_S + 50, 0]]
+        assert found["values"] == [[HOUR_AT, 0]]
 
 
-async def test_a_2_the_account() -> None:
+async def test_s2x_32_34_the_account() -> None:
     async with account(clock=Hands().clock()) as s2:
-        assert await _values(s2, "?set=active-basins") == [{"name": "active-basins", "values": []}]
+        label = {"name": "active-basins", "values": []}
+        assert await _values(s2, "?set=active-basins&interval=minute") == [label]
         await s2.fill("a")
         await s2.ask("PUT", "/basins/empty-basin")
-        (found,) = await _values(s2, "?set=active-basins")
-        assert found["values"] == [OTHER]
+        assert await _values(s2, "?set=active-basins") == [{**label, "values": [OTHER]}]
         await s2.ask("GET", "/basins")
         assert await _values(s2, "/?set=account-ops") == [
-            _sum("account-metrics", "operations", 3),
-            _sum("create-basin", "operations", 2),
-            _sum("list-basins", "operations", 1),
+            _sum("account-metrics", "operations", "hour", (HOUR_AT, 3)),
+            _sum("create-basin", "operations", "hour", (HOUR_AT, 2)),
+            _sum("list-basins", "operations", "hour", (HOUR_AT, 1)),
         ]
 
 
-@pytest.mark.parametrize(
-    ("query", "is_told"),
-    [
-        ("", True),
-        (f"&start={STARTED_S}&end={STARTED_S + 100}&interval=hour", True),
-        (f"&end={STARTED_S + 99}", True),
-        (f"&start={STARTED_S + 3600}&end={STARTED_S + 7200}", False),
-        (f"&start=0&end={STARTED_S - 3600}&interval=day", False),
-    ],
-)
-async def test_a_2_a_period_of_which_nothing_is_known_has_no_points(
-    query: str, is_told: bool
-) -> None:
-    hands = Hands()
-    async with account(clock=hands.clock()) as s2:
-        await s2.fill("a")
-        hands.at_s = 100.0
-        for path in (f"/{OTHER}?set=storage", f"/{OTHER}?set=append-ops", "?set=account-ops"):
-            assert all(bool(each["values"]) is is_told for each in await _values(s2, path + query))
+@pytest.mark.parametrize("interval", ["", "&interval=hour", "&interval=day"])
+async def test_s2x_33_a_node_bills_nothing(interval: str) -> None:
+    async with account(clock=Hands().clock()) as s2:
+        word = interval.partition("=")[2] or "hour"
+        path = f"?set=estimated-billable-usage{interval}"
+        assert await _values(s2, path) == [_sum("total", "usd", word)]
 
 
-async def test_a_2_a_past_period_has_the_sum_since_the_start_but_not_the_value_of_now() -> None:
+async def test_s2x_31_a_period_without_anything_has_no_points() -> None:
     hands = Hands()
     async with account(clock=hands.clock()) as s2:
         await s2.fill("a")
         hands.at_s = 7200.0
-        query = f"&start={STARTED_S}&end={STARTED_S + 3600}"
-        (storage,) = await _values(s2, f"/{OTHER}?set=storage{query}")
-        assert storage["values"] == []
-        (appends,) = await _values(s2, f"/{OTHER}?set=append-ops{query}")
-        assert appends["values"] == [[STARTED_S, 1]]
+        for period, has_points in (
+            ("&start=0&end=3600", False),
+            (f"&start={BEGAN_S}&end={BEGAN_S}", True),
+            (f"&start={BEGAN_S + 60}&end={BEGAN_S + 7200}", False),
+            (f"&start={BEGAN_S - 3600}&end={MINUTE_AT - 1}", False),
+        ):
+            appends = await _values(s2, f"/{OTHER}?set=append-ops", period)
+            assert bool(appends) is has_points
+        storage = await _values(s2, f"/{OTHER}?set=storage", "&start=0&end=3600")
+        assert storage == [{"name": "storage", "unit": "bytes", "values": []}]
+        (label,) = await _values(s2, "?set=active-basins", "&start=0&end=3600")
+        assert label["values"] == []
+
+
+NOW = BEGAN_S
+DAY_S = 86_400
 
 
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
         ("", (400, "bad_query")),
-        ("?set=storage", (422, "invalid")),
-        ("?set=estimated-billable-usage", (422, "invalid")),
-        ("?set=account-ops&start=x", (400, "bad_query")),
-        ("?set=account-ops&start=-1", (400, "bad_query")),
+        (f"?set=storage&start=0&end={NOW}", (400, "bad_query")),
+        (f"?set=&start=0&end={NOW}", (400, "bad_query")),
+        ("?set=account-ops&start=x&end=1", (400, "bad_query")),
+        ("?set=account-ops&start=-1&end=1", (400, "bad_query")),
+        (f"?set=account-ops&start=0&end={2**32}", (400, "bad_query")),
+        ("?set=account-ops&start=0&end=1&interval=year", (400, "bad_query")),
+        ("?set=active-basins&start=0&end=1&interval=year", (400, "bad_query")),
+        ("?set=account-ops&set=account-ops&start=0&end=1", (400, "bad_query")),
+        (f"/{OTHER}?set=active-basins&start=0&end=1", (400, "bad_query")),
+        (f"/{OTHER}/a?set=append-ops&start=0&end=1", (400, "bad_query")),
+        ("?set=active-basins", (422, "invalid")),
+        ("?set=account-ops&start=0", (422, "invalid")),
+        ("?set=account-ops&end=1", (422, "invalid")),
         ("?set=account-ops&start=2&end=1", (422, "invalid")),
-        ("?set=account-ops&interval=year", (400, "bad_query")),
-        ("?set=account-ops&set=account-ops", (400, "bad_query")),
-        (f"/{OTHER}?set=active-basins", (422, "invalid")),
-        ("/no-such-basin?set=storage", (404, "basin_not_found")),
-        (f"/{OTHER}/b?set=storage", (404, "stream_not_found")),
-        (f"/{OTHER}/a?set=append-ops", (422, "invalid")),
-        ("/no-such-basin/a?set=storage", (404, "basin_not_found")),
-        ("/B/a?set=storage", (422, "invalid")),
+        (f"?set=account-ops&start={NOW}&end={NOW + 600}", (422, "invalid")),
+        (f"?set=account-ops&start={NOW - 40 * DAY_S}&end={NOW}", (422, "invalid")),
+        ("?set=estimated-billable-usage&start=0&end=1&interval=minute", (422, "invalid")),
+        (f"/{OTHER}?set=storage&start=0&end=1&interval=minute", (422, "invalid")),
+        (f"/{OTHER}/a?set=storage&start=0&end=1&interval=hour", (422, "invalid")),
+        ("/no-such-basin?set=storage&start=0&end=1", (404, "basin_not_found")),
+        (f"/{OTHER}/b?set=storage&start=0&end=1", (404, "stream_not_found")),
+        ("/no-such-basin/a?set=storage&start=0&end=1", (404, "basin_not_found")),
+        ("/B/a?set=storage&start=0&end=1", (400, "bad_path")),
     ],
 )
-async def test_a_2_what_is_not_known_is_refused(path: str, wanted: tuple[int, str]) -> None:
-    async with account() as s2:
+async def test_s2x_30_queries_that_are_refused(path: str, wanted: tuple[int, str]) -> None:
+    async with account(clock=Hands().clock()) as s2:
         await s2.fill("a")
         assert code_of(await s2.ask("GET", f"/metrics{path}")) == wanted
+
+
+@pytest.mark.parametrize("days", [7, 30])
+async def test_s2x_30_a_month_is_not_too_long(days: int) -> None:
+    async with account(clock=Hands().clock()) as s2:
+        period = f"&start={NOW - days * DAY_S}&end={NOW}"
+        assert await _values(s2, "?set=account-ops", period)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400_000), st.sampled_from([b"one", b"two", b"gone"])), max_size=40
+    ),
+    st.sampled_from([60, 3600, 86_400]),
+)
+def test_s2x_31_points_are_the_sums_of_their_intervals(
+    counted: list[tuple[int, bytes]], interval_s: int
+) -> None:
+    """Hours and days of everything, minutes of the last day; nothing of basins that are unknown."""
+    now = [0.0]
+    usage = S2Usage(lambda: now[0], lambda name: name != b"gone")
+    for at, basin in sorted(counted):
+        now[0] = float(at)
+        usage.count(Operation.APPEND, basin)
+    last = max((at for at, _ in counted), default=0)
+    oldest = last - last % 60 - usages.MINUTES_S if interval_s == 60 else 0
+    for basin in (b"one", b"two", b"gone"):
+        wanted = Counter(
+            at - at % interval_s
+            for at, name in counted
+            if name == basin != b"gone" and at >= oldest
+        )
+        found = [
+            (begin, each.operations[Operation.APPEND])
+            for begin, each in usage.intervals(basin, interval_s)
+        ]
+        assert found == sorted(wanted.items())
+
+
+def test_usage_that_is_kept_is_bounded() -> None:
+    now = [0.0]
+    usage = S2Usage(lambda: now[0], lambda name: True)
+    for minute in range(60):
+        now[0] = 60.0 * minute
+        for basin in range(1000):
+            usage.count(Operation.READ, b"%d" % basin)
+    assert sum(map(len, usage._minutes.values())) <= usages.ENTRIES_MAX + 1000
+    assert next(each for _, each in usage.intervals(b"7", 3600)).operations[Operation.READ] == 60

@@ -37,6 +37,11 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
     "reconfigure-basin": ("PATCH", f"/basins/{OTHER}", {}),
     "get-basin-config": ("GET", f"/basins/{OTHER}"),
     "list-access-tokens": ("GET", "/access-tokens"),
+    "issue-access-token": (
+        "POST",
+        "/access-tokens",
+        {"id": "made", "scope": {"ops": ["issue-access-token"]}},
+    ),
     "revoke-access-token": ("DELETE", "/access-tokens/old"),
     "list-streams": ("GET", "/streams"),
     "create-stream": ("POST", "/streams", {"stream": "new"}),
@@ -45,9 +50,9 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
     "check-tail": ("GET", "/streams/a/records/tail"),
     "append": ("POST", "/streams/a/records", RECORD),
     "read": ("GET", "/streams/a/records?seq_num=0"),
-    "account-metrics": ("GET", "/metrics?set=active-basins"),
-    "basin-metrics": ("GET", f"/metrics/{OTHER}?set=storage"),
-    "stream-metrics": ("GET", f"/metrics/{OTHER}/a?set=storage"),
+    "account-metrics": ("GET", "/metrics?set=active-basins&start=0&end=0"),
+    "basin-metrics": ("GET", f"/metrics/{OTHER}?set=storage&start=0&end=0"),
+    "stream-metrics": ("GET", f"/metrics/{OTHER}/a?set=storage&start=0&end=0"),
     "list-locations": ("GET", "/locations"),
     "get-default-location": ("GET", "/locations/default"),
     "set-default-location": ("PUT", "/locations/default", "default"),
@@ -57,8 +62,8 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
 GROUPS = {
     ("account", "read"): "list-basins get-basin-config list-access-tokens account-metrics "
     "list-locations get-default-location",
-    ("account", "write"): "create-basin delete-basin reconfigure-basin revoke-access-token "
-    "set-default-location",
+    ("account", "write"): "create-basin delete-basin reconfigure-basin issue-access-token "
+    "revoke-access-token set-default-location",
     ("basin", "read"): "list-streams get-stream-config basin-metrics",
     ("basin", "write"): "create-stream delete-stream reconfigure-stream",
     ("stream", "read"): "check-tail read stream-metrics",
@@ -97,10 +102,6 @@ async def test_a_3_groups_are_their_operations(group: tuple[str, str]) -> None:
         level, way = group
         token = await s2.issue("new", {**NAMES, "op_groups": {level: {way: True}}})
         assert await _allowed(s2, token) == set(GROUPS[group].split())
-        if group == ("account", "write"):
-            body = {"id": "another", "scope": {**NAMES, "ops": ["read"]}}
-            got = await s2.ask("POST", "/access-tokens", body, token=token)
-            assert code_of(got) == (403, "permission_denied")
 
 
 async def _append(s2: Account, token: str, what: object, stream: str = "a") -> Got:
@@ -271,8 +272,8 @@ async def test_a_3_a_prefix_goes_before_names_and_is_not_shown() -> None:
         assert [each["name"] for each in page["streams"]] == ["old"]
         assert (await ask("POST", "/streams/new/records", RECORD)).status == 200
         assert (await ask("GET", "/streams/new/records?seq_num=0")).json()["records"]
-        got = await ask("GET", f"/metrics/{OTHER}/new?set=storage")
-        assert got.json()["values"][0]["gauge"]["values"][0][1] > 0
+        got = await ask("GET", f"/metrics/{OTHER}/new?set=storage&start=0&end=0")
+        assert got.json()["values"][0]["gauge"]["name"] == "storage"
         for name in ("t%2F2%2Fold", "..%2F2%2Fold", "0%2Ftheirs", "t%2F1%2Fold"):
             got = await ask("GET", f"/streams/{name}/records?seq_num=0")
             assert code_of(got) == (404, "stream_not_found")
@@ -281,7 +282,7 @@ async def test_a_3_a_prefix_goes_before_names_and_is_not_shown() -> None:
         assert code_of(twice) == (409, "resource_already_exists")
         assert "t/1/" not in json.dumps(twice.json())
         too_long = await ask("POST", "/streams", {"stream": "x" * 509})
-        assert code_of(too_long) == (422, "invalid")
+        assert code_of(too_long) == (400, "bad_json")
         assert (await ask("DELETE", "/streams/new")).status == 202
         got = await s2.ask("GET", "/streams", basin=OTHER)
         whole = [each["name"] for each in got.json()["streams"]]

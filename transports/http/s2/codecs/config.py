@@ -165,7 +165,7 @@ _decode_post_stream = msgspec.json.Decoder(_PostStream).decode
 def read_post_basin(data: bytes) -> CreateBasin:
     """A basin to make. Raises CodedError (bad_json, invalid)."""
     found = decode_json(_decode_post_basin, data)
-    check_basin(found.basin)
+    check_basin(found.basin, ErrorCode.BAD_JSON)
     return CreateBasin(found.basin, _new_basin(found.config), found.location)
 
 
@@ -178,7 +178,7 @@ def read_put_basin(data: bytes) -> tuple[BasinConfig, str | None]:
 def read_post_stream(data: bytes) -> CreateStream:
     """A stream to make. Raises CodedError (bad_json, invalid)."""
     found = decode_json(_decode_post_stream, data)
-    check_stream(found.stream.encode())
+    check_stream(found.stream.encode(), ErrorCode.BAD_JSON)
     config = NOTHING if found.config is None else change_stream(NOTHING, found.config)
     return CreateStream(found.stream, config)
 
@@ -304,6 +304,21 @@ def encode_stream_config(config: ResolvedConfig) -> bytes:
 def encode_stream_settings(config: StreamConfig) -> bytes:
     """The given configuration as JSON, for storage; `read_put_stream` reads it."""
     return _encode(_shape(config))
+
+
+def completed(config: BasinConfig) -> BasinConfig:
+    """The config with the storage class that its streams get where none was told: a config for
+    streams that says anything says that too (S2X-40)."""
+    streams = config.default_stream_config
+    if streams == NOTHING or streams.storage_class is not None:
+        return config
+    streams = msgspec.structs.replace(streams, storage_class=SYSTEM.storage_class)
+    return msgspec.structs.replace(config, default_stream_config=streams)
+
+
+def show_basin_config(config: BasinConfig) -> bytes:
+    """A BasinConfig for a client."""
+    return encode_basin_config(completed(config))
 
 
 def encode_basin_config(config: BasinConfig) -> bytes:

@@ -20,7 +20,7 @@ _MS = timedelta(milliseconds=1)
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999: RFC 3339 has no later times."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-_LIMIT = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_LIMIT = re.compile(r"\d{1,20}", re.ASCII)
 
 
 class BasinState(Enum):
@@ -57,13 +57,13 @@ class ListQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_list_query(pairs: Sequence[tuple[str, str]]) -> ListQuery:
-    """A limit outside 1 to 1000 means 1000 (A.2). Raises CodedError (bad_query)."""
+    """A limit of 0 or above 1000 means 1000 (A.2). Raises CodedError (bad_query)."""
     given = unique(pairs)
     text = given.get("limit")
     limit = LIST_MAX
     if text is not None:
         if _LIMIT.fullmatch(text) is None:
-            raise CodedError(ErrorCode.BAD_QUERY, "limit: expected a number")
+            raise CodedError(ErrorCode.BAD_QUERY, "limit: expected a number, 0 or more")
         limit = int(text) if 1 <= int(text) <= LIST_MAX else LIST_MAX
     return ListQuery(given.get("prefix", ""), given.get("start_after", ""), limit)
 

@@ -22,7 +22,13 @@ from millpond.transports.http.s2.errors import (
     bad_json,
     invalid,
 )
-from millpond.transports.http.s2.model import AppendAck, AppendInput, RecordBatch, check_u64
+from millpond.transports.http.s2.model import (
+    FENCE_BYTES_MAX,
+    AppendAck,
+    AppendInput,
+    RecordBatch,
+    check_u64,
+)
 
 MEDIA_TYPE = b"application/json"
 
@@ -134,13 +140,15 @@ def _columns(found: _TextInput | _BytesInput) -> AppendInput:
             check_u64(timestamp, "timestamp", ErrorCode.BAD_JSON)
     if found.match_seq_num is not None:
         check_u64(found.match_seq_num, "match_seq_num", ErrorCode.BAD_JSON)
-    token = found.fencing_token
+    token = None if found.fencing_token is None else found.fencing_token.encode()
+    if token is not None and len(token) > FENCE_BYTES_MAX:
+        raise bad_json(f"fencing_token: at most {FENCE_BYTES_MAX} bytes")
     return AppendInput(
         bodies,
         _headers_of(found) if has_headers else None,
         timestamps,
         found.match_seq_num,
-        None if token is None else token.encode(),
+        token,
     )
 
 

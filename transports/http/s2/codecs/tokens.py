@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from millpond.transports.http.s2.codecs.info import read_time, time_text
 from millpond.transports.http.s2.codecs.json import decode_json
-from millpond.transports.http.s2.errors import bad_json, invalid
+from millpond.transports.http.s2.errors import ErrorCode, bad_json, invalid
 from millpond.transports.http.s2.model import check_token_id
 
 _encode = msgspec.json.Encoder().encode
@@ -55,6 +55,28 @@ class NameSet(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     exact: str | UnsetType = UNSET
     prefix: str | UnsetType = UNSET
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no name is in the set."""
+        return isinstance(self.prefix, UnsetType) and not self.exact
+
+    def includes(self, other: NameSet) -> bool:
+        """True if all names of the other set are in this one."""
+        if other.is_empty:
+            return True
+        if not isinstance(other.prefix, UnsetType):
+            mine = self.prefix
+            return not isinstance(mine, UnsetType) and other.prefix.startswith(mine)
+        return isinstance(other.exact, str) and self.has(other.exact)
+
+    def behind(self, prefix: str) -> NameSet:
+        """The same names with a prefix before each."""
+        if self.is_empty:
+            return self
+        if isinstance(self.prefix, UnsetType):
+            return NameSet(exact=f"{prefix}{self.exact}")
+        return NameSet(prefix=prefix + self.prefix)
+
     def has(self, name: str) -> bool:
         """True if the set has this name."""
         if not isinstance(self.prefix, UnsetType):
@@ -88,12 +110,14 @@ class Scope(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class AccessTokenInfo(msgspec.Struct, frozen=True, gc=False):
-    """A token by its id. `expires_ms` None: it expires with its issuer."""
+    """A token by its id. `expires_ms` None: it does not expire. `issuer`: the id of the token that
+    issued it; None: a client with the right admin did."""
 
     id: str
     scope: Scope
     expires_ms: int | None = None
     auto_prefix_streams: bool = False
+    issuer: str | None = None
 
 
 class _Sent(msgspec.Struct, frozen=True, gc=False):
@@ -108,10 +132,10 @@ _unpack = msgspec.msgpack.Decoder(AccessTokenInfo).decode
 
 
 def read_token(data: bytes) -> AccessTokenInfo:
-    """A token to make. Raises CodedError: bad_json; invalid for an id, or a scope that permits
-    nothing, or names to prefix without a prefix."""
+    """A token to make. Raises CodedError: bad_json, also for an id; invalid for a scope without an
+    operation, or names to prefix without a prefix."""
     sent = decode_json(_decode, data)
-    check_token_id(sent.id)
+    check_token_id(sent.id, ErrorCode.BAD_JSON)
     scope = sent.scope
     if scope.ops is not None:
         scope = msgspec.structs.replace(scope, ops=list(dict.fromkeys(scope.ops)))
@@ -119,10 +143,10 @@ def read_token(data: bytes) -> AccessTokenInfo:
         if names is not None and (names.exact is UNSET) == (names.prefix is UNSET):
             raise bad_json("scope: names have one of 'exact' and 'prefix'")
     if not _permits_something(scope):
-        raise invalid("scope: it permits nothing")
+        raise invalid("Access token permissions cannot be empty")
     is_prefixing = bool(sent.auto_prefix_streams)
-    if is_prefixing and (scope.streams is None or not scope.streams.prefix):
-        raise invalid("auto_prefix_streams: the scope has no prefix of streams")
+    if is_prefixing and (scope.streams is None or scope.streams.prefix is UNSET):
+        raise invalid("Auto prefixing is only allowed for streams with prefix matching")
     expires_ms = None if sent.expires_at is None else read_time(sent.expires_at, "expires_at")
     return AccessTokenInfo(sent.id, scope, expires_ms, is_prefixing)
 
@@ -164,5 +188,25 @@ def _shape(info: AccessTokenInfo) -> dict[str, object]:
         "id": info.id,
         "expires_at": None if expires_ms is None else time_text(expires_ms),
         "auto_prefix_streams": info.auto_prefix_streams,
-        "scope": info.scope,
+        "scope": _scope_shape(info.scope),
     }
+
+
+def _scope_shape(scope: Scope) -> dict[str, object]:
+    """A scope with all its parts: those that are none as null, groups written out."""
+    groups = scope.op_groups or OperationGroups()
+    return {
+        "basins": _shown(scope.basins),
+        "streams": _shown(scope.streams),
+        "access_tokens": _shown(scope.access_tokens),
+        "op_groups": {
+            "account": groups.account or ReadWrite(),
+            "basin": groups.basin or ReadWrite(),
+            "stream": groups.stream or ReadWrite(),
+        },
+        "ops": scope.ops or [],
+    }
+
+
+def _shown(names: NameSet | None) -> NameSet | None:
+    return None if names is None or names.is_empty else names
