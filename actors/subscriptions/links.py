@@ -108,6 +108,12 @@ class Links:
         self._check(link)
         return self._stored(link)
 
+    def rewind(self, link: Link, tail: int) -> MetadataSet:
+        """The stream has lost its last records: later ones are not acknowledged."""
+        link.acked = link.tail = tail
+        self._check(link)
+        return self._stored(link)
+
     def identify(self, link: Link, incarnation: int) -> MetadataSet:
         """The stream that was missing is there."""
         link.incarnation = incarnation

@@ -13,7 +13,6 @@ table of states.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
@@ -49,8 +48,6 @@ from millpond.actors.subscriptions.context import SubscriptionContext
 from millpond.actors.subscriptions.links import Link, Links, StoredLink
 from millpond.actors.subscriptions.tail_lookups import TailLookups
 from millpond.actors.subscriptions.wake import WAKE, Wake, WakePhase, stored_wake
-
-log = logging.getLogger(__name__)
 
 CONFIG = b"config"
 RESERVED = b"__ds/"
@@ -291,6 +288,9 @@ class Subscription:
             link = self._links.get(path)
             if link is not None and link.incarnation not in (0, tail.incarnation):
                 self._gone(path, link.incarnation, effects)
+            elif link is not None and link.acked > tail.tail:
+                # Not every stream is as durable as this: the power may have failed.
+                effects.changes.append(self._links.rewind(link, tail.tail))
             if tail.incarnation:
                 self._grew(m.StreamGrew(0, path, tail.incarnation, tail.tail), effects)
         self._unknown = self._lookups.unreadable

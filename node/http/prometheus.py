@@ -330,7 +330,7 @@ def _subscriptions(counters: SubscriptionCounters) -> Iterator[tuple[str, str, A
     )
     yield (
         "subscription_streams_refused",
-        "Streams not followed because a subscription has too many.",
+        "Appends that woke nobody because a subscription has too many streams.",
         counters.unlinked,
     )
 

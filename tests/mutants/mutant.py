@@ -22,6 +22,7 @@ class Fault(Enum):
     SALVAGE = "a repair drops what is good"
     MISPLACED = "writes that are lost or went elsewhere stay unseen"
     PEERS = "messages of other nodes are read twice, believed, or let in where they may not"
+    WAKES = "workers are not woken, cursors move for strangers, webhooks go where they may not"
     CLOCK = "a wrong clock stops PUT, expires or repeats ids"
 
 

@@ -19,10 +19,17 @@ from tests.mutants.of_clients import CLIENT_MUTANTS
 from tests.mutants.of_peers import PEER_MUTANTS
 from tests.mutants.of_stores import STORE_MUTANTS
 from tests.mutants.of_streams import STREAM_MUTANTS
+from tests.mutants.of_subscriptions import SUBSCRIPTION_MUTANTS
 from tests.sim.nodes.mutate import ROOT, apply, copied
 from tests.sim.nodes.table import aligned
 
-MUTANTS = (*STREAM_MUTANTS, *CLIENT_MUTANTS, *STORE_MUTANTS, *PEER_MUTANTS)
+MUTANTS = (
+    *STREAM_MUTANTS,
+    *CLIENT_MUTANTS,
+    *STORE_MUTANTS,
+    *PEER_MUTANTS,
+    *SUBSCRIPTION_MUTANTS,
+)
 FOLDERS = ("millpond", "actors", "transports", "node", "pipeline", "tests")
 FILES = ("pyproject.toml",)
 TEST_S_MAX = 300.0

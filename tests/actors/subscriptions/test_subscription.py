@@ -10,12 +10,14 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Failed, StreamFailed
+from millpond.actors.store.changes import MetadataSet
 from millpond.actors.store.interface import Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.actors.streams.names import stream_cell, subscription_cell
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionLimits
+from millpond.actors.subscriptions.links import LINK, StoredLink
 from millpond.actors.subscriptions.subscription import EVENT_RETRY_S, RECHECK_S
 from millpond.actors.subscriptions.tokens import TOKEN_S
 from tests.actors.streams.harness import SlowMemory
@@ -654,6 +656,21 @@ def test_records_that_it_was_not_told_of(tmp_path: Path) -> None:
         assert node.cursors() == {EVENT: -1, b"events/old": 1, b"events/new": -1}
         pending = [each.path for each in node.delivery().links if each.has_pending]
         assert pending == [EVENT, b"events/new", b"events/old"]
+
+
+def test_a_stream_that_lost_its_last_records(tmp_path: Path) -> None:
+    """One in `os`, after a power cut: its new records are new, whatever was acknowledged."""
+    with subscriptions(tmp_path) as node:
+        node.subscribe()
+        node.put(EVENT, b"1")
+        node.finish(node.delivery(), DONE)
+        incarnation = node.describe(EVENT).incarnation
+        lost = msgspec.msgpack.encode(StoredLink(True, False, 5, incarnation))
+        node.store.write(subscription_cell(SUB), [MetadataSet(LINK + EVENT, lost)])
+        node.restart()
+        assert node.cursors() == {EVENT: 1} and node.deliveries() == []
+        node.post_to(EVENT, b"2")
+        assert [each.tail for each in node.delivery().links] == [2]
 
 
 def test_nothing_is_called_before_the_generation_is_stored(
