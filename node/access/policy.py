@@ -244,7 +244,7 @@ class AccessPolicy:
                 if grant.streams is None:
                     return None
                 scope.update(scope_patterns(grant, principal.identity))
-        return tuple(sorted(scope))
+        return None if scope == {"*"} else tuple(sorted(scope))
 
     def is_operator(self, principal: Principal) -> bool:
         """True for a client that may read chats and mailboxes, and write in the node's name: by the

@@ -391,6 +391,12 @@ async def test_rights(tmp_path: Path) -> None:
             assert await status("events", method, path, content) == 403, (method, path)
             assert await status(None, method, path, content) == 401
         assert await status("events", "POST", SUB + "/streams", {"streams": ["other/a"]}) == 403
+        # Also one that has no stream yet; a client that may read everything manages those of all.
+        empty = "__ds/subscriptions/empty"
+        assert await status("wake", "PUT", empty, {**HOOK, "pattern": "wake/none/*"}) == 201
+        assert await status("events", "GET", empty) == 403
+        assert await status("reader", "GET", empty) == 200
+        assert await status("wake", "DELETE", empty) == 204
         pull = "__ds/subscriptions/pull"
         assert await status("wake", "PUT", pull, PULL) == 201
         assert await status("all", "POST", "events/a", b"[2]") == 204
