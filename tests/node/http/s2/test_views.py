@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
-from s2_sdk import AppendInput, CommandRecord, ReadLimit, Record, SeqNum
+from s2_sdk import (
+    AppendInput,
+    BasinConfig,
+    CommandRecord,
+    Encryption,
+    ReadLimit,
+    Record,
+    S2ServerError,
+    SeqNum,
+)
 
+from millpond.actors.messages import Durability
+from millpond.errors import InvalidRequest, LimitExceeded, NotAllowed
 from millpond.node.client.rustlog.client import Rustlog, connect_rustlog
 from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.streams.connect import connect_streams
@@ -132,3 +145,67 @@ async def test_s2x_70_followers_of_every_view_get_what_an_append_trims(views: Vi
     assert found == {"s3p": data, "own": whole, "s2": whole}
     assert [each.data for each in await views.own.read()] == [b"end"]
     assert await views.s3p.read(NAME) == []
+
+
+async def test_s2x_13_only_s2_serves_an_encrypted_stream(anyio_backend: object) -> None:
+    """Every other view is refused, appends and reads; tail, trim and deletion work."""
+    async with AsyncExitStack() as stack:
+        node: Node = await stack.enter_async_context(running(p2p=ANY, s3p=ANY, rustlog=ANY))
+        s2 = await stack.enter_async_context(client(node))
+        config = BasinConfig(stream_cipher=Encryption.AES_256_GCM)
+        await s2.reconfigure_basin("millpond", config=config)
+        await s2.basin("millpond").create_stream(NAME)
+        stream = s2.basin("millpond").stream(NAME, encryption_key=bytes(32))
+        await stream.append(AppendInput([Record(b"secret"), Record(b"more")]))
+        s3p = await stack.enter_async_context(connect_s3p(node.listeners["s3p"]))
+        streams = await stack.enter_async_context(connect_streams(f"tcp://{node.listeners['p2p']}"))
+        own = streams.stream(NAME)
+        for call in (s3p.append(NAME, b"x"), s3p.read(NAME)):
+            with pytest.raises(LimitExceeded, match="the stream is encrypted"):
+                await call
+        rustlog = await stack.enter_async_context(connect_rustlog(node.listeners["rustlog"]))
+        for request in (rustlog.produce(NAME, [b"x"]), rustlog.fetch(NAME, 0)):
+            with pytest.raises(InvalidRequest, match="encrypted"):
+                await request
+        for asked in (own.append(b"x"), own.read()):
+            with pytest.raises(NotAllowed):
+                await asked
+        url = f"http://{node.listeners['http']}/v1/stream/{NAME}"
+        async with httpx.AsyncClient() as http:
+            text = {"content-type": "application/octet-stream"}
+            for got in (
+                await http.get(url),
+                await http.get(url, params={"offset": "-1", "live": "long-poll"}),
+                await http.post(url, content=b"x", headers=text),
+                await http.put(f"{url}-fork", headers={"stream-forked-from": f"/v1/stream/{NAME}"}),
+            ):
+                assert got.status_code == 403, (got.request.method, got.text)
+        info = await own.info()
+        assert info.tail == 2
+        await own.trim(1)
+        assert [each.body for each in (await stream.read(start=SeqNum(0))).records] == [b"more"]
+        await own.delete()
+        with pytest.raises(Exception, match="does not exist"):
+            await stream.check_tail()
+
+
+async def test_s2x_09_encrypted_records_are_on_the_disk_and_nothing_of_them(tmp_path: Path) -> None:
+    """After a restart the key opens them; no file has them in clear, or the key."""
+    told = {"data": str(tmp_path / "node"), "durability": Durability.DISK}
+    key, secret = bytes(range(7, 39)), b"nobody reads this on a disk" * 9
+    async with running(**told) as node, client(node) as s2:
+        config = BasinConfig(stream_cipher=Encryption.AEGIS_256)
+        await s2.create_basin("secret-basin", config=config)
+        await s2.basin("secret-basin").create_stream(NAME)
+        stream = s2.basin("secret-basin").stream(NAME, encryption_key=key)
+        await stream.append(AppendInput([Record(secret, [(b"name", secret)])]))
+    async with running(**told) as node, client(node) as s2:
+        stream = s2.basin("secret-basin").stream(NAME, encryption_key=key)
+        (found,) = (await stream.read(start=SeqNum(0))).records
+        assert (found.body, found.headers) == (secret, [(b"name", secret)])
+        with pytest.raises(S2ServerError, match="aegis-256"):
+            await s2.basin("secret-basin").stream(NAME).read(start=SeqNum(0))
+    for path in (tmp_path / "node").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert secret[:20] not in data and key not in data
