@@ -60,6 +60,8 @@ class Discovery:
         self._now = now
         self._answers: dict[bool, _Answer] = {}
         """With details and without."""
+        self._found: dict[int, tuple[list[str], list[tuple[TopicPartition, str]]]] = {}
+        """The names of the last answer of each node, and their partitions: they rarely change."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,17 +79,26 @@ class Discovery:
             return kept
         locations: StreamLocations = {}
         tails: dict[TopicPartition, StreamTail] = {}
-        assigned, query = self._subscription.assigned, _query_of(self._subscription)
+        query = _query_of(self._subscription)
         for index, client in enumerate(self._clients):
             rows = {row.name: row for row in client.tails(query, details=details)}
-            for each, stream in _partitions_of(self._subscription, rows):
-                numbered = TopicPartition(each.topic, each.partition + NODE_STRIDE * index)
-                if not assigned or numbered in assigned:
-                    locations[numbered] = StreamLocation(index, stream)
-                    tails[numbered] = rows[stream]
+            for each, stream in self._partitions(index, list(rows)):
+                locations[each] = StreamLocation(index, stream)
+                tails[each] = rows[stream]
         taken = self._now() - began
         until = self._now() + max(age_s, TAILS_AGE_S, TAILS_AGE_OF_COST * taken)
         self._answers[details] = found = _Answer(until, locations, tails)
+        return found
+
+    def _partitions(self, index: int, names: list[str]) -> list[tuple[TopicPartition, str]]:
+        """The partitions of a node and their streams, by the names of its answer."""
+        before, found = self._found.get(index, ([], []))
+        if names != before:
+            assigned, first = self._subscription.assigned, NODE_STRIDE * index
+            by_node = _partitions_of(self._subscription, dict.fromkeys(names))
+            numbered = [(TopicPartition(topic, first + at), name) for (topic, at), name in by_node]
+            found = [each for each in numbered if not assigned or each[0] in assigned]
+            self._found[index] = names, found
         return found
 
     def check_complete(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from math import ceil, floor
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,6 +93,7 @@ def from_nested(found: object, option: str = "offsets", lowest: int = 0) -> Offs
     return offsets
 
 
+@lru_cache(maxsize=4096)
 def partition_number(text: object, option: str) -> int:
     """A partition's number. Raises BadOption."""
     if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10):

@@ -185,6 +185,9 @@ class StreamPlan:
         self._discovery = discovery or Discovery(options.nodes, options.subscription)
         self._now = now
         self._target: Offsets | None = None
+        self._start: dict[str, Any] = {}
+        self._parsed: tuple[Offsets, Identities] = ({}, {})
+        """The last begin of a batch, which Spark asks about until there is a batch."""
         self._planned_at = now()
 
     def close(self) -> None:
@@ -217,12 +220,18 @@ class StreamPlan:
         A stream that is not the one that was read is a loss: it was deleted and made again, or it
         is another node's. Raises PipelineError.
         """
-        offsets, known = from_nested(start), identities_of(start)
+        if start != self._start:
+            self._start, self._parsed = start, (from_nested(start), identities_of(start))
+        offsets, known = self._parsed
         present = self._discovery.identities()
-        changed = {each for each in known.keys() & present if known[each] != present[each]}
+        changed: set[TopicPartition] = set()
+        if known != present:
+            changed = {each for each in known.keys() & present if known[each] != present[each]}
         if changed and self._options.fail_on_data_loss:
             _raise_changed(min(changed), offsets)
-        begin = {each: offset for each, offset in offsets.items() if each not in changed}
+        begin = offsets
+        if changed:
+            begin = {each: offset for each, offset in offsets.items() if each not in changed}
         end = self.latest(begin, rows_max, bytes_max)
         if end == begin and not changed:
             return start

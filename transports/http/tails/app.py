@@ -131,11 +131,17 @@ async def _page(context: S2Context, query: TailsQuery) -> TailsPage:
 def _shown(context: S2Context, basin: bytes, names: Sequence[bytes]) -> Iterator[Target]:
     """The streams that this client may list. Raises CodedError for one whose tail is denied."""
     needed = RIGHTS[Operation.CHECK_TAIL] or Rights.NONE
+    last: Rights | None = None
+    is_listed = may_see = False
     for name in names:
         target = context.target_in(basin, name)
         rights = context.rights_listed(target)
-        if rights is not None and Rights.LIST in rights:
-            if not rights & needed:
+        if rights is not last:  # most streams have those of the one before
+            last = rights
+            is_listed = rights is not None and Rights.LIST in rights
+            may_see = rights is not None and bool(rights & needed)
+        if is_listed:
+            if not may_see:
                 context.check(Operation.CHECK_TAIL, target)
             yield target
 
