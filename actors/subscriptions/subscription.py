@@ -99,7 +99,8 @@ class Subscription:
         "_port",
         "_queue",
         "_recheck_at",
-        "_sent",
+        "_remade",
+        "_shown",
         "_then",
         "_unknown",
         "_wake",
@@ -120,8 +121,12 @@ class Subscription:
         self._delivery = 0
         """The number of the delivery under way; 0: there is none."""
         self._delivery_generation = 0
-        self._sent: dict[bytes, int] = {}
-        """The tails that it shows: acknowledged if the worker says that it has done everything."""
+        self._shown: dict[bytes, int] = {}
+        """The tails that the worker of this wake was shown: a delivery that is answered with `done`
+        acknowledges them."""
+        self._remade: set[bytes] = set()
+        """Streams that it was shown and that are gone. One that is made anew is another stream: the
+        worker's positions are none of its."""
         self._event = 0
         """The number of the event under way."""
         self._unknown: set[bytes] = set()
@@ -327,10 +332,13 @@ class Subscription:
     def _gone(self, path: bytes, incarnation: int, effects: Effects) -> None:
         """A stream was deleted: its links go, one made anew is another stream."""
         link = self._links.get(path)
-        if link is not None and link.incarnation == incarnation:
+        # Of notices about a stream only the last one is kept: it stands for those before it, too.
+        if link is not None and 0 < link.incarnation <= incarnation:
             self._unlink(path, effects)
 
     def _unlink(self, path: bytes, effects: Effects) -> None:
+        if self._shown.pop(path, None) is not None:
+            self._remade.add(path)
         effects.changes.append(self._links.remove(path))
         self._context.index.unlink(self._cell, path)
 
@@ -456,6 +464,7 @@ class Subscription:
             self._config, self._glob, self._wake = None, None, Wake()
             self._links = Links({}, None)
             self._delivery = self._event = 0
+            self._shown, self._remade = {}, set()
             self._is_changed, self._recheck_at = False, inf
             self._note_status()
             effects.changes.append(LogDeleted())
@@ -537,8 +546,7 @@ class Subscription:
     def _deliver(self, config: StoredConfig, now: float, effects: Effects) -> None:
         wake, context = self._wake, self._context
         self._delivery, self._delivery_generation = next(context.numbers), wake.generation
-        links = self._links.shown()
-        self._sent = {each.path: each.tail for each in links}
+        links = self._show()
         wake.lease_until, wake.retry_at = now + self._lease_s, 0.0
         self._is_changed = True
         delivery = s.Delivery(
@@ -554,6 +562,13 @@ class Subscription:
             min(context.limits.timeout_s, self._lease_s),
         )
         effects.port_replies.append((context.webhooks, delivery))
+
+    def _show(self) -> tuple[s.LinkView, ...]:
+        """The streams for the worker of this wake."""
+        links = self._links.shown()
+        self._shown = {each.path: each.tail for each in links}
+        self._remade.clear()
+        return links
 
     def _finish_delivery(self, finished: s.DeliveryFinished, now: float, effects: Effects) -> None:
         if finished.number != self._delivery:
@@ -572,7 +587,7 @@ class Subscription:
             return
         match finished.outcome:
             case s.DeliveryOutcome.DONE:
-                for path, tail in self._sent.items():
+                for path, tail in self._shown.items():
                     link = self._links.get(path)
                     if link is not None and tail > link.acked:
                         effects.changes.append(self._links.change(link, acked=tail))
@@ -639,6 +654,7 @@ class Subscription:
     def _end_wake(self, now: float) -> bool:
         """The lease ends. True: there is something new, and another wake begins."""
         self._wake.end()
+        self._shown, self._remade = {}, set()
         self._is_changed = True
         if self._links.pending:
             self._start_wake(now)
@@ -684,7 +700,7 @@ class Subscription:
             wake.id,
             wake.generation,
             token,
-            self._links.shown(),
+            self._show(),
             config.spec.lease_ms,
         )
 
@@ -700,7 +716,8 @@ class Subscription:
         acks: dict[bytes, int] = {}
         for each in request.acks:
             link = self._links.get(each.stream)
-            if link is None or not _is_valid(each.position, link):
+            is_other = each.stream in self._remade
+            if link is None or is_other or not _is_valid(each.position, link):
                 text = f"stream {each.stream.decode('utf-8', 'replace')!r}"
                 return _refused(number, s.SubscriptionRefusal.INVALID_OFFSET, text)
             acks[each.stream] = max(acks.get(each.stream, 0), each.position or 0)

@@ -749,3 +749,53 @@ def test_leases_move_with_the_clock(node: SubscriptionHarness) -> None:
     assert node.tell(settling(claimed, ACK), s.WakeSettled)
     node.advance(29)
     assert node.tell(msgspec.structs.replace(settling(claimed, ACK)), s.WakeSettled)
+
+
+def test_done_says_nothing_of_a_stream_that_was_made_anew(node: SubscriptionHarness) -> None:
+    node.subscribe()
+    node.put(EVENT, b"1", b"2", b"3")
+    wake = node.delivery()
+    node.one(m.Delete(0), m.Done, EVENT)
+    node.put(EVENT, b"4")
+    node.finish(wake, DONE)
+    second = node.delivery()
+    assert [(each.acked, each.tail) for each in second.links] == [(-1, 1)]
+
+
+@pytest.mark.parametrize("is_pull", [False, True])
+def test_an_ack_for_a_stream_that_was_made_anew(node: SubscriptionHarness, is_pull: bool) -> None:
+    node.put(b"wake")
+    node.subscribe(PULL if is_pull else HOOK)
+    node.put(EVENT, b"1", b"2")
+    wake = node.claim() if is_pull else node.delivery()
+    node.one(m.Delete(0), m.Done, EVENT)
+    node.put(EVENT, b"3", b"4", b"5")
+    assert node.refusal(settling(wake, None, (EVENT, 2), done=True)) is Refusal.INVALID_OFFSET
+    assert node.cursors() == {EVENT: -1}, "its worker has not seen the record 3"
+    if is_pull:
+        node.tell(settling(wake, RELEASE), s.WakeSettled)
+        wake = node.claim()
+    else:
+        node.finish(wake, FAILED)
+        node.advance(2)
+        wake = node.delivery()
+    node.tell(settling(wake, None, (EVENT, 2)), s.WakeSettled)
+    assert node.cursors() == {EVENT: 2}
+
+
+def test_a_stream_that_comes_and_goes_while_tails_are_looked_up(
+    node: SubscriptionHarness,
+) -> None:
+    node.put(EVENT, b"1")
+    node.subscribe()
+    (link,) = node.found().links
+    shown = node.one(m.Describe(0), m.StreamDescription, EVENT)
+    cell, later = subscription_cell(SUB), shown.incarnation + 1
+    notices = [
+        m.StreamGone(0, EVENT, shown.incarnation),
+        m.StreamGrew(0, EVENT, later, 5),
+        m.StreamGone(0, EVENT, later),
+    ]
+    node.scheduler.submit(cell, Batch(None, [*notices]), node.now)
+    node.settle()
+    assert node.cursors() == {} and node.deliveries() == []
