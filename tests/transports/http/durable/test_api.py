@@ -140,8 +140,6 @@ async def test_pages_are_bounded_and_follow_one_another() -> None:
 @pytest.mark.parametrize(
     ("method", "name", "status"),
     [
-        ("GET", "__ds/subscriptions", 404),
-        ("PUT", "__ds", 404),
         ("PUT", "", 400),
         ("PUT", "n" * 513, 400),
         ("PATCH", "orders", 405),
