@@ -28,6 +28,7 @@ PARTS = {
     HERE / "node" / "http" / "s2": "http",
     HERE / "node" / "testing" / "test_plugin.py": "package",
     HERE / "suites": "http",
+    HERE / "interop": "http",
     HERE / "pipeline": "spark",
 }
 
