@@ -25,6 +25,7 @@ from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
 from millpond.node.clock import ClockStatus
+from millpond.node.environment import installed_version
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters
@@ -159,7 +160,6 @@ class StatusSources(msgspec.Struct):
     store: Store
     delivery: DeliveryCounters
     wire: ConnectionCounters
-    version: str
     durability: Durability
     uptime_s: float
     rss_bytes: int
@@ -217,7 +217,7 @@ def _info(request: InfoRequest, sources: StatusSources) -> InfoReply:
         names = nsmallest(limit + 1, later)
     page = _page(names[:limit], sources)
     return InfoReply(
-        version=sources.version,
+        version=installed_version(),
         uptime_s=round(sources.uptime_s, 3),
         durability=sources.durability.name.lower(),
         rss_bytes=sources.rss_bytes,

@@ -65,8 +65,6 @@ from millpond.node.stream_cells import (
     StreamCells,
     first_wakes,
     is_reserved,
-    rustlog_settings,
-    s3p_settings,
     stream_rules,
 )
 from millpond.node.tls.listeners import TlsListeners
@@ -79,11 +77,10 @@ from millpond.transports.io.tcp import listen, parse_address
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.connection import P2PConnection
 from millpond.transports.p2p.framing import LengthPrefixed
-from millpond.transports.rustlog.connection import rustlog_connection
-from millpond.transports.s3p.connection import s3p_connection
 
 if TYPE_CHECKING:
     from millpond.node.http.app import HttpServices
+    from millpond.node.stream_listeners import StreamListeners
 
 log = logging.getLogger(__name__)
 
@@ -220,8 +217,7 @@ class Node:
         self.listeners: dict[str, str] = {}
         """The addresses of the listeners, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
         self._open: list[Listener] = []
-        self._s3p = s3p_settings(config)
-        self._rustlog = rustlog_settings(config)
+        self._stream_listeners: StreamListeners | None = None
         self._http: HttpServices | None = None
         self._tasks: TaskGroup | None = None
 
@@ -578,12 +574,17 @@ class Node:
                 return P2PConnection(number, self.services, framing)
             case "ws":
                 return P2PConnection(number, self.services, self.web.framing())
-            case "s3p":
-                return s3p_connection(number, self.services, self._s3p)
-            case "rustlog":
-                return rustlog_connection(number, self.services, self._rustlog)
+            case "s3p" | "rustlog":
+                return self._open_stream_listeners().new_session(listener, number)
             case _:
                 raise AssertionError(f"{listener} makes no sessions")
+
+    def _open_stream_listeners(self) -> StreamListeners:
+        if self._stream_listeners is None:
+            from millpond.node.stream_listeners import StreamListeners  # it takes time to load
+
+            self._stream_listeners = StreamListeners(self.config, self.services)
+        return self._stream_listeners
 
     def _spawn(self, name: bytes, snapshot: CellSnapshot, ports: dict[Port, Attach]) -> Behaviour:
         if isinstance(snapshot, LogSnapshot):
@@ -604,7 +605,6 @@ class Node:
             store=self._store,
             delivery=self._channels.counters,
             wire=self.registry.counters,
-            version=installed_version(),
             durability=self.durability,
             uptime_s=self.clock.now() - self._started_at,
             rss_bytes=self._rss_bytes(),

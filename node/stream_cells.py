@@ -47,11 +47,6 @@ from millpond.actors.subscriptions.subscription import Subscription
 from millpond.node.config import Config
 from millpond.node.config_rules import RuleTable, StreamRule
 from millpond.node.webhooks.services import SubscriptionServices
-from millpond.transports.rustlog.codec import RustlogLimits
-from millpond.transports.rustlog.settings import ANSWER_S, RustlogSettings
-from millpond.transports.s3p.commands import S3pLimits
-from millpond.transports.s3p.connection import S3pSettings
-from millpond.transports.server.pipelined import FlowSettings
 
 log = logging.getLogger(__name__)
 
@@ -283,33 +278,4 @@ def _limits(config: Config, rule: StreamRule) -> StreamLimits:
         groups_max=config.stream_groups_max,
         node_groups_max=config.node_groups_max,
         trim_grace_s=config.s2_trim_grace_s,
-    )
-
-
-def s3p_settings(config: Config) -> S3pSettings:
-    """Limits of S3P connections."""
-    return S3pSettings(
-        limits=S3pLimits(
-            name_bytes_max=config.s3p_name_bytes_max,
-            records_max=config.s3p_records_max,
-            record_bytes_max=config.s3p_record_bytes_max,
-            append_bytes_max=config.s3p_append_bytes_max,
-            count_default=config.s3p_count_default,
-            count_max=config.s3p_count_max,
-            block_ms_max=config.s3p_block_ms_max,
-        ),
-        flow=FlowSettings(idle_s=config.stream_idle_s),
-        reply_bytes_max=config.s3p_reply_bytes_max,
-    )
-
-
-def rustlog_settings(config: Config) -> RustlogSettings:
-    """Limits of RustLog connections."""
-    return RustlogSettings(
-        limits=RustlogLimits(
-            frame_bytes_max=config.rustlog_frame_bytes_max,
-            records_max=config.rustlog_records_max,
-            partitions_max=config.rustlog_partitions_max,
-        ),
-        flow=FlowSettings(idle_s=config.stream_idle_s, answer_s=ANSWER_S),
     )

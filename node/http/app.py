@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import or_
+from typing import TYPE_CHECKING
 
 from anyio.abc import TaskGroup
 
@@ -18,31 +19,25 @@ from millpond.node.http.health import HealthApi, ReadyApi
 from millpond.node.http.listener import HttpListener, listen
 from millpond.node.http.metric_sources import MetricSources
 from millpond.node.http.metrics import MetricsApi
-from millpond.node.http.state_page import PREFIX as PAGE_PREFIX
-from millpond.node.http.state_page import StatePage
 from millpond.node.tls.listeners import TlsListeners
 from millpond.transports.browser_policy import BrowserPolicy
+from millpond.transports.http import paths
 from millpond.transports.http.active_request import ActiveRequest
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.cors import CrossOrigin
 from millpond.transports.http.direct import DirectPort
 from millpond.transports.http.durable import protocol as durable
-from millpond.transports.http.durable.app import DurableApi
-from millpond.transports.http.durable.context import PREFIX as DURABLE
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.subscriptions.interface import SubscriptionSettings
+from millpond.transports.http.lazy_api import LazyApi
 from millpond.transports.http.request import LISTENER, HttpLimits
-from millpond.transports.http.s2.app import PREFIXES, S2Api
-from millpond.transports.http.state.app import PREFIX as STATE
-from millpond.transports.http.state.app import StateApi
-from millpond.transports.http.tails.app import PREFIX as TAILS
-from millpond.transports.http.tails.app import TailsApi
-from millpond.transports.http.transactions.app import PREFIX as TRANSACTIONS
-from millpond.transports.http.transactions.app import TransactionsApi, finish_all
 from millpond.transports.server.interface import Principal, ServerConnection
 from millpond.transports.server.pipelined import PipelinedConnection
 
-PAGES = (STATE, (*STATE, b""))
+if TYPE_CHECKING:
+    from millpond.node.http.state_page import StatePage
+
+PAGES = (paths.STATE, (*paths.STATE, b""))
 """The paths of pages for people."""
 ACCEPTED_HEADERS = (
     *(b"accept", b"cache-control", b"content-encoding", b"last-event-id"),
@@ -100,19 +95,49 @@ class HttpServices:
             lambda: services.is_draining,
             lambda: sources().clock,
         )
-        page = StatePage()
         self.apis: dict[tuple[bytes, ...], Api] = {
             (b"health",): HealthApi(),
             (b"ping",): HealthApi(),
             (b"ready",): ready,
             (b"metrics",): MetricsApi(metric_sources, self._rights_of),
-            STATE: StateApi(services, page.front, config.http_heartbeat_s),
-            PAGE_PREFIX: page,
-            **dict.fromkeys(PREFIXES, S2Api(services)),
-            DURABLE: DurableApi(services, self._durable()),
-            TAILS: TailsApi(services),
-            TRANSACTIONS: TransactionsApi(services),
+            paths.STATE: LazyApi("state", self._state_api),
+            paths.PAGE: LazyApi("page", lambda: self._page),
+            **dict.fromkeys(paths.S2, LazyApi("s2", self._s2_api)),
+            paths.DURABLE: LazyApi("durable", self._durable_api),
+            paths.TAILS: LazyApi("tails", self._tails_api),
+            paths.TRANSACTIONS: LazyApi("transactions", self._transactions_api),
         }
+
+    @cached_property
+    def _page(self) -> StatePage:
+        from millpond.node.http.state_page import StatePage
+
+        return StatePage()
+
+    def _state_api(self) -> Api:
+        from millpond.transports.http.state.app import StateApi
+
+        return StateApi(self._services, self._page.front, self._config.http_heartbeat_s)
+
+    def _s2_api(self) -> Api:
+        from millpond.transports.http.s2.app import S2Api
+
+        return S2Api(self._services)
+
+    def _durable_api(self) -> Api:
+        from millpond.transports.http.durable.app import DurableApi
+
+        return DurableApi(self._services, self._durable())
+
+    def _tails_api(self) -> Api:
+        from millpond.transports.http.tails.app import TailsApi
+
+        return TailsApi(self._services)
+
+    def _transactions_api(self) -> Api:
+        from millpond.transports.http.transactions.app import TransactionsApi
+
+        return TransactionsApi(self._services)
 
     def _durable(self) -> DurableSettings:
         config = self._config
@@ -149,8 +174,7 @@ class HttpServices:
 
     async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
         """Serve at one address. Raises OSError, ConfigError."""
-        finish = partial(finish_all, self._services)
-        tasks.start_soon(contain, "transactions", finish)
+        tasks.start_soon(contain, "transactions", self._finish_transactions)
         return await listen(
             tasks,
             host,
@@ -161,6 +185,13 @@ class HttpServices:
             self._close_requests,
             self._tls.acceptor(LISTENER),
         )
+
+    async def _finish_transactions(self) -> None:
+        """Publish what is left of batches that were begun before the start."""
+        if self._services.stages.names(b"", b"", 1):
+            from millpond.transports.http.transactions.app import finish_all
+
+            await finish_all(self._services)
 
     def started(self) -> None:
         """Report as ready: all listeners of the node are open."""

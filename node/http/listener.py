@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from email.utils import formatdate
 from functools import partial
 from typing import Protocol
 
@@ -94,6 +93,8 @@ class DateHeader:
     def __call__(self, now: float) -> bytes:
         second = int(now)
         if second != self._second:
+            from email.utils import formatdate  # it takes time, and the start needs no date
+
             self._second = second
             self._text = formatdate(second, usegmt=True).encode()
         return self._text

@@ -28,6 +28,7 @@ from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import JournalStats
 from millpond.actors.subscriptions.context import SubscriptionCounters
+from millpond.node.environment import installed_version
 from millpond.node.http.metric_sources import CellTotals, MetricSources
 from millpond.node.log_handler import dropped_records
 from millpond.transports.http.interface import HttpCounters
@@ -261,7 +262,7 @@ class _Snapshot(Collector):
             "Version and durability; always 1.",
             labels=("version", "durability"),
         )
-        about.add_metric((status.version, status.durability.name.lower()), 1)
+        about.add_metric((installed_version(), status.durability.name.lower()), 1)
         yield about
         open_now = Counter(map(sources.listener_of, sources.connections()))
         name, text = (

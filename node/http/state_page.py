@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 
 from millpond.node.web.pages import CONTENT_SECURITY_POLICY, CSS, HTML, ICON, SCRIPT
+from millpond.transports.http import paths
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
 
-PREFIX = (b"millpond", b"page")
 FILES = {
     b"states.css": ("millpond.node.http", CSS),
     b"shared.js": ("millpond.node.http", SCRIPT),
@@ -40,7 +40,7 @@ class StatePage:
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         """A file."""
-        found = self._files.get(b"/".join(request.segments[len(PREFIX) :]))
+        found = self._files.get(b"/".join(request.segments[len(paths.PAGE) :]))
         if found is None or request.method not in ("GET", "HEAD"):
             found = plain_rejection(Rejection.NOT_FOUND)
         return found

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.node.access.policy import AccessPolicy
-from millpond.node.config import OFF, Config
+from millpond.node.config import Config
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.web.login import FILE_NAME, WebLogin
-from millpond.node.web.pages import chat_site
 from millpond.node.web.requests import WebRequests
 from millpond.transports.browser_policy import BrowserPolicy, origin_of
-from millpond.transports.websocket.http_pages import Site
 
 if TYPE_CHECKING:
     from millpond.transports.websocket.framing import ServerFraming
+    from millpond.transports.websocket.http_pages import Site
 
 Revoked = Callable[[], None]
 
@@ -36,7 +35,6 @@ class WebServices:
         self.login = WebLogin(path, now, entropy)
         self._config = config
         self._policy = policy
-        self._site: Site | None = None
 
     def open(
         self,
@@ -57,13 +55,16 @@ class WebServices:
         origins = [origin_of(each) for each in self._config.origins]
         requests = WebRequests(self.login, address, origins, is_secure=is_secure)
         requests.register(peer_requests)
-        if self._config.ws != OFF:
-            self._site = chat_site(self.login)
 
     def framing(self) -> ServerFraming:
         """The framing of a WebSocket connection, which may request a page instead."""
-        from millpond.transports.websocket.framing import (
-            ServerFraming,  # not before: not every node needs it
-        )
+        from millpond.transports.websocket.framing import ServerFraming
 
-        return ServerFraming(self._config.packet_bytes_max, self._policy, self._site)
+        return ServerFraming(self._config.packet_bytes_max, self._policy, self.site)
+
+    @cached_property
+    def site(self) -> Site:
+        """The pages, read with the first connection: that is no part of the node's start."""
+        from millpond.node.web.pages import chat_site
+
+        return chat_site(self.login)

@@ -1,4 +1,4 @@
-"""Measures the rows of rows*.toml, ours and peer in turn, and writes docs/benchmarks.*."""
+"""Measures the rows of rows*.toml, ours and peer in turn, and writes docs/internals/benchmarks*."""
 
 from __future__ import annotations
 
@@ -19,30 +19,35 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from millpond.node.bench.own_node import file_system
-from tests.bench import plots, report
-from tests.bench.servers import ROOT, NotRun, ServerSpec, running, version_of
+from millpond.node.bench.own_node import cpu_of, file_system
+from tests.bench import plots, report, s2_bench
+from tests.bench.servers import ROOT, NotRun, Running, ServerSpec, running, version_of
 
 BENCH = ROOT / "tests" / "bench"
 SECONDS, WARM_S = 3.0, 0.5
 QUICK_SECONDS, QUICK_WARM_S = 0.8, 0.2
+S2_S, QUICK_S2_S = 8, 1
+"""Seconds for which `s2 bench` writes; its catch-up takes as long as it takes."""
 GENERATOR_SLACK_S = 30.0
 NUMBERS = ("rps", "recs", "p50_us", "p99_us", "p999_us", "max_us", "cpu", "server_cpu", "server_us")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One server of a row and what the generator does to it."""
+    """One server of a row and what the generator does to it: `loadgen`, or a phase of `s2 bench`
+    (`s2 write`, `s2 catchup`)."""
 
     server: str
     listener: str
     title: str
     args: str
+    generator: str = "loadgen"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A comparison; `targets` holds those of report.TARGETS that it has."""
+    """A comparison; `targets` holds those of report.TARGETS that it has. `before`: the ratio at the
+    beginning of the work on speed, for the rows of its table."""
 
     name: str
     title: str
@@ -52,6 +57,7 @@ class Row:
     targets: dict[str, float]
     ours: Side
     peer: Side
+    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def _like(specs: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _server(name: str, spec: dict[str, Any]) -> ServerSpec:
-    words = {each: tuple(spec[each]) for each in ("command", "version")}
+    words = {each: tuple(spec.get(each, ())) for each in ("command", "version", "setup")}
     return ServerSpec(name=name, **{**spec, **words})
 
 
@@ -103,6 +109,8 @@ def measure(plan: Plan, row: Row, side: Side, key: str) -> dict[str, Any]:
     generator_core = cores[0] if row.one_core else cores[min(1, len(cores) - 1)]
     seconds, warm_s = (QUICK_SECONDS, QUICK_WARM_S) if plan.quick else (row.seconds, WARM_S)
     with running(plan.servers[side.server], plan.python, cores[0], plan.disk) as server:
+        if side.generator != "loadgen":
+            return _measure_s2(plan, side, server, generator_core)
         command = [
             *("taskset", "-c", str(generator_core), str(BENCH / "loadgen")),
             *("-t", str(server.port(side.listener)), "-S", str(server.pid), "-k", key),
@@ -119,6 +127,18 @@ def measure(plan: Plan, row: Row, side: Side, key: str) -> dict[str, Any]:
     if run["rps"] == 0 and not run["errs"]:
         raise NotRun(f"{side.server}: no request was answered")
     return {**run, "load": round(os.getloadavg()[0], 2)}
+
+
+def _measure_s2(plan: Plan, side: Side, server: Running, core: int) -> dict[str, Any]:
+    cpu_s = cpu_of(server.pid)
+    if cpu_s is None:
+        raise NotRun("the CPU time of a process is not to be had here")
+    length = f"-d {QUICK_S2_S if plan.quick else S2_S}s -w 1s"
+    args = shlex.split(f"{length} {side.args}")
+    phase = side.generator.removeprefix("s2 ")
+    return s2_bench.measure(server.port(side.listener), core, args, phase, cpu_s) | {
+        "load": round(os.getloadavg()[0], 2)
+    }
 
 
 def measure_row(plan: Plan, row: Row) -> dict[str, Any]:
@@ -187,26 +207,41 @@ def _commit() -> str:
     return (head.stdout.strip() or "unknown") + (" with local changes" if status.stdout else "")
 
 
-def write(docs: Path, run: dict[str, Any], rows: dict[str, Any], order: list[str]) -> None:
-    """Merge these rows into benchmarks.json and redraw the page's tables and the plots."""
+def write(docs: Path, run: dict[str, Any] | None, results: dict[str, Any], rows: list[Row]) -> None:
+    """Merge these results of a run into benchmarks.json, and write the tables and plots of the
+    pages again from all that is there. None: nothing was measured."""
     data = docs / "benchmarks.json"
     old = json.loads(data.read_text()) if data.exists() else {"runs": {}, "rows": {}}
-    merged = {**old["rows"], **{name: row | {"run": run["when"]} for name, row in rows.items()}}
-    kept = {name: merged[name] for name in order if name in merged}
+    merged, runs = dict(old["rows"]), dict(old["runs"])
+    if run is not None:
+        merged |= {name: row | {"run": run["when"]} for name, row in results.items()}
+        runs[run["when"]] = run
+    kept = {row.name: merged[row.name] for row in rows if row.name in merged}
     stamps = {row["run"] for row in kept.values()}
-    runs = {**old["runs"], run["when"]: run}
-    document = {"runs": {when: runs[when] for when in sorted(stamps)}, "rows": kept}
+    document = {**old, "runs": {when: runs[when] for when in sorted(stamps)}, "rows": kept}
     data.write_text(json.dumps(document, indent=1) + "\n")
-    page = docs / "benchmarks.md"
     drawn = plots.draw(docs, kept)
-    page.write_text(report.with_results(page.read_text(), report.tables(document, drawn)))
-    print(f"wrote {page} and {data}" + ("" if drawn else "; no plots: matplotlib is missing"))
+    blocks = report.blocks(document, listed_rows(rows), drawn)
+    for page in (docs / "benchmarks.md", docs / "benchmarks-rows.md"):
+        page.write_text(report.with_blocks(page.read_text(), blocks))
+    print(f"wrote {data} and the tables of its pages" + ("" if drawn else "; no plots: matplotlib"))
+
+
+def listed_rows(rows: list[Row]) -> list[report.Listed]:
+    """The rows as the tables list them."""
+    return [
+        report.Listed(row.name, row.title, row.before, row.targets, row.one_core, row.peer.title)
+        for row in rows
+    ]
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """The options of scripts/bench."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round; writes nothing")
+    parser.add_argument(
+        "--tables", action="store_true", help="measure nothing; write the pages again"
+    )
     parser.add_argument("--rows", default="*", metavar="GLOB", help="only these, e.g. 'push-*'")
     parser.add_argument("--node-python", default=sys.executable, metavar="PATH")
     parser.add_argument("--rounds", type=int, default=3)
@@ -223,6 +258,9 @@ def main(argv: list[str]) -> int:
     options = parse_arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so the server is stopped
     servers, rows = load_rows(BENCH)
+    if options.tables:
+        write(options.docs, None, {}, rows)
+        return 0
     chosen = [row for row in rows if fnmatch.fnmatch(row.name, options.rows)]
     if not chosen or options.rounds < 1:
         print(f"no row matches {options.rows!r}" if not chosen else "--rounds must be positive")
@@ -236,7 +274,7 @@ def main(argv: list[str]) -> int:
         results[row.name] = measure_row(plan, row)
         print(report.verdict_line(row.name, results[row.name]), flush=True)
     if not options.quick:
-        write(options.docs, run, results, [row.name for row in rows])
+        write(options.docs, run, results, rows)
     return 0 if all(report.passed(row) for row in results.values()) else 1
 
 

@@ -1,13 +1,14 @@
 """Results to text: ratios, verdict, and the tables between the markers of
-docs/internals/benchmarks.md."""
+docs/internals/benchmarks.md and benchmarks-rows.md."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 TARGETS = ("floor", "goal", "p99_ms_floor", "p99_ms_goal")
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+BLOCKS = ("targets", "footprint", "rows", "rates", "runs")
+"""The names of the blocks between markers that the pages have."""
 GENERATOR_BUSY = 0.9
 SPREAD_WIDE = 0.3
 
@@ -84,39 +85,110 @@ def verdict_line(name: str, row: dict[str, Any]) -> str:
     return f"{name:24} CPU {cost_ratio(row):.3f}, wanted {wanted}: {text}"
 
 
-def tables(document: dict[str, Any], plots: list[str]) -> str:
-    """The generated part of the page: results, rates, the runs they come from."""
+class Listed(NamedTuple):
+    """A row as rows*.toml has it, measured or not."""
+
+    name: str
+    title: str
+    before: str
+    targets: dict[str, float]
+    one_core: bool
+    peer: str
+
+
+def blocks(document: dict[str, Any], listed: list[Listed], plots: list[str]) -> dict[str, str]:
+    """The generated parts of the pages, by the names of their markers."""
     rows = document["rows"]
+    aimed = [each for each in listed if each.before]
+    others = {name: row for name, row in rows.items() if name not in {each.name for each in aimed}}
     measured = [row for row in rows.values() if "not_run" not in row]
-    parts = [
-        _table(
-            ("measure", "node CPU", "peer CPU", "ratio", "floor", "goal", "verdict", "of rates"),
-            [_result_cells(row) for row in rows.values()],
+    made = {
+        "targets": _table(
+            ("row", "2026-11-22", "now", "floor", "goal", "verdict", "us, node / peer", "commit"),
+            [_target_cells(each, document) for each in aimed],
         ),
-        "\n".join(f"![{name}]({name})" for name in plots),
-        "Requests or records a second, and milliseconds p50 / p99:",
-        _table(
-            ("measure", "node /s", "peer /s", "node ms", "peer ms", "spread", "remarks"),
+        "rows": "\n\n".join(
+            [
+                _table(
+                    (
+                        "row",
+                        "node CPU",
+                        "peer CPU",
+                        "ratio",
+                        "floor",
+                        "goal",
+                        "verdict",
+                        "of rates",
+                    ),
+                    [_result_cells(row) for row in others.values()],
+                ),
+                "\n".join(f"![{name}]({name})" for name in plots),
+            ]
+        ),
+        "rates": _table(
+            ("row", "node /s", "peer /s", "node ms", "peer ms", "spread", "remarks"),
             [_rate_cells(row) for row in measured],
         ),
-        "Runs:",
-        _table(
-            ("date", "commit", "machine", "rounds", "load before", "data on"),
-            [_run_cells(run) for run in document["runs"].values()],
+        "runs": "\n\n".join(
+            [
+                _table(
+                    ("date", "commit", "machine", "rounds", "load before", "data on"),
+                    [_run_cells(run) for run in document["runs"].values()],
+                ),
+                "\n".join(_server_lines(document["runs"])),
+            ]
         ),
-        "Servers; server and generator have cores of their own where a row does not say one core:",
-        "\n".join(_server_lines(document["runs"])),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    }
+    if "footprint" in document:
+        made["footprint"] = footprint_table(document["footprint"])
+    return made
 
 
-def with_results(page: str, block: str) -> str:
-    """The page with what stands between the markers replaced; ValueError without the markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+def footprint_table(figures: dict[str, Any]) -> str:
+    """What a node costs at rest and at its start, for each tree that was measured."""
+    trees = figures["trees"]
+    return _table(
+        ("measure", *(f"{tree['label']} ({tree['commit']})" for tree in trees)),
+        [
+            (name, *(str(tree["figures"].get(name, "-")) for tree in trees))
+            for name in figures["names"]
+        ],
+    )
+
+
+def with_blocks(page: str, made: dict[str, str]) -> str:
+    """The page with what stands between its markers replaced. Raises ValueError for a page without
+    markers, or with one of a pair alone."""
+    found = [name for name in BLOCKS if _marker(name, "begin") in page]
+    if not found:
+        raise ValueError("the page lacks markers")
+    for name in found:
+        before, _, rest = page.partition(_marker(name, "begin"))
+        _, end, after = rest.partition(_marker(name, "end"))
+        if not end:
+            raise ValueError(f"the page lacks {_marker(name, 'end')}")
+        if name in made:
+            parts = (before, _marker(name, "begin"), "\n", made[name], "\n", end, after)
+            page = "".join(parts)
+    return page
+
+
+def _marker(name: str, edge: str) -> str:
+    return f"<!-- {name}: {edge} -->"
+
+
+def _target_cells(each: Listed, document: dict[str, Any]) -> tuple[str, ...]:
+    core = " (one core)" if each.one_core else ""
+    title = f"{each.title} / {each.peer}{core}"
+    row = document["rows"].get(each.name, {"not_run": "not measured yet"})
+    row = {**row, "targets": each.targets}
+    wanted = (_wanted(row, "floor"), _wanted(row, "goal"))
+    if "not_run" in row:
+        return (title, each.before, "", *wanted, verdict(row), "", "")
+    costs = " / ".join(f"{row[side]['server_us']:.1f}" for side in ("ours", "peer"))
+    commit = document["runs"][row["run"]]["commit"]
+    ratio = f"{cost_ratio(row):.2f}"
+    return (title, each.before, ratio, *wanted, verdict(row), costs, commit)
 
 
 def _result_cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.02
+HOW_TO_GET = {"s2": " (cargo install s2-cli builds it, in half an hour)"}
 
 
 class NotRun(Exception):
@@ -38,6 +39,7 @@ class ServerSpec:
     env: dict[str, str] = field(default_factory=dict)
     durable: bool = False
     promises: str = ""
+    setup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,26 +81,44 @@ def running(spec: ServerSpec, python: str, core: int, disk: Path) -> Iterator[Ru
         command = _filled(spec.command, python, port, str(data))
         for program in ("taskset", command[0]):
             if shutil.which(program) is None:
-                raise NotRun(f"no {program}")
+                raise NotRun(f"no {program}{HOW_TO_GET.get(program, '')}")
+        environment = {name: value.replace("{port}", str(port)) for name, value in spec.env.items()}
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
         with out.open("wb") as out_file, err.open("wb") as err_file:
             process = subprocess.Popen(
                 ["taskset", "-c", str(core), *command],
                 cwd=ROOT,
-                env={**os.environ, **spec.env},
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out_file,
                 stderr=err_file,
             )
         try:
-            yield Running(process.pid, _wait_ready(spec, process, port, out, err))
+            ports = _wait_ready(spec, process, port, out, err)
+            _set_up(_filled(spec.setup, python, port, str(data)), environment)
+            yield Running(process.pid, ports)
         finally:
             _stop(process)
 
 
 def _filled(command: tuple[str, ...], python: str, port: int = 0, folder: str = "") -> list[str]:
-    fills = {"{python}": python, "{port}": str(port), "{dir}": folder}
+    fills = {"{python}": python, "{port}": str(port), "{dir}": folder, "{s2}": s2_program()}
     return [fills.get(word, word) for word in command]
+
+
+def s2_program() -> str:
+    """The path of S2's command line; `s2` where there is none."""
+    return shutil.which("s2") or shutil.which(Path.home() / ".cargo" / "bin" / "s2") or "s2"
+
+
+def _set_up(command: list[str], environment: dict[str, str]) -> None:
+    """Run the command that a fresh server needs, if there is one. Raises `NotRun`."""
+    if not command:
+        return
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=STOP_LIMIT_S)
+    if done.returncode:
+        raise NotRun(f"{' '.join(command)}: {done.stderr.strip()[-200:]}")
 
 
 def _free_port() -> int:

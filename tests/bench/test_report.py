@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.bench import report, rounds, servers
+from tests.bench import compare, report, rounds, s2_bench, servers
 from tests.bench.compare import BENCH, load_rows
+
+DOCS = servers.ROOT / "docs" / "internals"
+
+
+def run_of(commit: str) -> dict[str, Any]:
+    made = {"when": "today", "commit": commit, "cpu": "a CPU", "system": "Linux", "rounds": 1}
+    return made | {"load": [0.0], "servers": {}}
 
 
 def side(server_us: float, p99_us: float = 1000.0, errs: int = 0) -> dict[str, Any]:
@@ -57,7 +64,28 @@ def test_a_row_that_did_not_run_says_why_and_has_not_passed():
     assert report.verdict(result) == "not run: no redis-server"
     assert not report.passed(result)
     document = {"rows": {"put": result}, "runs": {}}
-    assert "not run: no redis-server" in report.tables(document, [])
+    assert "not run: no redis-server" in report.blocks(document, [], [])["rows"]
+    listed = report.Listed("put", "PUT", "0.38", {"floor": 0.5}, False, "PING")
+    assert "not run: no redis-server" in report.blocks(document, [listed], [])["targets"]
+
+
+def test_a_row_of_the_table_that_was_never_measured_is_there_all_the_same():
+    listed = report.Listed("put", "PUT", "0.38", {"floor": 0.55, "goal": 0.7}, False, "PING")
+    table = report.blocks({"rows": {}, "runs": {}}, [listed], [])["targets"]
+    assert "| PUT / PING | 0.38 |  | 0.55 | 0.7 | not run: not measured yet |" in table
+
+
+def test_the_table_has_todays_targets_and_the_commit_of_the_measurement():
+    """The targets of a row may be others than when it was measured: those of today count."""
+    listed = report.Listed("put", "PUT", "0.38", {"floor": 0.6, "goal": 0.7}, True, "PING")
+    rows = {"put": row(side(20), {"floor": 0.1}) | {"run": "today"}}
+    document = {"rows": rows, "runs": {"today": run_of("abc1234")}}
+    table = report.blocks(document, [listed], [])["targets"]
+    wanted = (
+        "| PUT / PING (one core) | 0.38 | 0.50 | 0.6 | 0.7 | **below the floor** | 20.0 / 10.0 "
+    )
+    assert f"{wanted}| abc1234 |" in table
+    assert "PUT" not in report.blocks(document, [listed], [])["rows"]
 
 
 def test_a_row_without_a_target_passes_but_claims_nothing():
@@ -67,14 +95,26 @@ def test_a_row_without_a_target_passes_but_claims_nothing():
 
 
 def test_only_what_stands_between_the_markers_is_replaced():
-    page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
-    again = report.with_results(report.with_results(page, "new"), "newer")
-    assert again == f"before\n{report.BEGIN}\nnewer\n{report.END}\nafter\n"
+    page = "a\n<!-- rows: begin -->\nold\n<!-- rows: end -->\nb\n<!-- runs: begin -->\nstays\n"
+    page += "<!-- runs: end -->\nc\n"
+    again = report.with_blocks(report.with_blocks(page, {"rows": "new"}), {"rows": "newer"})
+    assert again == page.replace("old", "newer")
 
 
-def test_a_page_without_markers_is_refused_rather_than_overwritten():
+@pytest.mark.parametrize("page", ["a page\n", "<!-- rows: begin -->\nno end\n"])
+def test_a_page_without_markers_is_refused_rather_than_overwritten(page: str):
     with pytest.raises(ValueError, match="lacks"):
-        report.with_results("a page\n", "block")
+        report.with_blocks(page, {"rows": "block"})
+
+
+def test_the_pages_are_as_the_program_writes_them_from_the_data():
+    document = json.loads((DOCS / "benchmarks.json").read_text())
+    listed = compare.listed_rows(load_rows(BENCH)[1])
+    made = report.blocks(document, listed, ["benchmarks-ratio.svg", "benchmarks-latency.svg"])
+    for name in ("benchmarks.md", "benchmarks-rows.md"):
+        page = (DOCS / name).read_text()
+        assert report.with_blocks(page, made) == page
+    assert (DOCS / "benchmarks.md").read_text().count("\n") < 125
 
 
 def test_every_row_names_a_known_server_and_is_named_once():
@@ -101,9 +141,14 @@ def test_the_targets_are_those_of_the_design():
         "rustlog-append-x100-c10": (2.5, 3.0),
         "rustlog-read-x100-c10": (1.2, 1.8),
         "s3p-disk-append-c50": (0.6, 0.85),
+        "s2-bench-write": (1.3, 2.0),
+        "s2-bench-catchup": (1.0, 1.5),
+        "s2-append-c50": (1.5, 2.0),
+        "ws-put-c50-p16-tcp": (0.9, 0.95),
     }
     found = {name: (named[name]["floor"], named[name]["goal"]) for name in wanted}
     assert found == wanted
+    assert {each.name for each in rows if each.before} == set(wanted)
     assert (named["push-20"]["p99_ms_floor"], named["push-20"]["p99_ms_goal"]) == (4.0, 1.2)
     assert (rounds.FLOOR, rounds.GOAL) == (2.0, 5.0)
 
@@ -155,6 +200,68 @@ def test_a_peer_that_is_not_installed_is_said_to_be_missing(tmp_path):
     with (
         pytest.raises(servers.NotRun, match="no no-such-nats-server"),
         servers.running(missing, sys.executable, 0, tmp_path),
+    ):
+        pass
+
+
+SLEEP = "import time; time.sleep(60)"
+S2_TOLD = """
+\x1b[1mWrite\x1b[0m: 61.50 MiB/s, 62976 records/s (515899392 bytes, 503808 records in 8.00s)
+Read: 61.00 MiB/s, 62464 records/s (515899392 bytes, 503808 records in 8.07s)
+
+Ack Latency Statistics (n=503808)               End-to-End Latency Statistics (n=503808)
+min    :    1.25ms                              min    :    1.50ms
+p50    :   68.00ms                              p50    :   70.00ms
+p90    :   80.00ms                              p90    :   82.00ms
+p99    :  950.0us                               p99    :   99.00ms
+max    :     1.25s                              max    :     1.50s
+
+Waiting 1s before catchup read...
+Catchup: 130.00 MiB/s, 133120 records/s (515899392 bytes, 503808 records in 4.00s)
+"""
+"""Made up, in the form of `s2 bench` of s2-cli 0.43; `tests/suites/test_s2_cli.py` runs it."""
+
+
+def test_figures_of_s2_bench_are_those_of_its_phases():
+    seconds = iter((10.0, 10.5, 12.0))
+    outcome = s2_bench.read_output(S2_TOLD.splitlines(), lambda: next(seconds))
+    assert outcome.acks_us == {"p50": 68_000.0, "p99": 950.0, "max": 1_250_000.0}
+    write = s2_bench.figures(outcome, "write", 0.5, 0.4)
+    assert (write["recs"], write["p50_us"], write["cpu"]) == (62976.0, 68_000.0, 0.4)
+    assert write["server_us"] == pytest.approx(10 * 1e6 / 503_808)
+    catchup = s2_bench.figures(outcome, "catchup", 0.5, 0.4)
+    assert catchup["recs"] == 125_952.0
+    assert catchup["server_us"] == pytest.approx(1.5 * 1e6 / 503_808)
+
+
+def test_without_the_program_s2_its_rows_say_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(servers, "s2_program", lambda: "s2-that-is-not-here")
+    monkeypatch.setattr(s2_bench, "s2_program", lambda: "s2-that-is-not-here")
+    monkeypatch.setitem(servers.HOW_TO_GET, "s2-that-is-not-here", servers.HOW_TO_GET["s2"])
+    specs, _ = load_rows(BENCH)
+    with (
+        pytest.raises(servers.NotRun, match="cargo install s2-cli"),
+        servers.running(specs["s2-lite"], sys.executable, 0, tmp_path),
+    ):
+        pass
+    with pytest.raises(servers.NotRun, match="cargo install s2-cli"):
+        s2_bench.measure(1, 0, [], "write", lambda: 0.0)
+
+
+def test_a_server_that_cannot_be_set_up_is_not_measured(tmp_path):
+    line = {"listeners": {"s3p": "127.0.0.1:1"}, "durability": "memory"}
+    spec = servers.ServerSpec(
+        name="server",
+        command=("{python}", "-u", "-c", f"print({json.dumps(json.dumps(line))}); {SLEEP}"),
+        ready="json-line",
+        version=(),
+        config="",
+        env={"WHERE": "port {port}"},
+        setup=("{python}", "-c", "import os, sys; sys.exit(os.environ['WHERE'] + ' refuses')"),
+    )
+    with (
+        pytest.raises(servers.NotRun, match=r"port \d+ refuses"),
+        servers.running(spec, sys.executable, 0, tmp_path),
     ):
         pass
 

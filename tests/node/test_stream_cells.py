@@ -22,7 +22,8 @@ from millpond.node.client.streams.connect import connect_streams
 from millpond.node.config import Config, ConfigError, LoadedConfig
 from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
-from millpond.node.stream_cells import rustlog_settings, s3p_settings, stream_rules
+from millpond.node.stream_cells import stream_rules
+from millpond.node.stream_listeners import rustlog_settings, s3p_settings
 
 RULES = ("logs/*=age=3600,bytes=1000000", "fast=durability=memory", "*=durability=os")
 OFF = {"ws": "off", "s3p": "off", "rustlog": "off", "http": "off"}

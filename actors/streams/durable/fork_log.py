@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from millpond.actors.messages import U64_MAX
 from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import Chunk, Position
 from millpond.actors.store.interface import Deferred, Fault, LogStore, Seek
-from millpond.actors.store.repair.rebuilt_log import LogBase
 from millpond.actors.streams.chunks import truncate_chunk
 from millpond.actors.streams.durable.metadata import DurableMetadata
+
+if TYPE_CHECKING:
+    from millpond.actors.store.repair.rebuilt_log import LogBase
 
 Chunks = list[Chunk] | Fault
 
@@ -33,6 +36,8 @@ def fork_chain(
 
 def base_of(metadata: Mapping[bytes, bytes]) -> LogBase:
     """The point at which the own records of a stream with this metadata begin."""
+    from millpond.actors.store.repair.rebuilt_log import LogBase  # few logs are ever rebuilt
+
     parent = DurableMetadata(metadata).parent
     if parent is None:
         return LogBase()

@@ -7,17 +7,18 @@ import errno
 import gc
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
 from typing import Any, NoReturn
 
 import anyio
+import anyio.to_thread
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.filesystem import OsDisk
@@ -31,6 +32,7 @@ from millpond.node.cli.output import json_line, write_async
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.node.data_folder import StopTimedOut
 from millpond.node.environment import installed_version
+from millpond.node.late_modules import load_late_modules
 from millpond.node.log_handler import flush_log, set_up_logging, write_error
 from millpond.node.machine_memory import keep_freed_blocks
 from millpond.node.node import Node
@@ -201,6 +203,7 @@ def run(args: argparse.Namespace) -> int:
         raise usage_error(f"--loop {loop}: {loop} is not installed; remove --loop")
     backend = "trio" if loop == "trio" else "asyncio"
     deadline = _StopDeadline(config.drain_timeout_s + config.stop_timeout_s)
+    gc.disable()  # until the node is ready
     try:
         return anyio.run(
             _serve, config, args.json, deadline, backend=backend, backend_options=options
@@ -208,6 +211,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         deadline.cancel()
         flush_log()
+        gc.enable()
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
@@ -294,6 +298,7 @@ async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
             async with anyio.create_task_group() as announcing:
                 announcing.start_soon(_announce, node, as_json)
                 _notify_systemd("READY=1")
+                announcing.start_soon(_load_late_modules, node)
                 async for number in signals:
                     if number != signal.SIGHUP or (had_terminal and not _has_terminal()):
                         break
@@ -355,11 +360,21 @@ def _is_missing(node: Node, name: str) -> bool:
 
 
 def tune_memory() -> None:
-    """Run the garbage collector rarely, as hot paths make no cycles, and keep freed blocks."""
+    """Run the garbage collector rarely, as hot paths make no cycles, and keep freed blocks.
+
+    What was loaded is frozen without a collection, which would look at all of it for a few hundred
+    objects.
+    """
     keep_freed_blocks()
-    gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+    gc.enable()
+
+
+async def _load_late_modules(node: Node) -> None:
+    load = partial(load_late_modules, tuple(node.listeners))
+    await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
+    gc.freeze()
 
 
 async def _announce(node: Node, as_json: bool) -> None:
@@ -375,7 +390,7 @@ async def _announce(node: Node, as_json: bool) -> None:
     if as_json:
         ready: dict[str, Any] = {
             "event": "ready",
-            "node": secrets.token_hex(8),
+            "node": os.urandom(8).hex(),
             "version": installed_version(),
             "durability": durability,
             "data": data or None,

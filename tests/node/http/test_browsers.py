@@ -472,8 +472,7 @@ async def ws_reply(node: Node, line: str, host: str, headers: Headers) -> tuple[
 
 async def test_the_websocket_listener_checks_every_path_alike() -> None:
     async with Node(Config(**SETTINGS)) as node:  # type: ignore[arg-type]
-        pages = node.web._site
-        assert pages is not None
+        pages = node.web.site
         address = node.listeners["ws"]
         values = {"address": address, "port": address.rpartition(":")[2]}
         rows = [

@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.transports.http.state.app import PREFIX, StateApi
+from millpond.transports.http import paths
+from millpond.transports.http.state.app import StateApi
 from tests.node.state.node_clients import EVENTS, FRONT, JSON, RESET, NodeClients, node_clients, put
 from tests.transports.http.client import Client, Exchange
 from tests.transports.http.running_app import running_app
@@ -281,7 +282,7 @@ async def guarded(folder: Path) -> AsyncIterator[Client]:
     tokens.write_text("writer put,get stream:*\nreader get stream:users\nputter put stream:users\n")
     tokens.chmod(0o600)
     async with running_app({}, token_file=str(tokens)) as inside:
-        inside.application._apis.update({PREFIX: StateApi(inside.services, FRONT)})
+        inside.application._apis.update({paths.STATE: StateApi(inside.services, FRONT)})
         inside.application._lengths = [2]
         yield Client(inside.application, host="192.0.2.7")
 

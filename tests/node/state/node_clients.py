@@ -17,9 +17,10 @@ from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.streams import Streams
 from millpond.node.node import Node
+from millpond.transports.http import paths
 from millpond.transports.http.response import Response
-from millpond.transports.http.s2.app import PREFIXES, S2Api
-from millpond.transports.http.state.app import PREFIX, StateApi
+from millpond.transports.http.s2.app import S2Api
+from millpond.transports.http.state.app import StateApi
 from tests.transports.http.client import Client, Got
 from tests.transports.http.running_app import running_app
 
@@ -99,8 +100,8 @@ async def node_clients(window: float = inf, **settings: Any) -> AsyncIterator[No
         inside = await enter(running_app({}, p2p=ANY, s3p=ANY, rustlog=ANY, **settings))
         node = inside.node
         api = StateApi(inside.services, FRONT)
-        s2 = dict.fromkeys(PREFIXES, S2Api(inside.services))
-        inside.application._apis.update({PREFIX: api, **s2})
+        s2 = dict.fromkeys(paths.S2, S2Api(inside.services))
+        inside.application._apis.update({paths.STATE: api, **s2})
         inside.application._lengths = [2]
         streams = await enter(connect_streams(f"tcp://{node.listeners['p2p']}"))
         s3p = await enter(connect_s3p(node.listeners["s3p"]))

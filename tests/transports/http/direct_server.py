@@ -12,12 +12,12 @@ import anyio.lowlevel
 from millpond.actors.runtime.supervisor import contain, contain_call
 from millpond.actors.store.filesystem import Disk
 from millpond.node.clock import Clock
+from millpond.transports.http import paths
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.durable.app import DurableApi
-from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.request import HttpLimits
-from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.s2.app import S2Api
 from millpond.transports.http.server.server import HttpServer
 from millpond.transports.http.server.settings import ServerSettings
 from tests.transports.http.running_app import QUICK, RunningApp, running_app
@@ -106,8 +106,8 @@ async def direct_server(
     async with running_app({}, clock=clock, disk=disk, **settings) as running:
         durable = DurableSettings(long_poll_s=1.0, is_secure=False)
         given = apis or {
-            **dict.fromkeys(PREFIXES, S2Api(running.services)),
-            PREFIX: DurableApi(running.services, durable),
+            **dict.fromkeys(paths.S2, S2Api(running.services)),
+            paths.DURABLE: DurableApi(running.services, durable),
         }
         found = DirectServer(running, given, limits)
         async with anyio.create_task_group() as tasks:

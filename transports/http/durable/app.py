@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from millpond.transports.http.direct import DirectOperation
 from millpond.transports.http.durable import append, create, head_and_delete, read
 from millpond.transports.http.durable.context import (
-    PREFIX,
     RESERVED,
     SECURITY_HEADERS,
     DurableContext,
@@ -19,6 +18,7 @@ from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
 from millpond.transports.http.durable.subscriptions.app import SubscriptionsApi
 from millpond.transports.http.durable.subscriptions.interface import SubscriptionNodeServices
+from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
@@ -52,7 +52,7 @@ class DurableApi:
         try:
             if request.method == "OPTIONS":
                 return head_and_delete.options(context)
-            if request.segments[len(PREFIX) : len(PREFIX) + 1] == (RESERVED,):
+            if request.segments[len(DURABLE) : len(DURABLE) + 1] == (RESERVED,):
                 return await self._subscriptions.respond(request)
             target = _target(context)
             return await _OPERATIONS[request.method](context, target)
@@ -61,7 +61,7 @@ class DurableApi:
 
     def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
         """Appends are direct; see `millpond.transports.http.direct.DirectApi`."""
-        is_reserved = head.segments[len(PREFIX) : len(PREFIX) + 1] == (RESERVED,)
+        is_reserved = head.segments[len(DURABLE) : len(DURABLE) + 1] == (RESERVED,)
         if head.method != "POST" or is_reserved:
             return None
         return append.DirectAppends(self._services, self._settings, head, cors)
@@ -77,7 +77,7 @@ class DurableApi:
 
 
 def _target(context: DurableContext) -> Target:
-    segments = context.request.segments[len(PREFIX) :]
+    segments = context.request.segments[len(DURABLE) :]
     if segments and context.request.method not in _OPERATIONS:
         allow = ((b"allow", head_and_delete.METHODS),)
         text = f"streams do not support {context.request.method[:20]}"

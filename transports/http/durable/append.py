@@ -12,7 +12,6 @@ from millpond.transports.http.cell_client import CellReply
 from millpond.transports.http.direct import DirectClient, DirectRequest
 from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable.context import (
-    PREFIX,
     SECURITY_HEADERS,
     DurableContext,
     Target,
@@ -29,6 +28,7 @@ from millpond.transports.http.durable.errors import (
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.interface import HttpNodeServices
+from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.request import Headed, RequestHead
 from millpond.transports.http.response import SERVER, Pairs, Response, header_lines
 
@@ -119,7 +119,7 @@ class DirectAppends:
         try:
             target = self._target
             if target is None:
-                target = self._target = target_at(self._head.segments[len(PREFIX) :])
+                target = self._target = target_at(self._head.segments[len(DURABLE) :])
             rights = self._services.authorize_stream(client.principal, target.name)
             if rights is not Rights.ALL and not (rights and Rights.PUT in rights):
                 raise denial(is_known=self._services.knows(client.principal))

@@ -20,7 +20,6 @@ from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
 
-PREFIX = (b"v1", b"stream")
 RESERVED = b"__ds"
 """The first segment of paths that are no streams."""
 SECURITY_HEADERS = (

@@ -8,7 +8,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.durable import protocol, request_headers
-from millpond.transports.http.durable.context import PREFIX, DurableContext, Target, target_of
+from millpond.transports.http.durable.context import DurableContext, Target, target_of
 from millpond.transports.http.durable.errors import (
     bad_request,
     declined_error,
@@ -22,6 +22,7 @@ from millpond.transports.http.durable.json_mode import (
 )
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.json_arrays import ArrayTooLong
+from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.request import BadPath, percent_decoded
 from millpond.transports.http.response import Response
 
@@ -127,9 +128,9 @@ def _source(path: bytes) -> Target:
         segments = tuple(percent_decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
     except BadPath:
         raise bad_request("Stream-Forked-From: the path cannot be decoded") from None
-    if segments[: len(PREFIX)] != PREFIX:
+    if segments[: len(DURABLE)] != DURABLE:
         raise bad_request("Stream-Forked-From: expected a path like /v1/stream/NAME")
-    return target_of(b"/".join(segments[len(PREFIX) :]))
+    return target_of(b"/".join(segments[len(DURABLE) :]))
 
 
 def _no_source(found: CellReply) -> CellReply:

@@ -25,15 +25,6 @@ from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMeth
 from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.usage import S2Usage
 
-PREFIXES = (
-    (b"v1", b"basins"),
-    (b"v1", b"streams"),
-    (b"v1", b"access-tokens"),
-    (b"v1", b"metrics"),
-    (b"v1", b"locations"),
-)
-"""Below these paths S2 answers."""
-
 T = TypeVar("T")
 
 

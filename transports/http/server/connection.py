@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-from millpond.transports.http.server.http1 import Http1
-from millpond.transports.http.server.http2 import Http2
 from millpond.transports.http.server.interface import HttpProtocol, Server
 from millpond.transports.io.interface import Wire
 from millpond.transports.server.memory_budget import (
@@ -85,8 +83,12 @@ class HttpConnection:
     def _begin(self, data: bytes) -> None:
         self._preface += data
         if self._preface.startswith(PREFACE):
+            from millpond.transports.http.server.http2 import Http2  # it takes time to load
+
             self._set_protocol(Http2(self.wire, self._server, self))
         elif not PREFACE.startswith(self._preface):
+            from millpond.transports.http.server.http1 import Http1
+
             self._set_protocol(Http1(self.wire, self._server, self))
 
     def _set_protocol(self, protocol: HttpProtocol) -> None:

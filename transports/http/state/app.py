@@ -5,6 +5,7 @@ from __future__ import annotations
 from millpond.actors.messages import Rights
 from millpond.actors.state import messages as s
 from millpond.transports.http.interface import HttpNodeServices
+from millpond.transports.http.paths import STATE
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
@@ -14,7 +15,6 @@ from millpond.transports.http.state.context import StateContext
 from millpond.transports.http.state.errors import StateError
 from millpond.transports.http.state.live import stream_state
 
-PREFIX = (b"millpond", b"state")
 PAGE = 1000
 LIST_BYTES = 2**18
 """Of the values of a list, at most, but always one value."""
@@ -51,7 +51,7 @@ class StateApi:
         return plain_rejection(reason)
 
     async def _route(self, request: Request, writer: ResponseWriter) -> Response | None:
-        segments = request.segments[len(PREFIX) :]
+        segments = request.segments[len(STATE) :]
         is_read = request.method in ("GET", "HEAD")
         if segments in ((), (b"",)) and is_read:
             return self._front

@@ -16,6 +16,7 @@ import msgspec
 from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.paths import TAILS
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, json_response
@@ -30,7 +31,6 @@ from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.model import is_text
 from millpond.transports.http.s2.usage import S2Usage
 
-PREFIX = (b"millpond", b"v1", b"tails")
 BODY_BYTES_MAX = 8 * 2**20
 PAGE_MAX = 10_000
 GROUP_MAX = 500
@@ -75,7 +75,7 @@ class TailsApi:
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         context = S2Context(self._services, request, self._usage, writer)
         try:
-            if request.method != "POST" or len(request.segments) > len(PREFIX):
+            if request.method != "POST" or len(request.segments) > len(TAILS):
                 raise NoSuchMethod(request.method, ["POST"])
             query = decode_json(_query, await context.json_body(BODY_BYTES_MAX))
             if (query.topics is None) == (query.prefix is None):

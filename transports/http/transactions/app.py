@@ -9,6 +9,7 @@ import msgspec
 
 from millpond.actors.streams.names import StagedPart, staged_part_of
 from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.paths import TRANSACTIONS
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, json_response
@@ -24,7 +25,6 @@ from millpond.transports.http.transactions.stage import conflict, drop, stage
 
 log = logging.getLogger(__name__)
 
-PREFIX = (b"millpond", b"v1", b"transactions")
 PLAN_BYTES_MAX = 2**20
 BATCH_MAX = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -54,7 +54,7 @@ class TransactionsApi:
 
 
 async def _route(services: TransactionNodeServices, context: S2Context) -> Response:
-    match context.request.segments[len(PREFIX) :]:
+    match context.request.segments[len(TRANSACTIONS) :]:
         case (stream, writer, batch):
             target = _target(context, stream)
             named = _name(writer, "writer"), _number(batch)

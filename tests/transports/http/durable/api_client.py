@@ -13,10 +13,10 @@ import trio.testing
 from millpond.actors.messages import Batch, Reply, StreamRequest
 from millpond.actors.runtime.supervisor import contain
 from millpond.actors.streams.names import stream_cell
+from millpond.transports.http import paths
 from millpond.transports.http.app import Application
 from millpond.transports.http.cors import CrossOrigin
 from millpond.transports.http.durable.app import DurableApi
-from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
 from tests.actors.recording_port import RecordingPort
 from tests.transports.http.client import Client, Exchange, Got
@@ -41,7 +41,7 @@ class ApiClient:
         api = DurableApi(node.services, settings)
         cross_origin = CrossOrigin(node.node.browser_policy)
         self.application = Application(
-            node.services, {PREFIX: api}, guard, QUICK, cross_origin=cross_origin
+            node.services, {paths.DURABLE: api}, guard, QUICK, cross_origin=cross_origin
         )
         self.client = Client(self.application, **options)
 

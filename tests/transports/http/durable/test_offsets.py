@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from millpond.actors.runtime.supervisor import contain
 from millpond.actors.streams import messages as m
+from millpond.transports.http import paths
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.durable.app import DurableApi
-from millpond.transports.http.durable.context import PREFIX
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.response import Response
-from millpond.transports.http.s2.app import PREFIXES, S2Api
-from millpond.transports.http.state.app import PREFIX as STATE
+from millpond.transports.http.s2.app import S2Api
 from millpond.transports.http.state.app import StateApi
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.durable.api_client import (
@@ -187,9 +186,9 @@ class AllReaders(ApiClient):
             readers = AllReaders(ds.served, streams)
             services = ds.served.services
             apis: dict[tuple[bytes, ...], Api] = {
-                PREFIX: DurableApi(services, streams),
-                STATE: StateApi(services, Response(404), 1.0),
-                **dict.fromkeys(PREFIXES, S2Api(services)),
+                paths.DURABLE: DurableApi(services, streams),
+                paths.STATE: StateApi(services, Response(404), 1.0),
+                **dict.fromkeys(paths.S2, S2Api(services)),
             }
             guard = partial(contain, "request/http")
             readers.application = Application(services, apis, guard)

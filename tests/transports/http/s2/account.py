@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.clock import Clock
+from millpond.transports.http import paths
 from millpond.transports.http.app import Api, Application
-from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.s2.app import S2Api
 from tests.transports.http.client import Client, Exchange, Got
 from tests.transports.http.running_app import RunningApp, running_app
 
@@ -39,7 +40,7 @@ class Account:
     def __init__(self, node: RunningApp) -> None:
         self.node = node
         guard = partial(contain, "request/http")
-        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(PREFIXES, S2Api(node.services))}
+        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(paths.S2, S2Api(node.services))}
         self.application = Application(node.services, apis, guard)
 
     async def ask(

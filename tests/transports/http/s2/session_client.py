@@ -12,9 +12,10 @@ import pytest
 import trio.testing
 
 from millpond.actors.runtime.supervisor import contain
+from millpond.transports.http import paths
 from millpond.transports.http.app import Api, Application
 from millpond.transports.http.s2 import s2_pb2
-from millpond.transports.http.s2.app import PREFIXES, S2Api
+from millpond.transports.http.s2.app import S2Api
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression
 from millpond.transports.http.s2.codecs.s2s import Decoder, Frame
@@ -37,7 +38,7 @@ class Speaker:
 
     def __init__(self, node: RunningApp, **options: Any) -> None:
         self.node = node.node
-        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(PREFIXES, S2Api(node.services))}
+        apis: dict[tuple[bytes, ...], Api] = {**dict.fromkeys(paths.S2, S2Api(node.services))}
         guard = partial(contain, "request/http")
         self.application = Application(node.services, apis, guard, QUICK)
         self.client = Client(self.application, **options)

@@ -11,7 +11,7 @@ from millpond.actors.streams.names import subscription_cell
 from millpond.actors.subscriptions import messages as s
 from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.context import RequestContext
-from millpond.transports.http.durable.context import PREFIX, SECURITY_HEADERS, denial
+from millpond.transports.http.durable.context import SECURITY_HEADERS, denial
 from millpond.transports.http.durable.subscriptions import codec
 from millpond.transports.http.durable.subscriptions.errors import (
     SubscriptionError,
@@ -25,6 +25,7 @@ from millpond.transports.http.durable.subscriptions.interface import (
     SubscriptionNodeServices,
     SubscriptionSettings,
 )
+from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.webhooks.signature import jwk_set
@@ -150,7 +151,7 @@ class SubscriptionsApi:
     async def respond(self, request: Request) -> Response:
         """The response to a request whose path begins with the reserved segment."""
         try:
-            return await self._respond(request, request.segments[len(PREFIX) + 1 :])
+            return await self._respond(request, request.segments[len(DURABLE) + 1 :])
         except SubscriptionError as error:
             return error.response(SECURITY_HEADERS)
 

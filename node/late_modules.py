@@ -1,0 +1,38 @@
+"""Modules that listeners need with their first connections, but not to be ready.
+
+A node loads them by itself when they are needed. `millpond serve` loads them in a thread as soon as
+it is ready: so a first request does not hold up the others, and a package that is replaced below a
+running node is not loaded half old and half new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+_STREAMS = ("millpond.node.stream_listeners",)
+OF_LISTENERS = {
+    "p2p": (),
+    "ws": ("millpond.transports.websocket.framing", "millpond.node.web.pages"),
+    "s3p": _STREAMS,
+    "rustlog": _STREAMS,
+    "http": (
+        "millpond.transports.http.server.http1",
+        "millpond.transports.http.server.http2",
+        "millpond.transports.http.durable.app",
+        "millpond.transports.http.s2.app",
+        "millpond.transports.http.state.app",
+        "millpond.transports.http.tails.app",
+        "millpond.transports.http.transactions.app",
+        "millpond.node.http.state_page",
+        "email.utils",
+    ),
+}
+"""The modules by listener."""
+
+
+def load_late_modules(listeners: Iterable[str]) -> None:
+    """Load the modules of these listeners."""
+    for listener in listeners:
+        for name in OF_LISTENERS[listener]:
+            import_module(name)
