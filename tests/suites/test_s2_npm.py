@@ -14,7 +14,7 @@ from tests.node.processes import serving
 from tests.suites.npm import installed
 
 CHECKS_S = 90.0
-CHECKS = 21
+CHECKS = 25
 GRACE_S = 1
 
 

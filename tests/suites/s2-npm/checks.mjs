@@ -223,6 +223,63 @@ await check("compressed sessions", async () => {
   await stream.close();
 });
 
+for (const streamCipher of ["aegis-256", "aes-256-gcm"]) {
+  await check(`encryption with ${streamCipher}`, async () => {
+    const name = `npm-${streamCipher}`;
+    await s2.basins.create({ basin: name, config: { streamCipher } });
+    assert.equal((await s2.basins.getConfig({ basin: name })).streamCipher, streamCipher);
+    const own = s2.basin(name);
+    assert.equal((await own.streams.create({ stream: "a" })).cipher, streamCipher);
+    const bare = own.stream("a");
+    const stream = bare.withEncryptionKey(Buffer.alloc(32, 7).toString("base64"));
+    await stream.append(input("first", "x".repeat(80_000)));
+    const session = await stream.appendSession();
+    await (await session.submit(input("last"))).ack();
+    await session.close();
+    const found = await all(stream, {
+      start: { from: { seqNum: 0 } },
+      stop: { limits: { count: 3 } },
+    });
+    assert.deepEqual(found.map((each) => each.body), ["first", "x".repeat(80_000), "last"]);
+    await assert.rejects(bare.append(input("y")), fails("bad_header"));
+    const other = bare.withEncryptionKey(Buffer.alloc(32).toString("base64"));
+    await assert.rejects(other.read({ start: { from: { seqNum: 0 } } }), fails("decryption_failed"));
+    assert.equal((await bare.checkTail()).tail.seqNum, 3);
+  });
+}
+
+await check("access tokens", async () => {
+  const scope = { streams: { prefix: "" }, ops: ["read", "check-tail"] };
+  const { accessToken } = await s2.accessTokens.issue({ id: "npm-1", scope });
+  const narrow = client({ accessToken });
+  await assert.rejects(
+    narrow.basin(BASIN).stream("a/b c").checkTail(),
+    fails("permission_denied"),
+  );
+  const { accessTokens } = await s2.accessTokens.list({ prefix: "npm-" });
+  assert.deepEqual(accessTokens.map((each) => each.id), ["npm-1"]);
+  const issuing = { accessTokens: { prefix: "" }, ops: ["list-basins", "issue-access-token"] };
+  const issuer = await s2.accessTokens.issue({ id: "npm-2", scope: issuing });
+  const theirs = client({ accessToken: issuer.accessToken }).accessTokens;
+  await assert.rejects(
+    theirs.issue({ id: "npm-3", scope: { ops: ["create-basin"] } }),
+    fails("permission_denied"),
+  );
+  await theirs.issue({ id: "npm-3", scope: { ops: ["list-basins"] } });
+  for (const id of ["npm-1", "npm-2", "npm-3"]) await s2.accessTokens.revoke({ id });
+});
+
+await check("metrics", async () => {
+  const period = { start: Date.now() - 3_600_000, end: Date.now() };
+  const { values } = await s2.metrics.account({ set: "account-ops", ...period });
+  const [first] = values;
+  assert.equal(first.accumulation.interval, "hour");
+  assert.ok(first.accumulation.values.length > 0);
+  const appends = await s2.metrics.basin({ basin: BASIN, set: "append-ops", ...period });
+  assert.ok(appends.values[0].accumulation.values.length > 0);
+  await assert.rejects(s2.metrics.account({ set: "account-ops" }), fails("invalid"));
+});
+
 await check("the end", async () => {
   await s2.basins.delete({ basin: BASIN });
   await assert.rejects(basin.stream("a/b c").checkTail(), S2Error);
