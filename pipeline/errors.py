@@ -60,6 +60,11 @@ def last_line(text: str) -> str | None:
     return found[-1].group(0).rstrip() if found else None
 
 
+def has_cause(text: str) -> bool:
+    """Whether an error text of Spark names a cause that `found_in` knows."""
+    return last_line(text) is not None or _NO_WORKER in text
+
+
 def found_in(text: str) -> PipelineError:
     """The PipelineError in an error text of Spark, or one with the last exception in it."""
     line = last_line(text)

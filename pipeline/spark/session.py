@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.pipeline.errors import PipelineError, found_in, last_line
+from millpond.pipeline.errors import PipelineError, found_in, has_cause
 from millpond.pipeline.spark.java_home import find_java
 from millpond.pipeline.spark.packaging import cached
 from millpond.pipeline.spark.worker_python import worker_python
@@ -96,7 +96,7 @@ def spark_errors() -> Iterator[None]:
         raise found_in(str(error)) from None
     except Py4JJavaError as error:
         text = str(error)
-        raise found_in(text if last_line(text) else _cause(error)) from None
+        raise found_in(text if has_cause(text) else _cause(error)) from None
     except (Py4JError, ConnectionError) as error:  # py4j raises the latter, too
         text = f"Spark's Java is gone: {str(error).partition(chr(10))[0]}"
         raise PipelineError("spark_failed", text, "a restart continues") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ pytest.importorskip("pyspark")
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
+from millpond.pipeline.commands.run import _run
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.spark.session import silence, spark_errors
 
@@ -47,6 +50,10 @@ PAGES = "An error occurred while calling o68.start.\n: java.lang.X: a\n\tat b\n"
     [
         (Calling(PAGES, Thrown("a", Thrown("not a folder\nx"))), "[spark_failed]: not a folder ("),
         (Calling(f"{PAGES}{OURS}\n", Thrown("a")), OURS.removeprefix("millpond")),
+        (
+            Calling(f"{PAGES}Python worker failed to connect back.\n", Thrown("timed out")),
+            "[no_worker]: a Python process of Spark did not connect",
+        ),
         (AnalysisException("no table x\n  at y"), "[spark_failed]: no table x ("),
         (Py4JNetworkError("no answer"), "[spark_failed]: Spark's Java is gone: no"),
         (ConnectionRefusedError(111, "no"), "[spark_failed]: Spark's Java is gone: [E"),
@@ -56,6 +63,27 @@ def test_what_spark_fails_by_is_one_line(error: Exception, told: str) -> None:
     with pytest.raises(PipelineError) as found, spark_errors():
         raise error
     assert str(found.value).startswith(f"millpond{told}") and "\n" not in str(found.value)
+
+
+def test_a_worker_that_does_not_connect_is_tried_again_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Session:
+        """A session of Spark that has no process to plan a query with."""
+
+        tries = 0
+
+        @property
+        def readStream(self) -> object:
+            self.tries += 1
+            raise AnalysisException("page\nPython worker failed to connect back.\nmore")
+
+    session, batches = Session(), SimpleNamespace(reports=SimpleQueue())
+    with pytest.raises(PipelineError, match="no_worker"), spark_errors():
+        _run(session, None, batches, None)  # type: ignore[arg-type]
+    assert session.tries == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("millpond[no_worker]: ") and line.endswith("; trying again")
 
 
 def test_pages_of_pyspark_and_py4j_are_not_written() -> None:
