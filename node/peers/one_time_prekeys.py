@@ -228,7 +228,9 @@ class OneTimePrekeys:
         not in its channel yet.
         """
         found = self._slots.get(kid)
-        return [kid] if found is not None and found[1].mailbox_id in (0, mailbox_id) else []
+        if found is None or found[1].mailbox_id not in (0, mailbox_id):
+            return []
+        return [kid]
 
     def kids_of(self, mailbox_ids: Iterable[int]) -> list[bytes]:
         """The kids of the halves that belong to these messages."""

@@ -120,6 +120,22 @@ PEER_MUTANTS: tuple[Mutant, ...] = (
         "::test_a_one_time_prekey_lives_until_its_message_is_in_the_channel",
     ),
     Mutant(
+        "a repeated message destroys the key of the first one",
+        Fault.PEERS,
+        "node/peers/one_time_prekeys.py",
+        "        if found is None or found[1].mailbox_id not in (0, mailbox_id):\n",
+        "        if found is None:\n",
+        ONE_TIME + "test_a_repetition_does_not_destroy_the_key_of_a_message_on_its_way",
+    ),
+    Mutant(
+        "keys end only where new ones are published",
+        Fault.PEERS,
+        "node/outbox/scheduling.py",
+        "                    tasks.start_soon(self._destroy_prekeys)\n",
+        "",
+        ONE_TIME + "test_private_keys_are_destroyed_after_their_time",
+    ),
+    Mutant(
         "one-time prekeys are handed out twice",
         Fault.PEERS,
         "node/outbox/given_prekeys.py",
