@@ -71,7 +71,7 @@ async def measure_relay(folder: Path, count: int) -> None:
         one.learns_key_of(other)
         one.knows(relay)
         relay.knows(one, dials=False)
-    async with relay.node(), alice.node() as here, bob.node() as there:
+    async with relay.node() as between, alice.node() as here, bob.node() as there:
         began, cpu_began = time.perf_counter(), time.process_time()
         async with anyio.create_task_group() as tasks:
             for number in range(SENDERS):
@@ -86,6 +86,14 @@ async def measure_relay(folder: Path, count: int) -> None:
         print(f"until receipts:  {count / confirmed_s:.0f} messages/s ({confirmed_s:.2f} s)")
         print(f"CPU:             {cpu_ms:.2f} ms for each message, all three nodes")
         print(f"state of a peer: {len(msgspec.msgpack.encode(state))} bytes")
+        halves = _sum(there, "SELECT SUM(LENGTH(data)) FROM one_time_prekeys")
+        given = _sum(between, "SELECT MAX(LENGTH(keys)) FROM given_prekeys")
+        print(f"one-time keys:   {halves} bytes at their owner, {given} for an owner at its relay")
+
+
+def _sum(node: Node, query: str) -> int:
+    found: int = node.outbox.context.store.query(query)[0][0]
+    return found
 
 
 async def _send(node: Node, peer: bytes, numbers: range) -> None:

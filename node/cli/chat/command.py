@@ -148,7 +148,7 @@ async def _list(args: argparse.Namespace) -> int:
         else:
             print_line(describe(chat))
     if not chats and not args.json:
-        print_line("there are no peers yet: millpond peer add NAME --card CARD")
+        print_line("there are no contacts: millpond peer add NAME --card CARD adds one")
     if waiting:
         print_line(f"message requests: {waiting} (millpond chat {requests.WORD})")
     return ExitCode.OK
