@@ -8,6 +8,7 @@ prefix with the basin, so that they are visible in no other.
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import quote_from_bytes
 
 RESERVED = b"\0"
 """Names of cells that begin so are not channels."""
@@ -38,6 +39,15 @@ def stream_cell(name: bytes) -> bytes:
 def stream_of(cell: bytes) -> bytes | None:
     """The stream's name, if the cell is a stream's."""
     return cell[len(_STREAM) :] if cell.startswith(_STREAM) else None
+
+
+def stream_path(name: bytes) -> str:
+    """The path of a stream in URLs, relative to the root of all streams. Slashes at the ends are
+    escaped: without that they would not be the name's."""
+    inner = name.strip(b"/")
+    start = name.index(inner) if inner else len(name)
+    path = quote_from_bytes(inner, safe="/:@!$&'()*+,;=")
+    return "%2F" * start + path + "%2F" * (len(name) - start - len(inner))
 
 
 def state_cell(name: bytes) -> bytes:

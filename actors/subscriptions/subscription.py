@@ -42,7 +42,7 @@ from millpond.actors.streams.durable.messages import (
     DurableRefused,
 )
 from millpond.actors.streams.glob import Glob
-from millpond.actors.streams.names import stream_cell, subscription_cell
+from millpond.actors.streams.names import stream_cell, stream_path, subscription_cell
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionContext
 from millpond.actors.subscriptions.links import Link, Links, StoredLink
@@ -619,7 +619,7 @@ class Subscription:
         event = {
             "type": "wake",
             "subscription_id": self._id.decode(),
-            "stream": first.decode("utf-8", "replace"),
+            "stream": stream_path(first),
             "generation": wake.generation,
             "ts": int(now * 1000),
         }

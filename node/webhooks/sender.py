@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,8 @@ class WebhookSender(Port):
         self._version = version
         self._wall = wall
         self._resolve = resolve_name
-        self._queue: deque[Delivery] = deque()
+        self._queue: dict[bytes, Delivery] = {}
+        """The latest delivery of each cell that waits, in the order of their coming."""
         self._under_way = 0
         self._has_work: anyio.Event | None = None
         self._key: Callable[[], WebhookKey]
@@ -81,7 +81,11 @@ class WebhookSender(Port):
 
     def send(self, replies: Sequence[Reply]) -> None:
         # Others are refusals of deliveries whose changes are lost: their cell is built anew.
-        self._queue += [each for each in replies if isinstance(each, Delivery)]
+        for each in replies:
+            if isinstance(each, Delivery):
+                # One that still waits is of a subscription deleted or built anew meanwhile.
+                self._queue.pop(each.cell, None)
+                self._queue[each.cell] = each
 
     def flush(self) -> None:
         if self._has_work is not None:
@@ -94,7 +98,7 @@ class WebhookSender(Port):
             self._has_work = anyio.Event()
             while self._queue and self._under_way < self._at_once:
                 self._under_way += 1
-                tasks.start_soon(self._deliver, self._queue.popleft())
+                tasks.start_soon(self._deliver, self._queue.pop(next(iter(self._queue))))
 
     async def _deliver(self, delivery: Delivery) -> None:
         outcome = DeliveryOutcome.FAILED

@@ -788,7 +788,6 @@ def test_a_stream_that_comes_and_goes_while_tails_are_looked_up(
 ) -> None:
     node.put(EVENT, b"1")
     node.subscribe()
-    (link,) = node.found().links
     shown = node.one(m.Describe(0), m.StreamDescription, EVENT)
     cell, later = subscription_cell(SUB), shown.incarnation + 1
     notices = [

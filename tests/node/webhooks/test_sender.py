@@ -39,12 +39,14 @@ GOING_ON = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 OFF = dict.fromkeys(("p2p", "ws", "s3p", "rustlog"), "off")
 
 
-def delivery(url: str, number: int = 1, timeout_s: float = 10.0) -> Delivery:
+def delivery(
+    url: str, number: int = 1, timeout_s: float = 10.0, cell: bytes | None = None
+) -> Delivery:
     """One with a stream that came later, and one that is done."""
     links = (LinkView(b"a", False, -1, 2, True), LinkView(b"b/c", True, 3, 3, False))
     return Delivery(
-        number, b"cell", "sübscription 1".encode(), url, "http://node:1", "w_1", 7, b"token", links,
-        timeout_s,
+        number, cell or b"cell %d" % number, "sübscription 1".encode(), url, "http://node:1", "w_1",
+        7, b"token", links, timeout_s,
     )  # fmt: skip
 
 
@@ -60,7 +62,7 @@ class Senders:
         )
 
     def _post(self, cell: bytes, message: CellMessage) -> None:
-        assert cell == b"cell" and isinstance(message, DeliveryFinished)
+        assert cell.startswith(b"cell") and isinstance(message, DeliveryFinished)
         self.finished.append(message)
         self.changed.set()
 
@@ -140,6 +142,19 @@ async def test_so_many_at_once() -> None:
         release.set()
         assert await senders.outcomes(8) == [DeliveryOutcome.DONE] * 8
     assert most <= 3 and senders.sender.waiting == 0
+
+
+async def test_of_one_subscription_only_the_latest_waits() -> None:
+    senders = Senders()
+    senders.sender.send(
+        [delivery("http://127.0.0.1:1/", number, cell=b"cell") for number in (1, 2)]
+    )
+    assert senders.sender.waiting == 1
+    async with receiving(answering(DONE)) as receiver, sending() as tasks:
+        senders.give(delivery(receiver.url, 3, cell=b"cell"))
+        senders.sender.open(tasks, lambda: KEY)
+        assert await senders.outcomes(1) == [DeliveryOutcome.DONE]
+    assert [each.number for each in senders.finished] == [3]
 
 
 async def test_failures(caplog: pytest.LogCaptureFixture) -> None:

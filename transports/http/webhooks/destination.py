@@ -31,7 +31,12 @@ _BLOCKED = tuple(
     )
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_TUNNELS = tuple(ipaddress.ip_network(each) for each in ("2001::/32", "2002::/16"))
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""All public addresses of IPv6. Others hold addresses of IPv4 (`::10.0.0.1`), or are local."""
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(each) for each in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+)
+"""Tunnels, which hold addresses of IPv4 as well, and addresses of protocols and documents."""
 
 
 class UrlRejected(ValueError):
@@ -122,8 +127,7 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         return not any(address in each for each in _BLOCKED)
     if address in _NAT64:
         return is_public(ipaddress.IPv4Address(address.packed[-4:]))
-    is_tunnel = any(address in each for each in _TUNNELS)
-    return address.is_global and not address.is_multicast and not is_tunnel
+    return address in _UNICAST and not any(address in each for each in _NOT_PUBLIC)
 
 
 def _network_of(

@@ -6,6 +6,7 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
+from millpond.actors.streams.names import stream_path
 from millpond.actors.subscriptions.messages import (
     BEFORE_FIRST,
     Delivery,
@@ -22,7 +23,7 @@ JWKS = "/v1/stream/__ds/jwks.json"
 def shown_link(link: LinkView) -> dict[str, object]:
     """A stream of a subscription, as clients see it."""
     return {
-        "path": link.path.decode("utf-8", "replace"),
+        "path": stream_path(link.path),
         "link_type": "explicit" if link.is_explicit else "glob",
         "acked_offset": shown_offset(link.acked),
     }

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -249,7 +249,7 @@ async def test_links() -> None:
         for content in ({}, {"streams": []}, {"streams": 7}):
             assert await ask.refused("POST", streams, content) == (400, "INVALID_REQUEST")
         paths = [each["path"] for each in json.loads((await ask("GET", SUB)).body)["streams"]]
-        assert paths == ["a/b", "c", "ä*b"]
+        assert paths == ["a/b", "c", "%C3%A4*b"]
         for path in ("a%2Fb", "a/b", "c", "nothing", "%C3%A4%2Ab"):
             assert (await ask("DELETE", f"{streams}/{path}")).status == 204
         assert json.loads((await ask("GET", SUB)).body)["streams"] == []
@@ -262,6 +262,23 @@ async def test_links() -> None:
         ):
             found = await ask.refused(method, path, content)
             assert found == (404, "SUBSCRIPTION_NOT_FOUND")
+
+
+@pytest.mark.parametrize("path", ["e/100%25", "e/%FF", "e/a%20b%3F%23", "e/%2F", "e/ä"])
+async def test_a_path_that_is_shown_is_one_to_read_and_acknowledge(path: str) -> None:
+    async with subscriber() as ask:
+        assert (await ask("PUT", "wake/pool", b"[]")).status == 201
+        assert (await ask("PUT", SUB, {**PULL, "pattern": "**"})).status == 201
+        assert (await ask("PUT", quote(path, safe="/%"), b"[1]")).status == 201
+        (event,) = json.loads((await ask("GET", "wake/pool")).body)
+        wake = json.loads((await ask("POST", SUB + "/claim", {"worker": "w"})).body)
+        (stream,) = wake["streams"]
+        assert stream["path"] == event["stream"]
+        assert (await ask("GET", stream["path"])).body == b"[1]"
+        ack = {"stream": stream["path"], "offset": stream["tail_offset"]}
+        body = {"wake_id": wake["wake_id"], "generation": 1, "acks": [ack], "done": True}
+        done = await ask("POST", SUB + "/ack", body, authorization=f"Bearer {wake['token']}")
+        assert (done.status, json.loads(done.body)) == (200, {"ok": True, "next_wake": False})
 
 
 async def test_claim_ack_and_release() -> None:

@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 
 from millpond.actors.streams.glob import BadGlob, Glob
+from millpond.actors.streams.names import stream_path
 from millpond.actors.subscriptions.messages import (
     StreamAck,
     SubscriptionDescribed,
@@ -161,7 +162,7 @@ def shown(found: SubscriptionDescribed, key: WebhookKey) -> dict[str, object]:
     if spec.pattern is not None:
         content["pattern"] = spec.pattern.decode()
     if spec.wake_stream is not None:
-        content["wake_stream"] = spec.wake_stream.decode("utf-8", "replace")
+        content["wake_stream"] = stream_path(spec.wake_stream)
     if spec.description is not None:
         content["description"] = spec.description
     if spec.url is not None:
