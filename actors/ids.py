@@ -71,15 +71,25 @@ class IdSource:
         millisecond borrows the next one. Raises IdsExhausted where the next id would be later than
         END_MS, and changes nothing: ids go on once the clock is right.
         """
+        ms = self._ms
         if now != self._asked_at:
-            ms = int(now * 1000) - EPOCH_MS
-            if ms > self._ms:
-                self._enter(ms)
-            self._asked_at = now
-        if self._last == self._last_of_ms:
-            self._enter(self._ms + 1)
-        self._last += 1
-        return self._last
+            asked_ms = int(now * 1000) - EPOCH_MS
+            if asked_ms > ms:
+                ms = asked_ms
+        if ms == self._ms:
+            if self._last != self._last_of_ms:
+                self._asked_at = now
+                self._last += 1
+                return self._last
+            ms += 1
+        if ms > self._reserved_ms:
+            self._pass_bound(ms)
+        first = ms << TIME_SHIFT | self._instance << INSTANCE_SHIFT
+        self._asked_at = now
+        self._ms = ms
+        self._last = first
+        self._last_of_ms = first + MAX_SEQ
+        return first
 
     @property
     def time(self) -> float:
@@ -94,14 +104,6 @@ class IdSource:
         """True: there is no id left at this time."""
         is_last_ms = self._ms >= MAX_TS and self._last == self._last_of_ms
         return is_last_ms or int(now * 1000) > END_MS
-
-    def _enter(self, ms: int) -> None:
-        if ms > self._reserved_ms:
-            self._pass_bound(ms)
-        first = ms << TIME_SHIFT | self._instance << INSTANCE_SHIFT
-        self._ms = ms
-        self._last = first - 1
-        self._last_of_ms = first + MAX_SEQ
 
     def _pass_bound(self, ms: int) -> None:
         if ms > MAX_TS:

@@ -38,8 +38,7 @@ class Buffer:
         """No message expires before this; where a sweep is worth its cost."""
         self._sweep_at = 0
         self._survivor_expiry = inf
-        for row in rows:
-            self.add(row)
+        self.add_all(rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -48,15 +47,23 @@ class Buffer:
         return message_id in self.rows
 
     def add(self, row: StoredMessage) -> None:
-        message_id, expires_at = row.id, row.expires_at
-        self.rows[message_id] = row
-        self._order.append(message_id)
-        self.last_id = message_id
-        self.bytes += len(row.data)
-        if expires_at < self.expiry_at:
-            self.expiry_at = expires_at
-        if expires_at < self._survivor_expiry:
-            self._survivor_expiry = expires_at
+        self.add_all((row,))
+
+    def add_all(self, added: Iterable[StoredMessage]) -> None:
+        """Add rows, lowest id first."""
+        rows, order, size = self.rows, self._order, self.bytes
+        for row in added:
+            message_id, expires_at = row.id, row.expires_at
+            rows[message_id] = row
+            order.append(message_id)
+            size += len(row.data)
+            if expires_at < self.expiry_at:
+                self.expiry_at = expires_at
+            if expires_at < self._survivor_expiry:
+                self._survivor_expiry = expires_at
+        self.bytes = size
+        if order:
+            self.last_id = order[-1]
 
     def replace(self, row: StoredMessage) -> None:
         """Put a row with an earlier deadline in the place of the one with its id."""

@@ -43,7 +43,16 @@ class Sweeper(Protocol):
 class Publisher:
     """The way of a new message into a channel. `added` are the messages that a batch added."""
 
-    __slots__ = ("_buffer", "_context", "_keys", "_settings", "_ttl_default", "added", "quota")
+    __slots__ = (
+        "_buffer",
+        "_context",
+        "_granted",
+        "_keys",
+        "_settings",
+        "_ttl_default",
+        "added",
+        "quota",
+    )
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class Publisher:
         self.quota = Quota(buffer, settings, context)
         self.added: list[StoredMessage] = []
         self._ttl_default = 0
+        self._granted = (-1, 0, 0)
+        """The ttl that the latest new message asked for, that which it got, and its window."""
         self.use_mode(mode)
 
     def use_mode(self, mode: Mode) -> None:
@@ -69,6 +80,7 @@ class Publisher:
             self._ttl_default = settings.ttl_queue
         else:
             self._ttl_default = min(settings.ttl_default, settings.ttl_max)
+        self._granted = (-1, 0, 0)
 
     def ttl_of(self, requested: int) -> int:
         """The ttl that applies where a client requests this one, in seconds; 0: the default."""
@@ -88,57 +100,63 @@ class Publisher:
         effects: Effects,
         sweeper: Sweeper,
     ) -> int:
-        """Answer the PUTs of `messages` from `start` on, up to the first message of another kind;
-        gives its index. One page for the new messages of every day; `put` judges all others."""
-        buffer, keys, quota, settings = self._buffer, self._keys, self.quota, self._settings
-        context, replies, changes = self._context, effects.batch_replies, effects.changes
+        """Answer PUTs of `messages` from `start` on; gives the index of the first message that is
+        left. One page for new messages of every day, which are counted together; `put` judges the
+        first one of another kind, and ends the run."""
+        keys, quota, settings, context = self._keys, self.quota, self._settings, self._context
         if not quota.is_measured:
             quota.measure()
-        known, keys_max, size_max = keys.rows, settings.keys_max, settings.data_bytes_max
-        is_plain = quota.is_writable and not settings.ttl_strict
-        is_plain = is_plain and context.usage.keys < context.limits.keys_max
-        since = now + context.jump.seconds
-        for at in range(start, len(messages)):
-            put = messages[at]
+        known, size_max, bytes_left = keys.rows, settings.data_bytes_max, quota.bytes
+        replies, rows, since = effects.batch_replies, self.added, now + context.jump.seconds
+        before = len(rows)
+        room = settings.keys_max - len(known)
+        if room > quota.messages:
+            room = quota.messages
+        if not quota.is_writable or settings.ttl_strict:
+            room = 0
+        elif context.usage.keys >= context.limits.keys_max:
+            room = 0
+        asked, ttl, expires_at, at, next_id = -1, 0, 0.0, start, context.ids.next
+        other: Put | None = None
+        for put in messages[start:] if start else messages:
             if type(put) is not Put:
-                return at
-            key, ttl, size = put.key, put.ttl, len(put.data)
-            if (
-                not is_plain
-                or key in known
-                or not 0 < size <= size_max
-                or quota.messages < 1
-                or quota.bytes < size
-                or len(known) >= keys_max
-            ):
-                reply = self.put(put, source, now, effects, sweeper)
-                if reply is not None:
-                    replies.append(reply)
-                continue
-            if not ttl:
-                ttl = self._ttl_default
-            elif ttl > settings.ttl_max:
-                ttl = settings.ttl_max
+                break
+            at += 1
+            key, size = put.key, len(put.data)
+            if key in known or not 0 < size <= size_max or size > bytes_left or room < 1:
+                other = put
+                break
+            if put.ttl != asked:
+                asked = put.ttl
+                if asked != self._granted[0]:
+                    ttl = self.ttl_of(asked)
+                    self._granted = asked, ttl, window_s(ttl)
+                _, ttl, window = self._granted
+                expires_at = since + ttl
+                if since + window < keys.expiry_at:
+                    keys.expiry_at = since + window
             try:
-                message_id = context.ids.next(now)
+                message_id = next_id(now)
             except IdsExhausted:
                 replies.append(Failed(put, Code.IDS_EXHAUSTED))
                 continue
-            row = StoredMessage(message_id, key, ttl, since + ttl, put.data, source)
+            row = StoredMessage(message_id, key, ttl, expires_at, put.data, source)
             known[key] = row
-            if ttl < WINDOW_S_MIN:
-                window = WINDOW_S_MIN
-            else:
-                window = ttl if ttl < WINDOW_S_MAX else WINDOW_S_MAX
-            if since + window < keys.expiry_at:
-                keys.expiry_at = since + window
-            quota.messages -= 1
-            quota.bytes -= size
-            buffer.add(row)
-            self.added.append(row)
-            changes.append(row)
+            room -= 1
+            bytes_left -= size
+            rows.append(row)
             replies.append(PutAck(key, ttl, message_id))
-        return len(messages)
+        if len(rows) > before:
+            fresh = rows[before:] if before else rows
+            quota.messages -= len(fresh)
+            quota.bytes = bytes_left
+            self._buffer.add_all(fresh)
+            effects.changes += fresh
+        if other is not None:
+            reply = self.put(other, source, now, effects, sweeper)
+            if reply is not None:
+                replies.append(reply)
+        return at
 
     def put(
         self, put: Put, source: int, now: float, effects: Effects, sweeper: Sweeper
