@@ -66,6 +66,7 @@ class S3pSettings(msgspec.Struct, frozen=True):
 
 APPEND_BEGIN = b"*4\r\n"
 """APPEND has four elements, and no other command has."""
+READ_BEGIN = b"*3\r\n$4\r\nREAD"
 VIEW = RecordFilter(empty=False, commands=False)
 """S3P cannot spell a record without a byte (section 3), nor one that is a command of S2's."""
 
@@ -162,10 +163,13 @@ class S3pProtocol:
         return position
 
     def dispatch_run(self, data: bytes) -> bool:
-        """Appends alone, to the stream of the one before them: the straight way to that stream."""
-        connection = self._connection
-        if self._is_blocked or not data.startswith(APPEND_BEGIN):
+        """Appends alone, to the stream of the one before them, or the next READ of a walk over a
+        stream: the straight way to that stream."""
+        if self._is_blocked:
             return False
+        connection = self._connection
+        if not data.startswith(APPEND_BEGIN):
+            return data.startswith(READ_BEGIN) and self._dispatch_read(data)
         run = self.decoder.feed_appends(data, connection.next_number)
         if run is None:
             return False
@@ -176,6 +180,20 @@ class S3pProtocol:
             if not connection.may(Rights.PUT, self._name):
                 return False
         connection.submit_run(self._cell, [request] * len(messages), messages, len(data))
+        return True
+
+    def _dispatch_read(self, data: bytes) -> bool:
+        connection, command = self._connection, self.decoder.feed_read(data)
+        if command is None or command.block_ms or command.name != self._name:
+            return False
+        if not connection.has_all_rights or self._is_private:
+            if not connection.may(Rights.GET, self._name):
+                return False
+        if not connection.may_answer(2 * self._settings.reply_bytes_max):
+            return False
+        self._is_blocked = True
+        read = self._read_or_trim(connection.next_number, command)
+        connection.submit_run(self._cell, [command], [read], len(data), batched=False)
         return True
 
     def _use(self, name: bytes) -> None:

@@ -103,6 +103,13 @@ class Decoder:
         appends = self._repeated.read_run(data, number)
         return (self._repeated.request, appends) if appends else None
 
+    def feed_read(self, data: bytes) -> ReadRecords | None:
+        """The READ that is all of `data`, which differs from the one before in its MIN_ID alone.
+        None: nothing is read, `data` is to be fed."""
+        if self.error is not None or self._incremental.is_midway:
+            return None
+        return self._read_again.read(data)
+
     def _read(self, data: bytes, found: list[Command]) -> None:
         incremental, repeated = self._incremental, self._repeated
         if incremental.is_midway:
@@ -111,7 +118,10 @@ class Decoder:
                 self._choose_parser(found[0])
         if at := repeated.take(data, found):
             data = data[at:]
-        if not data or self._read_again.take(data, found):
+        if not data:
+            return
+        if (read := self._read_again.read(data)) is not None:
+            found.append(read)
             return
         if self._is_plain:
             count, command_bytes = len(found), data

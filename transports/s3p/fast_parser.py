@@ -166,22 +166,20 @@ class RepeatedRead:
             self._opening = before[: before.rindex(b"$") + 1]
             self._name, self._count, self._block_ms = command.name, command.count, command.block_ms
 
-    def take(self, data: bytes, found: list[Command]) -> bool:
-        """Put the READ that is all of `data` into `found`. False: it is none, or not plainly
-        right."""
+    def read(self, data: bytes) -> ReadRecords | None:
+        """The READ that is all of `data`. None: it is none, or not plainly right."""
         opening = self._opening
         if not opening or not data.startswith(opening):
-            return False
+            return None
         size, _, rest = data[len(opening) :].partition(CRLF)
         value = rest[: -len(CRLF)]
         if size != b"%d" % len(value) or len(value) > VALUE_BYTES_MAX or rest[-2:] != CRLF:
-            return False
+            return None
         try:
             min_id = parse_id(value)
         except S3pError:
-            return False
-        found.append(ReadRecords(self._name, self._count, self._block_ms, min_id))
-        return True
+            return None
+        return ReadRecords(self._name, self._count, self._block_ms, min_id)
 
 
 class FastParser:

@@ -639,13 +639,19 @@ class PipelinedConnection(Port, Generic[R]):
             self.forget_answer()  # for as long as its client likes, there is no answer
 
     def submit_run(
-        self, cell: bytes, requests: list[R], messages: list[CellMessage], size: int
+        self,
+        cell: bytes,
+        requests: list[R],
+        messages: list[CellMessage],
+        size: int,
+        *,
+        batched: bool = True,
     ) -> None:
-        """The same for a read of `size` bytes that was not decoded, batched."""
+        """The same for a read of `size` bytes that was not decoded."""
         count = len(requests)
         self._stats.requests += count
         self._bytes_per_request = size // count
-        self.submit(cell, requests, messages, batched=True)
+        self.submit(cell, requests, messages, batched=batched)
 
     def respond(self, request: R, data: bytes) -> None:
         """Answer a request that no stream needs to see, after those before it."""
