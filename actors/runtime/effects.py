@@ -88,15 +88,18 @@ class EffectQueue:
             assert batch is not None and batch.port is not None, "they go to the batch's port"
             touched[batch.port] = None
             batch.port.send(effects.batch_replies)
-        for port, reply in effects.urgent:
-            self._send(port, reply)
-        for port, reply in effects.port_replies:
-            touched[port] = None
-            port.send((reply,))
-        for name, message in effects.posts:
-            self._forward(name, Batch(None, [message]))
-        for name, batch in effects.forwards:
-            self._forward(name, batch)
+        if effects.urgent:
+            for port, reply in effects.urgent:
+                self._send(port, reply)
+        if effects.port_replies:
+            for port, reply in effects.port_replies:
+                touched[port] = None
+                port.send((reply,))
+        if effects.posts or effects.forwards:
+            for name, message in effects.posts:
+                self._forward(name, Batch(None, [message]))
+            for name, batch in effects.forwards:
+                self._forward(name, batch)
 
     # Effects that wait for the store.
 
@@ -130,7 +133,10 @@ class EffectQueue:
         """A failure at one batch or cell must not hold up the others: nothing would wake them."""
         self.depth += 1
         try:
-            for_each(partial(self._end_commit, commit, fault, self._now()), cells)
+            if len(cells) == 1:  # as most commits of few clients
+                self._end_commit(commit, fault, self._now(), cells[0])
+            else:
+                for_each(partial(self._end_commit, commit, fault, self._now()), cells)
         finally:
             self.leave()
 

@@ -310,9 +310,14 @@ class Scheduler:
         finally:
             cell.is_busy = False
             if not cell.attachments:
-                if batch is not None:
+                if batch is None:
+                    self._passivate_or_forget(cell, now)
+                else:
                     cell.used_at = now
-                self._passivate_or_forget(cell, now)
+                    # One that is woken before it is idle for long is looked at then.
+                    is_late = cell.deadline > now + self._settings.passivate_after_s
+                    if is_late or cell.behaviour is None or cell.behaviour.is_empty:
+                        self._passivate_or_forget(cell, now)
             queue.leave()
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:

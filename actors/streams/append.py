@@ -8,7 +8,7 @@ from millpond.actors.errors import Code
 from millpond.actors.messages import CellMessage, Port, Reply, StreamFailed
 from millpond.actors.store.changes import Change, Chunk, Position
 from millpond.actors.streams.bounds import StreamBounds
-from millpond.actors.streams.chunks import BYTES_MAX, RECORDS_MAX, ChunkBuilder
+from millpond.actors.streams.chunks import BYTES_MAX, RECORDS_MAX, ChunkBuilder, plain_chunk
 from millpond.actors.streams.command_records import BadCommandRecord, command_records_of
 from millpond.actors.streams.messages import (
     DEFAULT_OPTIONS,
@@ -49,6 +49,7 @@ class StreamAppender:
         "_metadata",
         "_now_ms",
         "_options",
+        "_whole",
         "fresh",
         "has_appended",
     )
@@ -68,6 +69,8 @@ class StreamAppender:
         self._arrived_ms = 0
         """The arrival of the batch's records: its time, but never before that of earlier ones."""
         self._builder: ChunkBuilder | None = None
+        self._whole: Chunk | None = None
+        """All records of the batch, where it is appends of every day and no read waits."""
         self._builders: list[ChunkBuilder] = []
         self._columns: dict[int, tuple[Chunk, RecordColumns]] = {}
         self._bytes_left = 0
@@ -129,11 +132,13 @@ class StreamAppender:
         if limits.is_durable and not context.health.is_writable:
             self._bytes_left = -1
 
-    def append_run(self, requests: Sequence[CellMessage], replies: list[Reply]) -> int:
+    def append_run(
+        self, requests: Sequence[CellMessage], replies: list[Reply], *, is_awaited: bool
+    ) -> int:
         """Add the records of the appends that a batch begins with and that ask for nothing else,
         to a stream that exists, as far as they share a chunk. Appends their replies to `replies`,
         and gives the number of these appends. One page for the appends of every day; `append`
-        judges all others."""
+        judges all others. `is_awaited`: reads wait for records."""
         bounds, last, timestamp = self._bounds, self._bounds.last_id, self._now_ms
         if self._has_conditions or last.seq > SEQUENCE_MAX:
             return 0
@@ -192,16 +197,17 @@ class StreamAppender:
             self.has_appended = True
             self._bytes_left = bytes_left
             bounds.append(total, last, timestamp)
-            self._builder = ChunkBuilder(
-                first,
-                Position(ms, seq),
-                all_bodies,
-                total_bytes,
-                timestamp,
-                None,
-                self._arrived_ms,
-                counts if appends > 1 else None,
-            )
+            start = last if total == 1 else Position(ms, seq)
+            arrived_ms = self._arrived_ms
+            if appends == len(requests) and not is_awaited:
+                self._whole = plain_chunk(
+                    first, all_bodies, counts, (start, last), timestamp, arrived_ms
+                )
+            else:
+                own = counts if appends > 1 else None
+                self._builder = ChunkBuilder(
+                    first, start, all_bodies, total_bytes, timestamp, None, arrived_ms, own
+                )
         return appends
 
     def append(self, request: Append) -> Appended | StreamFailed:
@@ -300,14 +306,16 @@ class StreamAppender:
     def hand_over(self, changes: list[Change]) -> None:
         """The batch ends, and nothing looks at its records before the store: the changes of
         `flush`, without a copy for reads."""
-        builder = self._builder
-        if builder is None or self.fresh:
-            self.flush(changes)
-            self.end()
-            return
-        self._builder = None
+        chunk, self._whole = self._whole, None
+        if chunk is None:
+            builder = self._builder
+            if builder is None or self.fresh:
+                self.flush(changes)
+                self.end()
+                return
+            self._builder = None
+            chunk = builder.chunk()
         self.has_appended = False
-        chunk = builder.chunk()
         self._bounds.add_chunk(chunk.first, len(chunk.data))
         self._context.counters.appended += chunk.count
         changes.append(chunk)

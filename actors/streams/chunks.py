@@ -162,26 +162,69 @@ class ChunkBuilder:
     def chunk(self) -> Chunk:
         """The records as the store keeps them."""
         timestamps, first, count = self.timestamps, self.id, self.count
-        appends = None if self._appends == 1 else self._sizes or 1
         packed = self._packed
         bodies: object = self._bodies
         if packed is not None:
             bodies = msgspec.Raw(_array_of(packed, count))
-        columns: tuple[object, ...] = bodies, timestamps, None, self.headers
-        arrived_ms = self._arrived_ms
-        if timestamps is not None or not arrived_ms == self.timestamp == first.ms:
-            columns = (*columns, appends, arrived_ms)
-        elif appends is not None:
-            columns = (*columns, appends)
-        return Chunk(
+        return _chunk_of(
             self.first,
             count,
-            self.timestamp,
-            self.timestamp if timestamps is None else timestamps[-1],
+            (self.timestamp, self.timestamp if timestamps is None else timestamps[-1]),
             first,
             first if count == 1 else Position(first.ms, first.seq + count - 1),
-            _encode(columns),
+            (bodies, timestamps, None, self.headers),
+            None if self._appends == 1 else self._sizes or 1,
+            self._arrived_ms,
         )
+
+
+def plain_chunk(
+    first: int,
+    bodies: list[bytes] | PackedBodies,
+    counts: list[int],
+    ids: tuple[Position, Position],
+    timestamp: int,
+    arrived_ms: int,
+) -> Chunk:
+    """The chunk that a `ChunkBuilder` makes of appends of bodies alone, all of one timestamp.
+    `counts` has the records of each append, `ids` the first and the last one."""
+    appends = len(counts)
+    if type(bodies) is PackedBodies:
+        count, column = bodies.count, msgspec.Raw(_array_of([bodies.data], bodies.count))
+        columns: tuple[object, ...] = column, None, None, None
+    else:
+        count, columns = len(bodies), (bodies, None, None, None)
+    return _chunk_of(
+        first,
+        count,
+        (timestamp, timestamp),
+        ids[0],
+        ids[1],
+        columns,
+        None if appends == 1 else 1 if appends == count else counts,
+        arrived_ms,
+    )
+
+
+def _chunk_of(
+    first: int,
+    count: int,
+    timestamps: tuple[int, int],
+    first_id: Position,
+    last_id: Position,
+    columns: tuple[object, ...],
+    appends: list[int] | int | None,
+    arrived_ms: int,
+) -> Chunk:
+    """A chunk with these columns: bodies, timestamps, ids and headers. `timestamps` are the first
+    and the last one."""
+    timestamp, last_timestamp = timestamps
+    if columns[1] is not None or not arrived_ms == timestamp == first_id.ms:
+        columns = (*columns, appends, arrived_ms)
+    elif appends is not None:
+        columns = (*columns, appends)
+    data = _encode(columns)
+    return Chunk(first, count, timestamp, last_timestamp, first_id, last_id, data)
 
 
 def _pack(bodies: list[bytes]) -> bytes:

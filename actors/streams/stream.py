@@ -136,7 +136,8 @@ class Stream:
         port, messages, replies = batch.port, batch.messages, effects.batch_replies
         done = 0
         if messages and type(messages[0]) is m.Append and self._registration.exists:
-            done = self._appender.append_run(messages, replies)
+            is_awaited = self._reader.waiters.count > 0
+            done = self._appender.append_run(messages, replies, is_awaited=is_awaited)
         if batch.ports is not None:
             effects.batch_replies = []
             effects.port_replies += zip(batch.ports, replies, strict=False)

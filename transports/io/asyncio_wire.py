@@ -84,13 +84,14 @@ class AsyncioWire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._closing:
             return
-        loop_pass = self._loop_pass
-        if loop_pass.is_running and not self._unwritten:
-            loop_pass.add_write(self)
-        self._unwritten.append(data)
+        loop_pass, unwritten = self._loop_pass, self._unwritten
+        is_first = not unwritten
+        unwritten.append(data)
         self._unwritten_bytes += len(data)
         if not loop_pass.is_running or self._unwritten_bytes > self._high_water_bytes:
             self.write_out()
+        elif is_first:
+            loop_pass.add_write(self)
 
     def write_out(self) -> None:
         """Give the transport the bytes that waited for the end of the pass."""
