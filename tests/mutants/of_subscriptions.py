@@ -79,7 +79,7 @@ SUBSCRIPTION_MUTANTS: tuple[Mutant, ...] = (
         "a cursor outlives its stream",
         Fault.WAKES,
         ACTOR,
-        "        if link is not None and link.incarnation == incarnation:\n",
+        "        if link is not None and 0 < link.incarnation <= incarnation:\n",
         "        if link is not None and link.incarnation == 0:\n",
         STATES + "test_a_deleted_stream_loses_its_links",
     ),
