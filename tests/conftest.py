@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_on_trio(item: pytest.Item) -> bool:
     """Whether a parameter is trio, or a wiring on it as in tests/conformance."""
     params: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    return any(isinstance(value, str) and value.endswith("trio") for value in params.values())
+    names = (value[0] if isinstance(value, tuple) and value else value for value in params.values())
+    return any(isinstance(name, str) and name.endswith("trio") for name in names)
 
 
 def _rank(item: pytest.Item) -> int:

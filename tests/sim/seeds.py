@@ -18,15 +18,15 @@ CHOSEN = os.environ.get("MILLPOND_SEEDS")
 T = TypeVar("T")
 
 
-def blocks(usual: int, full: int, one_in: int = 1) -> list[Any]:
-    """Seeds in blocks, as parameters of a test: the `usual` first ones are played in every run, and
-    `full` ones by `scripts/test full`. MILLPOND_SEEDS is another number, of any run: a test whose
-    seeds take long plays `one_in` so many of them."""
+def blocks(usual: int, full: int, one_in: int = 1, size: int = BLOCK) -> list[Any]:
+    """Seeds in blocks of this size, as parameters of a test: the `usual` first ones are played in
+    every run, and `full` ones by `scripts/test full`. MILLPOND_SEEDS is another number, of any run:
+    a test whose seeds take long plays `one_in` so many of them."""
     count = int(CHOSEN) // one_in if CHOSEN else full
-    firsts = range(0, count, BLOCK)
+    firsts = range(0, count, size)
     return [
         pytest.param(
-            range(first, min(first + BLOCK, count)),
+            range(first, min(first + size, count)),
             marks=() if CHOSEN or first < usual else pytest.mark.full,
             id=f"{first}",
         )
