@@ -235,6 +235,8 @@ def add_to_buckets(
 ) -> Iterator[pa.RecordBatch]:
     """Write a task's rows of a batch, bucket by bucket; yields what it wrote."""
     wide = pa.Table.from_batches(batches, ROWS).cast(WIDE)
+    if not wide.num_rows:
+        return
     found = wide.sort_by([("bucket", "ascending"), ("offset", "ascending")])
     buckets, firsts = np.unique(found.column("bucket").to_numpy(), return_index=True)
     ends = [*firsts[1:], found.num_rows]

@@ -53,7 +53,8 @@ def is_installed() -> bool:
 
 @pytest.mark.readme
 def test_what_the_documentation_shows_passes(tmp_path: Path) -> None:
-    told = run_files(tmp_path, EXAMPLES, "--millpond-backends=asyncio,trio", "-rA")
+    options = "--millpond-backends=asyncio,trio", "--millpond-timeout=120"
+    told = run_files(tmp_path, EXAMPLES, *options, "-rA")
     assert told.returncode == 0, told.stdout + told.stderr
     passed = set(re.findall(r"^PASSED (test_\w+\.py)::", told.stdout, re.MULTILINE))
     assert passed == set(EXAMPLES)

@@ -84,4 +84,5 @@ def test_codes_and_statuses_are_those_of_the_contract() -> None:
     assert by_status[404] == {"basin_not_found", "stream_not_found", "access_token_not_found"}
     assert by_status[503] == {"unavailable", "server_draining"}
     assert by_status[403] == {"permission_denied", "quota_exhausted"}
-    assert len(ErrorCode) == 28
+    assert by_status[409] >= {"transaction_conflict", "too_many_writers"}, "of our own sessions"
+    assert len(ErrorCode) == 29
