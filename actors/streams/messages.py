@@ -431,6 +431,13 @@ class StreamGrew(StreamRequest, frozen=True, gc=False):
     tail: int
 
 
+class TellSubscriptions(StreamReply, frozen=True, gc=False):
+    """The notice of a stream for the cells of the subscriptions that follow it."""
+
+    cells: tuple[bytes, ...]
+    notice: StreamGrew
+
+
 class StreamGone(StreamRequest, frozen=True, gc=False):
     """A stream was deleted, or has expired."""
 

@@ -228,7 +228,8 @@ class Stream:
         """Subscriptions hear of records once they are stored."""
         name, incarnation = self._registration.name, self._metadata.incarnation
         grew = m.StreamGrew(0, name, incarnation, self._bounds.tail)
-        effects.posts += tuple((cell, grew) for cell in self._subscribers)
+        tell = m.TellSubscriptions(0, self._subscribers, grew)
+        effects.port_replies.append((self._context.subscriptions.notices, tell))
 
     def _next_deadline(self) -> float:
         expiry_at = self._expiry.next_at if self._expiry.has_limits else inf

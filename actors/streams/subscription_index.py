@@ -8,8 +8,11 @@ comparison.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
+from millpond.actors.messages import CellMessage
 from millpond.actors.streams.glob import Glob
+from millpond.actors.streams.growth_notices import GrowthNotices
 
 
 class SubscriptionIndex:
@@ -17,10 +20,12 @@ class SubscriptionIndex:
 
     __slots__ = (
         *("_by_first", "_by_path", "_globs", "_open", "_paths", "_wake_streams", "_wakes"),
-        *("cells", "version"),
+        *("cells", "notices", "version"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, post: Callable[[bytes, CellMessage], None] | None = None) -> None:
+        """`post` sends a message to the cell of a subscription; None: there are none."""
+        self.notices = GrowthNotices(post or _unheard)
         self.version = 0
         """Grows with every change."""
         self.cells: set[bytes] = set()
@@ -50,6 +55,7 @@ class SubscriptionIndex:
 
     def remove(self, cell: bytes) -> None:
         """A subscription is deleted."""
+        self.notices.forget(cell)
         if cell not in self.cells:
             return
         self.version += 1
@@ -100,6 +106,10 @@ class SubscriptionIndex:
     def is_wake_stream(self, path: bytes) -> bool:
         """True: a subscription appends its events to this stream."""
         return path in self._wake_streams
+
+
+def _unheard(cell: bytes, message: CellMessage) -> None:
+    """Nothing follows these streams."""
 
 
 NO_SUBSCRIPTIONS = SubscriptionIndex()

@@ -180,8 +180,7 @@ class Subscription:
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
-        self._check_first(now, effects)
-        self._end_lease(now)
+        self._begin(now, effects)
         for message in batch.messages:
             self._take(batch.port, message, now, effects)
         self._continue(now, effects)
@@ -190,19 +189,31 @@ class Subscription:
     def wake(self, now: float) -> Effects:
         """Act on the time: a lease is over, a retry is due, or streams are to be looked up."""
         effects = Effects()
-        self._check_first(now, effects)
-        self._end_lease(now)
+        self._begin(now, effects)
         if now >= self._recheck_at and self._then is None:
             self._recheck_at = inf
             self._look_up(sorted(self._unknown), None, None, self._finish_check, effects)
         self._continue(now, effects)
         return effects
 
+    def _begin(self, now: float, effects: Effects) -> None:
+        """Begin a turn with what was missed since the one before it."""
+        for notice in self._context.index.notices.take(self._cell):
+            self._notice(notice)
+        self._check_first(now, effects)
+        self._end_lease(now)
+
+    def _notice(self, notice: m.StreamGrew | m.StreamGone) -> None:
+        """Keep the last notice of a stream."""
+        before = self._notices.pop(notice.stream, None)
+        if before is not None and before.incarnation > notice.incarnation:
+            notice = before  # the end of a stream comes behind the first records of the next
+        self._notices[notice.stream] = notice
+
     def _take(self, port: Port | None, message: CellMessage, now: float, effects: Effects) -> None:
         match message:
             case m.StreamGrew() | m.StreamGone():
-                self._notices.pop(message.stream, None)
-                self._notices[message.stream] = message
+                self._notice(message)
             case StreamReplyReceived(port=own, reply=reply):
                 if own is self._port and not self._lookups.take(reply, effects):
                     self._take_event_reply(reply, now, effects)
@@ -247,6 +258,8 @@ class Subscription:
         if self._is_changed:
             self._is_changed = False
             effects.changes.append(self._wake.change())
+        is_awake = self._wake.phase is not WakePhase.IDLE
+        self._context.index.notices.set_awake(self._cell, is_awake=is_awake)
         self.deadline = self._next_deadline()
 
     def _next_deadline(self) -> float:

@@ -53,7 +53,7 @@ class SubscriptionServices:
         self._seed = b""
         self._keys: list[WebhookKey] = []
         self._tokens: LeaseTokens | None = None
-        self.index = SubscriptionIndex()
+        self.index = SubscriptionIndex(post)
         self.counters = SubscriptionCounters()
         self.policy = webhook_policy(config)
         self.sender = WebhookSender(

@@ -37,6 +37,7 @@ from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import BASINS, TOPICS, basin_stream_of, stream_cell, stream_of
 from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
+from millpond.actors.streams.subscription_index import SubscriptionIndex
 from tests.actors.recording_port import RecordingPort
 from tests.sim.loop import Clock, Loop
 
@@ -123,6 +124,7 @@ class StreamHarness:
             self.store.usage,
             self.store.health,
             self.counters,
+            subscriptions=SubscriptionIndex(self.post),
         )
         self.scheduler = Scheduler(
             self.store,
