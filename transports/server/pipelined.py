@@ -70,7 +70,8 @@ class FlowSettings(msgspec.Struct, frozen=True, gc=False):
     `read_ahead_bytes_max` is read while a request waits for a record; `in_flight_bytes_max` of
     requests, and `in_flight_max` of them, are with the streams at once; `pass_bytes_max` of large
     answers are made before others run. Where no stream answers for `answer_s`, or twice that at
-    most, requests fail with OUTCOME_UNKNOWN: the disk does not answer.
+    most, requests fail with OUTCOME_UNKNOWN: the disk does not answer. A connection whose next request
+    finds no room in a mailbox for twice that is closed.
     """
 
     idle_s: float = 300.0
@@ -204,11 +205,11 @@ class PipelinedConnection(Port, Generic[R]):
         "_decoder",
         "_early_replies",
         "_flow",
+        "_full_since",
         "_in_flight",
         "_in_flight_bytes",
         "_is_admitted",
         "_is_dispatching",
-        "_is_mailbox_full",
         "_last_bytes",
         "_moved_bytes",
         "_node",
@@ -272,7 +273,9 @@ class PipelinedConnection(Port, Generic[R]):
         self._rights: dict[bytes, Rights] = {}
         self._shared_bucket: TokenBucket | None = None
         """The rate limit that all connections of the same peer share."""
-        self._is_dispatching = self._paused = self._is_mailbox_full = False
+        self._is_dispatching = self._paused = False
+        self._full_since = inf
+        """Since when the mailbox of a cell has no room for more requests."""
         self._requests: list[R] = []
         self._position = 0
         """The index of the first one of `_requests` that no stream has seen."""
@@ -364,7 +367,7 @@ class PipelinedConnection(Port, Generic[R]):
         another one."""
         if self._requests or self._is_dispatching or self._shared_bucket is not None:
             return False
-        if self._in_flight or self._is_mailbox_full or self._wire.congested:
+        if self._in_flight or self._full_since < inf or self._wire.congested:
             self._pass_bytes = self._pass_requests = 0
             if self._is_blocked():
                 return False
@@ -486,8 +489,10 @@ class PipelinedConnection(Port, Generic[R]):
 
     def must_wait(self, cell: bytes) -> None:
         """The mailbox of a cell is full: give it nothing more until it has room."""
-        self._is_mailbox_full = True
+        self._full_since = min(self._full_since, self.now)
         self._node.on_capacity(cell, self._mailbox_has_room)
+        if self._flow.answer_s < inf:
+            self._node.arm(self, self._full_since + 2 * self._flow.answer_s)
 
     # Calls of the node: ServerConnection.
 
@@ -506,6 +511,8 @@ class PipelinedConnection(Port, Generic[R]):
             self._resume()
         if self._in_flight and self._flow.answer_s < inf:
             self._check_answers(now)
+        if self._full_since < inf and self._flow.answer_s < inf:
+            self._check_room(now)
         if self._phase is CLOSED:
             return
         node, idle_s = self._node, self._flow.idle_s
@@ -555,6 +562,15 @@ class PipelinedConnection(Port, Generic[R]):
         if self._observer is not None:
             self._observer.after_replies(self.answered)
         self._resume()
+
+    def _check_room(self, now: float) -> None:
+        """Close if a mailbox has had no room for long: requests that no cell has cannot be refused
+        in their turn, and their client gets an end instead of silence."""
+        due = self._full_since + 2 * self._flow.answer_s
+        if now < due:
+            self._node.arm(self, due)
+            return
+        self.close()
 
     def start_drain(self) -> None:
         """Take no more requests; those that streams have are answered."""
@@ -803,7 +819,7 @@ class PipelinedConnection(Port, Generic[R]):
     def _is_blocked(self) -> bool:
         """Must requests wait?"""
         flow = self._flow
-        if self._is_mailbox_full or self._blocked_read_cell is not None:
+        if self._full_since < inf or self._blocked_read_cell is not None:
             return True
         if self._in_flight_bytes > flow.in_flight_bytes_max:
             return True
@@ -925,7 +941,7 @@ class PipelinedConnection(Port, Generic[R]):
             self._observer.throttled()
 
     def _mailbox_has_room(self) -> None:
-        self._is_mailbox_full = False
+        self._full_since = inf
         if self._phase is not CLOSED:
             self._resume()
 

@@ -75,3 +75,26 @@ def test_answers_in_between_count_and_late_ones_do_not() -> None:
     node.batcher.submit_all()
     node.answer(appended(4))
     assert wire.written[len(before) :].startswith(b"\0\0\0\x0d\x01")
+
+
+def test_a_connection_whose_requests_find_no_room_is_closed() -> None:
+    node, wire, connection = connect()
+    node.has_capacity = False
+    connection.received(binary(r.Fetch("t", 0, 0, 9, "")) + PING)
+    node.batcher.submit_all()
+    node.pass_time(connection, ANSWER_S)
+    assert UNKNOWN in wire.written and PING not in wire.written and not wire.is_over
+    node.pass_time(connection, ANSWER_S)
+    assert wire.is_over
+
+
+def test_room_in_time_keeps_the_connection() -> None:
+    node, wire, connection = connect()
+    node.has_capacity = False
+    connection.received(binary(r.Fetch("t", 0, 0, 9, "")) + PING)
+    node.batcher.submit_all()
+    node.pass_time(connection, 2 * ANSWER_S - 1)
+    node.free_mailbox()
+    assert wire.written.endswith(PING)
+    node.pass_time(connection, 2 * ANSWER_S)
+    assert not wire.is_over
