@@ -130,6 +130,9 @@ CONNECTIONS: dict[str, Numbers] = {
         rustlog_settings.ANSWER_S,
         2 * rustlog_settings.ANSWER_S,
     ),
+    "a RustLog request that finds no room in the mailbox of its stream": (
+        2 * rustlog_settings.ANSWER_S,
+    ),
     "packets of a P2P connection, and WebSocket frames that are no packet, in one turn of the "
     "event loop": (connection.TURN_PACKETS_MAX, framing.FEED_BYTES_MAX, frames.FEED_BYTES_MAX),
     "requests of an S3P or RustLog connection in one turn of the event loop": (
