@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -326,6 +327,46 @@ class P2p:
             ]
 
 
+class Spark:
+    """The source and the sink of Spark, in one session for all. A key of a header is text there, so
+    it writes none."""
+
+    has_headers, joins = False, False
+
+    def __init__(self) -> None:
+        self.name = f"Spark, pyspark {version('pyspark')}"
+        self._worker: subprocess.Popen[str] | None = None
+
+    def write(self, node: Node, stream: str, form: Form, records: Sequence[Written]) -> None:
+        bodies = [base64(each.body) for each in records]
+        self._ask(node, {"work": "write", "stream": stream, "bodies": bodies})
+
+    def read(self, node: Node, streams: Sequence[str], form: Form) -> list[list[Shown]]:
+        found = self._ask(node, {"work": "read", "streams": list(streams)})
+        return [
+            [Shown(b64decode(body), None, at, position) for body, at, position in rows]
+            for rows in found
+        ]
+
+    def close(self) -> None:
+        """End the session."""
+        if self._worker is not None:
+            self._worker.communicate(timeout=PROCESS_S)
+            self._worker = None
+
+    def _ask(self, node: Node, task: dict[str, Any]) -> Any:
+        if self._worker is None:
+            command = (sys.executable, "-m", "tests.interop.spark_worker", node.url)
+            pipe = subprocess.PIPE
+            self._worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        worker = self._worker
+        assert worker.stdin is not None and worker.stdout is not None
+        print(json.dumps(task), file=worker.stdin, flush=True)
+        answer = worker.stdout.readline()
+        assert answer, f"Spark ended with {worker.poll()}"
+        return json.loads(answer)
+
+
 CLIENTS: tuple[Client, ...] = (
     S2Python(),
     TypeScript("S2", "s2-npm", "@s2-dev/streamstore", has_headers=True),
@@ -337,7 +378,15 @@ CLIENTS: tuple[Client, ...] = (
     Rustlog("json"),
     Rustlog("binary"),
     P2p(),
+    Spark(),
 )
+
+
+def close_all() -> None:
+    """End what clients have started."""
+    for each in CLIENTS:
+        if isinstance(each, Spark):
+            each.close()
 
 
 def create(node: Node, stream: str, form: Form) -> None:

@@ -18,6 +18,7 @@ from tests.interop.clients import (
     Shown,
     Written,
     canonical,
+    close_all,
     create,
 )
 from tests.node.processes import environment, serving
@@ -154,6 +155,7 @@ def main() -> int:
                 for text in texts:
                     print(*pair, text, sep=" | ")
             print(*others, sep="\n")
+        close_all()
     text = PAGE.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]

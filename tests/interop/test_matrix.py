@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("s2_sdk", reason="an extra, `dev`")
 pytest.importorskip("durable_streams", reason="an extra, `dev`")
+pytest.importorskip("pyspark", reason="an extra, `spark`")
 
-from tests.interop.clients import CLIENTS, Client, Form, Node, Shown, TypeScript, create
+from tests.interop.clients import CLIENTS, Client, Form, Node, Shown, TypeScript, close_all, create
 from tests.interop.matrix import (
     ARGUMENTS,
     FORMS,
@@ -25,7 +26,7 @@ from tests.interop.matrix import (
 )
 from tests.node.processes import environment, serving
 
-FIRST, OTHER = CLIENTS[0], CLIENTS[-1]
+FIRST, OTHER = CLIENTS[0], CLIENTS[-2]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -65,6 +66,7 @@ def node() -> Iterator[Node]:
             client.install()
     with serving(*ARGUMENTS, env=environment()) as served:
         yield Node(served.ready["listeners"])
+        close_all()
 
 
 def test_each_reads_what_each_has_written(node: Node) -> None:

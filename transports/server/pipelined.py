@@ -70,8 +70,8 @@ class FlowSettings(msgspec.Struct, frozen=True, gc=False):
     `read_ahead_bytes_max` is read while a request waits for a record; `in_flight_bytes_max` of
     requests, and `in_flight_max` of them, are with the streams at once; `pass_bytes_max` of large
     answers are made before others run. Where no stream answers for `answer_s`, or twice that at
-    most, requests fail with OUTCOME_UNKNOWN: the disk does not answer. A connection whose next request
-    finds no room in a mailbox for twice that is closed.
+    most, requests fail with OUTCOME_UNKNOWN: the disk does not answer. A connection whose next
+    request finds no room in a mailbox for twice that is closed.
     """
 
     idle_s: float = 300.0
