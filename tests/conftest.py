@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("each run", parent=settings.get_profile("any machine"), max_examples=40)
 settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ PARTS = {
 }
 
 
-ON_BOTH_LIBRARIES = (HERE / "actors", HERE / "transports", HERE / "node" / "client")
+ON_BOTH_LIBRARIES = (HERE / "transports", HERE / "node" / "client")
 """What runs on asyncio and on trio in each run. Elsewhere the library makes no difference that
 these do not show, and only the full run has trio as well."""
 LONGEST_FIRST = ("crash", "spark", "readme", "http", "browser", "package", "wire", "bench")
@@ -96,6 +97,8 @@ class HangReports:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "not full" in config.option.markexpr:  # `scripts/test full` tries 100 examples of each
+        settings.load_profile("each run")
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.pluginmanager.register(HangReports(os.dup(2)))
 

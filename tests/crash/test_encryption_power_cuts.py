@@ -18,7 +18,7 @@ from tests.node.encrypted_folders import LARGE, OTHER_PASSPHRASE, PASSPHRASE, SM
 
 SIZES = pytest.mark.parametrize(
     ("count", "step"),
-    [(SMALL, 11), (LARGE, 61), pytest.param(LARGE, 29, marks=pytest.mark.full)],
+    [(SMALL, 17), (LARGE, 127), pytest.param(LARGE, 29, marks=pytest.mark.full)],
 )
 
 

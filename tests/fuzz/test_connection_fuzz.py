@@ -283,7 +283,9 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LARGE_REPLIES_BYTES_MAX", HEAVY_BYTES)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(each, marks=pytest.mark.full if each >= 16 else ()) for each in range(40)]
+)
 def test_10_000_hostile_streams_harm_nothing(seed: int) -> None:
     _run(seed, INPUTS_PER_RIG)
 

@@ -56,7 +56,7 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "millpond" / "_speedups.c"
-NORMAL, FULL = 20_000, 2_000_000
+NORMAL, FULL = 8_000, 2_000_000
 ROUNDS = [pytest.param(NORMAL, id="normal"), pytest.param(FULL, id="full", marks=pytest.mark.full)]
 EDGES = b"\0\1\3\6\x09\x0a\x7f\x80\xfe\xff"
 SIZE_MAX = 300

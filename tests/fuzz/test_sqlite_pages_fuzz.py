@@ -19,7 +19,7 @@ from millpond.actors.store.repair.sqlite_pages import BadRow, FoundRow, Value, r
 pytestmark = pytest.mark.wire
 
 PAGE = 4096
-ROUNDS = [pytest.param(25, id="normal"), pytest.param(500, id="full", marks=pytest.mark.full)]
+ROUNDS = [pytest.param(10, id="normal"), pytest.param(500, id="full", marks=pytest.mark.full)]
 SCHEMA = """
 CREATE TABLE rows (number INTEGER PRIMARY KEY, size INTEGER, crc INTEGER, data BLOB);
 CREATE INDEX by_size ON rows (size);

@@ -22,7 +22,7 @@ from tests.sim.plan import Plan
 from tests.sim.scenario import Scenario, scratch
 from tests.sim.world import World
 
-STEPS = [pytest.param(13, id="some"), pytest.param(1, id="each", marks=pytest.mark.full)]
+STEPS = [pytest.param(29, id="some"), pytest.param(1, id="each", marks=pytest.mark.full)]
 """Every so many calls one is tried."""
 QUEUE, PAIR, LOG = b"queue0", b"pair0", b"log0"
 PASSES = 4

@@ -46,10 +46,10 @@ SEEKS = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log, a queue and another queue, in files; the node was stopped."""
-    folder = tmp_path / "data"
+    folder = tmp_path_factory.mktemp("stopped") / "data"
     with run(folder, SMALL) as opened:
         for each in CHUNKS:
             opened.write(LOG, each)
@@ -58,6 +58,12 @@ def folder(tmp_path: Path) -> Path:
         opened.flush()
         assert all(opened.file(name).exists() for name in (LOG, QUEUE, OTHER))
     return folder
+
+
+@pytest.fixture
+def folder(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of these files."""
+    return shutil.copytree(stopped, tmp_path / "data")
 
 
 def file_of(folder: Path, name: bytes) -> Path:
@@ -175,7 +181,7 @@ def test_pages_in_wrong_places_give_no_shorter_answer(
     rng = Random(7)
     count = len(sound) // PAGE
     found = 0
-    for _ in range(40):
+    for _ in range(15):
         one, other = rng.sample(range(1, count), 2)
         fault(path, one, other)
         for each in SEEKS if name == LOG else SEEKS[:1]:
@@ -190,7 +196,7 @@ def test_pages_in_wrong_places_give_no_shorter_answer(
             for report in (folder / "damaged").iterdir():
                 report.unlink()
         path.write_bytes(sound)
-    assert found > 10
+    assert found > 4
 
 
 def test_a_hole_is_reported_with_its_sequences(folder: Path) -> None:

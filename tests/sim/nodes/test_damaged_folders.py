@@ -8,7 +8,7 @@ from tests.sim.nodes.damaged_folders import live
 from tests.sim.seeds import blocks, play
 
 
-@pytest.mark.parametrize("seeds", blocks(usual=20, full=100))
+@pytest.mark.parametrize("seeds", blocks(usual=10, full=100, size=10))
 def test_a_damaged_cell_refuses_or_is_right(seeds: range) -> None:
     worlds = play(live, seeds)
     if 0 in seeds:  # the seeds do what they are for

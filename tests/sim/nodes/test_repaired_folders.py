@@ -8,7 +8,7 @@ from tests.sim.nodes.repaired_folders import live
 from tests.sim.seeds import blocks, play
 
 
-@pytest.mark.parametrize("seeds", blocks(usual=20, full=100))
+@pytest.mark.parametrize("seeds", blocks(usual=10, full=100, size=10))
 def test_a_repair_prints_what_is_lost_and_serves_all_else(seeds: range) -> None:
     worlds = play(live, seeds)
     if 0 in seeds:  # the seeds do what they are for
