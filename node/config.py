@@ -468,7 +468,8 @@ class Config:
     """Time for one call of a webhook, connection and answer together; never above the lease. Later
     it has failed, and is repeated. Counter: `millpond_webhook_deliveries_total`."""
     webhook_deliveries_max: int = 64
-    """Calls of webhooks at once; others wait. A subscription makes one at a time."""
+    """Calls of webhooks at once; others wait. A subscription makes one at a time. Receivers take
+    turns, and half of the calls are for those that answered the last one within a second."""
     subscriptions_max: int = 1000
     """Subscriptions of the node. One more: 400."""
     subscription_streams_max: int = 10_000

@@ -205,8 +205,9 @@ class DeliveryOutcome(Enum):
 
 
 class DeliveryFinished(SubscriptionRequest, frozen=True, gc=False):
-    """The end of the delivery of this number."""
+    """The end of the delivery of this number. `error` is the reason of a failure."""
 
     is_answered: ClassVar[bool] = False
 
     outcome: DeliveryOutcome
+    error: str = ""

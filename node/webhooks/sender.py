@@ -1,4 +1,7 @@
-"""The sender of webhooks: it makes the requests that subscriptions ask for, so many at once."""
+"""The sender of webhooks: it makes the requests that subscriptions ask for, so many at once.
+
+Slow receivers do not keep the others waiting (`node.webhooks.slots`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.messages import CellMessage, Port, Reply
 from millpond.actors.subscriptions.messages import Delivery, DeliveryFinished, DeliveryOutcome
+from millpond.node.webhooks.slots import DeliverySlots
 from millpond.transports.http.webhooks.destination import (
     UrlRejected,
     WebhookPolicy,
@@ -33,8 +37,8 @@ class WebhookSender(Port):
     """
 
     __slots__ = (
-        *("_at_once", "_context", "_has_work", "_key", "_policy", "_post", "_queue", "_resolve"),
-        *("_under_way", "_version", "_wall", "number", "received_at"),
+        *("_context", "_has_work", "_key", "_policy", "_post", "_resolve", "_slots"),
+        *("_version", "_wall", "number", "received_at"),
     )
 
     def __init__(
@@ -50,13 +54,10 @@ class WebhookSender(Port):
         self.received_at = 0.0
         self._post = post
         self._policy = policy
-        self._at_once = at_once
+        self._slots = DeliverySlots(at_once)
         self._version = version
         self._wall = wall
         self._resolve = resolve_name
-        self._queue: dict[bytes, Delivery] = {}
-        """The latest delivery of each cell that waits, in the order of their coming."""
-        self._under_way = 0
         self._has_work: anyio.Event | None = None
         self._key: Callable[[], WebhookKey]
         self._context: ssl.SSLContext | None = None
@@ -71,7 +72,7 @@ class WebhookSender(Port):
     @property
     def waiting(self) -> int:
         """Deliveries that wait for their turn."""
-        return len(self._queue)
+        return self._slots.waiting
 
     # Port: called by cells.
 
@@ -83,9 +84,7 @@ class WebhookSender(Port):
         # Others are refusals of deliveries whose changes are lost: their cell is built anew.
         for each in replies:
             if isinstance(each, Delivery):
-                # One that still waits is of a subscription deleted or built anew meanwhile.
-                self._queue.pop(each.cell, None)
-                self._queue[each.cell] = each
+                self._slots.add(each)
 
     def flush(self) -> None:
         if self._has_work is not None:
@@ -96,22 +95,25 @@ class WebhookSender(Port):
         while self._has_work is not None:
             await self._has_work.wait()
             self._has_work = anyio.Event()
-            while self._queue and self._under_way < self._at_once:
-                self._under_way += 1
-                tasks.start_soon(self._deliver, self._queue.pop(next(iter(self._queue))))
+            while (delivery := self._slots.start()) is not None:
+                tasks.start_soon(self._deliver, delivery)
 
     async def _deliver(self, delivery: Delivery) -> None:
-        outcome = DeliveryOutcome.FAILED
+        outcome, error = DeliveryOutcome.FAILED, "the node failed to make the call"
+        began = anyio.current_time()
         try:
-            outcome = await self._outcome(delivery)
+            outcome, error = await self._outcome(delivery)
         except Exception:  # a task of the node: one delivery must not end it
             log.exception("webhook crashed: subscription=%r", delivery.id)
         finally:
-            self._under_way -= 1
-        self._post(delivery.cell, DeliveryFinished(delivery.number, outcome))
+            took_s = anyio.current_time() - began
+            is_failed = outcome is DeliveryOutcome.FAILED
+            self._slots.finish(delivery, took_s, is_failed=is_failed)
+        self._post(delivery.cell, DeliveryFinished(delivery.number, outcome, error))
         self.flush()
 
-    async def _outcome(self, delivery: Delivery) -> DeliveryOutcome:
+    async def _outcome(self, delivery: Delivery) -> tuple[DeliveryOutcome, str]:
+        """The outcome of a delivery, and the reason of a failure."""
         # Imported for the first delivery: most nodes make none.
         from millpond.transports.http.webhooks.notification import notification, outcome_of
         from millpond.transports.http.webhooks.post import DeliveryFailed, post, resolve
@@ -135,11 +137,12 @@ class WebhookSender(Port):
             )
         except (UrlRejected, DeliveryFailed) as error:
             log.info("webhook failed: subscription=%r error=%s", delivery.id, error)
-            return DeliveryOutcome.FAILED
+            return DeliveryOutcome.FAILED, str(error)
         outcome = outcome_of(answer)
         if outcome is DeliveryOutcome.FAILED:
             log.info("webhook refused: subscription=%r status=%d", delivery.id, answer.status)
-        return outcome
+            return outcome, f"the receiver answered {answer.status}"
+        return outcome, ""
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:

@@ -12,6 +12,15 @@ API = "tests/transports/http/durable/test_subscriptions.py::"
 
 SUBSCRIPTION_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "silent receivers hold all slots of webhooks",
+        Fault.WAKES,
+        "node/webhooks/slots.py",
+        "may_be_unproven = self._unproven_receivers[receiver] < free_unproven",
+        "may_be_unproven = True",
+        "tests/node/webhooks/test_slots.py::"
+        "test_silent_receivers_leave_half_of_the_slots_to_those_that_answer",
+    ),
+    Mutant(
         "the first append to a new stream is not pending",
         Fault.WAKES,
         ACTOR,

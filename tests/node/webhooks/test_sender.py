@@ -132,7 +132,7 @@ async def test_so_many_at_once() -> None:
         under_way -= 1
         await stream.send(DONE)
 
-    senders = Senders(at_once=3)
+    senders = Senders(at_once=11)  # a quarter for one receiver that is not known
     async with receiving(hold) as receiver, sending() as tasks:
         senders.give(*(delivery(receiver.url, number) for number in range(8)))
         senders.sender.open(tasks, lambda: KEY)
@@ -142,6 +142,27 @@ async def test_so_many_at_once() -> None:
         release.set()
         assert await senders.outcomes(8) == [DeliveryOutcome.DONE] * 8
     assert most <= 3 and senders.sender.waiting == 0
+
+
+async def test_silent_receivers_do_not_hold_up_one_that_answers() -> None:
+    async def hold(stream: ByteStream, body: bytes) -> None:
+        await anyio.sleep_forever()
+
+    senders = Senders(at_once=4)
+    async with (
+        receiving(answering(DONE)) as good,
+        receiving(hold) as one,
+        receiving(hold) as two,
+        sending() as tasks,
+    ):
+        senders.sender.open(tasks, lambda: KEY)
+        senders.give(delivery(good.url, 1, cell=b"cell"))
+        await senders.outcomes(1)
+        senders.give(*(delivery((one, two)[number % 2].url, number) for number in range(10, 30)))
+        for count in range(2, 5):
+            senders.give(delivery(good.url, count, cell=b"cell"))
+            assert (await senders.outcomes(count))[-1] is DeliveryOutcome.DONE
+        assert one.connections + two.connections <= 2
 
 
 async def test_of_one_subscription_only_the_latest_waits() -> None:
