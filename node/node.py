@@ -151,6 +151,7 @@ class Node:
         self.subscriptions = SubscriptionServices(
             config,
             self._submit_one,
+            self._access.stream_scope,
             entropy=entropy,
             rng=self._rng,
             version=installed_version,

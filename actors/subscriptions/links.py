@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
 from millpond.actors.store.changes import MetadataSet
-from millpond.actors.subscriptions.messages import SHOWN_MAX, LinkView
+from millpond.actors.subscriptions.messages import PAGE_MAX, SHOWN_MAX, LinkView
 
 LINK = b"link\0"
 
@@ -23,9 +25,10 @@ class StoredLink(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Link:
-    """A stream that a subscription follows. `tail` is as the stream told last; it is not stored."""
+    """A stream that a subscription follows. `tail` is as the stream told last. `is_hidden`: the
+    maker may not read it now; it is never new, and never shown. Neither is stored."""
 
-    __slots__ = ("acked", "incarnation", "is_explicit", "is_glob", "path", "tail")
+    __slots__ = ("acked", "incarnation", "is_explicit", "is_glob", "is_hidden", "path", "tail")
 
     def __init__(self, path: bytes, stored: StoredLink) -> None:
         self.path = path
@@ -34,6 +37,7 @@ class Link:
         self.acked = stored.acked
         self.incarnation = stored.incarnation
         self.tail = max(stored.acked, 0)
+        self.is_hidden = False
 
     @property
     def is_behind(self) -> bool:
@@ -51,7 +55,7 @@ class Links:
     `own` is the stream that it appends its own events to, which never has anything new.
     """
 
-    __slots__ = ("_links", "_own", "_pending")
+    __slots__ = ("_explicit", "_links", "_order", "_own", "_pending")
 
     def __init__(self, metadata: Mapping[bytes, bytes], own: bytes | None) -> None:
         self._own = own
@@ -60,6 +64,8 @@ class Links:
             for key, value in metadata.items()
             if key.startswith(LINK)
         }
+        self._order = sorted(self._links)
+        self._explicit = [path for path in self._order if self._links[path].is_explicit]
         self._pending: dict[bytes, None] = {}
         """The streams with something new; the one that has waited longest is first."""
 
@@ -80,14 +86,20 @@ class Links:
 
     def set(self, path: bytes, stored: StoredLink, tail: int) -> MetadataSet:
         """Follow a stream, or follow it otherwise."""
+        if path not in self._links:
+            insort(self._order, path)
         link = self._links[path] = Link(path, stored)
+        self._list_explicit(link)
         link.tail = max(tail, 0)
         self._check(link)
         return MetadataSet(LINK + path, _encode(stored))
 
     def remove(self, path: bytes) -> MetadataSet:
         """Follow a stream no longer."""
-        del self._links[path]
+        link = self._links.pop(path)
+        del self._order[bisect_left(self._order, path)]
+        link.is_explicit = False
+        self._list_explicit(link)
         self._pending.pop(path, None)
         return MetadataSet(LINK + path, None)
 
@@ -98,13 +110,18 @@ class Links:
             self._check(link)
 
     def change(
-        self, link: Link, *, acked: int | None = None, is_explicit: bool | None = None
+        self,
+        link: Link,
+        *,
+        acked: int | None = None,
+        is_explicit: bool | None = None,
     ) -> MetadataSet:
-        """Acknowledge, or have a link by the pattern alone."""
+        """Acknowledge, or have a link by its name as well, or by the pattern alone."""
         if acked is not None:
             link.acked = acked
         if is_explicit is not None:
             link.is_explicit = is_explicit
+            self._list_explicit(link)
         self._check(link)
         return self._stored(link)
 
@@ -119,31 +136,55 @@ class Links:
         link.incarnation = incarnation
         return self._stored(link)
 
-    def views(self, most: int | None = None) -> tuple[LinkView, ...]:
-        """The links by path; of more than `most` those with something new first."""
-        links = sorted(self._links.values(), key=_path_of)
-        if most is not None and len(links) > most:
-            pending = [each for each in links if each.path in self._pending]
-            links = (pending + [each for each in links if each.path not in self._pending])[:most]
-        return tuple(
-            LinkView(each.path, each.is_explicit, each.acked, each.tail, each.path in self._pending)
-            for each in links
-        )
+    def hide(self, link: Link, *, is_hidden: bool) -> None:
+        """Show a link no longer, or again."""
+        link.is_hidden = is_hidden
+        self._check(link)
+
+    def page(
+        self, after: bytes | None = None, *, is_explicit: bool = False
+    ) -> tuple[tuple[LinkView, ...], bytes | None]:
+        """The next links by path, PAGE_MAX at most, and the last path if there are more behind it.
+        `is_explicit`: only those that are linked by name."""
+        paths = self._explicit if is_explicit else self._order
+        begin = 0 if after is None else bisect_right(paths, after)
+        found = paths[begin : begin + PAGE_MAX]
+        has_more = begin + len(found) < len(paths)
+        return self._views(found), found[-1] if has_more else None
 
     def shown(self) -> tuple[LinkView, ...]:
-        """The links that one delivery or claim shows."""
-        return self.views(SHOWN_MAX)
+        """The links that one delivery or claim shows, by path. Of more than SHOWN_MAX those with
+        something new come first, and of these the ones that have waited longest are shown."""
+        if len(self._links) <= SHOWN_MAX:
+            return self._views(self._order)
+        paths = sorted(islice(self._pending, SHOWN_MAX))
+        others = (each for each in self._order if each not in self._pending)
+        paths += islice(others, SHOWN_MAX - len(paths))
+        return self._views(paths)
+
+    def _views(self, paths: list[bytes]) -> tuple[LinkView, ...]:
+        links, pending = self._links, self._pending
+        return tuple(
+            LinkView(path, link.is_explicit, link.acked, link.tail, path in pending)
+            for path in paths
+            if not (link := links[path]).is_hidden
+        )
+
+    def _list_explicit(self, link: Link) -> None:
+        """Have the link in the list of those by name, or not."""
+        at = bisect_left(self._explicit, link.path)
+        is_listed = at < len(self._explicit) and self._explicit[at] == link.path
+        if link.is_explicit and not is_listed:
+            self._explicit.insert(at, link.path)
+        elif is_listed and not link.is_explicit:
+            del self._explicit[at]
 
     def _stored(self, link: Link) -> MetadataSet:
         stored = StoredLink(link.is_glob, link.is_explicit, link.acked, link.incarnation)
         return MetadataSet(LINK + link.path, _encode(stored))
 
     def _check(self, link: Link) -> None:
-        if link.is_behind and link.path != self._own:
+        if link.is_behind and link.path != self._own and not link.is_hidden:
             self._pending.setdefault(link.path)
         else:
             self._pending.pop(link.path, None)
-
-
-def _path_of(link: Link) -> bytes:
-    return link.path

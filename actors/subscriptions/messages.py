@@ -17,6 +17,8 @@ BEFORE_FIRST = -1
 """The position of a stream that came later than the subscription: all of its records are new."""
 SHOWN_MAX = 1000
 """The streams of one delivery or claim; those with something new come first."""
+PAGE_MAX = 1000
+"""The links of one description."""
 
 
 class SubscriptionKind(Enum):
@@ -40,11 +42,16 @@ class SubscriptionSpec(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Maker(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The client that made a subscription: the base of the URLs by which it knows the node, and the
-    streams that it may read, as patterns of access rules (None: all that are not private)."""
+    """The client that a subscription acts for: the base of the URLs by which it knows the node, and
+    the streams that it may read, as patterns of access rules (None: all that are not private).
+
+    `scope` is that of the time when it was stored. `credentials` (sealed by the node) give the one
+    of today; empty: of a subscription that an older version stored.
+    """
 
     origin: str
     scope: tuple[str, ...] | None
+    credentials: bytes = b""
 
 
 class SubscriptionRequest(StreamRequest, frozen=True, gc=False):
@@ -59,27 +66,48 @@ class PutSubscription(SubscriptionRequest, frozen=True, gc=False):
 
 
 class DescribeSubscription(SubscriptionRequest, frozen=True, gc=False):
-    """Answered by `SubscriptionDescribed`."""
+    """A description with a page of the links, those behind the path `after`. `is_explicit`: only
+    links by name. Answered by `SubscriptionDescribed`."""
+
+    after: bytes | None = None
+    is_explicit: bool = False
 
 
-class DeleteSubscription(SubscriptionRequest, frozen=True, gc=False):
+class ManagingRequest(SubscriptionRequest, frozen=True, gc=False):
+    """Base of the requests that need rights in the streams of the subscription.
+
+    `revision` is that of the description in which the client's rights were checked; another one is
+    refused with CHANGED. None: the node itself asks.
+    """
+
+    revision: int | None = None
+
+
+class DeleteSubscription(ManagingRequest, frozen=True, gc=False):
     """Answered by `SubscriptionDone`, also if there is none."""
 
 
-class LinkStreams(SubscriptionRequest, frozen=True, gc=False):
+class ChangeMaker(ManagingRequest, frozen=True, gc=False, kw_only=True):
+    """Act for this client from now on. Its `origin` is not taken: URLs stay as workers know them.
+    Answered by `SubscriptionDone`."""
+
+    maker: Maker
+
+
+class LinkStreams(ManagingRequest, frozen=True, gc=False, kw_only=True):
     """Follow these streams from now on. Answered by `SubscriptionDone`."""
 
     streams: tuple[bytes, ...]
 
 
-class UnlinkStream(SubscriptionRequest, frozen=True, gc=False):
+class UnlinkStream(ManagingRequest, frozen=True, gc=False, kw_only=True):
     """Follow this stream no longer, unless the pattern matches it. Answered by
     `SubscriptionDone`."""
 
     stream: bytes
 
 
-class ClaimWake(SubscriptionRequest, frozen=True, gc=False):
+class ClaimWake(ManagingRequest, frozen=True, gc=False, kw_only=True):
     """Take the lease of a pull-wake subscription. Answered by `WakeClaimed`."""
 
     worker: str
@@ -123,7 +151,12 @@ class LinkView(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubscriptionDescribed(StreamReply, frozen=True, gc=False):
-    """A subscription. `is_failed`: its last delivery or event failed."""
+    """A subscription and a page of its links. `is_failed`: its last delivery or event failed.
+
+    `maker` has the scope of today. `revision` changes with all that a client needs rights for, but
+    for links by the pattern, which are within the maker's scope. `next` is the `after` of the next
+    page; None: this is the last one.
+    """
 
     id: bytes
     spec: SubscriptionSpec
@@ -131,6 +164,8 @@ class SubscriptionDescribed(StreamReply, frozen=True, gc=False):
     created_ms: int
     is_failed: bool
     links: tuple[LinkView, ...]
+    revision: int
+    next: bytes | None = None
     is_new: bool = False
 
 
@@ -166,6 +201,8 @@ class SubscriptionRefusal(Enum):
     ALREADY_CLAIMED = 4093
     NO_PENDING_WORK = 4094
     INVALID_OFFSET = 4095
+    CHANGED = 4096
+    """Clients do not see it: their rights are checked again."""
 
 
 class SubscriptionRefused(StreamReply, frozen=True, gc=False):

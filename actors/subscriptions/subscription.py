@@ -93,6 +93,7 @@ class Subscription:
         "_is_changed",
         "_is_checked",
         "_is_draining",
+        "_is_scope_known",
         "_links",
         "_lookups",
         "_notices",
@@ -100,6 +101,8 @@ class Subscription:
         "_queue",
         "_recheck_at",
         "_remade",
+        "_revision",
+        "_scope",
         "_shown",
         "_then",
         "_unknown",
@@ -141,6 +144,10 @@ class Subscription:
         """The wake is not what is stored."""
         own = None if self._config is None else self._config.spec.wake_stream
         self._links = Links(snapshot.metadata, own)
+        self._revision = next(context.numbers)
+        self._is_scope_known = False
+        self._scope: tuple[str, ...] | None = ()
+        """The streams that the maker may read, as of this turn; see `Maker`."""
         self._is_checked = self._config is None
         if self._config is None:
             context.index.remove(self._cell)
@@ -198,10 +205,29 @@ class Subscription:
 
     def _begin(self, now: float, effects: Effects) -> None:
         """Begin a turn with what was missed since the one before it."""
+        self._check_scope()
         for notice in self._context.index.notices.take(self._cell):
             self._notice(notice)
         self._check_first(now, effects)
         self._end_lease(now)
+
+    def _check_scope(self) -> None:
+        """Hide the links by the pattern that the maker may not read now. Their positions stay."""
+        config, glob = self._config, self._glob
+        if config is None or glob is None:
+            return
+        scope = self._context.scope_of(config.maker)
+        if self._is_scope_known and scope == self._scope:
+            return
+        self._is_scope_known, self._scope = True, scope
+        self._revision = next(self._context.numbers)
+        for link in self._links:
+            self._check_hidden(link)
+
+    def _check_hidden(self, link: Link) -> None:
+        is_hidden = not link.is_explicit and not self._context.may_link(self._scope, link.path)
+        if is_hidden != link.is_hidden:
+            self._links.hide(link, is_hidden=is_hidden)
 
     def _notice(self, notice: m.StreamGrew | m.StreamGone) -> None:
         """Keep the last notice of a stream."""
@@ -360,12 +386,12 @@ class Subscription:
         config, glob = self._config, self._glob
         if config is None or glob is None or path == config.spec.wake_stream:
             return False
-        return self._may_link(glob, config.maker, path)
+        return self._may_link(glob, self._scope, path)
 
-    def _may_link(self, glob: Glob, maker: s.Maker, path: bytes) -> bool:
+    def _may_link(self, glob: Glob, scope: tuple[str, ...] | None, path: bytes) -> bool:
         if path.startswith(RESERVED) or not glob.matches(path):
             return False
-        return self._context.may_link(maker.scope, path)
+        return self._context.may_link(scope, path)
 
     def _matching_names(self) -> set[bytes]:
         return {name for name in self._context.directory.streams if self._does_match(name)}
@@ -389,12 +415,16 @@ class Subscription:
         match request:
             case s.PutSubscription():
                 reply = self._put(port, request, effects)
+            case s.ManagingRequest(revision=int(known)) if config and known != self._revision:
+                reply = _refused(number, s.SubscriptionRefusal.CHANGED)
             case s.DeleteSubscription():
                 reply = self._delete(number, effects)
             case _ if config is None:
                 reply = _refused(number, s.SubscriptionRefusal.SUBSCRIPTION_NOT_FOUND)
             case s.DescribeSubscription():
-                reply = self._describe(number, config)
+                reply = self._describe(request, config)
+            case s.ChangeMaker():
+                reply = self._change_maker(request, config, effects)
             case s.LinkStreams():
                 reply = self._link(port, request, effects)
             case s.UnlinkStream():
@@ -409,24 +439,45 @@ class Subscription:
             effects.port_replies.append((port, reply))
 
     def _describe(
-        self, number: int, config: StoredConfig, *, is_new: bool = False
+        self,
+        request: s.DescribeSubscription | s.PutSubscription,
+        config: StoredConfig,
+        *,
+        is_new: bool = False,
     ) -> s.SubscriptionDescribed:
+        if isinstance(request, s.DescribeSubscription):
+            links, after = self._links.page(request.after, is_explicit=request.is_explicit)
+        else:
+            links, after = self._links.page()
         return s.SubscriptionDescribed(
-            number,
+            request.number,
             self._id,
             config.spec,
-            config.maker,
+            msgspec.structs.replace(config.maker, scope=self._scope),
             config.created_ms,
             self._wake.is_failed,
-            self._links.views(),
+            links,
+            self._revision,
+            after,
             is_new,
         )
+
+    def _change_maker(
+        self, request: s.ChangeMaker, config: StoredConfig, effects: Effects
+    ) -> Reply:
+        maker = msgspec.structs.replace(request.maker, origin=config.maker.origin)
+        if maker != config.maker:
+            self._config = msgspec.structs.replace(config, maker=maker)
+            self._revision = next(self._context.numbers)
+            effects.changes.append(MetadataSet(CONFIG, _encode(self._config)))
+            self._check_scope()
+        return s.SubscriptionDone(request.number)
 
     def _put(self, port: Port, request: s.PutSubscription, effects: Effects) -> Reply | None:
         config, spec, number = self._config, request.spec, request.number
         if config is not None:
             if config.spec == spec:
-                return self._describe(number, config)
+                return self._describe(request, config)
             return _refused(number, s.SubscriptionRefusal.SUBSCRIPTION_ALREADY_EXISTS)
         index, limits = self._context.index, self._context.limits
         if self._cell not in index.cells and len(index.cells) >= limits.subscriptions_max:
@@ -435,8 +486,9 @@ class Subscription:
         glob = None if spec.pattern is None else Glob(spec.pattern)
         paths = set(spec.streams)
         if glob is not None:
+            scope = self._context.scope_of(request.maker)
             names = self._context.directory.streams - {spec.wake_stream or b""}
-            paths |= {each for each in names if self._may_link(glob, request.maker, each)}
+            paths |= {each for each in names if self._may_link(glob, scope, each)}
         if len(paths) > limits.links_max:
             text = f"at most {limits.links_max} streams"
             return _refused(number, s.SubscriptionRefusal.INVALID_REQUEST, text)
@@ -462,6 +514,9 @@ class Subscription:
         nonce = self._context.entropy(NONCE_BYTES)
         config = StoredConfig(spec, request.maker, int(now * 1000), nonce)
         self._config, self._glob, self._wake = config, glob, Wake()
+        self._is_scope_known = False
+        self._check_scope()
+        self._revision = next(self._context.numbers)
         self._links = Links({}, spec.wake_stream)
         changes += (MetadataSet(CONFIG, _encode(config)), self._wake.change())
         for path, tail in self._lookups.found.items():
@@ -469,12 +524,13 @@ class Subscription:
             stored = StoredLink(self._does_match(path), is_explicit, tail.tail, tail.incarnation)
             changes.append(self._links.set(path, stored, tail.tail))
         self._register(spec)
-        return self._describe(request.number, config, is_new=True)
+        return self._describe(request, config, is_new=True)
 
     def _delete(self, number: int, effects: Effects) -> s.SubscriptionDone:
         if self._config is not None:
             self._context.index.remove(self._cell)
             self._config, self._glob, self._wake = None, None, Wake()
+            self._revision = next(self._context.numbers)
             self._links = Links({}, None)
             self._delivery = self._event = 0
             self._shown, self._remade = {}, set()
@@ -489,12 +545,14 @@ class Subscription:
         if len(self._links) + len(fresh) > limits.links_max:
             text = f"at most {limits.links_max} streams"
             return _refused(request.number, s.SubscriptionRefusal.INVALID_REQUEST, text)
+        self._revision = next(self._context.numbers)
         for path in request.streams:
             link = self._links.get(path)
             if link is None or not link.is_explicit:
                 self._context.index.link(self._cell, path)
             if link is not None and not link.is_explicit:
                 effects.changes.append(self._links.change(link, is_explicit=True))
+                self._check_hidden(link)
 
         def then(now: float, effects: Effects) -> None:
             effects.port_replies.append((port, self._link_found(request, effects)))
@@ -503,6 +561,7 @@ class Subscription:
         return None
 
     def _link_found(self, request: s.LinkStreams, effects: Effects) -> Reply:
+        self._revision = next(self._context.numbers)
         for path, tail in self._lookups.found.items():
             if self._links.get(path) is None:
                 stored = StoredLink(self._does_match(path), True, tail.tail, tail.incarnation)
@@ -516,8 +575,10 @@ class Subscription:
     def _unlink_explicit(self, request: s.UnlinkStream, effects: Effects) -> Reply:
         link = self._links.get(request.stream)
         if link is not None and link.is_explicit:
+            self._revision = next(self._context.numbers)
             if link.is_glob:
                 effects.changes.append(self._links.change(link, is_explicit=False))
+                self._check_hidden(link)
                 self._context.index.unlink(self._cell, request.stream)
             else:
                 self._unlink(request.stream, effects)
@@ -551,7 +612,9 @@ class Subscription:
             return
         if wake.phase is not WakePhase.WOKEN or not wake.retry_at or now < wake.retry_at:
             return
-        if config.spec.kind is s.SubscriptionKind.PULL_WAKE:
+        if not self._links.pending and any(link.is_hidden for link in self._links):
+            self._end_wake(now)  # what it was for is hidden
+        elif config.spec.kind is s.SubscriptionKind.PULL_WAKE:
             self._announce(config, now, effects)
         elif not self._delivery:
             self._deliver(config, now, effects)
@@ -784,6 +847,7 @@ _TEXTS = {
     s.SubscriptionRefusal.FENCED: "the wake has ended, or is another one",
     s.SubscriptionRefusal.NO_PENDING_WORK: "no stream has anything new",
     s.SubscriptionRefusal.INVALID_OFFSET: "the offset cannot be acknowledged",
+    s.SubscriptionRefusal.CHANGED: "the subscription has changed meanwhile",
 }
 
 

@@ -23,9 +23,11 @@ from millpond.actors.subscriptions.tokens import LeaseTokens
 from millpond.node.access.grants import is_in_scope
 from millpond.node.config import Config
 from millpond.node.webhooks.keys import lease_tokens, webhook_key
+from millpond.node.webhooks.makers import Makers, Scope
 from millpond.node.webhooks.sender import WebhookSender
 from millpond.transports.http.webhooks.destination import WebhookPolicy, hosts_of
 from millpond.transports.http.webhooks.signature import WebhookKey
+from millpond.transports.server.interface import Principal
 
 if TYPE_CHECKING:
     from millpond.transports.http.webhooks.post import Resolve
@@ -38,6 +40,7 @@ class SubscriptionServices:
         self,
         config: Config,
         post: Callable[[bytes, CellMessage], None],
+        scope: Callable[[Principal], Scope],
         *,
         entropy: Callable[[int], bytes],
         rng: Random,
@@ -47,6 +50,8 @@ class SubscriptionServices:
     ) -> None:
         self._config = config
         self._post = post
+        self._scope = scope
+        self._makers: Makers | None = None
         self._entropy = entropy
         self._rng = rng
         self._numbers = count(1)
@@ -79,6 +84,16 @@ class SubscriptionServices:
             self._tokens = lease_tokens(self._seed)
         return self._tokens
 
+    def makers(self) -> Makers:
+        """The clients that the subscriptions act for."""
+        if self._makers is None:
+            self._makers = Makers(self._seed, self._scope)
+        return self._makers
+
+    def credentials(self, principal: Principal) -> bytes:
+        """What a client showed, sealed."""
+        return self.makers().credentials(principal)
+
     def spawn(self, id_: bytes, snapshot: LogSnapshot, directory: Directory) -> Subscription:
         """The behaviour of a subscription's cell."""
         config = self._config
@@ -97,6 +112,7 @@ class SubscriptionServices:
             self._entropy,
             self._rng,
             is_in_scope,
+            lambda maker: self.makers().scope_of(maker),
             self._numbers,
         )
         return Subscription(id_, snapshot, context)

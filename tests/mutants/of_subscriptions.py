@@ -12,6 +12,22 @@ API = "tests/transports/http/durable/test_subscriptions.py::"
 
 SUBSCRIPTION_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "rights in one subscription are used for another of its id",
+        Fault.WAKES,
+        ACTOR,
+        "if config and known != self._revision:",
+        "if config and known < 0:",
+        API + "test_a_subscription_that_changes_while_rights_are_checked[delete]",
+    ),
+    Mutant(
+        "a maker whose rights ended is told of streams",
+        Fault.WAKES,
+        ACTOR,
+        "        if self._is_scope_known and scope == self._scope:\n",
+        "        if self._is_scope_known:\n",
+        STATES + "test_the_rights_of_a_maker_are_those_of_today",
+    ),
+    Mutant(
         "silent receivers hold all slots of webhooks",
         Fault.WAKES,
         "node/webhooks/slots.py",

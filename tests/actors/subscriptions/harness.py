@@ -68,6 +68,8 @@ class SubscriptionHarness(StreamHarness):
         self, folder: Path | None = None, limits: SubscriptionLimits | None = None, **options: Any
     ) -> None:
         self.subscription_limits = limits or SubscriptionLimits()
+        self.scopes: dict[bytes, tuple[str, ...] | None] = {}
+        """The scopes of makers by their credentials."""
         self.entropy = (number.to_bytes(32) for number in itertools.count(1))
         super().__init__(folder, **options)
 
@@ -100,6 +102,7 @@ class SubscriptionHarness(StreamHarness):
             lambda size: next(self.entropy)[-size:],
             self.random,
             is_in_scope,
+            lambda maker: self.scopes.get(maker.credentials, maker.scope),
             self.numbers,
         )
         return Subscription(id_, kept, context)
@@ -141,7 +144,13 @@ class SubscriptionHarness(StreamHarness):
         return self.tell(s.PutSubscription(0, wanted, maker), s.SubscriptionDescribed, id_)
 
     def found(self, id_: bytes = SUB) -> s.SubscriptionDescribed:
-        return self.tell(s.DescribeSubscription(0), s.SubscriptionDescribed, id_)
+        """The subscription, with all its links."""
+        found = self.tell(s.DescribeSubscription(0), s.SubscriptionDescribed, id_)
+        links, after = found.links, found.next
+        while after is not None:
+            page = self.tell(s.DescribeSubscription(0, after), s.SubscriptionDescribed, id_)
+            links, after = links + page.links, page.next
+        return msgspec.structs.replace(found, links=links, next=None)
 
     def cursors(self, id_: bytes = SUB) -> dict[bytes, int]:
         """The acknowledged position of each stream."""
@@ -166,7 +175,7 @@ class SubscriptionHarness(StreamHarness):
         self.settle()
 
     def claim(self, worker: str = "w", id_: bytes = SUB) -> s.WakeClaimed:
-        return self.tell(s.ClaimWake(0, worker), s.WakeClaimed, id_)
+        return self.tell(s.ClaimWake(0, worker=worker), s.WakeClaimed, id_)
 
 
 def settling(

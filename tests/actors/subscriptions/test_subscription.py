@@ -69,7 +69,7 @@ def test_the_same_again_changes_nothing_and_another_one_is_refused(
     again = node.subscribe()
     assert not again.is_new and again.created_ms == made.created_ms
     assert node.deliveries() == []
-    node.tell(s.LinkStreams(0, (b"other",)), s.SubscriptionDone)
+    node.tell(s.LinkStreams(0, streams=(b"other",)), s.SubscriptionDone)
     assert not node.subscribe().is_new, "links that came later do not count"
     for other in (
         spec(pattern=b"events/**"),
@@ -153,22 +153,161 @@ def test_a_scope_keeps_a_pattern_out_of_streams(node: SubscriptionHarness) -> No
     assert private not in node.cursors(b"all")
 
 
+def test_the_rights_of_a_maker_are_those_of_today(node: SubscriptionHarness) -> None:
+    maker = s.Maker("http://node", ("a/*", "b/*"), b"sealed")
+    node.put(b"a/1", b"1")
+    node.put(b"b/1", b"1")
+    node.subscribe(spec(pattern=b"**"), maker=maker)
+    node.post_to(b"b/1", b"2")
+    first = node.delivery()
+    assert [each.path for each in first.links] == [b"a/1", b"b/1"]
+    # It may no longer read b: nothing of b is shown, and nothing of b wakes.
+    node.scopes[b"sealed"] = ("a/*",)
+    node.finish(first, FAILED)
+    node.advance(2)
+    assert node.deliveries() == [], "all that was new is hidden"
+    assert node.cursors() == {b"a/1": 1} and node.found().maker.scope == ("a/*",)
+    node.put(b"b/2", b"1")
+    node.post_to(b"b/1", b"3")
+    node.post_to(b"a/1", b"2")
+    second = node.delivery()
+    assert [each.path for each in second.links] == [b"a/1"]
+    node.finish(second, DONE)
+    # It may again: its positions are where they were, and what came meanwhile is new.
+    del node.scopes[b"sealed"]
+    node.post_to(b"b/2", b"2")
+    third = node.delivery()
+    assert {each.path: (each.acked, each.tail) for each in third.links} == {
+        b"a/1": (2, 2), b"b/1": (1, 3), b"b/2": (-1, 2)
+    }  # fmt: skip
+
+
+def test_rights_that_end_while_the_node_is_down(tmp_path: Path) -> None:
+    with subscriptions(tmp_path) as node:
+        node.put(EVENT, b"1")
+        node.subscribe(maker=s.Maker("", None, b"sealed"))
+        node.post_to(EVENT, b"2")
+        node.scopes[b"sealed"] = ()
+        node.restart()
+        assert node.deliveries() == [] and node.cursors() == {}
+        del node.scopes[b"sealed"]
+        node.restart()
+        assert [each.acked for each in node.delivery().links] == [1]
+
+
+def test_links_by_name_stay_when_the_maker_may_not_read_them(node: SubscriptionHarness) -> None:
+    node.put(EVENT, b"1")
+    node.subscribe(spec(streams=[EVENT]), maker=s.Maker("", None, b"sealed"))
+    node.scopes[b"sealed"] = ()
+    assert node.cursors() == {EVENT: 1}
+    node.tell(s.UnlinkStream(0, stream=EVENT), s.SubscriptionDone)
+    assert node.cursors() == {}
+    node.tell(s.LinkStreams(0, streams=(EVENT,)), s.SubscriptionDone)
+    assert node.cursors() == {EVENT: 1}
+
+
+def test_a_subscription_acts_for_the_client_that_put_it_last(tmp_path: Path) -> None:
+    with subscriptions(tmp_path) as node:
+        node.put(EVENT, b"1")
+        node.subscribe(maker=s.Maker("http://node", None, b"old"))
+        node.scopes[b"old"] = ()
+        assert node.cursors() == {}
+        other = s.Maker("http://elsewhere", None, b"new")
+        node.tell(s.ChangeMaker(0, node.found().revision, maker=other), s.SubscriptionDone)
+        assert node.cursors() == {EVENT: 1}
+        known = s.Maker("http://node", None, b"new")
+        assert node.found().maker == known, "workers know the old URL"
+        node.restart()
+        assert node.found().maker == known and node.cursors() == {EVENT: 1}
+
+
+def test_what_a_client_was_shown_is_what_it_manages(pull: SubscriptionHarness) -> None:
+    """Rights are checked in one request; another one acts only on what they were checked for."""
+    pull.put(EVENT, b"1")
+    checked = pull.found().revision
+
+    def refused() -> bool:
+        requests: list[s.ManagingRequest] = [
+            s.ClaimWake(0, checked, worker="w"),
+            s.LinkStreams(0, checked, streams=(b"x",)),
+            s.UnlinkStream(0, checked, stream=b"x"),
+            s.ChangeMaker(0, checked, maker=MAKER),
+            s.DeleteSubscription(0, checked),
+        ]
+        return all(pull.refusal(each) is Refusal.CHANGED for each in requests)
+
+    # Streams that its pattern brings are within the scope that was checked.
+    pull.put(b"events/later", b"1")
+    assert pull.found().revision == checked
+    pull.tell(s.LinkStreams(0, checked, streams=(b"secret",)), s.SubscriptionDone)
+    assert refused()
+    checked = pull.found().revision
+    pull.tell(s.UnlinkStream(0, checked, stream=b"secret"), s.SubscriptionDone)
+    assert refused()
+    checked = pull.found().revision
+    pull.tell(s.DeleteSubscription(0, checked), s.SubscriptionDone)
+    pull.subscribe(PULL)
+    assert refused()
+    pull.post_to(EVENT, b"2")
+    claim = s.ClaimWake(0, pull.found().revision, worker="w")
+    pull.tell(claim, s.WakeClaimed)
+
+
 # Links.
+
+
+def test_descriptions_have_pages(node: SubscriptionHarness) -> None:
+    names = [b"events/%04d" % number for number in range(2 * s.PAGE_MAX + 1)]
+    for each in names:
+        node.create(each)
+    node.subscribe(spec(streams=[names[3], b"x"]))
+    assert [each.path for each in node.found().links] == [*names, b"x"]
+    pages, after = [], None
+    while True:
+        found = node.tell(s.DescribeSubscription(0, after), s.SubscriptionDescribed)
+        pages.append(len(found.links))
+        after = found.next
+        if after is None:
+            break
+    assert pages == [s.PAGE_MAX, s.PAGE_MAX, 2]
+    explicit = s.DescribeSubscription(0, is_explicit=True)
+    found = node.tell(explicit, s.SubscriptionDescribed)
+    assert [each.path for each in found.links] == [names[3], b"x"] and found.next is None
+
+
+def test_streams_that_wait_longest_are_shown_first(node: SubscriptionHarness) -> None:
+    count = s.SHOWN_MAX + 100
+    for number in range(count):
+        node.create(b"events/%04d" % number)
+    node.subscribe()
+    node.append(b"x", name=b"events/%04d" % (count - 1))
+    wake = node.delivery()
+    for number in range(count - 1):
+        node.append(b"x", name=b"events/%04d" % number)
+    node.finish(wake, DONE)
+    wake = node.delivery()
+    assert len(wake.links) == s.SHOWN_MAX and all(each.has_pending for each in wake.links)
+    node.append(b"x", name=b"events/0000")
+    node.finish(wake, DONE)
+    wake = node.delivery()
+    assert [each.path for each in wake.links if each.has_pending] == [
+        b"events/0000", *(b"events/%04d" % number for number in range(s.SHOWN_MAX, count - 1))
+    ]  # fmt: skip
 
 
 def test_explicit_links(node: SubscriptionHarness) -> None:
     node.put(EVENT, b"1")
     node.put(b"manual/b", b"1")
     node.subscribe()
-    node.tell(s.LinkStreams(0, (EVENT, b"manual/b")), s.SubscriptionDone)
+    node.tell(s.LinkStreams(0, streams=(EVENT, b"manual/b")), s.SubscriptionDone)
     assert node.cursors() == {EVENT: 1, b"manual/b": 1}
     node.post_to(b"manual/b", b"2")
     node.finish(node.delivery(), DONE)
     assert node.cursors()[b"manual/b"] == 2
-    node.tell(s.LinkStreams(0, (b"manual/b",)), s.SubscriptionDone)
+    node.tell(s.LinkStreams(0, streams=(b"manual/b",)), s.SubscriptionDone)
     assert node.cursors()[b"manual/b"] == 2, "one that is linked keeps its cursor"
     for path in (EVENT, b"manual/b", b"absent"):
-        node.tell(s.UnlinkStream(0, path), s.SubscriptionDone)
+        node.tell(s.UnlinkStream(0, stream=path), s.SubscriptionDone)
     (link,) = node.found().links
     assert (link.path, link.is_explicit, link.acked) == (EVENT, False, 1)
     node.post_to(b"manual/b", b"3")
@@ -370,7 +509,7 @@ def test_an_event_wakes_and_a_worker_claims(pull: SubscriptionHarness) -> None:
     assert (claimed.generation, claimed.lease_ms) == (1, 30_000)
     assert [(each.path, each.acked, each.tail) for each in claimed.links] == [(EVENT, -1, 2)]
     for worker in ("w1", "w2"):
-        refused = pull.tell(s.ClaimWake(0, worker), s.SubscriptionRefused)
+        refused = pull.tell(s.ClaimWake(0, worker=worker), s.SubscriptionRefused)
         assert (refused.reason, refused.holder, refused.generation) == (
             Refusal.ALREADY_CLAIMED,
             "w1",
@@ -378,7 +517,7 @@ def test_an_event_wakes_and_a_worker_claims(pull: SubscriptionHarness) -> None:
         )
     settled = pull.tell(settling(claimed, ACK, (EVENT, 2), done=True), s.WakeSettled)
     assert settled.next_wake is False
-    assert pull.refusal(s.ClaimWake(0, "w1")) is Refusal.NO_PENDING_WORK
+    assert pull.refusal(s.ClaimWake(0, worker="w1")) is Refusal.NO_PENDING_WORK
     pull.post_to(EVENT, b"3")
     again = pull.claim("w1")
     assert again.generation == 2
@@ -410,7 +549,7 @@ def test_a_wake_without_lease_waits_for_ever(pull: SubscriptionHarness) -> None:
 def test_a_wake_whose_stream_is_gone_makes_way(pull: SubscriptionHarness) -> None:
     pull.put(EVENT, b"1")
     pull.one(m.Delete(0), m.Done, EVENT)
-    assert pull.refusal(s.ClaimWake(0, "w")) is Refusal.NO_PENDING_WORK
+    assert pull.refusal(s.ClaimWake(0, worker="w")) is Refusal.NO_PENDING_WORK
     pull.put(b"events/b", b"1")
     assert [each["stream"] for each in pull.events()] == ["events/a", "events/b"]
 
@@ -533,7 +672,7 @@ def test_a_deleted_subscription_is_gone(node: SubscriptionHarness) -> None:
     node.post_to(EVENT, b"2")
     node.advance(1000)
     assert node.deliveries() == [] and not node.counts.failed
-    for request in (s.DescribeSubscription(0), settling(wake), s.LinkStreams(0, (b"x",))):
+    for request in (s.DescribeSubscription(0), settling(wake), s.LinkStreams(0, streams=(b"x",))):
         assert node.refusal(request) is Refusal.SUBSCRIPTION_NOT_FOUND
     assert not node.shared.subscriptions.cells
     assert subscription_cell(SUB) not in node.scheduler.cells
@@ -553,7 +692,7 @@ def test_limits(node: SubscriptionHarness) -> None:
     node.subscribe(spec(pattern=None, streams=[b"x"]), b"b")
     assert node.refusal(request, b"c") is Refusal.INVALID_REQUEST
     assert not node.subscribe(spec(pattern=None, streams=[b"x"]), b"b").is_new
-    assert node.refusal(s.LinkStreams(0, (b"y",))) is Refusal.INVALID_REQUEST
+    assert node.refusal(s.LinkStreams(0, streams=(b"y",))) is Refusal.INVALID_REQUEST
     node.put(b"events/9", b"1")
     assert b"events/9" not in node.cursors() and node.counts.unlinked == 1
     node.append(b"x", name=b"events/1")
@@ -592,7 +731,7 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
         again = node.delivery()
         assert (again.wake_id, again.generation) == (wake.wake_id, wake.generation)
         assert node.tell(settling(wake, None, (EVENT, 2), done=True), s.WakeSettled)
-        refused = node.tell(s.ClaimWake(0, "x"), s.SubscriptionRefused, b"pull")
+        refused = node.tell(s.ClaimWake(0, worker="x"), s.SubscriptionRefused, b"pull")
         assert refused.holder == "w"
         ack = settling(claimed, ACK, (EVENT, 2), done=True)
         assert node.tell(ack, s.WakeSettled, b"pull")

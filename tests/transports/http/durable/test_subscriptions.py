@@ -13,9 +13,12 @@ from urllib.parse import quote, unquote
 
 import pytest
 
+from millpond.actors.messages import Batch
+from millpond.actors.subscriptions import messages as s
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.subscriptions.interface import SubscriptionSettings
 from millpond.transports.http.webhooks.destination import WebhookPolicy
+from tests.actors.recording_port import RecordingPort
 from tests.transports.http.client import Got
 from tests.transports.http.durable.api_client import JSON, ApiClient, api_client, header_of
 
@@ -422,3 +425,84 @@ async def test_rights(tmp_path: Path) -> None:
         assert await status("wake", "POST", pull + "/claim", {"worker": "w"}) == 200
         assert await status("all", "DELETE", everywhere) == 204
         assert await status(None, "DELETE", "__ds/subscriptions/none") == 401
+
+
+async def test_rights_that_change(tmp_path: Path) -> None:
+    """A pattern follows what its maker may read today; a later PUT makes another maker."""
+    everything = {**HOOK, "pattern": "**"}
+    access = rules(tmp_path, all="all", worker="get stream:*", other="get stream:*")
+    async with subscriber(access_file=access) as ask:
+
+        async def paths(token: str) -> list[str]:
+            shown = await ask("GET", SUB, authorization=f"Bearer {token}")
+            return [each["path"] for each in json.loads(shown.body)["streams"]]
+
+        for name in ("events/a", "other/a"):
+            await ask("PUT", name, b"[1]", authorization="Bearer all")
+        assert (await ask("PUT", SUB, everything, authorization="Bearer worker")).status == 201
+        assert await paths("all") == ["events/a", "other/a"]
+        rules(tmp_path, all="all", worker="get stream:events/*", other="get stream:*")
+        ask.client.node.reload()
+        assert await paths("all") == await paths("worker") == ["events/a"]
+        rules(tmp_path, all="all", other="get stream:*")
+        ask.client.node.reload()
+        assert await paths("all") == []
+        again = await ask("PUT", SUB, everything, authorization="Bearer other")
+        assert again.status == 200
+        assert await paths("all") == await paths("other") == ["events/a", "other/a"]
+
+
+@pytest.mark.parametrize("operation", ["claim", "link", "unlink", "delete", "put"])
+async def test_a_subscription_that_changes_while_rights_are_checked(
+    tmp_path: Path, operation: str
+) -> None:
+    """Between the check and the act another client remakes it, for streams that this one may not
+    read: the request is checked again, and refused."""
+    access = rules(tmp_path, all="all", narrow="get,put stream:events/* stream:wake/*")
+    requests = {
+        "claim": ("POST", SUB + "/claim", {"worker": "w"}, s.ClaimWake),
+        "link": ("POST", SUB + "/streams", {"streams": ["events/b"]}, s.LinkStreams),
+        "unlink": ("DELETE", SUB + "/streams/events/a", None, s.UnlinkStream),
+        "delete": ("DELETE", SUB, None, s.DeleteSubscription),
+        "put": ("PUT", SUB, PULL, s.ChangeMaker),
+    }
+    method, path, content, kind = requests[operation]
+    async with subscriber(access_file=access) as ask:
+        services = ask.client.served.services
+        for name in ("events/a", "secret", "wake/pool"):
+            await ask("PUT", name, b"[1]", authorization="Bearer all")
+        made = await ask("PUT", SUB, PULL, authorization="Bearer narrow")
+        assert made.status == 201
+        submit, changes = services.submit, []
+
+        def submit_behind_another(cell: bytes, batch: Batch, now: float) -> bool:
+            if any(isinstance(each, kind) for each in batch.messages) and not changes:
+                changes.append(operation)
+                spec = s.SubscriptionSpec(
+                    s.SubscriptionKind.PULL_WAKE, b"events/*", (b"secret",), None, b"wake/pool",
+                    30_000, None,
+                )  # fmt: skip
+                maker = s.Maker("http://node", None)
+                other = [s.DeleteSubscription(1), s.PutSubscription(2, spec, maker)]
+                submit(cell, Batch(RecordingPort(99), other), now)
+            return submit(cell, batch, now)
+
+        services.submit = submit_behind_another
+        refused = await ask.refused(method, path, content, authorization="Bearer narrow")
+        services.submit = submit
+        assert changes and refused[0] == 403
+        shown = json.loads((await ask("GET", SUB, authorization="Bearer all")).body)
+        assert [each["path"] for each in shown["streams"]] == ["events/a", "secret"]
+
+
+async def test_a_subscription_of_many_streams_is_shown_whole() -> None:
+    async with subscriber() as ask:
+        names = [f"events/{number:04}" for number in range(2500)]
+        for each in names:
+            assert (await ask("PUT", each)).status == 201
+        made = await ask("PUT", SUB, HOOK)
+        assert made.status == 201
+        assert [each["path"] for each in json.loads(made.body)["streams"]] == names
+        again = await ask("PUT", SUB, HOOK)
+        assert (again.status, again.body) == (200, made.body)
+        assert (await ask("GET", SUB)).body == made.body

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 
+import anyio.lowlevel
 import msgspec
 
 from millpond.actors.messages import Failed, Rights, StreamFailed
@@ -20,6 +22,7 @@ from millpond.transports.http.durable.subscriptions.errors import (
     invalid,
     not_found,
     refusal,
+    unavailable,
 )
 from millpond.transports.http.durable.subscriptions.interface import (
     SubscriptionNodeServices,
@@ -36,7 +39,13 @@ _JWKS_HEADERS = (
     (b"cache-control", b"public, max-age=300"),
 )
 _NO_STORE = (b"cache-control", b"no-store")
+_TRIES = 8
+"""A subscription that changes more often while its links are read is not managed."""
 _Operation = Callable[["SubscriptionCall"], Awaitable[Response]]
+
+
+class _Changed(Exception):
+    """The subscription has changed since the client's rights were checked: check them again."""
 
 
 class SubscriptionCall(RequestContext[SubscriptionNodeServices]):
@@ -89,6 +98,8 @@ class SubscriptionCall(RequestContext[SubscriptionNodeServices]):
         """The reply of the subscription. Raises SubscriptionError for a refusal."""
         reply = await cells.request(self.cell, make)
         match reply:
+            case s.SubscriptionRefused(reason=s.SubscriptionRefusal.CHANGED):
+                raise _Changed
             case s.SubscriptionRefused():
                 raise refusal(reply)
             case StreamFailed() | Failed():
@@ -96,23 +107,66 @@ class SubscriptionCall(RequestContext[SubscriptionNodeServices]):
             case _:
                 return reply
 
-    async def require_management(self, cells: CellClient) -> s.SubscriptionDescribed:
-        """The subscription, for a client that may manage it: it may read all that the subscription
-        follows, and append to the wake stream. Raises SubscriptionError (401, 403, 404)."""
+    async def pages(
+        self, cells: CellClient, *, is_explicit: bool = False
+    ) -> AsyncIterator[s.SubscriptionDescribed]:
+        """The subscription, once for each page of its links, for a client that may manage it: it
+        may read all that the subscription follows, and append to the wake stream.
+
+        Raises SubscriptionError (401, 403, 404), and _Changed if it does between two pages.
+        """
         if not self.is_known:
             raise self.denied()
-        found = await self.ask(cells, s.DescribeSubscription)
-        assert isinstance(found, s.SubscriptionDescribed), f"{found} describes no subscription"
-        self.check_management(found)
-        return found
+        after: bytes | None = None
+        revision: int | None = None
+        while True:
+            describe = partial(_describe, after=after, is_explicit=is_explicit)
+            found = await self.ask(cells, describe)
+            assert isinstance(found, s.SubscriptionDescribed), f"{found} describes no subscription"
+            if revision not in (None, found.revision):
+                raise _Changed
+            if revision is None:
+                self._check_rights(found)
+            for each in found.links:
+                if each.is_explicit:  # others are within the maker's scope
+                    self.require(each.path, Rights.GET)
+            yield found
+            after, revision = found.next, found.revision
+            if after is None:
+                return
+            await anyio.lowlevel.checkpoint()
 
-    def check_management(self, found: s.SubscriptionDescribed) -> None:
-        """Check the rights of `require_management`. Raises SubscriptionError (401, 403)."""
+    async def manage(
+        self, cells: CellClient, make: Callable[[int, int], s.ManagingRequest]
+    ) -> CellReply:
+        """The reply to a request that needs rights in all that the subscription follows; `make`
+        takes a number and the revision. Raises SubscriptionError."""
+        for _ in range(_TRIES):
+            try:
+                async for found in self.pages(cells, is_explicit=True):
+                    revision = found.revision
+                return await self.ask(cells, partial(_revised, make, revision))
+            except _Changed:
+                await anyio.lowlevel.checkpoint()
+        raise unavailable("the subscription changes all the time")
+
+    async def view(self, cells: CellClient) -> tuple[s.SubscriptionDescribed, list[bytes]]:
+        """The subscription, and the pages of its links as JSON. Raises SubscriptionError."""
+        for _ in range(_TRIES):
+            try:
+                pages = []
+                async for found in self.pages(cells):
+                    pages.append(codec.link_page(found.links))
+                return found, pages
+            except _Changed:
+                await anyio.lowlevel.checkpoint()
+        raise unavailable("the subscription changes all the time")
+
+    def _check_rights(self, found: s.SubscriptionDescribed) -> None:
+        """Check the rights in all but the links. Raises SubscriptionError (401, 403)."""
         self._check_spec(found.spec)
         if found.spec.pattern is not None and not self._covers(found.maker.scope):
             raise self.denied()
-        for each in found.links:
-            self.require(each.path, Rights.GET)
 
     def check_new(self, spec: s.SubscriptionSpec) -> s.Maker:
         """The maker of a subscription like this. Raises SubscriptionError (401, 403)."""
@@ -120,7 +174,8 @@ class SubscriptionCall(RequestContext[SubscriptionNodeServices]):
         scope = self.services.stream_scope(self.request.principal)
         if spec.pattern is not None and scope == ():
             raise self.denied()
-        return s.Maker(self.origin, scope)
+        credentials = self.services.maker_credentials(self.request.principal)
+        return s.Maker(self.origin, scope, credentials)
 
     def _check_spec(self, spec: s.SubscriptionSpec) -> None:
         for each in spec.streams:
@@ -132,6 +187,16 @@ class SubscriptionCall(RequestContext[SubscriptionNodeServices]):
         """True: this client may read whatever the maker could."""
         own = self.services.stream_scope(self.request.principal)
         return own is None or (scope is not None and set(scope) <= set(own))
+
+
+def _describe(number: int, after: bytes | None, *, is_explicit: bool) -> s.DescribeSubscription:
+    return s.DescribeSubscription(number, after, is_explicit)
+
+
+def _revised(
+    make: Callable[[int, int], s.ManagingRequest], revision: int, number: int
+) -> s.ManagingRequest:
+    return make(number, revision)
 
 
 class SubscriptionsApi:
@@ -198,24 +263,29 @@ async def _put(call: SubscriptionCall) -> Response:
     maker = call.check_new(spec)
     with call.cell_client() as cells:
         found = await call.ask(cells, lambda number: s.PutSubscription(number, spec, maker))
-    assert isinstance(found, s.SubscriptionDescribed), f"{found} describes no subscription"
-    if not found.is_new:
-        call.check_management(found)
-    return _described(call, found)
+        assert isinstance(found, s.SubscriptionDescribed), f"{found} describes no subscription"
+        if found.is_new and found.next is None:
+            return _described(call, found, [codec.link_page(found.links)], is_new=True)
+        if not found.is_new:
+            # It acts for the client that has put it last: its rights may be the longer ones.
+            await call.manage(
+                cells,
+                lambda number, revision: s.ChangeMaker(number, revision, maker=maker),
+            )
+        shown, links = await call.view(cells)
+        return _described(call, shown, links, is_new=found.is_new)
 
 
 async def _get(call: SubscriptionCall) -> Response:
     with call.cell_client() as cells:
-        return _described(call, await call.require_management(cells))
+        return _described(call, *await call.view(cells))
 
 
 async def _delete(call: SubscriptionCall) -> Response:
     with call.cell_client() as cells:
         try:
-            await call.require_management(cells)
-            await call.ask(cells, s.DeleteSubscription)
+            await call.manage(cells, s.DeleteSubscription)
         except SubscriptionError as error:
-            # Nothing is deleted that may have come meanwhile: its rights were not checked.
             if error.status != 404:
                 raise
     return _no_content()
@@ -227,25 +297,34 @@ async def _link(call: SubscriptionCall) -> Response:
         call.require(each, Rights.GET)
     if not streams:
         raise invalid("streams: at least one is required")
+
+    def make(number: int, revision: int) -> s.LinkStreams:
+        return s.LinkStreams(number, revision, streams=streams)
+
     with call.cell_client() as cells:
-        await call.require_management(cells)
-        await call.ask(cells, lambda number: s.LinkStreams(number, streams))
+        await call.manage(cells, make)
     return _no_content()
 
 
 async def _unlink(call: SubscriptionCall) -> Response:
     path = codec.checked_path(call.path)
+
+    def make(number: int, revision: int) -> s.UnlinkStream:
+        return s.UnlinkStream(number, revision, stream=path)
+
     with call.cell_client() as cells:
-        await call.require_management(cells)
-        await call.ask(cells, lambda number: s.UnlinkStream(number, path))
+        await call.manage(cells, make)
     return _no_content()
 
 
 async def _claim(call: SubscriptionCall) -> Response:
     worker = codec.worker_of(await call.fields())
+
+    def make(number: int, revision: int) -> s.ClaimWake:
+        return s.ClaimWake(number, revision, worker=worker)
+
     with call.cell_client() as cells:
-        await call.require_management(cells)
-        claimed = await call.ask(cells, lambda number: s.ClaimWake(number, worker))
+        claimed = await call.manage(cells, make)
     assert isinstance(claimed, s.WakeClaimed), f"{claimed} answers no claim"
     return _json(200, codec.shown_claim(claimed))
 
@@ -289,9 +368,15 @@ _SETTLING: Mapping[bytes, _Operation] = {
 }
 
 
-def _described(call: SubscriptionCall, found: s.SubscriptionDescribed) -> Response:
+def _described(
+    call: SubscriptionCall,
+    found: s.SubscriptionDescribed,
+    links: list[bytes],
+    *,
+    is_new: bool = False,
+) -> Response:
     key = call.services.webhook_keys()[0]
-    return _json(201 if found.is_new else 200, codec.shown(found, key))
+    return _json(201 if is_new else 200, codec.shown(found, links, key))
 
 
 def _json(status: int, content: object) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
@@ -11,6 +11,7 @@ import msgspec
 from millpond.actors.streams.glob import BadGlob, Glob
 from millpond.actors.streams.names import stream_path
 from millpond.actors.subscriptions.messages import (
+    LinkView,
     StreamAck,
     SubscriptionDescribed,
     SubscriptionKind,
@@ -146,15 +147,22 @@ def is_done(fields: Fields) -> bool:
     return done
 
 
-def shown(found: SubscriptionDescribed, key: WebhookKey) -> dict[str, object]:
-    """A subscription as clients see it."""
+def link_page(links: Sequence[LinkView]) -> bytes:
+    """Links as clients see them: items of an array in JSON."""
+    return msgspec.json.encode([shown_link(each) for each in links])[1:-1]
+
+
+def shown(
+    found: SubscriptionDescribed, links: Sequence[bytes], key: WebhookKey
+) -> dict[str, object]:
+    """A subscription as clients see it; `links` are the pages of its links (`link_page`)."""
     spec = found.spec
     moment = datetime.fromtimestamp(found.created_ms / 1000, UTC)
     content: dict[str, object] = {
         "id": found.id.decode(),
         "subscription_id": found.id.decode(),
         "type": spec.kind.value,
-        "streams": [shown_link(each) for each in found.links],
+        "streams": msgspec.Raw(b"[%b]" % b",".join(filter(None, links))),
         "lease_ttl_ms": spec.lease_ms,
         "created_at": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "status": "failed" if found.is_failed else "active",

@@ -67,9 +67,13 @@ def refusal(reply: SubscriptionRefused) -> SubscriptionError:
 def failure(reply: StreamFailed | Failed) -> SubscriptionError:
     """The error for a refusal by the parts that carry requests to a subscription."""
     if reply.code is Code.BUFFER_FULL:
-        text = "too many requests wait for this subscription"
-        return SubscriptionError(503, "UNAVAILABLE", text, headers=((b"retry-after", b"1"),))
+        return unavailable("too many requests wait for this subscription")
     return from_durable(error_of(reply))
+
+
+def unavailable(text: str) -> SubscriptionError:
+    """503: try again."""
+    return SubscriptionError(503, "UNAVAILABLE", text, headers=((b"retry-after", b"1"),))
 
 
 def from_durable(error: DurableError) -> SubscriptionError:

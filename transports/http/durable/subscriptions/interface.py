@@ -29,5 +29,9 @@ class SubscriptionNodeServices(HttpNodeServices, Protocol):
         private."""
 
     @property
+    def maker_credentials(self) -> Callable[[Principal], bytes]:
+        """What a client showed, sealed: a subscription keeps it, to know its rights later."""
+
+    @property
     def webhook_keys(self) -> Callable[[], Sequence[WebhookKey]]:
         """The keys of webhooks; the first one signs."""
