@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from millpond.actors.messages import Durability, Mode
     from millpond.node.client.channel import Channel, Message
     from millpond.node.client.connect import connect
-    from millpond.node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
+    from millpond.node.client.errors import (
+        ChannelClosed,
+        ClientClosed,
+        ConnectionLost,
+        HandshakeRefused,
+    )
     from millpond.node.client.in_flight import Receipt
     from millpond.node.client.rustlog.client import connect_rustlog
     from millpond.node.client.s3p.client import connect_s3p
@@ -32,6 +37,7 @@ else:
         {
             "Channel": "millpond.node.client.channel",
             "ChannelClosed": "millpond.node.client.errors",
+            "ClientClosed": "millpond.node.client.errors",
             "Config": "millpond.node.config",
             "ConnectionLost": "millpond.node.client.errors",
             "Durability": "millpond.actors.messages",
@@ -63,6 +69,7 @@ else:
 __all__ = [
     "Channel",
     "ChannelClosed",
+    "ClientClosed",
     "Config",
     "ConnectionLost",
     "Durability",

@@ -43,6 +43,8 @@ from millpond.actors.state.errors import BadSchema, BadValue, DuplicateType
 from millpond.actors.state.fold import BadCheckpoint, InvalidEvent, StateReset
 from millpond.node.client.errors import (
     ChannelClosed,
+    ClientClosed,
+    ClientForked,
     ConnectionLost,
     HandshakeRefused,
     ModeMismatch,
@@ -87,6 +89,8 @@ __all__ = [
     "BadValue",
     "BufferFull",
     "ChannelClosed",
+    "ClientClosed",
+    "ClientForked",
     "Code",
     "ConfigError",
     "ConnectionLost",

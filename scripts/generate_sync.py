@@ -40,6 +40,9 @@ WORDS = (
 )
 
 
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class Module(NamedTuple):
     """A module to write: its first paragraph, and what is taken from which modules."""
 
@@ -108,7 +111,14 @@ TWINS = {
 CONSTRUCTED = {"StateWriter"}
 """Made by the user, of another blocking object, whose loop it shares."""
 CONTEXTS = {"Queue"}
-"""Made by the user, and open within `with`."""
+"""Made by the user, and open within `with`, or from `open` to `close`."""
+OPENED = {
+    "Channel": "connect",
+    "Streams": "connect_streams",
+    "S3p": "connect_s3p",
+    "Rustlog": "connect_rustlog",
+}
+"""Made by a function, and open as those; a client may also be given by another one."""
 INTERNAL = {"committing", "end", "run", "tell"}
 """Methods that the clients call among themselves."""
 
@@ -135,9 +145,9 @@ class Source:
             for alias in node.names
         }
 
-    def find(self, name: str) -> ast.ClassDef | ast.AsyncFunctionDef:
+    def find(self, name: str) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef:
         for node in self.tree.body:
-            if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef) and node.name == name:
+            if isinstance(node, Definition) and node.name == name:
                 return node
         raise LookupError(f"{self.name} has no {name}")
 
@@ -170,7 +180,7 @@ class Writer:
     def _class(self, node: ast.ClassDef) -> str:
         name, twin = node.name, f"Async{node.name}"
         self._import(self._source.name, name, twin)
-        base = "BlockingContext" if name in CONTEXTS else "Blocking"
+        base = "BlockingContext" if name in CONTEXTS | set(OPENED) else "Blocking"
         self._import(f"{CLIENT}.sync.portal", base)
         lines = [f"class {name}({base}[{twin}]):", *_docstring(node, 4)]
         for each in node.body:
@@ -239,6 +249,8 @@ class Writer:
             self._import("typing", "Self")
             run = "_await" if node.name == "__aenter__" else "_call"
             result, body = "Self", f"self.{run}({passed})\n        return self"
+        elif node.name == "__anext__":
+            body = f"return {self._wrapped(returns, f'self._next({passed})')}"
         elif kind in ITERATORS:
             assert item is not None
             body = f"return self._iterate({call})"
@@ -265,33 +277,51 @@ class Writer:
 
     # Functions.
 
-    def _opener(self, node: ast.AsyncFunctionDef) -> str:
+    def _opener(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         self._import(self._source.name, node.name, f"{node.name}_async")
+        if node.name in OPENED.values():
+            return self._maker(node)
         self._import("contextlib", "contextmanager")
         self._import("collections.abc", "Generator")
         assert node.returns is not None
         _, item = _generic(node.returns)
         assert item is not None
         shared = [each.arg for each in node.args.args if self._is_twin(each.annotation)]
-        if shared:
-            self._import(f"{CLIENT}.sync.portal", "portal_of")
-            portal = f"portal_of({shared[0]})"
-        else:
-            self._import(f"{CLIENT}.sync.portal", "LOOP")
-            portal = "LOOP as portal"
+        self._import(f"{CLIENT}.sync.portal", "portal_of")
         call = f"{node.name}_async({self._arguments(node.args)})"
-        opened = "portal.wrap_async_context_manager(opening) as opened"
+        opened = "portal.enter(opening) as opened"
         lines = [
             "@contextmanager",
             f"def {node.name}({self._parameters(node.args)}) -> Generator[{self._type(item)}]:",
             *_docstring(node, 4),
             f"    opening = {call}",
         ]
-        if shared:
-            lines += [f"    portal = {portal}", f"    with {opened}:"]
-        else:
-            lines += [f"    with {portal}, {opened}:"]
+        lines += [f"    portal = portal_of({shared[0]})", f"    with {opened}:"]
         return "\n".join([*lines, f"        yield {self._type(item)}(opened, portal)", ""])
+
+    def _maker(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+        """A function that gives a client which is not open yet."""
+        assert node.returns is not None
+        kind = self._type(node.returns)
+        self._import("functools", "partial")
+        given = ", ".join(each.arg for each in node.args.args)
+        passed = ", ".join(
+            part
+            for part in (
+                f"{node.name}_async",
+                given,
+                *(f"{each.arg}={self._passed(each)}" for each in node.args.kwonlyargs),
+            )
+            if part
+        )
+        return "\n".join(
+            [
+                f"def {node.name}({self._parameters(node.args)}) -> {kind}:",
+                *_docstring(node, 4),
+                f"    return {kind}(partial({passed}))",
+                "",
+            ]
+        )
 
     # Types and arguments.
 
@@ -305,7 +335,8 @@ class Writer:
         if not self._is_twin(annotation):
             return value
         assert isinstance(annotation, ast.Name)
-        return f"{annotation.id}({value}, self._portal)"
+        maker = ".over" if annotation.id in OPENED else ""
+        return f"{annotation.id}{maker}({value}, self._portal)"
 
     def _type(self, annotation: ast.expr) -> str:
         """An annotation as the blocking module says it."""
@@ -409,7 +440,9 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 
 
 def _is_public(name: str, owner: str) -> bool:
-    if name in INTERNAL or (owner in CONTEXTS and name in ("__aenter__", "__aexit__")):
+    if name in INTERNAL:
+        return False
+    if owner in CONTEXTS | set(OPENED) and name in ("__aenter__", "__aexit__"):
         return False
     return name[0] != "_" or name in {*RENAMED, "__enter__", "__exit__", "__getitem__"}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from math import inf
 from operator import index
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
 import msgspec
@@ -22,12 +23,13 @@ from millpond.actors.messages import (
     NackReason,
     Put,
 )
-from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.errors import ClientClosed
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.idempotency import KEYS, KeyCounter
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts, Delivery
 from millpond.node.client.link import Link
+from millpond.node.client.openable import Client
 from millpond.node.client.retry import RETRYABLE, RetryBudget
 from millpond.transports.p2p.packets import (
     ADMIN,
@@ -165,16 +167,41 @@ def _milliseconds(seconds: float) -> int:
     return milliseconds
 
 
-class Channel:
-    """An open channel; see `connect`. Tasks may share it. Iterating gives the pushed messages."""
+class ChannelConnection(NamedTuple):
+    """The parts of an open channel."""
+
+    link: Link
+    keys: KeyCounter
+    rng: Random
+
+
+class Channel(Client[ChannelConnection]):
+    """A channel of a node; see `connect`. Tasks may share it. Iterating gives the pushed messages.
+
+    It is open within `async with`, or from `open` to `close`; then methods raise ClientClosed.
+    """
 
     name: str | bytes
+    _of_connection = frozenset({"_link", "_keys", "_rng"})
 
-    def __init__(self, name: str | bytes, link: Link, keys: KeyCounter, rng: Random) -> None:
+    def __init__(
+        self,
+        name: str | bytes,
+        connect: Callable[[], AbstractAsyncContextManager[ChannelConnection]],
+    ) -> None:
+        super().__init__(connect)
         self.name = name
-        self._link = link
-        self._keys = keys
-        self._rng = rng
+        self._link: Link
+        self._keys: KeyCounter
+        self._rng: Random
+
+    def _use(self, connection: ChannelConnection) -> None:
+        self._link, self._keys, self._rng = connection
+
+    async def _end(self) -> None:
+        if not self.closed:
+            await self.flush()
+        await self._link.stop()
 
     def __repr__(self) -> str:
         return f"Channel({self.name!r})"
@@ -197,7 +224,7 @@ class Channel:
     @property
     def connected(self) -> bool:
         """Whether a connection is live now."""
-        return self._link.session is not None
+        return not self.closed and self._link.session is not None
 
     @property
     def has_messages(self) -> bool:
@@ -212,8 +239,8 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        """Closed here, or lost for good."""
-        return self._link.error is not None
+        """Not open yet, closed here, or lost for good."""
+        return "_link" not in self.__dict__ or self._link.error is not None
 
     @property
     def counts(self) -> Counts:
@@ -225,7 +252,7 @@ class Channel:
         """The node's streams, over this connection. Needs the right to administer it."""
         from millpond.node.client.streams.streams import Streams  # few need it; it costs to load
 
-        return Streams(self._link)
+        return Streams.over(self._link)
 
     async def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
@@ -235,7 +262,7 @@ class Channel:
         Returns the receipt, once the message is kept; waits while too much is in flight. `key` is
         the idempotency key of a retry by the caller; after a lost connection the put is repeated
         here, with one key. While the node is full, failing or asks to slow down, the put is retried
-        for `retry_for` seconds. Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError
+        for `retry_for` seconds. Raises RequestErrors, ConnectionLost and ClientClosed; TypeError
         and ValueError for arguments.
         """
         data = _bytes(data)
@@ -275,7 +302,7 @@ class Channel:
     async def __anext__(self) -> Message:
         try:
             return await self.receive()
-        except ChannelClosed:
+        except ClientClosed:
             raise StopAsyncIteration from None
 
     async def get(self, message_id: int) -> bytes:
@@ -359,20 +386,14 @@ class Channel:
 
     async def flush(self, timeout_s: float = DRAIN_S) -> None:
         """Wait until every put is answered, at most `timeout_s` seconds."""
-        with anyio.move_on_after(timeout_s):
-            await self._link.inflight.limit.wait_empty()
-
-    async def aclose(self) -> None:
-        """Wait for outstanding puts, send GOODBYE and close. Iterations end."""
-        if not self.closed:
-            await self.flush()
-        await self._link.stop()
+        await self._link.drain(timeout_s)
 
     async def _operation(
         self, packet_type: int, request: Request, operation: int, body: dict[str, Any]
     ) -> dict[str, Any]:
         operation = _number(operation, OPERATION_MAX, "operation")
         data = msgspec.msgpack.encode(body)
+        self._check_open()
         limit, size = self._link.inflight.operations_limit, OPERATION_BYTES + len(data)
         if not limit.acquire_nowait(size):
             await limit.acquire(size)
@@ -391,8 +412,7 @@ class Channel:
         return msgspec.msgpack.decode(await reply.wait(), type=dict[str, Any])
 
     def _check_open(self) -> None:
-        if self._link.error is not None:
-            raise self._link.error.with_traceback(None)
+        self._link.check_open()
 
     def _check(self, data: bytes, ttl: int) -> int:
         self._check_open()
@@ -440,6 +460,11 @@ class Channel:
                 return await self.put(data, ttl=ttl, key=key)
             except RETRYABLE as error:
                 await budget.wait(error)
+
+
+def link_of(channel: Channel) -> Link:
+    """The connections of an open channel."""
+    return channel._link  # noqa: SLF001  its own module
 
 
 def _number(value: int, most: int, name: str) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode, Role
-from millpond.node.client.channel import Channel
+from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter
@@ -54,8 +54,7 @@ class Dialer(Protocol):
     ) -> None: ...
 
 
-@asynccontextmanager
-async def connect(
+def connect(
     url: str,
     channel: str | bytes | None = None,
     *,
@@ -83,8 +82,10 @@ async def connect(
     rng: Random | None = None,
     now: Callable[[], float] | None = None,
     entropy: Callable[[int], bytes] | None = None,
-) -> AsyncIterator[Channel]:
+) -> Channel:
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
+
+    Without a block, `open` joins and `close` leaves; until then nothing is sent.
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
     `mode`: the mode of the channel, which is created in it if it does not exist.
@@ -106,30 +107,37 @@ async def connect(
     """
     name = _name(channel)
     address = _address(url, name)
-    rng, now = rng or current_environment().rng(), now or current_environment().monotonic
-    entropy = entropy or current_environment().entropy
     hello = _hello(
         name, role, mode, token, window, resume_after, keep_alive_s, ordered=ordered, begins=begins
     )
     _check(hello, has_identity=identity is not None)
-    settings = LinkSettings(
-        dial=_dialling(dialer, address, tls),
-        framing=partial(_framing, address, hello, entropy),
-        hello=hello,
-        credentials=_credentials(identity, peer, on_peer, delivery_key, bare, entropy),
-        on_event=on_event,
-        reconnect=reconnect,
-        bare=bare,
-        allow_plain=allow_plain,
-        wait_s=wait_s,
-        idle_s=keep_alive_s,
-    )
-    keys = KeyCounter(rng, None if key_counter is None else Path(key_counter))
-    link = Link(settings, FlowLimit(in_flight_max, IN_FLIGHT_BYTES_MAX), ReconnectBackoff(rng), now)
-    async with _running(link):
-        joined = Channel(channel if channel is not None else b"", link, keys, rng)
-        yield joined
-        await joined.flush()
+    _check_credentials(identity, peer, on_peer, delivery_key, bare)
+    dial = _dialling(dialer, address, tls)
+
+    @asynccontextmanager
+    async def joined() -> AsyncIterator[ChannelConnection]:
+        environment = current_environment()
+        random, unpredictable = rng or environment.rng(), entropy or environment.entropy
+        settings = LinkSettings(
+            dial=dial,
+            framing=partial(_framing, address, hello, unpredictable),
+            hello=hello,
+            credentials=_credentials(identity, peer, on_peer, delivery_key, unpredictable),
+            on_event=on_event,
+            reconnect=reconnect,
+            bare=bare,
+            allow_plain=allow_plain,
+            wait_s=wait_s,
+            idle_s=keep_alive_s,
+        )
+        keys = KeyCounter(random, None if key_counter is None else Path(key_counter))
+        limit = FlowLimit(in_flight_max, IN_FLIGHT_BYTES_MAX)
+        link = Link(settings, limit, ReconnectBackoff(random), now or environment.monotonic)
+        async with _running(link):
+            yield ChannelConnection(link, keys, random)
+            await link.drain(DRAIN_S)
+
+    return Channel(channel if channel is not None else b"", joined)
 
 
 @asynccontextmanager
@@ -198,22 +206,31 @@ def _name(channel: str | bytes | None) -> bytes | None:
     return name
 
 
-def _credentials(
+def _check_credentials(
     identity: Signer | None,
     peer: bytes | None,
     on_peer: Callable[[bytes], None] | None,
     delivery_key: bytes | None,
     bare: bool,
-    entropy: Callable[[int], bytes],
-) -> Credentials | None:
+) -> None:
     if identity is None:
         if peer is not None or on_peer is not None or delivery_key is not None:
             raise ValueError("`peer`, `on_peer` and `delivery_key` need an `identity`")
-        return None
-    if bare:
+    elif bare:
         raise ValueError("without a handshake there are no identities")
     if peer is not None and len(peer) != KEY_BYTES:
         raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(peer)}")
+
+
+def _credentials(
+    identity: Signer | None,
+    peer: bytes | None,
+    on_peer: Callable[[bytes], None] | None,
+    delivery_key: bytes | None,
+    entropy: Callable[[int], bytes],
+) -> Credentials | None:
+    if identity is None:
+        return None
     return Credentials(identity, peer, on_peer, partial(entropy, NONCE_BYTES), delivery_key)
 
 

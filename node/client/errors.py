@@ -63,5 +63,13 @@ class NotEncrypted(HandshakeRefused):
     """
 
 
-class ChannelClosed(Exception):
-    """The channel was closed on this side."""
+class ClientClosed(Exception):
+    """The client is not open: it was closed on this side, or not opened yet."""
+
+
+class ClientForked(ClientClosed):
+    """The client was opened before a `fork`, by a parent of this process."""
+
+
+ChannelClosed = ClientClosed
+"""The former name of ClientClosed."""

@@ -102,6 +102,10 @@ class Inbox:
 
     def fail(self, error: Exception) -> None:
         """No message will arrive any more."""
+        self.end_in_child(error)
+        self._arrived.set()
+
+    def end_in_child(self, error: Exception) -> None:
+        """`fail`, where the tasks that wait are those of another process."""
         self._error = error
         self._waiting.clear()
-        self._arrived.set()

@@ -10,9 +10,15 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Ack, Credit, Durability, Mode, Role
-from millpond.node.client.errors import ChannelClosed, ConnectionLost, HandshakeRefused
+from millpond.node.client.errors import (
+    ClientClosed,
+    ClientForked,
+    ConnectionLost,
+    HandshakeRefused,
+)
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.flow_limit import FlowLimit
+from millpond.node.client.forks import release_socket, watch
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import InFlight
 from millpond.node.client.inbox import Counts, Inbox
@@ -86,8 +92,14 @@ class Link:
         self._changed = anyio.Event()
         self._unsent = anyio.Event()
         self.inbox.set_size_max(self.window)
+        watch(self)
 
     # Calls of the channel.
+
+    def check_open(self) -> None:
+        """Raises why there will be no connection any more, if that is so."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
 
     @property
     def session(self) -> Session | None:
@@ -131,6 +143,12 @@ class Link:
         self.inbox.set_size_max(self.window + self._credit)
         self.send(encode(Credit(count)), at_once=True)
 
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until every put is answered, at most `timeout_s` seconds; not in a child."""
+        if self.error is None:
+            with anyio.move_on_after(timeout_s):
+                await self.inflight.limit.wait_empty()
+
     async def stop(self) -> None:
         """Say goodbye, wait shortly until the wire is down, and dial no more."""
         self._stopping = True
@@ -140,7 +158,15 @@ class Link:
             with anyio.move_on_after(LEAVE_S, shield=True):
                 await session.closed.wait()
         self._scope.cancel()
-        self._give_up(ChannelClosed("the channel is closed"))
+        self._give_up(ClientClosed("the client is closed"))
+
+    def end_in_child(self, error: ClientForked) -> None:
+        """See `node.client.forks`."""
+        session, self._session = self._session, None
+        self.error = error
+        self.inbox.end_in_child(error)
+        if session is not None:
+            release_socket(session.fileno)
 
     # The task.
 

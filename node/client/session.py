@@ -151,6 +151,11 @@ class Session:
 
     # Calls of the link and the channel.
 
+    @property
+    def fileno(self) -> int:
+        """The descriptor of the socket; -1: there is none."""
+        return -1 if self._wire is None else self._wire.fileno
+
     def send(self, packet: bytes) -> None:
         """Queue a packet; it leaves with the next `flush`."""
         self._out.append(packet)

@@ -24,8 +24,9 @@ from millpond.actors.errors import (
     OutcomeUnknown,
 )
 from millpond.node.client.channel import Channel
-from millpond.node.client.errors import ChannelClosed
+from millpond.node.client.errors import ClientClosed
 from millpond.node.client.idempotency import KEYS
+from millpond.node.client.openable import Openable
 from millpond.node.client.retry import TEMPORARY, RetryBudget
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
@@ -62,10 +63,12 @@ RETRY_S = 0.2
 Due = datetime | float
 
 
-class Queue:
-    """A queue of a node, by name; use it with `async with`. Tasks may share it.
+class Queue(Openable):
+    """A queue of a node, by name. Tasks may share it.
 
-    Options as those of `connect`. Methods raise RequestErrors, ConnectionLost and ChannelClosed;
+    It is open within `async with`, or from `open` to `close`; then methods raise ClientClosed.
+
+    Options as those of `connect`. Methods raise RequestErrors, ConnectionLost and ClientClosed;
     ValueError and TypeError for arguments.
     """
 
@@ -100,7 +103,9 @@ class Queue:
 
     async def __aenter__(self) -> Self:
         self._wall = self._given_wall or current_environment().wall
-        self._mailbox = self._mailbox or self._connector.entropy(MAILBOX_BYTES)
+        self._mailbox = self._connector.entropy(MAILBOX_BYTES)
+        self._opening, self._has_mailbox = anyio.Lock(), False
+        self._stack = AsyncExitStack()
         await self._stack.__aenter__()
         try:
             self._stack.enter_context(single_errors())
@@ -121,11 +126,14 @@ class Queue:
         self._tasks.cancel_scope.cancel()
         await self._stack.__aexit__(kind, error, trace)
 
+    async def _end(self) -> None:
+        await self.channel.close()
+
     @property
     def channel(self) -> Channel:
         """The channel of the queue; a message that is put there directly is a job as well."""
         if self._channel is None:
-            raise ValueError("the queue is not open: use `async with`")
+            raise ClientClosed("the queue is not open: use `async with`, or call open()")
         return self._channel
 
     async def put(
@@ -313,7 +321,7 @@ class Queue:
                     await message.ack()
         finally:
             for wait in list(self._pending.values()):
-                wait.fail(ChannelClosed("the queue was closed before there was a result"))
+                wait.fail(ClientClosed("the queue was closed before there was a result"))
 
     def _handle(self, data: bytes) -> None:
         update = decode_update(data)

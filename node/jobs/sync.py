@@ -56,9 +56,11 @@ class Handle(Blocking[AsyncHandle]):
 
 
 class Queue(BlockingContext[AsyncQueue]):
-    """A queue of a node, by name; use it with `with`. Tasks may share it.
+    """A queue of a node, by name. Tasks may share it.
 
-    Options as those of `connect`. Methods raise RequestErrors, ConnectionLost and ChannelClosed;
+    It is open within `with`, or from `open` to `close`; then methods raise ClientClosed.
+
+    Options as those of `connect`. Methods raise RequestErrors, ConnectionLost and ClientClosed;
     ValueError and TypeError for arguments.
     """
 
@@ -79,7 +81,7 @@ class Queue(BlockingContext[AsyncQueue]):
     @property
     def channel(self) -> Channel:
         """The channel of the queue; a message that is put there directly is a job as well."""
-        return Channel(self._async.channel, self._portal)
+        return Channel.over(self._async.channel, self._portal)
 
     def put(
         self,

@@ -10,7 +10,6 @@ from random import Random
 from anyio.abc import TaskGroup
 
 from millpond.node.client.requests.reconnecting import Dial, ReconnectSettings, open_connection
-from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog.client import Rustlog
 from millpond.node.client.rustlog.client import closing_error as rustlog_closing_error
 from millpond.node.client.rustlog.forms import JSON, Wire
@@ -29,8 +28,8 @@ async def s3p_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIterator
         replies=partial(ReplyDecoder, REPLY_LIMITS),
         closing_error=s3p_closing_error,
     )
-    async with open_connection(settings, ReconnectBackoff(rng)) as connection:
-        yield S3p(connection)
+    async with open_connection(settings, rng) as connection:
+        yield S3p.over(connection)
 
 
 @asynccontextmanager
@@ -41,8 +40,8 @@ async def rustlog_over(dialer: WorldDialer, host: str, rng: Random) -> AsyncIter
         replies=JSON.decoder,
         closing_error=rustlog_closing_error(JSON),
     )
-    async with open_connection(settings, ReconnectBackoff(rng)) as connection:
-        yield Rustlog(connection, JSON)
+    async with Rustlog(partial(open_connection, settings, rng), JSON) as rustlog:
+        yield rustlog
 
 
 def _dial(dialer: WorldDialer, host: str, port: int) -> Dial:

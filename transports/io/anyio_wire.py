@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
-from anyio.abc import ByteStream, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 
 from millpond.transports.io.interface import Session
 
@@ -79,6 +79,11 @@ class _AnyioWire:
     @property
     def congested(self) -> bool:
         return self._congested
+
+    @property
+    def fileno(self) -> int:
+        socket = self._stream.extra(SocketAttribute.raw_socket, None)
+        return -1 if socket is None else socket.fileno()
 
     @property
     def unsent_bytes(self) -> int:

@@ -75,6 +75,11 @@ class AsyncioWire(asyncio.Protocol):
         self.congested = False
 
     @property
+    def fileno(self) -> int:
+        socket = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if socket is None else int(socket.fileno())
+
+    @property
     def unsent_bytes(self) -> int:
         if self._transport is None:
             return 0

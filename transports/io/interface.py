@@ -23,6 +23,10 @@ class Wire(Protocol):
     """Is it TLS?"""
 
     @property
+    def fileno(self) -> int:
+        """The descriptor of its socket; -1: it has none."""
+
+    @property
     def peer_certificate_hash(self) -> bytes | None:
         """SHA-256 of the DER of the certificate that the other end showed; None: it has none."""
 

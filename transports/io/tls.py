@@ -103,6 +103,10 @@ class SecureWire:
         return self._wire is not None and self._wire.congested
 
     @property
+    def fileno(self) -> int:
+        return -1 if self._wire is None else self._wire.fileno
+
+    @property
     def unsent_bytes(self) -> int:
         below = 0 if self._wire is None else self._wire.unsent_bytes
         return below + self._unwritten_bytes

@@ -166,6 +166,11 @@ class PipelinedClientConnection(Generic[R]):
 
     # Calls of the client.
 
+    @property
+    def fileno(self) -> int:
+        """The descriptor of the socket; -1: there is none."""
+        return -1 if self._wire is None else self._wire.fileno
+
     def send(self, request: ReplyHandler[R], data: bytes, *, at_once: bool = False) -> None:
         """Send a request. While others are under way, it leaves with what the loop's pass brings.
 

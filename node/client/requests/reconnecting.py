@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from random import Random
 from typing import Generic, TypeVar
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.errors import ClientClosed, ClientForked, ConnectionLost
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.flow_limit import FlowLimit
+from millpond.node.client.forks import release_socket, watch
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import NotDone, NotSent
 from millpond.node.client.requests.pipeline import (
@@ -27,6 +29,7 @@ from millpond.node.client.requests.pipeline import (
     ReplyDecoder,
 )
 from millpond.node.client.retry import ReconnectBackoff
+from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.transports.io.interface import Session
 
@@ -79,6 +82,7 @@ class ReconnectingConnection(Generic[R]):
         self._idle: list[PipelinedClientConnection[R]] = []
         self._dedicated: dict[PipelinedClientConnection[R], None] = {}
         self._dedicated_limit = anyio.Semaphore(settings.dedicated_max)
+        watch(self)
 
     # Calls of the client.
 
@@ -92,7 +96,7 @@ class ReconnectingConnection(Generic[R]):
         """Wait for a connection that may be used; NotDone when there will be none."""
         while (current := self.current) is None:
             if self.error is not None:
-                raise _as_not_done(self.error)
+                raise _refused(self.error)
             self._wanted.set()
             if self._changed.is_set():
                 self._changed = anyio.Event()
@@ -106,6 +110,8 @@ class ReconnectingConnection(Generic[R]):
         when no reply comes.
         """
         limit, size = self._limit, len(data)
+        if self.error is not None:
+            raise _refused(self.error)
         while True:
             if not limit.acquire_nowait(size):
                 await limit.acquire(size)
@@ -134,7 +140,7 @@ class ReconnectingConnection(Generic[R]):
 
     async def stop(self) -> None:
         """Close, wait shortly until the wire is down, and dial no more."""
-        self._give_up(ConnectionLost("the client is closed"))
+        self._give_up(ClientClosed("the client is closed"))
         for connection in (*self._idle, *self._dedicated):
             connection.abort()
         if self._current is not None and self._current.live:
@@ -142,6 +148,14 @@ class ReconnectingConnection(Generic[R]):
             with anyio.move_on_after(LEAVE_S, shield=True):
                 await self._current.closed.wait()
         self._scope.cancel()
+
+    def end_in_child(self, error: ClientForked) -> None:
+        """See `node.client.forks`."""
+        current, self._current = self._current, None
+        self.error = error
+        for each in (*self._idle, *self._dedicated, *(() if current is None else (current,))):
+            release_socket(each.fileno)
+        self._idle.clear()
 
     # The task.
 
@@ -202,6 +216,8 @@ class ReconnectingConnection(Generic[R]):
     @asynccontextmanager
     async def _dedicated_connection(self) -> AsyncIterator[PipelinedClientConnection[R]]:
         """A connection for one request that may take long. Cancelled, it is closed."""
+        if self.error is not None:
+            raise _refused(self.error)
         async with self._dedicated_limit:
             await self.live()
             connection = self._idle_connection()
@@ -236,7 +252,7 @@ class ReconnectingConnection(Generic[R]):
     def _give_up(self, failure: Exception) -> None:
         if self.error is None:
             self.error = failure
-        self.first.fail(_as_not_done(self.error))
+        self.first.fail(_refused(self.error))
         self._changed.set()
 
     def _tell(self, event: Event) -> None:
@@ -246,12 +262,13 @@ class ReconnectingConnection(Generic[R]):
 
 @asynccontextmanager
 async def open_connection(
-    settings: ReconnectSettings[R], backoff: ReconnectBackoff
+    settings: ReconnectSettings[R], rng: Random | None = None
 ) -> AsyncIterator[ReconnectingConnection[R]]:
     """A reconnecting connection for the block, which begins once it is connected.
 
     Raises ConnectionLost when no connection is to be had.
     """
+    backoff = ReconnectBackoff(rng or current_environment().rng())
     with single_errors():
         async with anyio.create_task_group() as tasks:
             connection = ReconnectingConnection(settings, backoff, tasks)
@@ -264,7 +281,10 @@ async def open_connection(
                 tasks.cancel_scope.cancel()
 
 
-def _as_not_done(error: Exception) -> NotDone:
+def _refused(error: Exception) -> Exception:
+    """The error of a request that is not made any more."""
+    if isinstance(error, ClientClosed):
+        return error.with_traceback(None)
     raised = NotDone(str(error) or type(error).__name__)
     raised.__cause__ = error
     return raised

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Literal, Self, TypeVar
 
@@ -20,6 +21,7 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import DataTooLarge, OutcomeUnknown, RequestError
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Event
+from millpond.node.client.openable import Client
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, Batcher, BatchSettings
 from millpond.node.client.requests.errors import (
     BadReply,
@@ -41,10 +43,8 @@ from millpond.node.client.requests.reconnecting import (
     ReconnectSettings,
     open_connection,
 )
-from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.rustlog.forms import FORMS, Form, FormName, Wire
 from millpond.node.client.rustlog.producer import PartitionOffset, RustlogProducer
-from millpond.node.environment import current_environment
 from millpond.transports.io import tcp
 from millpond.transports.io.address import parse_address
 from millpond.transports.io.interface import Session
@@ -276,26 +276,39 @@ async def first_offsets(
     return offsets
 
 
-class Rustlog:
+class Rustlog(Client[ReconnectingConnection[Wire]]):
     """An open client; see `connect_rustlog`. Tasks may share it.
 
     Methods raise RustlogRefused for what the server refuses. After a lost connection they raise
     NotDone for a request without effect, and OutcomeUnknown for one that may have had one.
     """
 
-    def __init__(self, connection: ReconnectingConnection[Wire], form: Form) -> None:
-        self._connection = connection
+    _connection: ReconnectingConnection[Wire]
+    _of_connection = frozenset({"_connection"})
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[ReconnectingConnection[Wire]]],
+        form: Form,
+    ) -> None:
+        super().__init__(connect)
         self._form = form
+
+    def _use(self, connection: ReconnectingConnection[Wire]) -> None:
+        self._connection = connection
+
+    async def _end(self) -> None:
+        await self._connection.stop()
 
     @property
     def connected(self) -> bool:
         """Whether a connection is live now; the next request dials if none is."""
-        return self._connection.current is not None
+        return not self.closed and self._connection.current is not None
 
     @property
     def closed(self) -> bool:
-        """Closed here, or lost for good."""
-        return self._connection.error is not None
+        """Not open yet, closed here, or lost for good."""
+        return "_connection" not in self.__dict__ or self._connection.error is not None
 
     async def produce(
         self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0
@@ -403,10 +416,6 @@ class Rustlog:
         async with consumer.committing():
             yield consumer
 
-    async def aclose(self) -> None:
-        """Close; requests under way fail, later ones with NotDone."""
-        await self._connection.stop()
-
     async def _ask(self, request: m.Request, kind: type[T], *, has_effect: bool = False) -> T:
         form = self._form
 
@@ -420,8 +429,7 @@ class Rustlog:
         return await self._connection.request(frame, read, has_effect=has_effect)
 
 
-@asynccontextmanager
-async def connect_rustlog(
+def connect_rustlog(
     address: str = ADDRESS,
     *,
     form: FormName = "json",
@@ -432,7 +440,7 @@ async def connect_rustlog(
     requests_max: int = REQUESTS_MAX,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
-) -> AsyncIterator[Rustlog]:
+) -> Rustlog:
     """Connect to the server at `address` (host:port), and close with the block.
 
     `form`: `json` or `binary`; a node speaks both on one port. `tls`: the context for a server with
@@ -462,10 +470,7 @@ async def connect_rustlog(
         requests_max=requests_max,
         on_event=on_event,
     )
-    async with open_connection(
-        settings, ReconnectBackoff(rng or current_environment().rng())
-    ) as connection:
-        yield Rustlog(connection, spoken)
+    return Rustlog(partial(open_connection, settings, rng), spoken)
 
 
 def _encode(form: Form, request: m.Request) -> bytes:

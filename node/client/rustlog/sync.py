@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Self
 
@@ -27,7 +28,7 @@ from millpond.node.client.rustlog.client import connect_rustlog as connect_rustl
 from millpond.node.client.rustlog.forms import FormName
 from millpond.node.client.rustlog.producer import PartitionOffset
 from millpond.node.client.rustlog.producer import RustlogProducer as AsyncRustlogProducer
-from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
+from millpond.node.client.sync.portal import Blocking, BlockingContext, SyncFuture
 from millpond.transports.rustlog import messages as m
 
 
@@ -99,7 +100,7 @@ class RustlogConsumer(Blocking[AsyncRustlogConsumer]):
 
     def __next__(self) -> ConsumedRecord:
         """The next record of any partition. Raises RequestErrors and ConnectionLost."""
-        return self._await(self._async.__anext__)
+        return self._next(self._async.__anext__)
 
     def commit(self) -> None:
         """Commit the offsets of processed records; the current record is not."""
@@ -110,7 +111,7 @@ class RustlogConsumer(Blocking[AsyncRustlogConsumer]):
         self._call(self._async.seek, partition, offset)
 
 
-class Rustlog(Blocking[AsyncRustlog]):
+class Rustlog(BlockingContext[AsyncRustlog]):
     """An open client; see `connect_rustlog`. Tasks may share it.
 
     Methods raise RustlogRefused for what the server refuses. After a lost connection they raise
@@ -124,7 +125,7 @@ class Rustlog(Blocking[AsyncRustlog]):
 
     @property
     def closed(self) -> bool:
-        """Closed here, or lost for good."""
+        """Not open yet, closed here, or lost for good."""
         return self._async.closed
 
     def produce(self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0) -> int:
@@ -209,12 +210,7 @@ class Rustlog(Blocking[AsyncRustlog]):
         with self._enter(self._async.consumer(group, topic, partitions, settings)) as opened:
             yield RustlogConsumer(opened, self._portal)
 
-    def close(self) -> None:
-        """Close; requests under way fail, later ones with NotDone."""
-        self._await(self._async.aclose)
 
-
-@contextmanager
 def connect_rustlog(
     address: str = ADDRESS,
     *,
@@ -226,7 +222,7 @@ def connect_rustlog(
     requests_max: int = REQUESTS_MAX,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
-) -> Generator[Rustlog]:
+) -> Rustlog:
     """Connect to the server at `address` (host:port), and close with the block.
 
     `form`: `json` or `binary`; a node speaks both on one port. `tls`: the context for a server with
@@ -238,16 +234,17 @@ def connect_rustlog(
 
     Raises ConnectionLost, and ValueError for arguments.
     """
-    opening = connect_rustlog_async(
-        address,
-        form=form,
-        tls=tls,
-        reconnect=reconnect,
-        wait_s=wait_s,
-        answer_s=answer_s,
-        requests_max=requests_max,
-        on_event=on_event,
-        rng=rng,
+    return Rustlog(
+        partial(
+            connect_rustlog_async,
+            address,
+            form=form,
+            tls=tls,
+            reconnect=reconnect,
+            wait_s=wait_s,
+            answer_s=answer_s,
+            requests_max=requests_max,
+            on_event=on_event,
+            rng=rng,
+        )
     )
-    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
-        yield Rustlog(opened, portal)

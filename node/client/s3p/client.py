@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import EmptyData
 from millpond.node.client.events import Event
+from millpond.node.client.openable import Client
 from millpond.node.client.requests.batching import (
     DEFAULT_BATCHING,
     Batcher,
@@ -32,7 +33,6 @@ from millpond.node.client.requests.reconnecting import (
     ReconnectSettings,
     open_connection,
 )
-from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.s3p.records import (
     FIRST,
     U64_MAX,
@@ -46,7 +46,6 @@ from millpond.node.client.s3p.records import (
     read_ok,
     read_records,
 )
-from millpond.node.environment import current_environment
 from millpond.transports.io import tcp
 from millpond.transports.io.address import parse_address
 from millpond.transports.io.interface import Session
@@ -65,7 +64,7 @@ REPLY_LIMITS = ReplyLimits(
 T = TypeVar("T")
 
 
-class S3p:
+class S3p(Client[ReconnectingConnection[Reply]]):
     """An open client; see `connect_s3p`. Tasks may share it.
 
     Methods raise RequestErrors for what the server refuses. After a lost connection they raise
@@ -73,18 +72,24 @@ class S3p:
     `Malformed` and `LimitExceeded` end the connection: requests behind fail with NotDone.
     """
 
-    def __init__(self, connection: ReconnectingConnection[Reply]) -> None:
+    _connection: ReconnectingConnection[Reply]
+    _of_connection = frozenset({"_connection"})
+
+    def _use(self, connection: ReconnectingConnection[Reply]) -> None:
         self._connection = connection
+
+    async def _end(self) -> None:
+        await self._connection.stop()
 
     @property
     def connected(self) -> bool:
         """Whether a connection is live now; the next request dials if none is."""
-        return self._connection.current is not None
+        return not self.closed and self._connection.current is not None
 
     @property
     def closed(self) -> bool:
-        """Closed here, or lost for good."""
-        return self._connection.error is not None
+        """Not open yet, closed here, or lost for good."""
+        return "_connection" not in self.__dict__ or self._connection.error is not None
 
     async def create(self, stream: str | bytes) -> None:
         """Create a stream. Raises StreamExists."""
@@ -166,10 +171,6 @@ class S3p:
         async with batcher.running():
             yield S3pProducer(batcher)
 
-    async def aclose(self) -> None:
-        """Close; requests under way fail, later ones with NotDone."""
-        await self._connection.stop()
-
 
 class FollowIterator:
     """An iterator over a stream, for one task at a time. A cancelled step loses no record."""
@@ -240,8 +241,7 @@ class S3pProducer:
         await self._batcher.close()
 
 
-@asynccontextmanager
-async def connect_s3p(
+def connect_s3p(
     address: str = ADDRESS,
     *,
     tls: ssl.SSLContext | None = None,
@@ -252,7 +252,7 @@ async def connect_s3p(
     waiting_max: int = 64,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
-) -> AsyncIterator[S3p]:
+) -> S3p:
     """Connect to the server at `address` (host:port), and close with the block.
 
     `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
@@ -279,10 +279,7 @@ async def connect_s3p(
         dedicated_max=waiting_max,
         on_event=on_event,
     )
-    async with open_connection(
-        settings, ReconnectBackoff(rng or current_environment().rng())
-    ) as connection:
-        yield S3p(connection)
+    return S3p(partial(open_connection, settings, rng))
 
 
 def _name(stream: str | bytes) -> bytes:

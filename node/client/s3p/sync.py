@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 
 from millpond.node.client.events import Event
@@ -18,7 +19,7 @@ from millpond.node.client.s3p.client import S3p as AsyncS3p
 from millpond.node.client.s3p.client import S3pProducer as AsyncS3pProducer
 from millpond.node.client.s3p.client import connect_s3p as connect_s3p_async
 from millpond.node.client.s3p.records import FIRST, IdLike, RecordId, S3pRecord
-from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
+from millpond.node.client.sync.portal import Blocking, BlockingContext, SyncFuture
 
 
 class S3pProducer(Blocking[AsyncS3pProducer]):
@@ -57,7 +58,7 @@ class S3pProducer(Blocking[AsyncS3pProducer]):
         self._await(self._async.aclose)
 
 
-class S3p(Blocking[AsyncS3p]):
+class S3p(BlockingContext[AsyncS3p]):
     """An open client; see `connect_s3p`. Tasks may share it.
 
     Methods raise RequestErrors for what the server refuses. After a lost connection they raise
@@ -72,7 +73,7 @@ class S3p(Blocking[AsyncS3p]):
 
     @property
     def closed(self) -> bool:
-        """Closed here, or lost for good."""
+        """Not open yet, closed here, or lost for good."""
         return self._async.closed
 
     def create(self, stream: str | bytes) -> None:
@@ -134,12 +135,7 @@ class S3p(Blocking[AsyncS3p]):
         with self._enter(self._async.producer(stream, settings)) as opened:
             yield S3pProducer(opened, self._portal)
 
-    def close(self) -> None:
-        """Close; requests under way fail, later ones with NotDone."""
-        self._await(self._async.aclose)
 
-
-@contextmanager
 def connect_s3p(
     address: str = ADDRESS,
     *,
@@ -151,7 +147,7 @@ def connect_s3p(
     waiting_max: int = 64,
     on_event: Callable[[Event], None] | None = None,
     rng: Random | None = None,
-) -> Generator[S3p]:
+) -> S3p:
     """Connect to the server at `address` (host:port), and close with the block.
 
     `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
@@ -162,16 +158,17 @@ def connect_s3p(
 
     Raises ConnectionLost, and ValueError for arguments.
     """
-    opening = connect_s3p_async(
-        address,
-        tls=tls,
-        reconnect=reconnect,
-        wait_s=wait_s,
-        answer_s=answer_s,
-        requests_max=requests_max,
-        waiting_max=waiting_max,
-        on_event=on_event,
-        rng=rng,
+    return S3p(
+        partial(
+            connect_s3p_async,
+            address,
+            tls=tls,
+            reconnect=reconnect,
+            wait_s=wait_s,
+            answer_s=answer_s,
+            requests_max=requests_max,
+            waiting_max=waiting_max,
+            on_event=on_event,
+            rng=rng,
+        )
     )
-    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
-        yield S3p(opened, portal)

@@ -99,7 +99,7 @@ class Changes(Blocking[AsyncChanges]):
 
     def __next__(self) -> StateUpdate:
         """The next change. Raises the error that ended the following, after all changes."""
-        return self._await(self._async.__anext__)
+        return self._next(self._async.__anext__)
 
 
 class StateView(Blocking[AsyncStateView]):
@@ -183,5 +183,5 @@ def follow_state(
     """
     opening = follow_state_async(async_of(stream), definition, settings)
     portal = portal_of(stream)
-    with portal.wrap_async_context_manager(opening) as opened:
+    with portal.enter(opening) as opened:
         yield StateView(opened, portal)

@@ -10,14 +10,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
+from millpond.node.client.channel import link_of
 from millpond.node.client.connect import PROBE, Dialer, connect
 from millpond.node.client.events import Event
+from millpond.node.client.link import Link
 from millpond.node.client.streams.streams import Streams
 from millpond.transports.p2p.handshake import Signer
 
 
-@asynccontextmanager
-async def connect_streams(
+def connect_streams(
     url: str,
     *,
     token: str | bytes | None = None,
@@ -34,9 +35,9 @@ async def connect_streams(
     rng: Random | None = None,
     now: Callable[[], float] | None = None,
     entropy: Callable[[int], bytes] | None = None,
-) -> AsyncIterator[Streams]:
+) -> Streams:
     """The streams of the node at `url`, for the block; see `node.client.connect.connect`."""
-    async with connect(
+    channel = connect(
         url,
         PROBE,
         role="consumer",
@@ -55,5 +56,11 @@ async def connect_streams(
         rng=rng,
         now=now,
         entropy=entropy,
-    ) as channel:
-        yield channel.streams
+    )
+
+    @asynccontextmanager
+    async def joined() -> AsyncIterator[Link]:
+        async with channel:
+            yield link_of(channel)
+
+    return Streams(joined)

@@ -25,6 +25,7 @@ class StreamRequests:
         data = msgspec.msgpack.encode(body)
         size = OPERATION_BYTES + len(data)
         link = self.link
+        link.check_open()
         requests = link.inflight.streams
         await requests.limit.acquire(size)
         is_sent = False

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from millpond.actors.errors import UnknownStream
 from millpond.node.client.link import Link
+from millpond.node.client.openable import Client
 from millpond.node.client.streams.requests import StreamRequests
 from millpond.node.client.streams.stream import Stream, stream_name
 from millpond.transports.p2p.streams import bodies as b
@@ -16,21 +17,28 @@ APPEND_OVERHEAD_BYTES = 2048
 """The largest part of an append's packet besides its records and their headers."""
 
 
-class Streams:
+class Streams(Client[Link]):
     """The streams and topics of a node. Tasks may share it. 64 requests are under way at once, a
     waiting read among them; further ones wait.
 
-    Methods raise RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
-    connection was lost after a request that must not be done twice.
+    It is open within `async with`, or from `open` to `close`. Methods raise RequestErrors,
+    ConnectionLost, ClientClosed, and OutcomeUnknown where the connection was lost after a request
+    that must not be done twice.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._requests = StreamRequests(link)
+    _requests: StreamRequests
+    _of_connection = frozenset({"_requests"})
+
+    def _use(self, connection: Link) -> None:
+        self._requests = StreamRequests(connection)
+
+    async def _end(self) -> None:
+        await self._requests.link.stop()
 
     @property
     def connected(self) -> bool:
         """Whether a connection is live now."""
-        return self._requests.link.session is not None
+        return "_requests" in self.__dict__ and self._requests.link.session is not None
 
     @property
     def append_bytes_max(self) -> int:

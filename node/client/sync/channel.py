@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +22,7 @@ from millpond.node.client.connect import connect as connect_async
 from millpond.node.client.events import Event
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
-from millpond.node.client.sync.portal import LOOP, Blocking, SyncFuture
+from millpond.node.client.sync.portal import Blocking, BlockingContext, SyncFuture
 from millpond.node.client.sync.streams import Streams
 from millpond.transports.p2p.handshake import Signer
 
@@ -47,7 +47,7 @@ class Message(Blocking[AsyncMessage]):
 
     @property
     def channel(self) -> Channel:
-        return Channel(self._async.channel, self._portal)
+        return Channel.over(self._async.channel, self._portal)
 
     def ack(self) -> None:
         """Acknowledge: the node forgets the message. Also sent on a later connection."""
@@ -95,8 +95,11 @@ class Message(Blocking[AsyncMessage]):
         self._await(self._async.__aexit__, kind, error, trace)
 
 
-class Channel(Blocking[AsyncChannel]):
-    """An open channel; see `connect`. Tasks may share it. Iterating gives the pushed messages."""
+class Channel(BlockingContext[AsyncChannel]):
+    """A channel of a node; see `connect`. Tasks may share it. Iterating gives the pushed messages.
+
+    It is open within `with`, or from `open` to `close`; then methods raise ClientClosed.
+    """
 
     @property
     def name(self) -> str | bytes:
@@ -134,7 +137,7 @@ class Channel(Blocking[AsyncChannel]):
 
     @property
     def closed(self) -> bool:
-        """Closed here, or lost for good."""
+        """Not open yet, closed here, or lost for good."""
         return self._async.closed
 
     @property
@@ -145,7 +148,7 @@ class Channel(Blocking[AsyncChannel]):
     @property
     def streams(self) -> Streams:
         """The node's streams, over this connection. Needs the right to administer it."""
-        return Streams(self._async.streams, self._portal)
+        return Streams.over(self._async.streams, self._portal)
 
     def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
@@ -155,7 +158,7 @@ class Channel(Blocking[AsyncChannel]):
         Returns the receipt, once the message is kept; waits while too much is in flight. `key` is
         the idempotency key of a retry by the caller; after a lost connection the put is repeated
         here, with one key. While the node is full, failing or asks to slow down, the put is retried
-        for `retry_for` seconds. Raises RequestErrors, ConnectionLost and ChannelClosed; TypeError
+        for `retry_for` seconds. Raises RequestErrors, ConnectionLost and ClientClosed; TypeError
         and ValueError for arguments.
         """
         return self._await(self._async.put, data, ttl=ttl, key=key, retry_for=retry_for)
@@ -177,7 +180,7 @@ class Channel(Blocking[AsyncChannel]):
         return self
 
     def __next__(self) -> Message:
-        return Message(self._await(self._async.__anext__), self._portal)
+        return Message(self._next(self._async.__anext__), self._portal)
 
     def get(self, message_id: int) -> bytes:
         """The data of a message that is kept; `ack` is still to do. Raises NotFound."""
@@ -233,12 +236,7 @@ class Channel(Blocking[AsyncChannel]):
         """Wait until every put is answered, at most `timeout_s` seconds."""
         self._await(self._async.flush, timeout_s)
 
-    def close(self) -> None:
-        """Wait for outstanding puts, send GOODBYE and close. Iterations end."""
-        self._await(self._async.aclose)
 
-
-@contextmanager
 def connect(
     url: str,
     channel: str | bytes | None = None,
@@ -267,8 +265,10 @@ def connect(
     rng: Random | None = None,
     now: Callable[[], float] | None = None,
     entropy: Callable[[int], bytes] | None = None,
-) -> Generator[Channel]:
+) -> Channel:
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
+
+    Without a block, `open` joins and `close` leaves; until then nothing is sent.
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
     `mode`: the mode of the channel, which is created in it if it does not exist.
@@ -288,33 +288,34 @@ def connect(
     Raises ConnectionLost, HandshakeRefused, ModeMismatch, NotEncrypted, PeerMismatch, and
     ValueError for arguments.
     """
-    opening = connect_async(
-        url,
-        channel,
-        role=role,
-        mode=mode,
-        window=window,
-        ordered=ordered,
-        resume_after=resume_after,
-        token=token,
-        identity=identity,
-        peer=peer,
-        on_peer=on_peer,
-        delivery_key=delivery_key,
-        tls=tls,
-        allow_plain=allow_plain,
-        key_counter=key_counter,
-        reconnect=reconnect,
-        wait_s=wait_s,
-        bare=bare,
-        begins=begins,
-        keep_alive_s=keep_alive_s,
-        in_flight_max=in_flight_max,
-        on_event=on_event,
-        dialer=dialer,
-        rng=rng,
-        now=now,
-        entropy=entropy,
+    return Channel(
+        partial(
+            connect_async,
+            url,
+            channel,
+            role=role,
+            mode=mode,
+            window=window,
+            ordered=ordered,
+            resume_after=resume_after,
+            token=token,
+            identity=identity,
+            peer=peer,
+            on_peer=on_peer,
+            delivery_key=delivery_key,
+            tls=tls,
+            allow_plain=allow_plain,
+            key_counter=key_counter,
+            reconnect=reconnect,
+            wait_s=wait_s,
+            bare=bare,
+            begins=begins,
+            keep_alive_s=keep_alive_s,
+            in_flight_max=in_flight_max,
+            on_event=on_event,
+            dialer=dialer,
+            rng=rng,
+            now=now,
+            entropy=entropy,
+        )
     )
-    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
-        yield Channel(opened, portal)

@@ -6,8 +6,8 @@ Written by scripts/generate_sync.py: do not edit.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 
 from millpond.actors.state.messages import StateInfo as StateInfo
@@ -21,7 +21,7 @@ from millpond.node.client.streams.records import Appended, Record, StreamInfo
 from millpond.node.client.streams.stream import Entry, OnGap, Start
 from millpond.node.client.streams.stream import Stream as AsyncStream
 from millpond.node.client.streams.streams import Streams as AsyncStreams
-from millpond.node.client.sync.portal import LOOP, Blocking
+from millpond.node.client.sync.portal import Blocking, BlockingContext
 from millpond.transports.p2p.handshake import Signer
 
 
@@ -165,12 +165,13 @@ class Stream(Blocking[AsyncStream]):
         return self._await(self._async.committed, group)
 
 
-class Streams(Blocking[AsyncStreams]):
+class Streams(BlockingContext[AsyncStreams]):
     """The streams and topics of a node. Tasks may share it. 64 requests are under way at once, a
     waiting read among them; further ones wait.
 
-    Methods raise RequestErrors, ConnectionLost, ChannelClosed, and OutcomeUnknown where the
-    connection was lost after a request that must not be done twice.
+    It is open within `with`, or from `open` to `close`. Methods raise RequestErrors,
+    ConnectionLost, ClientClosed, and OutcomeUnknown where the connection was lost after a request
+    that must not be done twice.
     """
 
     @property
@@ -214,7 +215,6 @@ class Streams(Blocking[AsyncStreams]):
         self._await(self._async.delete_topic, topic)
 
 
-@contextmanager
 def connect_streams(
     url: str,
     *,
@@ -232,24 +232,25 @@ def connect_streams(
     rng: Random | None = None,
     now: Callable[[], float] | None = None,
     entropy: Callable[[int], bytes] | None = None,
-) -> Generator[Streams]:
+) -> Streams:
     """The streams of the node at `url`, for the block; see `node.client.connect.connect`."""
-    opening = connect_streams_async(
-        url,
-        token=token,
-        identity=identity,
-        peer=peer,
-        on_peer=on_peer,
-        tls=tls,
-        allow_plain=allow_plain,
-        reconnect=reconnect,
-        wait_s=wait_s,
-        keep_alive_s=keep_alive_s,
-        on_event=on_event,
-        dialer=dialer,
-        rng=rng,
-        now=now,
-        entropy=entropy,
+    return Streams(
+        partial(
+            connect_streams_async,
+            url,
+            token=token,
+            identity=identity,
+            peer=peer,
+            on_peer=on_peer,
+            tls=tls,
+            allow_plain=allow_plain,
+            reconnect=reconnect,
+            wait_s=wait_s,
+            keep_alive_s=keep_alive_s,
+            on_event=on_event,
+            dialer=dialer,
+            rng=rng,
+            now=now,
+            entropy=entropy,
+        )
     )
-    with LOOP as portal, portal.wrap_async_context_manager(opening) as opened:
-        yield Streams(opened, portal)

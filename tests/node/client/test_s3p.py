@@ -15,7 +15,7 @@ from millpond.actors.errors import (
     StreamExists,
     UnknownStream,
 )
-from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.errors import ClientClosed, ConnectionLost
 from millpond.node.client.events import Connected, Disconnected, Event
 from millpond.node.client.requests.errors import LimitExceeded, NotDone
 from millpond.node.client.s3p.client import S3p, connect_s3p
@@ -371,7 +371,7 @@ async def test_a_closed_client_takes_no_calls(server: ByteServer) -> None:
             tasks.start_soon(_unknown, s3p)
             await server.expects(append(b"x"))
             await s3p.aclose()
-        with pytest.raises(NotDone, match="closed"):
+        with pytest.raises(ClientClosed, match="closed"):
             await s3p.create("orders")
         assert s3p.closed
 

@@ -11,7 +11,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from millpond.actors.errors import StreamExists, UnknownStream
-from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.errors import ClientClosed, ConnectionLost
 from millpond.node.client.requests.batching import BatchSettings
 from millpond.node.client.requests.errors import NotDone
 from millpond.node.client.rustlog.client import ConsumerSettings
@@ -56,7 +56,7 @@ def test_s3p_blocking(listeners: dict[str, str], name: str) -> None:
         with pytest.raises(UnknownStream):
             s3p.read(name)
         s3p.close()
-        with pytest.raises(NotDone):
+        with pytest.raises(ClientClosed):
             s3p.create(name)
 
 
@@ -111,7 +111,7 @@ def test_rustlog_blocking(listeners: dict[str, str], name: str) -> None:
         assert rustlog.connected
         assert not rustlog.closed
         rustlog.close()
-        with pytest.raises(NotDone):
+        with pytest.raises(ClientClosed):
             rustlog.ping()
 
 
