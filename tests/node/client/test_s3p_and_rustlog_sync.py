@@ -13,7 +13,6 @@ from anyio.from_thread import start_blocking_portal
 from millpond.actors.errors import StreamExists, UnknownStream
 from millpond.node.client.errors import ClientClosed, ConnectionLost
 from millpond.node.client.requests.batching import BatchSettings
-from millpond.node.client.requests.errors import NotDone
 from millpond.node.client.rustlog.client import ConsumerSettings
 from millpond.node.config import Config
 from millpond.node.node import Node

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from millpond.actors.errors import NotFound
+from millpond.errors import ClientClosed
 from millpond.jobs import Backoff, Job, JobCancelled, Queue, Reject, task
 from millpond.node.jobs.payload import decode_job
 from tests.node.jobs.job_setup import JobSetup
@@ -196,5 +197,5 @@ async def test_arguments_that_make_no_request(setup: JobSetup) -> None:
             await queue.put(unique="x" * 65)
         with pytest.raises(ValueError, match="wait"):
             await queue.put(unique="x", wait=True)
-    with pytest.raises(ValueError, match="not open"):
+    with pytest.raises(ClientClosed, match="not open"):
         await setup.queue().put("x")
