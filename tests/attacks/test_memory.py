@@ -11,7 +11,6 @@ from tests.attacks.table import ALL
 QUICK = (
     "RustLog: 60 half frames of 10 MiB",
     "HTTP/1.1: 3,000 half heads of 72 KiB",
-    "HTTP/2: 3,000 half header blocks of 64 KiB",
     "S3P over TLS: 2,500 half handshakes of 131 KB",
     "S3P over TLS: 100 times 20 unread READs of 4 MiB",
 )

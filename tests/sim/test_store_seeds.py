@@ -66,7 +66,7 @@ def test_a_damaged_cell_refuses_or_gives_a_right_answer(seeds: range) -> None:
         simulate(seed, draw_plan=draw_damaged)
 
 
-@pytest.mark.parametrize("seeds", blocks(usual=20, full=200, one_in=10))
+@pytest.mark.parametrize("seeds", blocks(usual=5, full=200, one_in=10, size=5))
 def test_older_pages_of_channels_are_not_served(seeds: range) -> None:
     """Those of subscribers, acks and attempts too, which as many rows have."""
     for seed in seeds:
@@ -92,6 +92,7 @@ def test_seeds_that_found_something(seed: int, plans: Callable[[Random, int], Pl
     simulate(seed, draw_plan=plans)
 
 
+@pytest.mark.full
 def test_the_damaged_seeds_do_what_they_are_for() -> None:
     """Files are damaged, cells are refused for it, and often not all of them."""
     worlds = [simulate(seed, draw_plan=draw_damaged) for seed in range(60)]
@@ -115,7 +116,7 @@ def test_a_seed_is_a_history() -> None:
     assert first.history == again.history != other.history
 
 
-# Stores and disks that break a promise: the checks must see each of them.
+# Stores and disks that break a promise: the checks must see each of them, in the full run.
 
 
 class Liar(World):
@@ -168,11 +169,13 @@ def caught(
     return count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world_class", [Liar, Eager, Hasty])
 def test_a_store_that_breaks_its_promise_is_caught(world_class: type[World]) -> None:
     assert caught(world_class) >= 3
 
 
+@pytest.mark.full
 def test_a_recovery_that_believes_what_failed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments end where a write failed, as cuts and the list of segments say; a recovery that
     ignores it brings refused PUTs back.
@@ -227,6 +230,7 @@ def a_zeroed_tail_is_torn(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("harm", "kind", "first"),
     [
@@ -264,6 +268,7 @@ def older_rows_are_taken(patch: pytest.MonkeyPatch, table: str) -> None:
     patch.setattr(subscriber_tables, "_crcs_of", crcs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("harm", "first"),
     [
@@ -282,6 +287,7 @@ def test_a_store_that_serves_older_rows_of_a_channel_is_caught(
     assert not caught(World, found, draw_with_older_pages), "the store as it is passes that seed"
 
 
+@pytest.mark.full
 def test_a_store_that_takes_groups_for_those_of_their_place_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -291,6 +297,7 @@ def test_a_store_that_takes_groups_for_those_of_their_place_is_caught(
     assert caught(World, seeds, draw_misplaced) >= 2
 
 
+@pytest.mark.full
 def test_a_store_that_believes_a_catalog_it_has_just_made_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
