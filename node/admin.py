@@ -24,6 +24,7 @@ from millpond.actors.store.interface import Health, Store, Usage
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
+from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.node.clock import ClockStatus
 from millpond.node.environment import installed_version
 from millpond.transports.p2p.admission import Admission
@@ -38,6 +39,8 @@ CHANNEL_BYTES = 120
 EXPORT_BYTES_MIN, EXPORT_BYTES_MAX = 512, 256 * 1024
 MESSAGE_BYTES = 160
 """At most what a message takes in an answer, besides its data and the reason of a dead letter."""
+SUBSCRIPTIONS_MAX = 50
+"""The subscriptions in an answer: at most 4 KiB each."""
 DAMAGES_MAX, TEXT_MAX = 20, 500
 """The damages in an answer, and the characters of their texts."""
 MAY_EXPORT = Rights.ADMIN | Rights.GET
@@ -49,6 +52,7 @@ class Operation(IntEnum):
     INFO = 1
     EXPORT = 2
     SCRUB = 3
+    SUBSCRIPTIONS = 4
 
 
 class InfoRequest(msgspec.Struct):
@@ -153,6 +157,21 @@ class ScrubReply(msgspec.Struct):
     damages: list[KnownDamage]
 
 
+class SubscriptionsRequest(msgspec.Struct):
+    """`id`: only this one; else up to `limit` subscriptions after the id `after`, by id."""
+
+    id: bytes | None = None
+    after: bytes = b""
+    limit: int = 50
+
+
+class SubscriptionsReply(msgspec.Struct):
+    """A page of the subscriptions of the node. `more`: there are others behind it."""
+
+    page: list[SubscriptionStatus]
+    more: bool
+
+
 class StatusSources(msgspec.Struct):
     """The parts of a node that the answers are made from."""
 
@@ -172,6 +191,8 @@ class StatusSources(msgspec.Struct):
     clock: ClockStatus
     message_requests: int
     one_time_prekeys: int
+    subscriptions: Callable[[], Mapping[bytes, Callable[[], SubscriptionStatus] | None]]
+    """By id; None: the node cannot serve it."""
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:
@@ -185,6 +206,9 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
         case Operation.SCRUB:
             read_body(body, ScrubRequest)
             return msgspec.msgpack.encode(_scrub(sources.store))
+        case Operation.SUBSCRIPTIONS:
+            request = read_body(body, SubscriptionsRequest)
+            return msgspec.msgpack.encode(_subscriptions(request, sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 
@@ -201,6 +225,21 @@ def _scrub(store: Store) -> ScrubReply:
     return ScrubReply(
         stats.scrub_passes, stats.scrub_progress, stats.scrub_bytes, len(store.damages), shown
     )
+
+
+def _subscriptions(request: SubscriptionsRequest, sources: StatusSources) -> SubscriptionsReply:
+    limit = max(1, min(request.limit, SUBSCRIPTIONS_MAX))
+    found = sources.subscriptions()
+    if request.id is not None:
+        ids = [request.id] if request.id in found else []
+    else:
+        ids = nsmallest(limit + 1, (each for each in found if each > request.after))
+    page = []
+    for id_ in ids[:limit]:
+        status = found[id_]
+        name = id_.decode("utf-8", "replace")
+        page.append(SubscriptionStatus(name, "unavailable") if status is None else status())
+    return SubscriptionsReply(page, len(ids) > limit)
 
 
 def _channels(scheduler: Scheduler) -> Iterator[bytes]:

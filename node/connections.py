@@ -247,6 +247,7 @@ class Services:
         self.subscriptions = streams.subscriptions
         self.stream_scope = access.stream_scope
         self.webhook_keys = streams.subscriptions.keys
+        self.is_controlled = lambda: access.is_controlled
         self.maker_credentials = streams.subscriptions.credentials
         # P2P.
         self.settings = config.p2p_settings

@@ -618,6 +618,7 @@ class Node:
             clock=self.clock_status(),
             message_requests=self.peer_services.message_request_count,
             one_time_prekeys=self.peer_services.one_time_prekey_count,
+            subscriptions=self.subscriptions.by_id,
         )
 
     def _rss_bytes(self) -> int:

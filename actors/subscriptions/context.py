@@ -14,6 +14,7 @@ from millpond.actors.messages import CellMessage, Port
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.subscription_index import SubscriptionIndex
 from millpond.actors.subscriptions.messages import Maker
+from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.actors.subscriptions.tokens import LeaseTokens
 
 
@@ -58,6 +59,8 @@ class SubscriptionContext(msgspec.Struct, frozen=True):
     rng: Random
     may_link: Callable[[tuple[str, ...] | None, bytes], bool]
     """True: a maker with this scope may read the stream of this name."""
+    statuses: dict[bytes, Callable[[], SubscriptionStatus]]
+    """The statuses of all subscriptions, by cell."""
     scope_of: Callable[[Maker], tuple[str, ...] | None]
     """The scope that a maker has now."""
     numbers: Iterator[int] = msgspec.field(default_factory=partial(count, 1))

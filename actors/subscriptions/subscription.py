@@ -46,6 +46,7 @@ from millpond.actors.streams.names import stream_cell, stream_path, subscription
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionContext
 from millpond.actors.subscriptions.links import Link, Links, StoredLink
+from millpond.actors.subscriptions.status import ERROR_CHARACTERS_MAX, SubscriptionStatus
 from millpond.actors.subscriptions.tail_lookups import TailLookups
 from millpond.actors.subscriptions.wake import WAKE, Wake, WakePhase, stored_wake
 
@@ -524,6 +525,7 @@ class Subscription:
             stored = StoredLink(self._does_match(path), is_explicit, tail.tail, tail.incarnation)
             changes.append(self._links.set(path, stored, tail.tail))
         self._register(spec)
+        self._note_status()
         return self._describe(request, config, is_new=True)
 
     def _delete(self, number: int, effects: Effects) -> s.SubscriptionDone:
@@ -657,6 +659,7 @@ class Subscription:
         is_current = wake.phase is WakePhase.WOKEN and wake.generation == self._delivery_generation
         if is_current or not is_failed:
             wake.is_failed = is_failed
+            wake.error = finished.error[:ERROR_CHARACTERS_MAX] if is_failed else ""
             self._note_status()
         self._is_changed = True
         if not is_current:
@@ -706,21 +709,24 @@ class Subscription:
     def _take_event_reply(self, reply: object, now: float, effects: Effects) -> None:
         match reply:
             case DurableAppended(number=number):
-                is_failed = False
-            case DurableRefused(number=number) | StreamFailed(number=number):
-                is_failed = True
-            case Failed(request=DurableAppend(number=number)):
-                is_failed = True
+                error = ""
+            case DurableRefused(number=number, reason=reason):
+                error = f"the wake stream takes no event: {reason.name.lower()}"
+            case StreamFailed(number=number, code=code):
+                error = f"the wake stream takes no event: {code.name.lower()}"
+            case Failed(request=DurableAppend(number=number), code=code):
+                error = f"the wake stream takes no event: {code.name.lower()}"
             case _:
                 return
+        is_failed = bool(error)
         if number != self._event:
             return
         self._event = 0
         wake, counters = self._wake, self._context.counters
         counters.events += not is_failed
         counters.events_failed += is_failed
-        if wake.is_failed != is_failed:
-            wake.is_failed = is_failed
+        if (wake.is_failed, wake.error) != (is_failed, error):
+            wake.is_failed, wake.error = is_failed, error
             self._note_status()
             self._is_changed = True
         if is_failed and wake.phase is WakePhase.WOKEN:
@@ -831,6 +837,38 @@ class Subscription:
     def _note_status(self) -> None:
         failed = self._context.counters.failed
         (failed.add if self._wake.is_failed else failed.discard)(self._cell)
+        if self._config is None:
+            self._context.statuses.pop(self._cell, None)
+        else:
+            self._context.statuses[self._cell] = self._status
+
+    def _status(self) -> SubscriptionStatus:
+        config, wake, links = self._config, self._wake, self._links
+        id_ = self._id.decode()
+        if config is None:
+            return SubscriptionStatus(id_, "unavailable")
+        spec = config.spec
+        target = spec.url or stream_path(spec.wake_stream or b"")
+        pending = [link for each in links.pending if (link := links.get(each)) is not None]
+        return SubscriptionStatus(
+            id=id_,
+            state=wake.phase.name.lower(),
+            kind=spec.kind.value,
+            target=target,
+            pattern=None if spec.pattern is None else spec.pattern.decode(),
+            streams=len(links),
+            hidden=sum(link.is_hidden for link in links),
+            pending=len(pending),
+            lag=sum(link.tail - max(link.acked, 0) for link in pending),
+            generation=wake.generation,
+            holder=wake.holder,
+            created_at=config.created_ms / 1000,
+            lease_until=wake.lease_until,
+            retry_at=wake.retry_at,
+            failures=wake.failures,
+            is_failed=wake.is_failed,
+            error=wake.error,
+        )
 
 
 def _is_valid(position: int | None, link: Link) -> bool:

@@ -23,7 +23,8 @@ class Wake(msgspec.Struct, array_like=True):
     """The value of the key `wake`, as MessagePack. Times are in seconds since 1970; 0: none.
 
     `generation` counts the wakes, and never goes back. `retry_at` is that of the delivery or the
-    event, after `failures` in a row; `announced_at` that of the last event.
+    event, after `failures` in a row; `announced_at` that of the last event. `error` is the reason
+    of the last failure, while `is_failed`.
     """
 
     generation: int = 0
@@ -35,6 +36,7 @@ class Wake(msgspec.Struct, array_like=True):
     failures: int = 0
     is_failed: bool = False
     announced_at: float = 0.0
+    error: str = ""
 
     def change(self) -> MetadataSet:
         """The change that stores it."""

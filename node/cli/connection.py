@@ -46,6 +46,8 @@ COOKIE = "DIR/operator.cookie"
 """The token of the operator, in the data folder of the node."""
 INFO = 1
 """The operation of packet 90 with the statistics of the node (wire protocol)."""
+SUBSCRIPTIONS = 4
+"""The operation of packet 90 with the subscriptions of the node."""
 
 ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)

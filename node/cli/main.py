@@ -29,6 +29,10 @@ COMMANDS = {
     "jobs": ("jobs.command", "Put, inspect, retry and cancel jobs."),
     "work": ("jobs.work", "Run jobs with a Python function."),
     "topic": ("commands.topic", "Manage topics: partitioned streams with consumer groups."),
+    "subscription": (
+        "commands.subscription",
+        "Show the state and lag of subscriptions.",
+    ),
     "ping": ("commands.ping", "Measure the round trip to a node."),
     "info": ("commands.ping", "Show a running node and its channels."),
     "doctor": ("doctor.command", "Check this machine, the configuration and the node."),

@@ -12,12 +12,14 @@ from anyio.abc import TaskGroup
 from millpond.actors.messages import CellMessage
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.names import subscription_of
 from millpond.actors.streams.subscription_index import SubscriptionIndex
 from millpond.actors.subscriptions.context import (
     SubscriptionContext,
     SubscriptionCounters,
     SubscriptionLimits,
 )
+from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.actors.subscriptions.subscription import Subscription
 from millpond.actors.subscriptions.tokens import LeaseTokens
 from millpond.node.access.grants import is_in_scope
@@ -60,6 +62,8 @@ class SubscriptionServices:
         self._tokens: LeaseTokens | None = None
         self.index = SubscriptionIndex(post)
         self.counters = SubscriptionCounters()
+        self.statuses: dict[bytes, Callable[[], SubscriptionStatus]] = {}
+        """The status of each subscription, by cell."""
         self.policy = webhook_policy(config)
         self.sender = WebhookSender(
             post, self.policy, config.webhook_deliveries_max, version, wall, resolve_name
@@ -83,6 +87,11 @@ class SubscriptionServices:
         if self._tokens is None:
             self._tokens = lease_tokens(self._seed)
         return self._tokens
+
+    def by_id(self) -> dict[bytes, Callable[[], SubscriptionStatus] | None]:
+        """The status of each subscription by its id; None: its cell is not served."""
+        ids = ((subscription_of(cell), cell) for cell in self.index.cells)
+        return {id_: self.statuses.get(cell) for id_, cell in ids if id_ is not None}
 
     def makers(self) -> Makers:
         """The clients that the subscriptions act for."""
@@ -112,6 +121,7 @@ class SubscriptionServices:
             self._entropy,
             self._rng,
             is_in_scope,
+            self.statuses,
             lambda maker: self.makers().scope_of(maker),
             self._numbers,
         )
@@ -122,6 +132,6 @@ def webhook_policy(config: Config) -> WebhookPolicy:
     """The destinations that this configuration allows."""
     return WebhookPolicy(
         is_enabled=config.webhooks,
-        is_local=not config.is_reachable("http"),
+        is_local=not (config.is_reachable("http") or config.public_url),
         hosts=hosts_of(config.webhook_hosts),
     )

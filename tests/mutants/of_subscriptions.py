@@ -28,6 +28,14 @@ SUBSCRIPTION_MUTANTS: tuple[Mutant, ...] = (
         STATES + "test_the_rights_of_a_maker_are_those_of_today",
     ),
     Mutant(
+        "a client behind a proxy has the machine of the node called",
+        Fault.WAKES,
+        "transports/http/durable/subscriptions/app.py",
+        "is_local = not (is_brought or self.services.is_controlled())",
+        "is_local = not self.services.is_controlled()",
+        API + "test_clients_that_a_proxy_brings_do_not_have_this_machine_called[asyncio-headers0]",
+    ),
+    Mutant(
         "silent receivers hold all slots of webhooks",
         Fault.WAKES,
         "node/webhooks/slots.py",

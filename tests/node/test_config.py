@@ -189,6 +189,7 @@ def test_a_public_url_is_one(url: str) -> None:
 def test_where_webhooks_may_go_is_a_matter_of_the_listener() -> None:
     assert webhook_policy(Config()).is_local
     assert not webhook_policy(Config(http="0.0.0.0:7404")).is_local
+    assert not webhook_policy(Config(public_url="https://mill.example")).is_local
     assert Config(public_url="https://mill.example:8443/").public_url
     loaded = load_config({}, {"MILLPOND_WEBHOOK_HOSTS": "Hooks.Internal;10.1.2.3"}, None)
     assert webhook_policy(loaded.config).hosts == {"hooks.internal", "10.1.2.3"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from millpond.actors.subscriptions.context import (
     SubscriptionCounters,
     SubscriptionLimits,
 )
+from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.actors.subscriptions.subscription import Subscription
 from millpond.actors.subscriptions.tokens import LeaseTokens
 from millpond.node.access.grants import is_in_scope
@@ -78,6 +79,7 @@ class SubscriptionHarness(StreamHarness):
         self.counts = SubscriptionCounters()
         self.random = Random(1)
         self.jump = ClockJump()
+        self.statuses: dict[bytes, Callable[[], SubscriptionStatus]] = {}
         self.numbers = itertools.count(1)
         super().open()
         for cell in self.store.logs():
@@ -102,6 +104,7 @@ class SubscriptionHarness(StreamHarness):
             lambda size: next(self.entropy)[-size:],
             self.random,
             is_in_scope,
+            self.statuses,
             lambda maker: self.scopes.get(maker.credentials, maker.scope),
             self.numbers,
         )
@@ -168,10 +171,13 @@ class SubscriptionHarness(StreamHarness):
         return [each for each in taken if isinstance(each, s.Delivery)]
 
     def finish(
-        self, delivery: s.Delivery, outcome: s.DeliveryOutcome = s.DeliveryOutcome.ACCEPTED
+        self,
+        delivery: s.Delivery,
+        outcome: s.DeliveryOutcome = s.DeliveryOutcome.ACCEPTED,
+        error: str = "",
     ) -> None:
         """The worker answers, or does not."""
-        self.post(delivery.cell, s.DeliveryFinished(delivery.number, outcome))
+        self.post(delivery.cell, s.DeliveryFinished(delivery.number, outcome, error))
         self.settle()
 
     def claim(self, worker: str = "w", id_: bytes = SUB) -> s.WakeClaimed:

@@ -18,6 +18,7 @@ from millpond.actors.streams.names import stream_cell, subscription_cell
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionLimits
 from millpond.actors.subscriptions.links import LINK, StoredLink
+from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.actors.subscriptions.subscription import EVENT_RETRY_S, RECHECK_S
 from millpond.actors.subscriptions.tokens import TOKEN_S
 from tests.actors.streams.harness import SlowMemory
@@ -251,6 +252,44 @@ def test_what_a_client_was_shown_is_what_it_manages(pull: SubscriptionHarness) -
     pull.post_to(EVENT, b"2")
     claim = s.ClaimWake(0, pull.found().revision, worker="w")
     pull.tell(claim, s.WakeClaimed)
+
+
+def test_the_status_for_an_operator(tmp_path: Path) -> None:
+    with subscriptions(tmp_path) as node:
+
+        def status() -> SubscriptionStatus:
+            return node.statuses[subscription_cell(SUB)]()
+
+        node.put(EVENT, b"1")
+        node.put(b"events/b", b"1")
+        assert node.statuses == {}
+        node.subscribe()
+        assert (status().state, status().streams, status().lag) == ("idle", 2, 0)
+        node.post_to(EVENT, b"2", b"3")
+        node.finish(node.delivery(), FAILED, "x" * 1000)
+        found = status()
+        assert (found.state, found.pending, found.lag, found.failures) == ("woken", 1, 2, 1)
+        assert found.is_failed and found.error == "x" * 200 and found.retry_at > node.now
+        node.restart()
+        assert status().error == "x" * 200, "it survives"
+        node.advance(2)
+        node.finish(node.delivery(), DONE)
+        assert (status().state, status().lag, status().error) == ("idle", 0, "")
+        node.tell(s.DeleteSubscription(0), s.SubscriptionDone)
+        assert node.statuses == {}
+
+
+def test_the_status_of_an_event_that_cannot_be_appended(node: SubscriptionHarness) -> None:
+    node.subscribe(PULL)
+    node.put(EVENT, b"1")
+    found = node.statuses[subscription_cell(SUB)]()
+    assert found.is_failed and "wake stream" in found.error and found.target == "wake"
+    node.put(b"wake")
+    node.advance(EVENT_RETRY_S)
+    assert node.statuses[subscription_cell(SUB)]().error == ""
+    node.claim("w1")
+    found = node.statuses[subscription_cell(SUB)]()
+    assert (found.state, found.holder) == ("claimed", "w1")
 
 
 # Links.

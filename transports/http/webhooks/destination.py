@@ -53,7 +53,7 @@ class Network(Enum):
 
 class WebhookPolicy(msgspec.Struct, frozen=True):
     """The rules of a node. `hosts` may be called whatever they are; `is_local`: the node is reached
-    by this machine alone, so it may call this machine without TLS."""
+    by this machine alone, as far as it knows, so it may call this machine without TLS."""
 
     is_enabled: bool = True
     is_local: bool = False
@@ -107,6 +107,18 @@ def hosts_of(names: Collection[str]) -> frozenset[str]:
     return frozenset(each.lower().removesuffix(".").strip("[]") for each in names)
 
 
+def is_this_machine(authority: bytes) -> bool:
+    """True for a header `Host` that names this machine: `localhost`, 127.x.y.z or `[::1]`."""
+    host = authority.decode("latin-1").lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 def may_connect(address: str, network: Network) -> bool:
     """True: a host that may have such addresses may have this one."""
     found = _unmapped(ipaddress.ip_address(address.partition("%")[0]))
@@ -142,7 +154,10 @@ def _network_of(
     if scheme == "http":
         if is_here and policy.is_local:
             return Network.LOOPBACK
-        raise UrlRejected("without TLS only this machine is called, and only by a local node")
+        raise UrlRejected(
+            "without TLS only this machine is called, by a node without access rules and without "
+            "a proxy, or a host of the setting webhook_hosts"
+        )
     if host == "localhost" or host.endswith(".localhost"):
         raise UrlRejected("the host is this machine")
     if isinstance(address, ipaddress.IPv6Address):

@@ -506,3 +506,36 @@ async def test_a_subscription_of_many_streams_is_shown_whole() -> None:
         again = await ask("PUT", SUB, HOOK)
         assert (again.status, again.body) == (200, made.body)
         assert (await ask("GET", SUB)).body == made.body
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x_forwarded_for": "203.0.113.9"},
+        {"forwarded": "for=203.0.113.9"},
+        {"via": "1.1 proxy"},
+        {"x_real_ip": "203.0.113.9"},
+        {"host": "mill.example"},
+    ],
+)
+async def test_clients_that_a_proxy_brings_do_not_have_this_machine_called(
+    headers: dict[str, str],
+) -> None:
+    here = {**HOOK, "webhook": {"url": "http://127.0.0.1:9/x"}}
+    async with subscriber(host_names=("mill.example",)) as ask:
+        assert await ask.refused("PUT", SUB, here, **headers) == (400, "WEBHOOK_URL_REJECTED")
+        assert (await ask("PUT", SUB, here, host="[::1]:7404")).status == 201
+        assert (await ask("PUT", SUB, here, host="localhost")).status == 200
+        assert (await ask("PUT", SUB + "2", HOOK, **headers)).status == 201
+    named = SubscriptionSettings(WebhookPolicy(is_local=True, hosts=frozenset({"127.0.0.1"})))
+    async with subscriber(named, host_names=("mill.example",)) as ask:
+        assert (await ask("PUT", SUB, here, **headers)).status == 201
+
+
+async def test_clients_with_rights_by_rules_do_not_have_this_machine_called(
+    tmp_path: Path,
+) -> None:
+    here = {**HOOK, "webhook": {"url": "http://127.0.0.1:9/x"}}
+    async with subscriber(access_file=rules(tmp_path, all="all")) as ask:
+        refused = await ask.refused("PUT", SUB, here, authorization="Bearer all")
+        assert refused == (400, "WEBHOOK_URL_REJECTED")

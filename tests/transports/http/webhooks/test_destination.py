@@ -10,6 +10,7 @@ from millpond.transports.http.webhooks.destination import (
     WebhookPolicy,
     destination_of,
     hosts_of,
+    is_this_machine,
     may_connect,
 )
 
@@ -159,3 +160,11 @@ def test_a_local_name_is_local() -> None:
     assert may_connect("127.0.0.1", Network.LOOPBACK) and may_connect("::1", Network.LOOPBACK)
     assert not may_connect("8.8.8.8", Network.LOOPBACK)
     assert not may_connect("10.0.0.1", Network.LOOPBACK)
+
+
+def test_hosts_that_name_this_machine() -> None:
+    for each in (b"localhost", b"LOCALHOST:7404", b"127.0.0.1:7404", b"127.9.9.9", b"[::1]:7404"):
+        assert is_this_machine(each), each
+    others = (b"", b"mill.example", b"127.0.0.1.mill.example", b"10.0.0.1", b"[::2]", b"[", b"\xff")
+    for each in others:
+        assert not is_this_machine(each), each

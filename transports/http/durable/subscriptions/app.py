@@ -31,6 +31,7 @@ from millpond.transports.http.durable.subscriptions.interface import (
 from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, json_response
+from millpond.transports.http.webhooks.destination import WebhookPolicy, is_this_machine
 from millpond.transports.http.webhooks.signature import jwk_set
 
 _BEARER = b"bearer "
@@ -38,6 +39,11 @@ _JWKS_HEADERS = (
     (b"content-type", b"application/jwk-set+json"),
     (b"cache-control", b"public, max-age=300"),
 )
+_OF_PROXIES = (
+    *(b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"),
+    b"x-real-ip",
+)
+"""Headers that tell of a proxy in front of the node."""
 _NO_STORE = (b"cache-control", b"no-store")
 _TRIES = 8
 """A subscription that changes more often while its links are read is not managed."""
@@ -78,6 +84,20 @@ class SubscriptionCall(RequestContext[SubscriptionNodeServices]):
         scheme = "https" if self.is_secure else "http"
         host = self.request.header(b"host") or b"localhost"
         return f"{scheme}://{host.decode('latin-1')}"
+
+    @property
+    def policy(self) -> WebhookPolicy:
+        """The destinations that this client may name. Only a client of this machine may name this
+        machine: one that a proxy brings, or that has its rights from access rules, is perhaps
+        elsewhere."""
+        policy, request = self.settings.policy, self.request
+        if not policy.is_local:
+            return policy
+        is_brought = any(request.header(each) is not None for each in _OF_PROXIES)
+        is_local = not (is_brought or self.services.is_controlled()) and is_this_machine(
+            request.header(b"host") or b""
+        )
+        return policy if is_local else msgspec.structs.replace(policy, is_local=False)
 
     async def fields(self) -> codec.Fields:
         """The fields of the body."""
@@ -259,7 +279,7 @@ class SubscriptionsApi:
 
 
 async def _put(call: SubscriptionCall) -> Response:
-    spec = codec.spec_of(await call.fields(), call.settings)
+    spec = codec.spec_of(await call.fields(), call.policy)
     maker = call.check_new(spec)
     with call.cell_client() as cells:
         found = await call.ask(cells, lambda number: s.PutSubscription(number, spec, maker))

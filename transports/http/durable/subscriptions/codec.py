@@ -22,9 +22,12 @@ from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.context import RESERVED
 from millpond.transports.http.durable.offsets import sequence_of
 from millpond.transports.http.durable.subscriptions.errors import SubscriptionError, invalid
-from millpond.transports.http.durable.subscriptions.interface import SubscriptionSettings
 from millpond.transports.http.request import BadPath, percent_decoded
-from millpond.transports.http.webhooks.destination import UrlRejected, destination_of
+from millpond.transports.http.webhooks.destination import (
+    UrlRejected,
+    WebhookPolicy,
+    destination_of,
+)
 from millpond.transports.http.webhooks.notification import JWKS, pending_link, shown_link
 from millpond.transports.http.webhooks.signature import ALGORITHM, WebhookKey
 
@@ -63,7 +66,7 @@ def subscription_id(segment: bytes) -> bytes:
     return segment
 
 
-def spec_of(fields: Fields, settings: SubscriptionSettings) -> SubscriptionSpec:
+def spec_of(fields: Fields, policy: WebhookPolicy) -> SubscriptionSpec:
     """The subscription that a body describes. Raises SubscriptionError."""
     kind = _kind(fields.get("type"))
     pattern = _pattern(fields.get("pattern"))
@@ -72,7 +75,7 @@ def spec_of(fields: Fields, settings: SubscriptionSettings) -> SubscriptionSpec:
         raise invalid("pattern, streams: at least one of them is required")
     url = wake_stream = None
     if kind is SubscriptionKind.WEBHOOK:
-        url = _url(fields.get("webhook"), settings)
+        url = _url(fields.get("webhook"), policy)
     else:
         wake_stream = path_of(fields.get("wake_stream"), "wake_stream")
     description = fields.get("description")
@@ -211,14 +214,14 @@ def _pattern(given: object) -> bytes | None:
     return pattern
 
 
-def _url(given: object, settings: SubscriptionSettings) -> str:
-    if not settings.policy.is_enabled:
+def _url(given: object, policy: WebhookPolicy) -> str:
+    if not policy.is_enabled:
         raise invalid("type: webhooks are switched off at this node")
     url = cast("Fields", given).get("url") if isinstance(given, dict) else None
     if not isinstance(url, str):
         raise invalid("webhook.url: required")
     try:
-        destination_of(url, settings.policy)
+        destination_of(url, policy)
     except UrlRejected as error:
         text = f"webhook.url: {error}"
         raise SubscriptionError(400, "WEBHOOK_URL_REJECTED", text) from None

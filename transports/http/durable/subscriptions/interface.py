@@ -29,6 +29,10 @@ class SubscriptionNodeServices(HttpNodeServices, Protocol):
         private."""
 
     @property
+    def is_controlled(self) -> Callable[[], bool]:
+        """True: nobody has a right that no access rule gives."""
+
+    @property
     def maker_credentials(self) -> Callable[[Principal], bytes]:
         """What a client showed, sealed: a subscription keeps it, to know its rights later."""
 
