@@ -42,7 +42,11 @@ class Code(Enum):
     ENCRYPTED = auto()
 
 
-class RequestError(Exception):
+class MillpondError(Exception):
+    """Any error that Millpond raises for its users; `millpond.errors` draws the tree."""
+
+
+class RequestError(MillpondError):
     """A request failed, and the caller can do something about it. Base of all coded errors."""
 
     code: Code

@@ -1,6 +1,82 @@
-"""Errors that users of the library catch, all of them.
+"""Errors that users of the library catch: one tree.
 
-`RequestError` is the base of what a node refuses, `ConnectionLost` of what a lost connection ends.
+`RequestError` is the base of what a node refuses, `ConnectionLost` of what a lost connection ends,
+`ClientClosed` of the use of a client that is not open. `+` is a further base. `ChannelClosed` is
+the former name of `ClientClosed`. Wrong arguments are TypeError and ValueError, as elsewhere; a
+time that is over is TimeoutError.
+
+    MillpondError
+      BadCheckpoint + ValueError
+      BadReply
+      BadSchema + ValueError
+      BadValue + ValueError
+      ClientClosed
+        ClientForked
+      ConfigError
+      ConnectionLost + ConnectionError
+        HandshakeRefused
+          ModeMismatch
+          NotEncrypted
+          PeerMismatch
+            SelfConnection
+        NotDone
+          NotSent
+      DuplicateType + ValueError
+      FolderInUse
+      InvalidEvent
+      JobCancelled
+      JobFailed
+      LeaseExpired
+      PayloadRefused
+      Reject
+      RequestError
+        BadRange
+        BufferFull
+        DataTooLarge
+        EmptyData
+        Fenced
+        GroupsFull
+        IdsExhausted
+        KeyReused
+        LeaseLost
+        LimitExceeded
+        Malformed
+        NoPrekey
+        NonMonotonicId
+        NotAQueue
+        NotAllowed
+        NotFound
+        NotNegotiated
+        OutcomeUnknown
+        PartOfTopic
+        Quarantined
+        RustlogRefused
+          InvalidRequest + Malformed
+          NoSpace + BufferFull
+          OffsetOutOfRange + Trimmed
+          RecordTooLarge + DataTooLarge
+          ServerFailed + OutcomeUnknown
+          StoreFailed + StorageFailed
+          UnknownPartition + UnknownStream
+          UnknownTopic + UnknownStream
+        SequenceMismatch
+        SlowDown
+        StateTooLarge
+        StorageFailed
+        StreamClosed
+        StreamEncrypted
+        StreamExists
+          TopicExists
+        TooLargeForPeer
+        Trimmed
+        TtlRefused
+        UnknownPeer
+        UnknownStream
+        WrongRole
+      Retry
+      SnapshotOpen + ValueError
+      StateReset
+      StopTimedOut
 """
 
 from millpond.actors.errors import (
@@ -15,6 +91,7 @@ from millpond.actors.errors import (
     KeyReused,
     LeaseLost,
     Malformed,
+    MillpondError,
     NonMonotonicId,
     NoPrekey,
     NotAllowed,
@@ -112,6 +189,7 @@ __all__ = [
     "LeaseLost",
     "LimitExceeded",
     "Malformed",
+    "MillpondError",
     "ModeMismatch",
     "NoPrekey",
     "NoSpace",

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
 
+from millpond.actors.errors import MillpondError
 from millpond.actors.messages import Durability, Mode
 
 T = TypeVar("T")
 
 
-class ConfigError(Exception):
+class ConfigError(MillpondError):
     """A setting that the node cannot use; the text has its name and the reason."""
 
 

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import anyio.lowlevel
 
+from millpond.actors.errors import MillpondError
 from millpond.actors.messages import Durability
 from millpond.actors.state.checkpoint_store import FOLDER as STATES
 from millpond.actors.store.catalog_recovery import DAMAGED, JOURNAL, PARTITIONS
@@ -78,7 +79,7 @@ def _is_begun_only(folder: Path) -> bool:
     return reading is not None and not reading.ids_at and not reading.ids_until
 
 
-class FolderInUse(Exception):
+class FolderInUse(MillpondError):
     """Another node runs on this data folder; `holder` names its process."""
 
     def __init__(self, folder: Path, holder: str) -> None:
@@ -91,7 +92,7 @@ class FolderInUse(Exception):
         return f"{self.folder} is in use by {self.holder}: {how}"
 
 
-class StopTimedOut(Exception):
+class StopTimedOut(MillpondError):
     """The disk did not answer within `stop_timeout_s`, so the store is not closed.
 
     Acknowledged data is as safe as in a crash. `folder` stays locked until the disk answers, or

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from millpond.actors.errors import MillpondError
 
-class BadSchema(ValueError):
+
+class BadSchema(MillpondError, ValueError):
     """The schema cannot be used; the text says where and why."""
 
 
-class DuplicateType(ValueError):
+class DuplicateType(MillpondError, ValueError):
     """Two collections have one type (V1)."""
 
 
-class BadValue(ValueError):
+class BadValue(MillpondError, ValueError):
     """A value does not fit the schema of its type; nothing was written."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from millpond.actors.errors import MillpondError
 from millpond.actors.state.events import (
     ChangeEvent,
     ChangeHeaders,
@@ -47,7 +48,7 @@ class OnInvalid(Enum):
     """The record is handed on with its reason."""
 
 
-class StateReset(Exception):
+class StateReset(MillpondError):
     """a reset in the stream: the state before is no longer valid; `sequence` is its record"""
 
     def __init__(self, sequence: int) -> None:
@@ -55,7 +56,7 @@ class StateReset(Exception):
         self.sequence = sequence
 
 
-class InvalidEvent(Exception):
+class InvalidEvent(MillpondError):
     """a record is no event, or does not fit; `sequence`, `reason`, `text` and `body` tell it"""
 
     def __init__(self, sequence: int, error: InvalidRecord, body: bytes) -> None:
@@ -64,7 +65,7 @@ class InvalidEvent(Exception):
         self.sequence, self.reason, self.text, self.body = sequence, error.reason, error.text, body
 
 
-class BadCheckpoint(ValueError):
+class BadCheckpoint(MillpondError, ValueError):
     """The bytes are no checkpoint, or one of another stream."""
 
 

@@ -35,7 +35,7 @@ from millpond.node.client.errors import (
     PeerMismatch,
 )
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
-from millpond.node.client.url import parse_url
+from millpond.node.client.url import parse_urls
 from millpond.node.ip import is_loopback
 from millpond.node.tls.errors import reason_of
 from millpond.transports.io.address import format_address
@@ -95,7 +95,7 @@ async def open_channel(
             identity=known.identity,
             peer=known.peer,
             on_peer=known.on_peer,
-            tls=tls_context(args, parse_url(args.connect)),
+            tls=tls_context(args, *parse_urls(args.connect)),
             allow_plain=args.allow_plain,
             reconnect=reconnect_s > 0,
             wait_s=wait_s,
@@ -151,7 +151,7 @@ def operator_cookie(
     if found is None:
         return None
     cookie, addresses = found
-    address = parse_url(url)
+    address = parse_urls(url)[0]
     host = "127.0.0.1" if address.host == "localhost" else address.host
     wanted = format_address(host, address.port)
     listener = "ws" if address.websocket else "p2p"
@@ -175,7 +175,7 @@ def local_address(address: str) -> str:
 def explain_errors(args: argparse.Namespace) -> Generator[None]:
     """A context that turns errors of the client into failures."""
     try:
-        parse_url(args.connect)
+        parse_urls(args.connect)
     except ValueError as exc:
         raise usage_error(f"--connect: {exc}") from exc
     try:
@@ -187,7 +187,7 @@ def explain_errors(args: argparse.Namespace) -> Generator[None]:
 
 def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
     """The failure for an error of the client; None for other errors."""
-    where = str(parse_url(args.connect))
+    where = ", ".join(map(str, parse_urls(args.connect)))
     match error:
         case PeerMismatch():
             return explain_mismatch(error, where)

@@ -30,6 +30,7 @@ from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts, Delivery
 from millpond.node.client.link import Link
 from millpond.node.client.openable import Client
+from millpond.node.client.payload import Data, as_bytes
 from millpond.node.client.retry import RETRYABLE, RetryBudget
 from millpond.transports.p2p.packets import (
     ADMIN,
@@ -55,7 +56,6 @@ MS_MAX = 2**32 - 1
 
 Ids = list[int]
 Request = Callable[[int, bytes], tuple[bytes, ReplyFuture[bytes]]]
-Data = bytes | bytearray | memoryview
 
 
 class Message:
@@ -477,4 +477,4 @@ def _number(value: int, most: int, name: str) -> int:
 
 def _bytes(data: Data) -> bytes:
     """A copy, unless it is immutable. Raises TypeError where there are no bytes."""
-    return data if isinstance(data, bytes) else memoryview(data).tobytes()
+    return data if isinstance(data, bytes) else as_bytes(data)

@@ -21,10 +21,10 @@ from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter
-from millpond.node.client.link import Dial, Link, LinkSettings
+from millpond.node.client.link import Dial, Link, LinkSettings, Target
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import Session
-from millpond.node.client.url import Address, parse_url
+from millpond.node.client.url import Address, parse_urls
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.peers.authentication import Credentials
@@ -86,6 +86,9 @@ def connect(
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
     Without a block, `open` joins and `close` leaves; until then nothing is sent.
+    `url` may be several, separated by commas. When a connection is lost or refused the next one is
+    dialled, and unanswered puts are repeated there with their keys: where the nodes are different
+    ones, a message whose receipt was lost may be in both.
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
     `mode`: the mode of the channel, which is created in it if it does not exist.
@@ -106,21 +109,27 @@ def connect(
     ValueError for arguments.
     """
     name = _name(channel)
-    address = _address(url, name)
+    addresses = _addresses(url, name)
     hello = _hello(
         name, role, mode, token, window, resume_after, keep_alive_s, ordered=ordered, begins=begins
     )
     _check(hello, has_identity=identity is not None)
     _check_credentials(identity, peer, on_peer, delivery_key, bare)
-    dial = _dialling(dialer, address, tls)
+    if tls is not None and not any(address.secure for address in addresses):
+        raise ValueError("a TLS context needs a tls:// or wss:// address")
 
     @asynccontextmanager
     async def joined() -> AsyncIterator[ChannelConnection]:
         environment = current_environment()
         random, unpredictable = rng or environment.rng(), entropy or environment.entropy
         settings = LinkSettings(
-            dial=dial,
-            framing=partial(_framing, address, hello, unpredictable),
+            targets=tuple(
+                Target(
+                    _dialling(dialer, address, tls),
+                    partial(_framing, address, hello, unpredictable),
+                )
+                for address in addresses
+            ),
             hello=hello,
             credentials=_credentials(identity, peer, on_peer, delivery_key, unpredictable),
             on_event=on_event,
@@ -155,8 +164,6 @@ async def _running(link: Link) -> AsyncIterator[None]:
 
 
 def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | None) -> Dial:
-    if tls is not None and not address.secure:
-        raise ValueError("a TLS context needs a tls:// or wss:// address")
     if dialer is not None:
         return lambda tasks, session: dialer(tasks, address.host, address.port, session)
     context = _context(address, tls)
@@ -167,11 +174,11 @@ def _dialling(dialer: Dialer | None, address: Address, tls: ssl.SSLContext | Non
     return dial
 
 
-def _address(url: str, channel: bytes | None) -> Address:
-    address = parse_url(url)
-    if address.websocket and channel is None:
+def _addresses(url: str, channel: bytes | None) -> tuple[Address, ...]:
+    addresses = parse_urls(url)
+    if channel is None and any(address.websocket for address in addresses):
         raise ValueError("a WebSocket needs a channel")
-    return address
+    return addresses
 
 
 def _framing(address: Address, hello: Hello, entropy: Callable[[int], bytes]) -> Framing:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from millpond.actors.errors import MillpondError
 from millpond.transports.p2p.nacks import HelloCode
 
 
-class ConnectionLost(ConnectionError):
+class ConnectionLost(MillpondError, ConnectionError):
     """The connection is lost for good. Outstanding requests may have been done or not."""
 
 
@@ -63,7 +64,7 @@ class NotEncrypted(HandshakeRefused):
     """
 
 
-class ClientClosed(Exception):
+class ClientClosed(MillpondError):
     """The client is not open: it was closed on this side, or not opened yet."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from ssl import SSLError
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -39,15 +40,22 @@ PING_TRIES = 2
 
 Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
+
+class Target(NamedTuple):
+    """One address of the node, or of several that serve the same: how it is dialled, and framed."""
+
+    dial: Dial
+    framing: Callable[[], Framing]
+
+
 TEMPORARY_REFUSALS = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, HelloCode.INTERNAL)
 """Handshakes refused for these may succeed later."""
 
 
 class LinkSettings(msgspec.Struct, frozen=True):
-    """Settings of a link: the dialer, the HELLO, the timeouts in seconds."""
+    """Settings of a link: the addresses in their order, the HELLO, the timeouts in seconds."""
 
-    dial: Dial
-    framing: Callable[[], Framing]
+    targets: tuple[Target, ...]
     hello: Hello
     credentials: Credentials | None = None
     on_event: Callable[[Event], None] | None = None
@@ -62,7 +70,12 @@ class LinkSettings(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """The connections of a channel, one after the other. `run` it as a task beside the rest."""
+    """The connections of a channel, one after the other. `run` it as a task beside the rest.
+
+    With several addresses a lost connection, or a refused one, is followed by one to the next
+    address. The client waits, with backoff, once none of them took it in a row, and after a
+    connection that was live for a short time. A refusal is final where all addresses refuse.
+    """
 
     def __init__(
         self,
@@ -85,6 +98,11 @@ class Link:
         self._session: Session | None = None
         self._credit = 0
         self._number = 0
+        self._target = 0
+        self._misses = 0
+        """Connections in a row that were never live."""
+        self._refusals = 0
+        """Those of them that the node refused for good."""
         self._live_at = 0.0
         self._stopping = False
         # Shielded: only `stop` ends it, so that a cancelled user still says goodbye.
@@ -183,10 +201,12 @@ class Link:
                 self._tell(Disconnected(str(failure) or type(failure).__name__, lived_s))
                 if self._stopping:
                     return
-                if self._is_final(failure, give_up_at):
+                self._count(session, failure)
+                if self._is_final(give_up_at):
                     self._give_up(_final(failure))
                     return
-                delay_s = self._backoff.delay_s(lived_s, session.closed_by_node)
+                self._target = (self._target + 1) % len(self._settings.targets)
+                delay_s = self._delay_s(lived_s, session)
                 self._tell(Retrying(delay_s))
                 await anyio.sleep(delay_s)
 
@@ -199,7 +219,7 @@ class Link:
         )
         session = Session(
             self._number,
-            settings.framing(),
+            settings.targets[self._target].framing(),
             settings.hello,
             context,
             bare=settings.bare,
@@ -218,7 +238,7 @@ class Link:
     async def _dial(self, tasks: TaskGroup, session: Session) -> bool:
         try:
             with anyio.fail_after(self._settings.dial_s):
-                await self._settings.dial(tasks, session)
+                await self._settings.targets[self._target].dial(tasks, session)
         except OSError as error:
             session.fail(error)
             return False
@@ -293,16 +313,31 @@ class Link:
         self._changed.set()
         self.first.resolve(None)
 
-    def _is_final(self, failure: Exception, give_up_at: float) -> bool:
-        match failure:
-            case HandshakeRefused(code=code) if code not in TEMPORARY_REFUSALS:
-                return True
-            case UpgradeRefused(status=status) if status < 500:
-                return True
-            case _ if self.first.done:
-                return not self._settings.reconnect
-            case _:
-                return self.now() >= give_up_at
+    def _count(self, session: Session, failure: Exception) -> None:
+        if session.ready is not None:
+            self._misses = self._refusals = 0
+        if _is_refusal(failure):
+            self._refusals += 1
+        elif session.ready is None:
+            self._refusals = 0
+        self._misses += session.ready is None
+
+    def _is_final(self, give_up_at: float) -> bool:
+        if self._refusals >= len(self._settings.targets):
+            return True
+        if self.first.done:
+            return not self._settings.reconnect
+        # Without a wait each address is tried once.
+        return self._tried_all and self.now() >= give_up_at
+
+    @property
+    def _tried_all(self) -> bool:
+        return self._misses % len(self._settings.targets) == 0
+
+    def _delay_s(self, lived_s: float, session: Session) -> float:
+        if session.ready is None and not self._tried_all:
+            return 0.0
+        return self._backoff.delay_s(lived_s, session.closed_by_node)
 
     def _give_up(self, error: Exception) -> None:
         if self.error is None:
@@ -321,6 +356,17 @@ class Link:
         if hello.window is not None:
             return hello.window
         return 1 if hello.role is Role.WORKER or hello.ordered else WINDOW
+
+
+def _is_refusal(failure: Exception) -> bool:
+    """Whether this node would refuse again."""
+    match failure:
+        case HandshakeRefused(code=code):
+            return code not in TEMPORARY_REFUSALS
+        case UpgradeRefused(status=status):
+            return status < 500
+        case _:
+            return False
 
 
 def _final(failure: Exception) -> ConnectionLost:

@@ -1,4 +1,4 @@
-"""URLs of nodes: tcp://H:P, tls://H:P, ws://H:P, wss://H:P.
+"""URLs of nodes: tcp://H:P, tls://H:P, ws://H:P, wss://H:P; several are separated by commas.
 
 A tls:// or wss:// URL may end with the pin of the key that the node's certificate has:
 tls://H:P#key-sha256:HEX.
@@ -15,6 +15,7 @@ from millpond.node.tls.pins import key_pin_of, parse_key_pin
 
 PORTS = {"tcp": 7400, "tls": 7400, "ws": 7401, "wss": 7401}
 SECURE = ("tls", "wss")
+ADDRESSES_MAX = 16
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -56,6 +57,19 @@ def parse_url(url: str) -> Address:
     return Address(parts.hostname, port, parts.scheme in ("ws", "wss"), secure, key_pin)
 
 
+def parse_urls(urls: str) -> tuple[Address, ...]:
+    """Read the addresses of one service, `URL[,URL...]`: a client uses the first that it reaches.
+
+    Raises ValueError for what is no URL, for an address named twice, and above 16 of them.
+    """
+    addresses = tuple(parse_url(url.strip()) for url in urls.split(","))
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"{urls!r}: an address is named twice")
+    if len(addresses) > ADDRESSES_MAX:
+        raise ValueError(f"{urls!r}: there may be {ADDRESSES_MAX} addresses at most")
+    return addresses
+
+
 def pinned(url: str, key_hash: bytes | None) -> str:
     """The URL with the pin of a key, if it is one with TLS and has none. Raises ValueError."""
     address = parse_url(url)
@@ -66,5 +80,4 @@ def pinned(url: str, key_hash: bytes | None) -> str:
 
 def crosses_plainly(url: str) -> bool:
     """True for a URL that leads to another machine and does not say TLS. Raises ValueError."""
-    address = parse_url(url)
-    return not (address.secure or is_loopback(address.host))
+    return any(not (each.secure or is_loopback(each.host)) for each in parse_urls(url))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import isnan
 from typing import SupportsFloat
 
+from millpond.actors.errors import MillpondError
 
-class Retry(Exception):
+
+class Retry(MillpondError):
     """Raised by a handler: try the job again, in `delay` seconds; None: by the task's backoff.
 
     Raises TypeError for a delay that is no number, ValueError for one below 0. The delay is an hour
@@ -20,7 +22,7 @@ class Retry(Exception):
         self.delay = None if delay is None else seconds_of("a delay", delay)
 
 
-class Reject(Exception):
+class Reject(MillpondError):
     """Raised by a handler: never try the job again. It becomes a dead letter with this reason.
 
     `reason` is taken as text, whatever it is: an error, for example.
@@ -33,15 +35,15 @@ class Reject(Exception):
         self.reason = str(reason) or Reject.reason
 
 
-class PayloadRefused(Exception):
+class PayloadRefused(MillpondError):
     """The payload does not fit what the handler takes."""
 
 
-class LeaseExpired(Exception):
+class LeaseExpired(MillpondError):
     """The job was done after its lease was over: it is not acknowledged, and may run again."""
 
 
-class JobFailed(Exception):
+class JobFailed(MillpondError):
     """The job became a dead letter. `error` is the text of the error of its last attempt."""
 
     def __init__(self, reason: str, error: str = "") -> None:
@@ -50,7 +52,7 @@ class JobFailed(Exception):
         self.error = error
 
 
-class JobCancelled(Exception):
+class JobCancelled(MillpondError):
     """The job was cancelled."""
 
 

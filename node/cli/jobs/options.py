@@ -17,7 +17,7 @@ from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.output import printable
 from millpond.node.cli.token_file import read_token
-from millpond.node.client.url import parse_url
+from millpond.node.client.url import parse_urls
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
@@ -59,7 +59,7 @@ def connection_options(args: argparse.Namespace) -> ConnectionOptions:
         "identity": known.identity,
         "peer": known.peer,
         "on_peer": known.on_peer,
-        "tls": tls_context(args, parse_url(args.connect)),
+        "tls": tls_context(args, *parse_urls(args.connect)),
         "allow_plain": args.allow_plain,
     }
 

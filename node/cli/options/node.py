@@ -27,8 +27,8 @@ def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) 
         "--connect",
         metavar="URL",
         default=os.environ.get("MILLPOND_CONNECT", CONNECT),
-        help="node to connect to: tcp://, ws://, tls:// or wss://H:P (or "
-        "MILLPOND_CONNECT; default %(default)s)",
+        help="node to connect to: tcp://, ws://, tls:// or wss://H:P; several with commas: the "
+        "next one is used when one is lost (or MILLPOND_CONNECT; default %(default)s)",
     )
     parser.add_argument(
         "--token-file",

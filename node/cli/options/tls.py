@@ -85,15 +85,15 @@ def add_listener_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | None:
-    """The TLS context for an address; None for an address without TLS. Raises Failure."""
-    if not address.secure:
+def tls_context(args: argparse.Namespace, *addresses: Address) -> ssl.SSLContext | None:
+    """The TLS context for the addresses of a node; None if none has TLS. Raises Failure."""
+    secure = [address for address in addresses if address.secure]
+    if not secure:
         return None
     from millpond.node.tls.contexts import TlsError, client_context
 
     pins, key_pins = _pins(args.pin or "")
-    if address.key_pin is not None:
-        key_pins.append(address.key_pin)
+    key_pins += [address.key_pin for address in secure if address.key_pin is not None]
     try:
         return client_context(
             ca=args.ca or "",
@@ -101,7 +101,7 @@ def tls_context(args: argparse.Namespace, address: Address) -> ssl.SSLContext | 
             key_pins=key_pins,
             cert=args.cert or "",
             key=key_of(args.cert or "", args.cert_key or ""),
-            alpn=ALPN_WEBSOCKET if address.websocket else (),
+            alpn=ALPN_WEBSOCKET if secure[0].websocket else (),
         )
     except TlsError as exc:
         raise usage_error(str(exc)) from exc

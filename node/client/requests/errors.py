@@ -11,6 +11,7 @@ from millpond.actors.errors import (
     Code,
     DataTooLarge,
     Malformed,
+    MillpondError,
     OutcomeUnknown,
     RequestError,
     StorageFailed,
@@ -30,7 +31,7 @@ class NotSent(NotDone):
     """The request never left this program."""
 
 
-class BadReply(WireError):
+class BadReply(MillpondError, WireError):
     """The server's reply does not fit the request."""
 
 

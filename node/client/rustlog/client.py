@@ -16,12 +16,12 @@ from typing import Literal, Self, TypeVar
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
 from millpond.actors.errors import DataTooLarge, OutcomeUnknown, RequestError
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Event
 from millpond.node.client.openable import Client
+from millpond.node.client.payload import as_bodies
 from millpond.node.client.requests.batching import DEFAULT_BATCHING, Batcher, BatchSettings
 from millpond.node.client.requests.errors import (
     BadReply,
@@ -37,6 +37,7 @@ from millpond.node.client.requests.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from millpond.node.client.requests.failover import Failover
 from millpond.node.client.requests.reconnecting import (
     REQUESTS_MAX,
     ReconnectingConnection,
@@ -45,9 +46,6 @@ from millpond.node.client.requests.reconnecting import (
 )
 from millpond.node.client.rustlog.forms import FORMS, Form, FormName, Wire
 from millpond.node.client.rustlog.producer import PartitionOffset, RustlogProducer
-from millpond.transports.io import tcp
-from millpond.transports.io.address import parse_address
-from millpond.transports.io.interface import Session
 from millpond.transports.rustlog import messages as m
 from millpond.transports.rustlog.binary_messages import ErrorCode
 
@@ -314,7 +312,7 @@ class Rustlog(Client[ReconnectingConnection[Wire]]):
         self, topic: str, records: bytes | Sequence[bytes], *, partition: int = 0
     ) -> int:
         """Append one record or several to a partition, all or none; the offset of the first."""
-        bodies = [records] if isinstance(records, bytes) else list(records)
+        bodies = as_bodies(records)
         if not bodies:
             raise ValueError("no records")
         request = m.Produce(topic, partition, bodies)
@@ -443,6 +441,9 @@ def connect_rustlog(
 ) -> Rustlog:
     """Connect to the server at `address` (host:port), and close with the block.
 
+    `address` may be several, separated by commas: a connection that is lost or refused is followed
+    by one to the next.
+
     `form`: `json` or `binary`; a node speaks both on one port. `tls`: the context for a server with
     TLS; `millpond.client_context` makes one. `wait_s`: keep trying for so long when the server is
     not there yet. After a loss, the next request reconnects, with backoff, unless `reconnect` is
@@ -452,16 +453,12 @@ def connect_rustlog(
 
     Raises ConnectionLost, and ValueError for arguments.
     """
-    host, port = parse_address(address)
     spoken = FORMS.get(form)
     if spoken is None:
         raise ValueError(f"form: json or binary, not {form!r}")
 
-    async def dial(tasks: TaskGroup, session: Session) -> None:
-        await tcp.dial(tasks, host, port, session, tls=tls)
-
     settings = ReconnectSettings(
-        dial=dial,
+        dial=Failover(address, tls).dial,
         replies=spoken.decoder,
         closing_error=closing_error(spoken),
         reconnect=reconnect,

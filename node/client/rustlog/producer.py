@@ -6,6 +6,7 @@ from itertools import count
 from typing import NamedTuple
 from zlib import crc32
 
+from millpond.node.client.payload import as_bytes
 from millpond.node.client.requests.batching import Batcher, RecordFuture
 from millpond.node.client.rustlog.forms import Wire
 
@@ -47,13 +48,13 @@ class RustlogProducer:
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
     ) -> RecordFuture[PartitionOffset]:
         """Take a record, waiting for room in the buffer; the future of its offset."""
-        return await self._batcher.send(self._partition(key, partition), data)
+        return await self._batcher.send(self._partition(key, partition), as_bytes(data))
 
     def send_nowait(
         self, data: bytes, *, key: bytes | None = None, partition: int | None = None
     ) -> RecordFuture[PartitionOffset]:
         """`send` without waiting; anyio.WouldBlock when the buffer is full."""
-        return self._batcher.send_nowait(self._partition(key, partition), data)
+        return self._batcher.send_nowait(self._partition(key, partition), as_bytes(data))
 
     async def flush(self) -> None:
         """Send what waits, and wait for the results of all that was taken so far.

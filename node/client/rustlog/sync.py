@@ -225,6 +225,9 @@ def connect_rustlog(
 ) -> Rustlog:
     """Connect to the server at `address` (host:port), and close with the block.
 
+    `address` may be several, separated by commas: a connection that is lost or refused is followed
+    by one to the next.
+
     `form`: `json` or `binary`; a node speaks both on one port. `tls`: the context for a server with
     TLS; `millpond.client_context` makes one. `wait_s`: keep trying for so long when the server is
     not there yet. After a loss, the next request reconnects, with backoff, unless `reconnect` is

@@ -15,11 +15,11 @@ from random import Random
 from typing import Self, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from millpond.actors.errors import EmptyData
 from millpond.node.client.events import Event
 from millpond.node.client.openable import Client
+from millpond.node.client.payload import as_bodies, as_bytes
 from millpond.node.client.requests.batching import (
     DEFAULT_BATCHING,
     Batcher,
@@ -27,6 +27,7 @@ from millpond.node.client.requests.batching import (
     RecordFuture,
 )
 from millpond.node.client.requests.errors import NotDone
+from millpond.node.client.requests.failover import Failover
 from millpond.node.client.requests.reconnecting import (
     REQUESTS_MAX,
     ReconnectingConnection,
@@ -46,9 +47,6 @@ from millpond.node.client.s3p.records import (
     read_ok,
     read_records,
 )
-from millpond.transports.io import tcp
-from millpond.transports.io.address import parse_address
-from millpond.transports.io.interface import Session
 from millpond.transports.s3p import client_codec as wire
 from millpond.transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimits
 
@@ -103,7 +101,7 @@ class S3p(Client[ReconnectingConnection[Reply]]):
         `ms`: the milliseconds of their ids, else the server's clock. Raises NonMonotonicId when
         the stream has later ids already.
         """
-        bodies = [records] if isinstance(records, bytes) else list(records)
+        bodies = as_bodies(records)
         if not bodies:
             raise ValueError("no records")
         if not all(bodies):
@@ -255,6 +253,9 @@ def connect_s3p(
 ) -> S3p:
     """Connect to the server at `address` (host:port), and close with the block.
 
+    `address` may be several, separated by commas: a connection that is lost or refused is followed
+    by one to the next.
+
     `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
     trying for so long when the server is not there yet. After a loss, the next request reconnects,
     with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a
@@ -263,13 +264,9 @@ def connect_s3p(
 
     Raises ConnectionLost, and ValueError for arguments.
     """
-    host, port = parse_address(address)
-
-    async def dial(tasks: TaskGroup, session: Session) -> None:
-        await tcp.dial(tasks, host, port, session, tls=tls)
 
     settings = ReconnectSettings(
-        dial=dial,
+        dial=Failover(address, tls).dial,
         replies=partial(ReplyDecoder, REPLY_LIMITS),
         closing_error=closing_error,
         reconnect=reconnect,
@@ -290,6 +287,7 @@ def _name(stream: str | bytes) -> bytes:
 
 
 def _body(data: bytes) -> bytes:
+    data = as_bytes(data)
     if not data:
         raise EmptyData
     return data

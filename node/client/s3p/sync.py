@@ -150,6 +150,9 @@ def connect_s3p(
 ) -> S3p:
     """Connect to the server at `address` (host:port), and close with the block.
 
+    `address` may be several, separated by commas: a connection that is lost or refused is followed
+    by one to the next.
+
     `tls`: the context for a server with TLS; `millpond.client_context` makes one. `wait_s`: keep
     trying for so long when the server is not there yet. After a loss, the next request reconnects,
     with backoff, unless `reconnect` is off; `on_event` is called with each change. `answer_s`: a

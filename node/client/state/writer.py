@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from millpond.actors.errors import MillpondError
 from millpond.actors.state.errors import BadValue
 from millpond.actors.state.events import ChangeEvent, Control, Event, control, encode
 from millpond.actors.state.schema import StreamState
@@ -13,7 +14,7 @@ from millpond.node.client.streams.records import Appended
 from millpond.node.client.streams.stream import Stream
 
 
-class SnapshotOpen(ValueError):
+class SnapshotOpen(MillpondError, ValueError):
     """A snapshot is open already."""
 
 

@@ -22,6 +22,7 @@ from millpond.actors.errors import (
 )
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import RecordColumns
+from millpond.node.client.payload import as_bytes
 from millpond.node.client.state.remote import NodeState
 from millpond.node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
 from millpond.node.client.streams.requests import StreamRequests
@@ -111,7 +112,9 @@ class Stream:
         entries = [records] if isinstance(records, Body | NewRecord) else list(records)
         if not entries:
             raise ValueError("there is nothing to append")
-        full = [each if isinstance(each, NewRecord) else NewRecord(bytes(each)) for each in entries]
+        full = [
+            each if isinstance(each, NewRecord) else NewRecord(as_bytes(each)) for each in entries
+        ]
         body = b.AppendBody(
             self.name,
             [each.data for each in full],

@@ -269,6 +269,9 @@ def connect(
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
     Without a block, `open` joins and `close` leaves; until then nothing is sent.
+    `url` may be several, separated by commas. When a connection is lost or refused the next one is
+    dialled, and unanswered puts are repeated there with their keys: where the nodes are different
+    ones, a message whose receipt was lost may be in both.
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
     `mode`: the mode of the channel, which is created in it if it does not exist.

@@ -15,6 +15,8 @@ from millpond.actors.errors import KeyReused
 from millpond.actors.messages import U64_MAX, Get, Put
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
+from millpond.node.client.rustlog.client import connect_rustlog
+from millpond.node.client.s3p.client import connect_s3p
 from tests.node.client.scripted_node import Peer, keep
 
 Call = Callable[[Channel], Awaitable[object]]
@@ -96,3 +98,23 @@ async def test_data_may_be_anything_that_is_bytes() -> None:
         sent = [put.data for put in await peer.received(Put, 3)]
         await channel.flush()
     assert sent == [b"before", b"ac", numbers.tobytes()]
+
+
+async def test_text_in_place_of_bytes_is_told_as_such() -> None:
+    """Of every client; nothing is sent."""
+    peer = Peer()
+    text: Any = "hello"
+    async with join(peer) as channel:
+        for call in (lambda: channel.put(text), lambda: channel.streams.stream("s").append(text)):
+            with pytest.raises(TypeError, match=r"must be bytes, not str: encode the text"):
+                await call()
+        with pytest.raises(TypeError, match="must be bytes, not int"):
+            channel.put_nowait(7)
+    s3p, rustlog = connect_s3p(), connect_rustlog()
+    for call in (
+        lambda: s3p.append("orders", text),
+        lambda: s3p.append("orders", [text]),
+        lambda: rustlog.produce("orders", text),
+    ):
+        with pytest.raises(TypeError, match="must be bytes, not str"):
+            await call()
