@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from millpond import errors
 
+WIRE = "millpond.transports.errors"
+"""The module of errors of the other end, which are not public."""
+
 
 def drawn_tree() -> str:
     """Each error below its first public base, in the order of the names; `+` names further ones."""
