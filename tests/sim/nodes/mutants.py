@@ -387,8 +387,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "goodbye is for good",
         "reconnect",
         "node/client/link.py",
-        "                if self._is_final(failure, give_up_at):",
-        "                if session.closed_by_node or self._is_final(failure, give_up_at):",
+        "                if self._is_final(give_up_at):",
+        "                if session.closed_by_node or self._is_final(give_up_at):",
     ),
     Mutant(
         "connection stays",
