@@ -151,6 +151,7 @@ class Node:
         self.subscriptions = SubscriptionServices(
             config,
             self._submit_one,
+            self._submit_later,
             self._access.stream_scope,
             entropy=entropy,
             rng=self._rng,
@@ -596,6 +597,9 @@ class Node:
 
     def _submit_one(self, name: bytes, message: CellMessage) -> None:
         self.scheduler.submit(name, Batch(None, [message]), self.clock.now())
+
+    def _submit_later(self, name: bytes, message: CellMessage) -> None:
+        self.scheduler.submit_later(name, Batch(None, [message]), self.clock.now())
 
     def _answer_admin(self, operation: int, body: bytes, client: Admission) -> bytes:
         return admin.answer(operation, body, client, self._sources())

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 SLEEP_S_MIN = 1e-6
 SLEEP_S_MAX = 30.0
 """The scheduler reads the clock this often, so that a machine that slept is noticed."""
+LATER_MAX = 8
+"""The cells of a turn that get batches that nobody waits for."""
 LOAD_RETRY_S = 5.0
 """A partition that could not be read is tried again after this; meanwhile it refuses."""
 
@@ -88,6 +90,8 @@ class Scheduler:
         self.counters = RuntimeCounters()
         self.cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
+        self._later: deque[Cell] = deque()
+        """Cells with batches that nobody waits for."""
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
         self._effects = EffectQueue(self._forward, self._committed, now)
         self._wake_cell = self._wake  # one bound method for all cells, not one for each
@@ -111,6 +115,17 @@ class Scheduler:
             return self._enqueue(cell, batch, now)
         self._run(cell, batch, now)
         return True
+
+    def submit_later(self, name: bytes, batch: Batch, now: float) -> None:
+        """Queue a batch that nobody waits for: a few cells a turn get theirs, in between others.
+        The cell takes it in its order with other batches."""
+        cell = self.cells.get(name) or self._create(name, now)
+        if cell.is_queued or cell.refusal is not None or cell.resumes_at > now:
+            self._defer(cell, batch, now)
+            return
+        cell.enqueue(batch)
+        self.counters.queued += 1
+        self._queue_cell(cell, self._later)
 
     def attach(self, name: bytes, port: Port, request: Attach, now: float) -> bool:
         """Attach a connection to a cell, which remembers it across a crash of its behaviour."""
@@ -179,7 +194,9 @@ class Scheduler:
             owner.wake(now)
         for _ in range(len(self._queue)):
             self._run_mail(self._queue.popleft(), now)
-        return bool(self._queue)
+        for _ in range(min(len(self._later), LATER_MAX)):
+            self._run_mail(self._later.popleft(), now)
+        return bool(self._queue or self._later)
 
     def view(self, name: bytes) -> Behaviour | None:
         """A cell's behaviour, for reading only; None while it has none."""
@@ -189,7 +206,7 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """No mailbox waits and no deadline has passed."""
-        return not self._queue and self.timers.next_at > self._now()
+        return not (self._queue or self._later) and self.timers.next_at > self._now()
 
     async def run(self) -> None:
         """Take turns until cancelled."""
@@ -232,10 +249,10 @@ class Scheduler:
             self._queue_cell(cell)
         return cell.mailbox_bytes <= self._settings.mailbox_bytes
 
-    def _queue_cell(self, cell: Cell) -> None:
+    def _queue_cell(self, cell: Cell, queue: deque[Cell] | None = None) -> None:
         if not cell.is_queued:
             cell.is_queued = True
-            self._queue.append(cell)
+            (self._queue if queue is None else queue).append(cell)
             if self._kick is not None:
                 self._kick.set()
 

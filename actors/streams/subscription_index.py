@@ -24,7 +24,8 @@ class SubscriptionIndex:
     )
 
     def __init__(self, post: Callable[[bytes, CellMessage], None] | None = None) -> None:
-        """`post` sends a message to the cell of a subscription; None: there are none."""
+        """`post` sends a message to the cell of a subscription, which nobody waits for; None: there
+        are none."""
         self.notices = GrowthNotices(post or _unheard)
         self.version = 0
         """Grows with every change."""

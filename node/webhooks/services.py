@@ -42,6 +42,7 @@ class SubscriptionServices:
         self,
         config: Config,
         post: Callable[[bytes, CellMessage], None],
+        post_later: Callable[[bytes, CellMessage], None],
         scope: Callable[[Principal], Scope],
         *,
         entropy: Callable[[int], bytes],
@@ -60,7 +61,7 @@ class SubscriptionServices:
         self._seed = b""
         self._keys: list[WebhookKey] = []
         self._tokens: LeaseTokens | None = None
-        self.index = SubscriptionIndex(post)
+        self.index = SubscriptionIndex(post_later)
         self.counters = SubscriptionCounters()
         self.statuses: dict[bytes, Callable[[], SubscriptionStatus]] = {}
         """The status of each subscription, by cell."""

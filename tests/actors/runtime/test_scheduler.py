@@ -9,6 +9,7 @@ import pytest
 import trio.testing
 
 from millpond.actors.messages import Ack, Attach, Attached, Batch, Get, GetAck, Mode, Put
+from millpond.actors.runtime.scheduler import LATER_MAX
 from millpond.actors.store.changes import StoredMessage
 from tests.actors.recording_port import RecordingPort
 from tests.actors.runtime.harness import START_S, LateStore, RuntimeHarness
@@ -66,6 +67,23 @@ def test_a_batch_of_ten_thousand_starves_no_cell() -> None:
     assert (len(runtime.ids(A)), len(runtime.ids(B))) == (1024, 600)
     runtime.pass_time(0)
     assert runtime.ids(A) == list(range(10_001))
+
+
+def test_batches_that_nobody_waits_for_come_a_few_a_turn() -> None:
+    runtime, port = RuntimeHarness(), RecordingPort(1)
+    cells = [b"%03d" % number for number in range(3 * LATER_MAX)]
+    for each in cells:
+        runtime.scheduler.submit_later(each, Batch(port, [Get(1)]), runtime.now)
+    assert all(runtime.ids(each) == [] for each in cells)
+    runtime.submit(A, port, Get(1))
+    assert runtime.ids(A) == [1], "others are served at once"
+    runtime.submit(cells[-1], port, Get(2))
+    assert runtime.ids(cells[-1]) == [], "a cell takes its batches in order"
+    for turn in range(1, 4):
+        assert not runtime.scheduler.is_idle
+        assert runtime.scheduler.turn(runtime.now) == (turn < 3)
+        assert sum(bool(runtime.ids(each)) for each in cells) == turn * LATER_MAX
+    assert runtime.ids(cells[-1]) == [1, 2] and runtime.scheduler.is_idle
 
 
 def test_a_full_mailbox_says_so_and_calls_when_half_of_it_is_free() -> None:

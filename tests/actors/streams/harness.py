@@ -124,7 +124,7 @@ class StreamHarness:
             self.store.usage,
             self.store.health,
             self.counters,
-            subscriptions=SubscriptionIndex(self.post),
+            subscriptions=SubscriptionIndex(self.post_later),
         )
         self.scheduler = Scheduler(
             self.store,
@@ -213,6 +213,9 @@ class StreamHarness:
 
     def post(self, cell: bytes, message: CellMessage) -> None:
         self.scheduler.submit(cell, Batch(None, [message]), self.now)
+
+    def post_later(self, cell: bytes, message: CellMessage) -> None:
+        self.scheduler.submit_later(cell, Batch(None, [message]), self.now)
 
     def say(self, port: RecordingPort, *messages: CellMessage, name: bytes = NAME) -> None:
         """One read of a connection, which may wait for its answers."""
