@@ -1,7 +1,8 @@
-"""Testing: nodes in memory, with virtual time, a simulated network and faults
-(docs/guides/testing.md).
+"""Testing: nodes in memory, with virtual time, a simulated network and faults; and nodes on real
+ports (docs/guides/testing.md).
 
-The fixtures of the pytest plugin give a `World` and nodes in it.
+`run_node` and the fixture `millpond_node` are for blocking clients and other processes. The other
+fixtures of the pytest plugin give a `World` and nodes in it.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from millpond.node.testing.disk.faults import DiskFault, SqlFault
     from millpond.node.testing.disk.simulated import SimulatedDisk
     from millpond.node.testing.failures import TookTooLong
+    from millpond.node.testing.real_node import NotReady, RealNode, run_node
     from millpond.node.testing.sealed_messages import SealedMessage
     from millpond.node.testing.sim_node import NotRunning, SimNode
     from millpond.node.testing.time.virtual_time import virtual
@@ -25,7 +27,9 @@ else:
             "BadScript": "millpond.node.testing.dialogue.protocol",
             "DialogueMismatch": "millpond.node.testing.dialogue.protocol",
             "DiskFault": "millpond.node.testing.disk.faults",
+            "NotReady": "millpond.node.testing.real_node",
             "NotRunning": "millpond.node.testing.sim_node",
+            "RealNode": "millpond.node.testing.real_node",
             "Script": "millpond.node.testing.dialogue.script",
             "SealedMessage": "millpond.node.testing.sealed_messages",
             "SimNode": "millpond.node.testing.sim_node",
@@ -33,6 +37,7 @@ else:
             "SqlFault": "millpond.node.testing.disk.faults",
             "TookTooLong": "millpond.node.testing.failures",
             "World": "millpond.node.testing.world",
+            "run_node": "millpond.node.testing.real_node",
             "virtual": "millpond.node.testing.time.virtual_time",
         },
     )
@@ -41,7 +46,9 @@ __all__ = [
     "BadScript",
     "DialogueMismatch",
     "DiskFault",
+    "NotReady",
     "NotRunning",
+    "RealNode",
     "Script",
     "SealedMessage",
     "SimNode",
@@ -49,5 +56,6 @@ __all__ = [
     "SqlFault",
     "TookTooLong",
     "World",
+    "run_node",
     "virtual",
 ]

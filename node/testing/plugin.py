@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millpond.node.client.streams.stream import Stream
     from millpond.node.testing.dialogue.script import Script
     from millpond.node.testing.failures import Failures
+    from millpond.node.testing.real_node import RealNode
     from millpond.node.testing.sim_node import SimNode
     from millpond.node.testing.world import World
 
@@ -35,6 +36,14 @@ IN_TEST = pytest.StashKey[bool]()
 """Set while a test with a world runs, which may ask for fixtures, too."""
 
 Scope = Literal["session", "module"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "millpond_node(process=False, disk=False, **settings): the node of the fixture "
+        "`millpond_node`",
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -249,6 +258,24 @@ async def stream(node: SimNode) -> AsyncIterator[Stream]:
         stream = streams.stream("test")
         await stream.create()
         yield stream
+
+
+@pytest.fixture
+def millpond_node(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[RealNode]:
+    """A node on free ports, on real time, for blocking clients and for other processes.
+
+    It runs in memory in a thread. The mark `millpond_node` has options of
+    `millpond.testing.run_node`, and `disk=True`: `@pytest.mark.millpond_node(process=True)`.
+    """
+    from millpond.node.testing.real_node import run_node
+
+    options: dict[str, Any] = {}
+    for mark in reversed(list(request.node.iter_markers("millpond_node"))):
+        options |= mark.kwargs
+    if options.pop("disk", False):
+        options["folder"] = tmp_path / "millpond"
+    with run_node(**options) as node:
+        yield node
 
 
 @pytest.fixture
