@@ -38,6 +38,7 @@ from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.url import parse_urls
 from millpond.node.ip import is_loopback
 from millpond.node.tls.errors import reason_of
+from millpond.transports.errors import FrameTooLarge
 from millpond.transports.io.address import format_address
 from millpond.transports.io.tls import HandshakeFailed
 from millpond.transports.p2p.nacks import HelloCode
@@ -202,6 +203,8 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             # Without a number: a name with several addresses, each of which refused.
             return Failure(f"no node at {where}: start one with `millpond serve`")
         case ConnectionLost():
+            if (other := _other_listener(error.__cause__, args)) is not None:
+                return Failure(f"{where}: {other}")
             text = f"{where}: {error}; is a Millpond node there{_without_tls(args)}?"
             return Failure(f"{text} See `millpond doctor`")
         case BrokenPipeError():
@@ -237,6 +240,32 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return None
 
 
+LISTENERS = {
+    7400: "P2P (tcp://)",
+    7401: "WebSocket (ws://)",
+    7402: "S3P",
+    7403: "RustLog",
+    7404: "HTTP",
+}
+"""The usual ports of a node."""
+ANSWERS = {b"HTTP": "HTTP or WebSocket", b"-ERR": "S3P"}
+"""Protocols by the beginning of what they answer to packets of P2P."""
+
+
+def _other_listener(cause: BaseException | None, args: argparse.Namespace) -> str | None:
+    """The advice where another protocol answered, or one usually has this port; None: neither."""
+    address = parse_urls(args.connect)[0]
+    wanted = "WebSocket listens on 7401" if address.websocket else "P2P listens on 7400"
+    if isinstance(cause, FrameTooLarge):
+        answered = ANSWERS.get(cause.size.to_bytes(8)[-4:])
+        if answered is not None:
+            return f"this is a port of {answered}; {wanted} unless a node is told otherwise"
+    usual = LISTENERS.get(address.port)
+    if usual is None or address.port == (7401 if address.websocket else 7400):
+        return None
+    return f"port {address.port} is usually that of {usual}; {wanted}"
+
+
 def _without_tls(args: argparse.Namespace) -> str:
     scheme = args.connect.partition(":")[0]
     secure = {"tcp": "tls", "ws": "wss"}.get(scheme)
@@ -256,6 +285,8 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
         text = f"{where}: {error}: channel {name!r} cannot be read; see `millpond doctor`"
         return Failure(text)
+    if error.status == 404:
+        return Failure(f"{where}: {error}: this is a port of HTTP; WebSocket listens on 7401")
     return Failure(f"{where}: {error}")
 
 

@@ -181,6 +181,9 @@ def _report_change(path: Path, *, is_new: bool) -> None:
 
 def _ls(folder: Path, args: argparse.Namespace) -> None:
     path = _path(folder, args)
+    if not path.exists():
+        text = f"there is no access file {path}, so there are no tokens; make one with"
+        raise Failure(f"{text} `millpond token new --rights RIGHTS`", ExitCode.NOT_FOUND)
     rows = [row for note, words in notes_of(path) if (row := _row(note, words)) is not None]
     if args.json:
         for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import signal
 import sys
@@ -10,12 +11,14 @@ import threading
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from traceback import format_exception
+from types import TracebackType
 from typing import Any
 
 import anyio
 
 from millpond.node.cli.connection import explain_errors
-from millpond.node.cli.exit_codes import ExitCode, usage_error
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs.options import connection_options
 from millpond.node.cli.jobs.work_status import WorkStatus
 from millpond.node.cli.options.node import add_node_options, positive, seconds
@@ -137,10 +140,16 @@ def _found(args: argparse.Namespace) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = import_module(name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not name.startswith(exc.name):
-            raise
-        raise usage_error(f"there is no module {name!r} in {Path.cwd()}") from exc
+    except Exception as exc:
+        is_absent = isinstance(exc, ModuleNotFoundError) and exc.name and name.startswith(exc.name)
+        if is_absent:
+            raise usage_error(f"there is no module {name!r} in {Path.cwd()}") from exc
+        # The frames before those of the module are the command's own.
+        trace = exc.__traceback__
+        while trace is not None and not _is_users(trace):
+            trace = trace.tb_next
+        shown = "".join(format_exception(exc.with_traceback(trace))).rstrip()
+        raise Failure(f"module {name!r} does not load:\n{shown}") from exc
     if not colon:
         tasks = [each for each in vars(module).values() if isinstance(each, Task)]
         if not tasks:
@@ -152,6 +161,13 @@ def _found(args: argparse.Namespace) -> Any:
             raise usage_error(f"module {name!r} has no {attribute!r}")
         found = getattr(found, part)
     return found
+
+
+def _is_users(trace: TracebackType) -> bool:
+    """Is this frame neither the command's nor the import system's?"""
+    file = trace.tb_frame.f_code.co_filename
+    own = (__file__, inspect.getfile(import_module))
+    return not file.startswith("<frozen ") and file not in own
 
 
 def _worker(args: argparse.Namespace, work: Any, view: WorkStatus) -> Worker:

@@ -152,7 +152,8 @@ async def _ls(args: argparse.Namespace, streams: Streams) -> None:
                 continue  # it was deleted since its name came
             fields |= info_fields(info)
             count = info.tail - info.trim_point
-            text = f"{count:>12} {info.bytes_kept:>14}  {_time(info.last_timestamp):24}  {text}"
+            last = _time(info.last_timestamp) if info.tail else "-"
+            text = f"{count:>12} {info.bytes_kept:>14}  {last:24}  {text}"
         line = json.dumps(fields, ensure_ascii=False) if args.json else text
         await write_async(line.encode() + b"\n")
         if left is not None:
