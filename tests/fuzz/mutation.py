@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Protocol, TypeVar
+
+T = TypeVar("T", covariant=True)
 
 
 def mutated(rng: random.Random, wire: bytes, edges: bytes) -> bytes:
@@ -34,3 +38,18 @@ def split(rng: random.Random, wire: bytes) -> list[bytes]:
     """The bytes in one to seven pieces, of which some may be empty."""
     places = sorted(rng.randint(0, len(wire)) for _ in range(rng.randint(0, 6)))
     return [wire[start:end] for start, end in pairwise([0, *places, len(wire)])]
+
+
+class FrameDecoder(Protocol[T]):
+    """A decoder of a protocol. `error` ends the input."""
+
+    @property
+    def error(self) -> object: ...
+
+    def feed(self, data: bytes, /) -> Iterable[T]: ...
+
+
+def fed(decoder: FrameDecoder[T], pieces: Iterable[bytes]) -> tuple[list[T], object]:
+    """All that a decoder reads from these pieces, and its error; None: there is none."""
+    found = [each for piece in pieces for each in decoder.feed(piece)]
+    return found, decoder.error

@@ -12,20 +12,16 @@ import pytest
 
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.binary_codec import (
-    BinaryResponseDecoder,
     encode_request,
     encode_response,
 )
 from millpond.transports.rustlog.binary_messages import (
     BinaryError,
     BinaryRequest,
-    BinaryResponse,
-    RecordRun,
-    TopicWatermarks,
 )
 from millpond.transports.rustlog.codec import RustlogLimits, framed
-from millpond.transports.rustlog.decoder import DecodedRequest, Decoder
-from tests.fuzz.mutation import mutated, split
+from millpond.transports.rustlog.decoder import Decoder
+from tests.fuzz.mutation import fed, mutated, split
 
 pytestmark = pytest.mark.wire
 
@@ -56,12 +52,6 @@ def request(rng: random.Random) -> bytes:
     return encode_request(rng.choice(choices))
 
 
-def read_all(pieces: list[bytes]) -> tuple[list[DecodedRequest], object]:
-    decoder = Decoder(LIMITS)
-    found = [each for piece in pieces for each in decoder.feed(piece)]
-    return found, decoder.error
-
-
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_frames_are_the_same_whatever_the_split(rounds: int) -> None:
     rng = random.Random(51)
@@ -70,8 +60,8 @@ def test_frames_are_the_same_whatever_the_split(rounds: int) -> None:
         wire = b"".join([request(rng) for _ in range(rng.randint(1, 4))])
         if rng.random() < 0.7:
             wire = mutated(rng, wire, EDGES)
-        found, error = read_all([wire])
-        assert read_all(split(rng, wire)) == (found, error), wire
+        found, error = fed(Decoder(LIMITS), [wire])
+        assert fed(Decoder(LIMITS), split(rng, wire)) == (found, error), wire
         for each in found:
             if isinstance(each, BinaryRequest) and isinstance(each.request, BinaryError):
                 refused += 1
@@ -92,7 +82,7 @@ def test_what_is_accepted_is_what_its_bytes_say(rounds: int) -> None:
         payload = mutated(rng, request(rng)[4:], EDGES)
         if not payload:
             continue
-        found, error = read_all([framed(payload)])
+        found, error = fed(Decoder(LIMITS), [framed(payload)])
         if error is not None or not isinstance(found[0], BinaryRequest):
             continue
         decoded = found[0].request
@@ -100,32 +90,3 @@ def test_what_is_accepted_is_what_its_bytes_say(rounds: int) -> None:
             accepted += 1
             assert payload.startswith(encode_request(decoded)[4:]), payload
     assert accepted > rounds // 5
-
-
-RESPONSES: list[BinaryResponse] = [
-    BinaryError(10, "no topic"),
-    RecordRun([b"abc", b""], 4),
-    r.OffsetFetchResponse(7),
-    TopicWatermarks("t", [(0, 9), (1, 0)]),
-    r.ListTopicsResponse([r.TopicRow("t", 3)]),
-]
-
-
-def read_responses(pieces: list[bytes]) -> tuple[list[BinaryResponse], bool]:
-    decoder = BinaryResponseDecoder(4096)
-    found = [each for piece in pieces for each in decoder.feed(piece)]
-    return found, decoder.error is not None
-
-
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_a_client_reads_or_refuses_any_answer(rounds: int) -> None:
-    rng = random.Random(53)
-    broken = responses = 0
-    for _ in range(rounds):
-        wire = b"".join(map(encode_response, rng.choices(RESPONSES, k=rng.randint(1, 3))))
-        wire = mutated(rng, wire, EDGES)
-        found = read_responses([wire])
-        assert read_responses(split(rng, wire)) == found, wire
-        responses += len(found[0])
-        broken += found[1]
-    assert broken > rounds // 20 and responses > rounds // 2

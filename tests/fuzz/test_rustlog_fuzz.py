@@ -12,7 +12,9 @@ import random
 
 import pytest
 
+from millpond.transports.rustlog import binary_codec
 from millpond.transports.rustlog import messages as r
+from millpond.transports.rustlog.binary_messages import BinaryError, RecordRun, TopicWatermarks
 from millpond.transports.rustlog.client_codec import ResponseDecoder
 from millpond.transports.rustlog.codec import (
     RustlogLimits,
@@ -20,15 +22,16 @@ from millpond.transports.rustlog.codec import (
     encode_response,
     framed,
 )
-from millpond.transports.rustlog.decoder import DecodedRequest, Decoder
+from millpond.transports.rustlog.decoder import Decoder
 from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson, decode_fallback
-from tests.fuzz.mutation import mutated, split
+from tests.fuzz.mutation import fed, mutated, split
 
 pytestmark = pytest.mark.wire
 
 NORMAL, FULL = 3_000, 300_000
 ROUNDS = [pytest.param(NORMAL, id="normal"), pytest.param(FULL, id="full", marks=pytest.mark.full)]
 EDGES = b'\0\x01\x7f\x80\xc3\xed\xff{}[]",:0-.e\\u9=+/ \n'
+BINARY_EDGES = b"\0\1\2\3\4\5\6\7\x08\x09\x0a{\x7f\x80\xfe\xff"
 LIMITS = RustlogLimits(frame_bytes_max=4096, records_max=5, partitions_max=9, group_bytes_max=12)
 NAMES = ("orders", "a-b_c", "", "\u00e9", "\ud83d\ude00", "x" * 300, "a/b", '"', "\\")
 NUMBERS = (0, 1, 9, 10, 2**31, 2**32, 2**53, 2**64 - 1, 2**64, -1, 1.5, True, None, "1")
@@ -106,12 +109,6 @@ def test_the_fast_reader_and_the_exact_one_agree(rounds: int) -> None:
     assert min(accepted, refused, ended) > rounds // 20
 
 
-def read_all(pieces: list[bytes]) -> tuple[list[DecodedRequest], r.Error | None]:
-    decoder = Decoder(LIMITS)
-    found = [each for piece in pieces for each in decoder.feed(piece)]
-    return found, decoder.error
-
-
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_frames_are_the_same_whatever_the_split(rounds: int) -> None:
     """RL-01 to RL-03: the requests before an error, and the error."""
@@ -121,38 +118,48 @@ def test_frames_are_the_same_whatever_the_split(rounds: int) -> None:
         wire = b"".join([framed(request(rng)) for _ in range(rng.randint(2, 4))])
         if rng.random() < 0.7:
             wire = mutated(rng, wire, EDGES)
-        found = read_all([wire])
-        assert read_all(split(rng, wire)) == found, wire
+        found = fed(Decoder(LIMITS), [wire])
+        assert fed(Decoder(LIMITS), split(rng, wire)) == found, wire
         requests += len(found[0])
         broken += found[1] is not None
     assert broken > rounds // 20 and requests > rounds // 2
 
 
-RESPONSES = [
-    encode_response(each)
-    for each in (
-        r.Error(r.INVALID_REQUEST, "no", {"a": 1}),
-        r.FetchResponse([r.FetchedRecord(3, 1_700_000_000_000_000, b"abc")], 4),
-        r.OffsetFetchResponse(7),
-    )
-]
-
-
-def read_responses(pieces: list[bytes]) -> tuple[list[r.Response], bool]:
-    decoder = ResponseDecoder(4096)
-    found = [each for piece in pieces for each in decoder.feed(piece)]
-    return found, decoder.error is not None
+RESPONSES = {
+    "json": [
+        encode_response(each)
+        for each in (
+            r.Error(r.INVALID_REQUEST, "no", {"a": 1}),
+            r.FetchResponse([r.FetchedRecord(3, 1_700_000_000_000_000, b"abc")], 4),
+            r.OffsetFetchResponse(7),
+        )
+    ],
+    "binary": [
+        binary_codec.encode_response(each)
+        for each in (
+            BinaryError(10, "no topic"),
+            RecordRun([b"abc", b""], 4),
+            r.OffsetFetchResponse(7),
+            TopicWatermarks("t", [(0, 9), (1, 0)]),
+            r.ListTopicsResponse([r.TopicRow("t", 3)]),
+        )
+    ],
+}
+DECODERS = {"json": ResponseDecoder, "binary": binary_codec.BinaryResponseDecoder}
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_a_client_reads_or_refuses_any_answer(rounds: int) -> None:
+@pytest.mark.parametrize("form", RESPONSES)
+def test_a_client_reads_or_refuses_any_answer(rounds: int, form: str) -> None:
     """A client of a broken server gets whole responses, and then a typed error."""
     rng = random.Random(33)
     broken = responses = 0
     for _ in range(rounds):
-        wire = mutated(rng, b"".join(rng.choices(RESPONSES, k=rng.randint(1, 3))), EDGES)
-        found = read_responses([wire])
-        assert read_responses(split(rng, wire)) == found, wire
-        responses += len(found[0])
-        broken += found[1]
+        wire = b"".join(rng.choices(RESPONSES[form], k=rng.randint(1, 3)))
+        wire = mutated(rng, wire, EDGES if form == "json" else BINARY_EDGES)
+        found, error = fed(DECODERS[form](4096), [wire])
+        parts, other = fed(DECODERS[form](4096), split(rng, wire))
+        assert (parts, other is None) == (found, error is None), wire
+        responses += len(found)
+        broken += error is not None
     assert broken > rounds // 20 and responses > rounds // 2
