@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from heapq import nsmallest
+from itertools import islice
 
 import msgspec
 
@@ -22,6 +23,7 @@ from millpond.actors.store.changes import Origin, StoredMessage
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Health, Store, Usage
 from millpond.actors.store.stats import StoreStats
+from millpond.actors.streams.catalogs.access_tokens import AccessToken
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
 from millpond.actors.subscriptions.status import SubscriptionStatus
@@ -41,6 +43,8 @@ MESSAGE_BYTES = 160
 """At most what a message takes in an answer, besides its data and the reason of a dead letter."""
 SUBSCRIPTIONS_MAX = 50
 """The subscriptions in an answer: at most 4 KiB each."""
+TOKENS_MAX = 100
+"""The issued tokens in an answer."""
 DAMAGES_MAX, TEXT_MAX = 20, 500
 """The damages in an answer, and the characters of their texts."""
 MAY_EXPORT = Rights.ADMIN | Rights.GET
@@ -53,6 +57,7 @@ class Operation(IntEnum):
     EXPORT = 2
     SCRUB = 3
     SUBSCRIPTIONS = 4
+    ISSUED_TOKENS = 5
 
 
 class InfoRequest(msgspec.Struct):
@@ -172,6 +177,32 @@ class SubscriptionsReply(msgspec.Struct):
     more: bool
 
 
+class IssuedTokensRequest(msgspec.Struct):
+    """Up to `limit` tokens after the id `after`, by id."""
+
+    after: bytes = b""
+    limit: int = 100
+
+
+class IssuedToken(msgspec.Struct):
+    """A token that a client of S2 was issued. `issuer`: the id of the token that issued it; None: a
+    client with the right `admin` did. `expires_at`: in seconds since 1970; None: it does not.
+    `scope` is as in the S2 API."""
+
+    id: str
+    issuer: str | None
+    expires_at: float | None
+    scope: dict[str, object]
+    auto_prefix_streams: bool
+
+
+class IssuedTokensReply(msgspec.Struct):
+    """A page of the tokens that are valid. `more`: there are others behind it."""
+
+    page: list[IssuedToken]
+    more: bool
+
+
 class StatusSources(msgspec.Struct):
     """The parts of a node that the answers are made from."""
 
@@ -193,6 +224,8 @@ class StatusSources(msgspec.Struct):
     one_time_prekeys: int
     subscriptions: Callable[[], Mapping[bytes, Callable[[], SubscriptionStatus] | None]]
     """By id; None: the node cannot serve it."""
+    tokens: Callable[[], Iterator[tuple[bytes, AccessToken]]]
+    """The issued tokens by id."""
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:
@@ -209,6 +242,9 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
         case Operation.SUBSCRIPTIONS:
             request = read_body(body, SubscriptionsRequest)
             return msgspec.msgpack.encode(_subscriptions(request, sources))
+        case Operation.ISSUED_TOKENS:
+            asked = read_body(body, IssuedTokensRequest)
+            return msgspec.msgpack.encode(_issued_tokens(asked, sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 
@@ -240,6 +276,26 @@ def _subscriptions(request: SubscriptionsRequest, sources: StatusSources) -> Sub
         name = id_.decode("utf-8", "replace")
         page.append(SubscriptionStatus(name, "unavailable") if status is None else status())
     return SubscriptionsReply(page, len(ids) > limit)
+
+
+def _issued_tokens(request: IssuedTokensRequest, sources: StatusSources) -> IssuedTokensReply:
+    from millpond.transports.http.s2.codecs.tokens import decode_stored_token  # late: HTTP's own
+
+    limit = max(1, min(request.limit, TOKENS_MAX))
+    later = (each for each in sources.tokens() if each[0] > request.after)
+    found = list(islice(later, limit + 1))
+    page = [
+        IssuedToken(
+            id=info.id,
+            issuer=info.issuer,
+            expires_at=None if info.expires_ms is None else info.expires_ms / 1000,
+            scope=msgspec.to_builtins(info.scope),
+            auto_prefix_streams=info.auto_prefix_streams,
+        )
+        for _, token in found[:limit]
+        for info in (decode_stored_token(token.metadata),)
+    ]
+    return IssuedTokensReply(page, len(found) > limit)
 
 
 def _channels(scheduler: Scheduler) -> Iterator[bytes]:

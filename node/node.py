@@ -623,6 +623,7 @@ class Node:
             message_requests=self.peer_services.message_request_count,
             one_time_prekeys=self.peer_services.one_time_prekey_count,
             subscriptions=self.subscriptions.by_id,
+            tokens=partial(self._streams.tokens.all, self.clock.now()),
         )
 
     def _rss_bytes(self) -> int:

@@ -49,6 +49,8 @@ INFO = 1
 """The operation of packet 90 with the statistics of the node (wire protocol)."""
 SUBSCRIPTIONS = 4
 """The operation of packet 90 with the subscriptions of the node."""
+ISSUED_TOKENS = 5
+"""The operation of packet 90 with the tokens that clients of S2 were issued."""
 
 ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)

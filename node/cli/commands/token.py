@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,15 @@ from millpond.node.access.tokens import (
     new_token,
 )
 from millpond.node.cli.commands.address_book import add_command, data_key, own_identity
+from millpond.node.cli.connection import ISSUED_TOKENS, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
-from millpond.node.cli.output import print_json, print_line
-from millpond.node.cli.parser import Parser
+from millpond.node.cli.options.node import add_node_options, add_timeout
+from millpond.node.cli.output import print_json, print_line, printable
+from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.removal import add_yes, confirm, is_asked
 from millpond.node.cli.token_file import read_token
+from millpond.node.client.connect import PROBE
 
 _LIFETIME = re.compile(r"(\d{1,6})([dhms])")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -73,6 +77,14 @@ it is valid everywhere. A signed token needs no line in a file and no reload.
 LS_EPILOG = """\
 example:
   millpond token ls --data DIR --json         signed tokens are listed only if they are revoked
+"""
+ISSUED_EPILOG = """\
+examples:
+  millpond token issued              ids, issuers and ends of the tokens that S2 clients were issued
+  millpond token issued --json       with their scopes
+
+They are issued and revoked over HTTP (docs/reference/s2.md). Requires the right `admin`, which
+every local client has if there is no token file.
 """
 REVOKE_EPILOG = """\
 examples:
@@ -109,6 +121,10 @@ def add_parser(subparsers: Any) -> None:
     )
     made.add_argument("--note", default="", metavar="TEXT", help="note for the list of tokens")
     listed = add_command(actions, "ls", "List the tokens of the access file.", LS_EPILOG, _ls)
+    issued = action(actions, "issued", "List the tokens that a node issued.", ISSUED_EPILOG)
+    add_timeout(issued)
+    add_node_options(issued)
+    issued.set_defaults(work=_issued)
     revoked = add_command(actions, "revoke", "Revoke a token.", REVOKE_EPILOG, _revoke)
     revoked.add_argument(
         "id", metavar="ID", nargs="?", help="id of the token, at least 12 hexadecimal digits"
@@ -196,6 +212,33 @@ def _ls(folder: Path, args: argparse.Namespace) -> None:
         until = f" until {_text_of(row['until'])}{ended}" if row["until"] is not None else ""
         note = f"  # {row['note']}" if row["note"] else ""
         print_line(f"{row['id']}  {rights}  {where}{until}{note}".rstrip())
+
+
+def _issued(args: argparse.Namespace) -> int:
+    return run_in_loop(args, partial(_list_issued, args))
+
+
+async def _list_issued(args: argparse.Namespace) -> int:
+    after, more = b"", True
+    async with open_channel(args, PROBE, "consumer") as channel:
+        while more:
+            answer = await channel.admin(ISSUED_TOKENS, {"after": after})
+            page = answer["page"]
+            for row in page:
+                _show_issued(row, is_json=args.json)
+            more = answer["more"] and bool(page)
+            after = page[-1]["id"].encode() if page else b""
+    return ExitCode.OK
+
+
+def _show_issued(row: dict[str, Any], *, is_json: bool) -> None:
+    until = None if row["expires_at"] is None else _text_of(row["expires_at"])
+    if is_json:
+        print_json({**row, "expires_at": until})
+        return
+    by = "an administrator" if row["issuer"] is None else printable(row["issuer"])
+    end = "" if until is None else f"  until {until}"
+    print_line(f"{printable(row['id'])}  issued by {by}{end}")
 
 
 def _row(note: str, words: list[str]) -> dict[str, Any] | None:
