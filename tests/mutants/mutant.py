@@ -23,6 +23,7 @@ class Fault(Enum):
     MISPLACED = "writes that are lost or went elsewhere stay unseen"
     PEERS = "messages of other nodes are read twice, believed, or let in where they may not"
     WAKES = "workers are not woken, cursors move for strangers, webhooks go where they may not"
+    SEALED = "encrypted records open elsewhere, are not whole, or stand there in clear"
     CLOCK = "a wrong clock stops PUT, expires or repeats ids"
 
 

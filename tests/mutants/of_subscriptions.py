@@ -17,7 +17,7 @@ SUBSCRIPTION_MUTANTS: tuple[Mutant, ...] = (
         ACTOR,
         "if config and known != self._revision:",
         "if config and known < 0:",
-        API + "test_a_subscription_that_changes_while_rights_are_checked[delete]",
+        API + "test_a_subscription_that_changes_while_rights_are_checked[asyncio-delete]",
     ),
     Mutant(
         "a maker whose rights ended is told of streams",

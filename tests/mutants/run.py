@@ -16,6 +16,7 @@ from time import perf_counter
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_clients import CLIENT_MUTANTS
+from tests.mutants.of_encryption import ENCRYPTION_MUTANTS
 from tests.mutants.of_peers import PEER_MUTANTS
 from tests.mutants.of_stores import STORE_MUTANTS
 from tests.mutants.of_streams import STREAM_MUTANTS
@@ -29,6 +30,7 @@ MUTANTS = (
     *STORE_MUTANTS,
     *PEER_MUTANTS,
     *SUBSCRIPTION_MUTANTS,
+    *ENCRYPTION_MUTANTS,
 )
 FOLDERS = ("millpond", "actors", "transports", "node", "pipeline", "tests")
 FILES = ("pyproject.toml",)
