@@ -25,17 +25,23 @@ LOG_THREAD = "millpond log"
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def set_up_logging(level: str) -> None:
+def set_up_logging(level: str, *, as_json: bool = False) -> None:
     """Log to standard error from this level on, unless the program has set up a log."""
     handler: logging.Handler
     try:
         handler = LogHandler(sys.stderr.fileno())
     except (AttributeError, OSError, ValueError):
         handler = logging.StreamHandler(sys.stderr)  # it is closed, or a stream of the program
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(_json_formatter() if as_json else logging.Formatter(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     # It logs each header field that it decodes, with tokens, at the level "debug".
     logging.getLogger("hpack").setLevel(logging.INFO)
+
+
+def _json_formatter() -> logging.Formatter:
+    from millpond.node.json_log import JsonFormatter  # few need it, and msgspec takes time
+
+    return JsonFormatter()
 
 
 def flush_log() -> None:

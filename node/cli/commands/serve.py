@@ -147,6 +147,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="json: one object a line (docs/guides/monitoring.md)",
+    )
     parser.add_argument("--json", action="store_true", help="print the ready line as a JSON object")
 
 
@@ -195,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
     """Run a node until a signal ends it."""
     _refuse_contradictions(args)
     config = _config(args)
-    set_up_logging(args.log_level.upper())
+    set_up_logging(args.log_level.upper(), as_json=args.log_format == "json")
     raise_descriptor_limit()
     loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
     options = {"use_uvloop": True} if loop == "uvloop" else {}

@@ -114,6 +114,7 @@ def add_parser(subparsers: Any) -> None:
         "--log-done", action="store_true", help="write successes to the history, too"
     )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
     add_node_options(parser)
 
 
@@ -122,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     args.timeout = None
     work = _found(args)
     level = (args.log_level or "warning").upper()
-    set_up_logging(level)
+    set_up_logging(level, as_json=args.log_format == "json")
     try:
         parse_queues(args.queues)
         if not 0 < args.lease <= LEASE_S_MAX:
