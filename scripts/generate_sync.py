@@ -182,7 +182,14 @@ class Writer:
         self._import(self._source.name, name, twin)
         base = "BlockingContext" if name in CONTEXTS | set(OPENED) else "Blocking"
         self._import(f"{CLIENT}.sync.portal", base)
-        lines = [f"class {name}({base}[{twin}]):", *_docstring(node, 4)]
+        parameter = _parameter_of(node)
+        if parameter is None:
+            lines = [f"class {name}({base}[{twin}]):"]
+        else:
+            self._use(parameter)
+            self._import("typing", "Generic")
+            lines = [f"class {name}({base}[{twin}[{parameter}]], Generic[{parameter}]):"]
+        lines += _docstring(node, 4)
         for each in node.body:
             match each:
                 case ast.AnnAssign(target=ast.Name(id=attribute)) if attribute[0] != "_":
@@ -445,6 +452,17 @@ def _is_public(name: str, owner: str) -> bool:
     if owner in CONTEXTS | set(OPENED) and name in ("__aenter__", "__aexit__"):
         return False
     return name[0] != "_" or name in {*RENAMED, "__enter__", "__exit__", "__getitem__"}
+
+
+def _parameter_of(node: ast.ClassDef) -> str | None:
+    """The type variable of a class that is `Generic[X]`."""
+    for base in node.bases:
+        match base:
+            case ast.Subscript(value=ast.Name(id="Generic"), slice=ast.Name(id=parameter)):
+                return parameter
+            case _:
+                pass
+    return None
 
 
 def _generic(annotation: ast.expr) -> tuple[str | None, ast.expr | None]:

@@ -10,7 +10,7 @@ import msgspec
 
 from millpond import Config, Durability, Message, Node, NotFound, Receipt, connect, connect_streams
 from millpond import sync as blocking
-from millpond.errors import ConnectionLost, JobFailed
+from millpond.errors import ClientClosed, ConnectionLost, JobFailed
 from millpond.jobs import Backoff, Handle, Job, Queue, Worker, task
 from millpond.state import Collection, StateWriter, StreamState, follow_state
 from millpond.streams import Appended, Record
@@ -43,10 +43,13 @@ async def messages(url: str) -> None:
 
 async def jobs(url: str) -> None:
     async with Queue(url, "mail") as queue, Worker(url, [send]) as worker:
-        handle: Handle = await queue.put({"to": "alice"}, name="send", wait=True)
+        handle: Handle[int] = await send.put(queue, Mail("alice"), wait=True)
+        untyped: Handle = await queue.put({"to": "bob"}, name="send", wait=True)
         await worker.run(burst=True)
+        print(await untyped.result(5))
         try:
-            print(await handle.result(5))
+            length: int = await handle.result(5)
+            print(length)
         except JobFailed as error:
             print(error.reason)
 
@@ -72,6 +75,13 @@ def in_a_thread(url: str) -> None:
         receipt: Receipt = channel.put(b"hi")
         message: Message | blocking.Message = bob.receive(5)
         print(receipt.durability.name, message.data)
+    notes = blocking.connect(f"{url},tcp://127.0.0.1:1", "notes").open()
+    notes.put(b"hello")
+    notes.close()
+    try:
+        notes.put(b"late")
+    except ClientClosed as error:
+        print(error)
     with blocking.connect_streams(url) as node:
         records: list[Record] = node.stream("orders").read()
         print([record.data for record in records])

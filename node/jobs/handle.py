@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from math import inf
-from typing import Any
+from typing import Any, Generic
 
 import anyio
 import msgspec
+from typing_extensions import TypeVar
 
 from millpond.node.client.future import ReplyFuture
 from millpond.node.jobs.errors import JobCancelled, JobFailed
 from millpond.node.jobs.results import JobUpdate
 
 PROGRESS_MAX = 1000
+
+R = TypeVar("R", default=Any)
+"""A queue does not know what a worker returns: its handles have results of any type."""
 
 
 class _Failure(msgspec.Struct):
@@ -77,8 +81,10 @@ class PendingResult:
         changed.set()
 
 
-class Handle:
+class Handle(Generic[R]):
     """A job that was put: its `id`, and its result where it was put with `wait=True`.
+
+    `R` is the type of the result, which `Task.put` takes from the handler.
 
     `existing`: a job of the same unique key was in the queue already, and this is that one.
     """
@@ -96,7 +102,7 @@ class Handle:
     def __repr__(self) -> str:
         return f"Handle(id={self.id}, existing={self.existing})"
 
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  as others call it
+    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  as others call it
         """The value that the handler returned.
 
         Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds. That a job expired
@@ -104,9 +110,10 @@ class Handle:
         `wait=True`.
         """
         with anyio.fail_after(timeout):
-            return await self._pending_result().future.wait()
+            value: R = await self._pending_result().future.wait()
+            return value
 
-    async def progress(self) -> AsyncIterator[Any]:
+    async def progress(self) -> AsyncIterator[object]:
         """The progress that the handler reports, until there is a result.
 
         Where several tasks read, each value is for one of them.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Generic, Unpack
 
 from millpond.node.client.sync.channel import Channel
 from millpond.node.client.sync.portal import Blocking, BlockingContext
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.handle import Handle as AsyncHandle
+from millpond.node.jobs.handle import R
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
@@ -20,8 +21,10 @@ from millpond.node.jobs.queue import Queue as AsyncQueue
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 
 
-class Handle(Blocking[AsyncHandle]):
+class Handle(Blocking[AsyncHandle[R]], Generic[R]):
     """A job that was put: its `id`, and its result where it was put with `wait=True`.
+
+    `R` is the type of the result, which `Task.put` takes from the handler.
 
     `existing`: a job of the same unique key was in the queue already, and this is that one.
     """
@@ -38,7 +41,7 @@ class Handle(Blocking[AsyncHandle]):
     def existing(self) -> bool:
         return self._async.existing
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> R:
         """The value that the handler returned.
 
         Raises JobFailed, JobCancelled, and TimeoutError after `timeout` seconds. That a job expired
@@ -47,7 +50,7 @@ class Handle(Blocking[AsyncHandle]):
         """
         return self._await(self._async.result, timeout)
 
-    def progress(self) -> Iterator[Any]:
+    def progress(self) -> Iterator[object]:
         """The progress that the handler reports, until there is a result.
 
         Where several tasks read, each value is for one of them.

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from datetime import datetime
 from math import isinf
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_type_hints,
+    overload,
+)
 
 import msgspec
 
@@ -24,6 +34,8 @@ LEASE_S_MAX = 3600.0
 DOUBLINGS_MAX = 32
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 Handler = Callable[..., Any]
 
 
@@ -47,7 +59,20 @@ class Backoff(msgspec.Struct, frozen=True):
         return rng.uniform(0.0, min(self.max_s, self.base_s * 2.0**doublings))
 
 
-class Task(Generic[R]):
+class PutOptions(TypedDict, total=False):
+    """Options of `Queue.put`."""
+
+    name: str | None
+    ttl: int
+    due: datetime | float | None
+    unique: str | bytes | None
+    attempts: int | None
+    headers: dict[str, str] | None
+    wait: bool
+    retry_for: float
+
+
+class Task(Generic[R_co]):
     """A handler with its settings. Calling it calls the handler, as in a test.
 
     `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
@@ -56,7 +81,7 @@ class Task(Generic[R]):
 
     def __init__(
         self,
-        handler: Callable[..., R],
+        handler: Callable[..., R_co],
         *,
         name: str | None = None,
         queue: str | None = None,
@@ -84,11 +109,29 @@ class Task(Generic[R]):
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, *args: Any, **kwargs: Any) -> R_co:
         return self.handler(*args, **kwargs)
 
-    async def put(self, queue: Queue, payload: Any = None, **options: Any) -> Handle:
-        """Put a job for this task into `queue`; options as those of `Queue.put`."""
+    @overload
+    async def put(
+        self: Task[Coroutine[Any, Any, T]],
+        queue: Queue,
+        payload: object = None,
+        **options: Unpack[PutOptions],
+    ) -> Handle[T]: ...
+
+    @overload
+    async def put(
+        self, queue: Queue, payload: object = None, **options: Unpack[PutOptions]
+    ) -> Handle[R_co]: ...
+
+    async def put(
+        self, queue: Queue, payload: object = None, **options: Unpack[PutOptions]
+    ) -> Handle[Any]:
+        """Put a job for this task into `queue`; options as those of `Queue.put`.
+
+        With `wait=True` the handle has the result, of the type that the handler returns.
+        """
         options.setdefault("name", self.name)
         return await queue.put(payload, **options)
 
