@@ -16,10 +16,13 @@ from tests.crash.volume import NoVolume, Volume
 from tests.node import encrypted_folders as folders
 from tests.node.encrypted_folders import LARGE, OTHER_PASSPHRASE, PASSPHRASE, SMALL, history
 
-SIZES = pytest.mark.parametrize(
-    ("count", "step"),
-    [(SMALL, 17), (LARGE, 127), pytest.param(LARGE, 29, marks=pytest.mark.full)],
-)
+SMALL_ONE, LARGE_ONE = (SMALL, 11), (LARGE, 59)
+
+
+def sizes(usual: tuple[int, int], *more: tuple[int, int]) -> pytest.MarkDecorator:
+    """The number of records and the step from cut to cut; `more` are for the full run."""
+    rest = (pytest.param(*each, marks=pytest.mark.full) for each in (*more, (LARGE, 29)))
+    return pytest.mark.parametrize(("count", "step"), [usual, *rest])
 
 
 class Machine:
@@ -70,7 +73,7 @@ def _state(folder: Path) -> FolderState | None:
     return read_data_key(folder, PASSPHRASE)[1] if (folder / "data.key").exists() else None
 
 
-@SIZES
+@sizes(LARGE_ONE, SMALL_ONE)
 def test_no_cut_of_the_power_while_a_passphrase_is_set_loses_anything(
     machine: Machine, tmp_path: Path, count: int, step: int
 ) -> None:
@@ -93,7 +96,7 @@ def test_no_cut_of_the_power_while_a_passphrase_is_set_loses_anything(
     assert machine.cuts > 5
 
 
-@SIZES
+@sizes(SMALL_ONE, LARGE_ONE)
 def test_no_cut_of_the_power_while_a_passphrase_is_removed_loses_anything(
     machine: Machine, count: int, step: int
 ) -> None:

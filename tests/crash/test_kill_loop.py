@@ -12,25 +12,27 @@ import pytest
 from tests.crash.loop import run
 from tests.node.processes import command, serving
 
-SEED, KILLS = 20261121, 20
+SEED = 20261121
 INSIDE_SHARE_MIN = 1 / 3
 CHANNEL = "chat/1"
 
 
-def test_nothing_acknowledged_is_lost_in_twenty_kills(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kills", [10, pytest.param(20, marks=pytest.mark.full)])
+def test_nothing_acknowledged_is_lost_in_any_kill(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int
 ) -> None:
     """Kills at random times and inside the calls of a commit, a rotation, a flush, a reclaim."""
-    report = anyio.run(run, tmp_path, SEED, KILLS, backend_options={"use_uvloop": True})
+    report = anyio.run(run, tmp_path, SEED, kills, backend_options={"use_uvloop": True})
     with capsys.disabled():
         print(f"\n{report.table()}")
     assert report.is_good, report.table()
-    assert report.inside + report.outside == KILLS
-    assert report.inside >= KILLS * INSIDE_SHARE_MIN
+    assert report.inside + report.outside == kills
+    assert report.inside >= kills * INSIDE_SHARE_MIN
     assert report.result.unknown > 0 and report.result.recovered == report.result.unknown
     streams = report.streams
-    assert streams.unknown > streams.recovered > 0 and streams.kept_unseen > 0
-    assert streams.looks > KILLS and streams.done > KILLS
+    assert streams.unknown > streams.recovered > 0
+    assert streams.kept_unseen > 0 or kills < 20  # it takes a kill at a rare moment
+    assert streams.looks > kills and streams.done > kills
 
 
 def put(url: str, count: int) -> list[str]:

@@ -91,7 +91,10 @@ async def test_a_client_hello_above_16_kib_ends_its_connection(
 
 @pytest.mark.wire
 @on_asyncio
-@pytest.mark.parametrize("listener", ["p2p", "ws", "s3p", "rustlog", "http"])
+@pytest.mark.parametrize(
+    "listener",
+    ["p2p", "http", *(pytest.param(x, marks=pytest.mark.full) for x in ("ws", "s3p", "rustlog"))],
+)
 @pytest.mark.usefixtures("many_descriptors")
 async def test_1024_handshakes_are_in_progress_at_a_listener_and_one_more_ends_the_oldest(
     listener: str, tls: dict[str, Any]

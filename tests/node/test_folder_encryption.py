@@ -188,6 +188,10 @@ def test_a_damaged_history_is_repaired_first(tmp_path: Path) -> None:
     assert not (folder / "data.key").exists(), "it is as it was"
 
 
+def _in_full(*cases: tuple[int, int]) -> list[Any]:
+    return [pytest.param(*each, marks=pytest.mark.full) for each in cases]
+
+
 def _kills(work: Callable[[], object], again: Callable[[], None], step: int) -> Iterator[int]:
     """Kill it at every `step`-th moment in turn, until one comes after its end; `again` begins
     anew."""
@@ -200,7 +204,14 @@ def _kills(work: Callable[[], object], again: Callable[[], None], step: int) -> 
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("count", "step"), [(SMALL, 5), (LARGE, 7)])
+@pytest.mark.parametrize(
+    ("count", "step"),
+    [
+        (SMALL, 9),
+        (LARGE, 17),
+        *(pytest.param(*each, marks=pytest.mark.full) for each in ((SMALL, 5), (LARGE, 7))),
+    ],
+)
 def test_a_kill_at_any_moment_of_encrypting_loses_nothing(
     tmp_path: Path, count: int, step: int
 ) -> None:
@@ -219,7 +230,14 @@ def test_a_kill_at_any_moment_of_encrypting_loses_nothing(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("count", "step"), [(SMALL, 9), (LARGE, 13)])
+@pytest.mark.parametrize(
+    ("count", "step"),
+    [
+        (SMALL, 17),
+        (LARGE, 29),
+        *(pytest.param(*each, marks=pytest.mark.full) for each in ((SMALL, 9), (LARGE, 13))),
+    ],
+)
 def test_a_kill_at_any_moment_of_decrypting_loses_nothing(
     tmp_path: Path, count: int, step: int
 ) -> None:

@@ -70,9 +70,16 @@ def last_segment_cut_off(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:20_000])
 
 
-@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize(
-    "damage", [last_segment_removed, last_segment_zeroed, last_segment_cut_off]
+    ("damage", "is_stopped"),
+    [
+        pytest.param(last_segment_removed, True, id="removed-stopped"),
+        pytest.param(last_segment_zeroed, False, id="zeroed-killed"),
+        pytest.param(last_segment_cut_off, True, id="cut off-stopped"),
+        pytest.param(last_segment_removed, False, id="removed-killed", marks=pytest.mark.full),
+        pytest.param(last_segment_zeroed, True, id="zeroed-stopped", marks=pytest.mark.full),
+        pytest.param(last_segment_cut_off, False, id="cut off-killed", marks=pytest.mark.full),
+    ],
 )
 def test_what_was_acknowledged_is_refused_and_not_forgotten(
     tmp_path: Path,

@@ -192,7 +192,10 @@ def test_parts_and_what_was_published_survive_a_kill(node: NodeProcess) -> None:
     assert values(node, "orders") == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("delay_s", [0.02, 0.1, 0.25])
+@pytest.mark.parametrize(
+    "delay_s",
+    [0.1, *(pytest.param(each, marks=pytest.mark.full) for each in (0.02, 0.25))],
+)
 def test_a_node_that_is_killed_while_it_publishes(node: NodeProcess, delay_s: float) -> None:
     """A batch is there once, whole, for a client that publishes again and for one that does not."""
     node.make("orders")
@@ -213,7 +216,13 @@ def test_a_node_that_is_killed_while_it_publishes(node: NodeProcess, delay_s: fl
 
 
 @pytest.mark.parametrize(
-    ("timeout_ms", "is_abandoned"), [("20", False), ("40", True), ("100", False), ("100", True)]
+    ("timeout_ms", "is_abandoned"),
+    [
+        ("20", False),
+        ("40", True),
+        pytest.param("100", False, marks=pytest.mark.full),
+        pytest.param("100", True, marks=pytest.mark.full),
+    ],
 )
 def test_a_batch_that_was_decided_is_finished_by_the_node(
     node: NodeProcess, timeout_ms: str, is_abandoned: bool

@@ -148,8 +148,15 @@ class Away:
         return found
 
 
-@pytest.mark.parametrize("ttl", [60, WEEK_S], ids=["expired copy", "copy"])
-@pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
+@pytest.mark.parametrize(
+    ("power", "ttl"),
+    [
+        pytest.param(False, WEEK_S, id="killed-copy"),
+        pytest.param(True, 60, id="without power-expired copy"),
+        pytest.param(False, 60, id="killed-expired copy", marks=pytest.mark.full),
+        pytest.param(True, WEEK_S, id="without power-copy", marks=pytest.mark.full),
+    ],
+)
 async def test_a_message_is_in_its_channel_once_whenever_the_node_is_killed(
     world: World, monkeypatch: pytest.MonkeyPatch, power: bool, ttl: int
 ) -> None:
@@ -170,8 +177,17 @@ async def test_a_message_is_in_its_channel_once_whenever_the_node_is_killed(
     assert commits > 5
 
 
-@pytest.mark.parametrize("ttl", [60, WEEK_S], ids=["expired copy", "copy"])
-@pytest.mark.parametrize("moment", ["stored", "accepted", "moved"])
+@pytest.mark.parametrize(
+    ("moment", "ttl"),
+    [
+        pytest.param("stored", 60, id="stored-expired copy"),
+        pytest.param("accepted", WEEK_S, id="accepted-copy"),
+        pytest.param("moved", 60, id="moved-expired copy"),
+        pytest.param("stored", WEEK_S, id="stored-copy", marks=pytest.mark.full),
+        pytest.param("accepted", 60, id="accepted-expired copy", marks=pytest.mark.full),
+        pytest.param("moved", WEEK_S, id="moved-copy", marks=pytest.mark.full),
+    ],
+)
 async def test_a_one_time_prekey_lives_until_its_message_is_in_the_channel(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str, ttl: int
 ) -> None:

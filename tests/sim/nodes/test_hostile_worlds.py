@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millpond.node.outbox.deliveries.RETRY_S_MAX", RETRY_S_MAX)
 
 
-@pytest.mark.parametrize("seeds", blocks(usual=10, full=100, size=10))
+@pytest.mark.parametrize("seeds", blocks(usual=5, full=100, size=5))
 def test_no_relay_gets_a_message_read_twice_lost_or_where_it_may_not(seeds: range) -> None:
     play(live, seeds)
 
