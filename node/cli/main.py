@@ -40,6 +40,7 @@ COMMANDS = {
     "peer": ("commands.peer", "Manage the peers of this node."),
     "token": ("commands.token", "Create, list and revoke access tokens."),
     "config": ("commands.config", "Show the configuration that `serve` uses."),
+    "completion": ("commands.completion", "Print the completion of a shell."),
     "bench": ("bench.command", "Run benchmarks."),
     "pipeline": ("commands.pipeline", "Build tables from streams with Spark."),
 }
@@ -113,6 +114,8 @@ def _empty_parser() -> tuple[argparse.ArgumentParser, _Commands]:
 def _run(words: list[str]) -> int:
     """Only the module of the command is imported: the others would double the time to start."""
     parser, commands = _empty_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(parser, commands)
     wanted = words[0] if words and words[0] in COMMANDS else None
     if wanted is None:
         for name in COMMANDS:
@@ -124,6 +127,20 @@ def _run(words: list[str]) -> int:
         arguments = _parsed(parser, words)
     code: int = module.run(arguments)
     return code
+
+
+def _complete(parser: argparse.ArgumentParser, commands: _Commands) -> None:
+    """Tell the shell what may follow; the process ends here."""
+    from millpond.node.cli.completion import command_in, complete
+
+    line = os.environ.get("COMP_LINE", "")
+    wanted = command_in(line[: int(os.environ.get("COMP_POINT", len(line)))])
+    if wanted in COMMANDS:
+        import_module(f"{COMMANDS_PACKAGE}.{COMMANDS[wanted][0]}").add_parser(commands)
+    else:
+        for name in COMMANDS:
+            commands.add_parser(name)
+    complete(parser)
 
 
 @contextmanager
