@@ -18,7 +18,8 @@ import msgspec
 
 from millpond.actors.messages import U64_MAX, Mode
 from millpond.actors.store.changes import Origin, StoredMessage
-from millpond.node.cli.options.node import NAME_BYTES_MAX, U32_MAX
+from millpond.node.cli.options.node import NAME_BYTES_MAX
+from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import data_field
 from millpond.transports.p2p.jobs.bodies import UNIQUE_BYTES_MAX
 

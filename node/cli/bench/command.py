@@ -31,8 +31,9 @@ from millpond.node.cli.bench import streams as bench_streams
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.connection import explain_errors
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.options.node import positive, seconds
+from millpond.node.cli.options.node import positive
 from millpond.node.cli.options.tls import add_plain_option, add_tls_options, tls_context
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.url import parse_url

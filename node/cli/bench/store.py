@@ -22,7 +22,8 @@ from millpond.node.bench.own_node import (
 from millpond.node.bench.payload import SIZE_MIN
 from millpond.node.bench.store import LIVE_EACH, StoreBench, StoreResult
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.options.node import positive, seconds
+from millpond.node.cli.options.node import positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line
 
 MESSAGES_MAX, SIZE_MAX = 10_000_000, 65_536

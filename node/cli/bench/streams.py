@@ -32,7 +32,8 @@ from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_
 from millpond.node.cli.bench.store import describe_folder, temporary_folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.options.node import positive, seconds
+from millpond.node.cli.options.node import positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.errors import ConnectionLost
 from millpond.transports.io.address import parse_address

@@ -19,7 +19,8 @@ from millpond.node.cli.chat.dialogue import Dialogue, Options, describe
 from millpond.node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, until_signal, usage_error
-from millpond.node.cli.options.node import U32_MAX, add_node_options, seconds, u32
+from millpond.node.cli.options.node import add_node_options, u32
+from millpond.node.cli.options.units import U32_MAX, seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.connect import PROBE
 

@@ -29,7 +29,8 @@ from millpond.node.cli.connection import explain_errors, open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.input import STDIN, read_lines
 from millpond.node.cli.jsonl import LINE_BYTES_MAX, BadLine, MessageLine, decode_line
-from millpond.node.cli.options.node import U32_MAX, add_node_options, add_timeout, channel_name
+from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
+from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import counted, print_json
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ModeMismatch

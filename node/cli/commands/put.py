@@ -15,7 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from millpond.node.cli.exit_codes import ExitCode, usage_error
-from millpond.node.cli.options.node import add_channel, add_node_options, seconds, u32
+from millpond.node.cli.options.node import add_channel, add_node_options, u32
+from millpond.node.cli.options.units import seconds, whole_seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.single_put import (
@@ -66,10 +67,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("data", metavar="DATA", nargs="?", help="message; - or none: read stdin")
     parser.add_argument(
         "--ttl",
-        type=u32,
+        type=whole_seconds,
         metavar="S",
         default=0,
-        help="time to live in seconds; 0: the default of the node",
+        help="time to live: 90, 15m, 1h30m, 7d; 0: the default of the node",
     )
     parser.add_argument(
         "--key",

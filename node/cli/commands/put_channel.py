@@ -15,7 +15,7 @@ from millpond.node.cli import sealed_messages as sealed
 from millpond.node.cli.connection import explain, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.input import read_available, read_lines, too_large
-from millpond.node.cli.options.node import U32_MAX
+from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE

@@ -15,7 +15,8 @@ from millpond.actors.messages import Mode
 from millpond.node.cli.byte_output import ByteOutput, add_byte_output
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
-from millpond.node.cli.options.node import add_channel, add_node_options, positive, seconds
+from millpond.node.cli.options.node import add_channel, add_node_options, positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field
 from millpond.node.cli.sealed_messages import is_envelope, open_message
 from millpond.node.client.channel import Channel, Message

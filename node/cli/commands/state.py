@@ -15,7 +15,8 @@ import msgspec
 from millpond.actors.state.events import ChangeEvent, Control, ControlEvent, Operation, decode_raw
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, until_signal
-from millpond.node.cli.options.node import add_node_options, add_timeout, positive, seconds
+from millpond.node.cli.options.node import add_node_options, add_timeout, positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field, print_json, printable, write_async
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream.command import run_short

@@ -46,14 +46,13 @@ from millpond.node.cli.connection import ISSUED_TOKENS, open_channel, run_in_loo
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.options.node import add_node_options, add_timeout
+from millpond.node.cli.options.units import span
 from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.removal import add_yes, confirm, is_asked
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.connect import PROBE
 
-_LIFETIME = re.compile(r"(\d{1,6})([dhms])")
-_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _ID = re.compile(r"[0-9a-f]{12,64}")
 
 EPILOG = """\
@@ -333,9 +332,9 @@ def _grant_words(args: argparse.Namespace, until: float | None) -> str:
 
 def _end(text: str) -> float:
     """The end time in seconds since 1970."""
-    found = _LIFETIME.fullmatch(text)
-    if found is not None:
-        return float(int(time.time()) + int(found[1]) * _UNITS[found[2]])
+    lifetime = None if text.isdigit() else span(text)
+    if lifetime is not None:
+        return float(int(time.time() + lifetime))
     try:
         return parse_time(text)
     except BadRule as exc:

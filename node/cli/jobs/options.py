@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import msgspec
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
+from millpond.node.cli.options.units import span
 from millpond.node.cli.output import printable
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.url import parse_urls
@@ -23,9 +23,6 @@ from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo
 
-_SPAN = re.compile(r"\+?((?:\d+(?:\.\d+)?[dhms])+|\d+(?:\.\d+)?)")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
-_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 LINE_CHARS_MAX = 60
 
 
@@ -40,9 +37,9 @@ def queue_name(text: str) -> str:
 
 def due(text: str) -> float | datetime:
     """A due time: `90`, `1h30m`, or `2027-01-31T08:00:00+01:00`."""
-    if _SPAN.fullmatch(text):
-        parts = _PART.findall(text)
-        return sum(float(n) * _UNITS[unit] for n, unit in parts) if parts else float(text)
+    delay = span(text.removeprefix("+"))
+    if delay is not None:
+        return delay
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -15,7 +15,8 @@ from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.input import read_available, read_lines, too_large
 from millpond.node.cli.jobs.options import due, jsonable, open_queue, parsed_json, queue_name
-from millpond.node.cli.options.node import U32_MAX, add_node_options, positive, seconds, u32
+from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.units import U32_MAX, seconds, whole_seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import action
 from millpond.node.client.connect import FRAME_SIZE_MAX
@@ -53,7 +54,7 @@ def add_put(actions: Any) -> None:
     )
     parser.add_argument(
         "--ttl",
-        type=u32,
+        type=whole_seconds,
         metavar="S",
         default=0,
         help="seconds after the job is due, then it becomes a dead letter (default: as the "

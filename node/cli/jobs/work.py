@@ -21,7 +21,8 @@ from millpond.node.cli.connection import explain_errors
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs.options import connection_options
 from millpond.node.cli.jobs.work_status import WorkStatus
-from millpond.node.cli.options.node import add_node_options, positive, seconds
+from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
 from millpond.node.jobs.worker.outcome import AttemptResult

@@ -7,10 +7,10 @@ import os
 
 from millpond.node.cli.options.identity import add_identity_options
 from millpond.node.cli.options.tls import add_plain_option, add_tls_options
+from millpond.node.cli.options.units import U32_MAX, seconds
 
 CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0
-U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
 NAME_BYTES_MAX, DEAD = 250, b"!dead"
 
@@ -76,7 +76,7 @@ def message_id(text: str) -> int:
 
 
 def u32(text: str) -> int:
-    """A time to live in seconds, or an idempotency key."""
+    """An idempotency key, or another whole number of 32 bits."""
     return _whole(text, "a whole number", U32_MAX)
 
 
@@ -86,17 +86,6 @@ def positive(text: str) -> int:
     if number == 0:
         raise argparse.ArgumentTypeError("a count is at least 1")
     return number
-
-
-def seconds(text: str) -> float:
-    """A duration, fractions allowed."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value
 
 
 def _whole(text: str, what: str, number_max: int) -> int:

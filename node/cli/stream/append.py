@@ -19,7 +19,8 @@ from millpond.node.cli.connection import explain, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, until_signal, usage_error
 from millpond.node.cli.input import STDIN, read_available, read_line_groups, too_large
 from millpond.node.cli.jsonl import BadLine
-from millpond.node.cli.options.node import add_node_options, positive, seconds
+from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress, counted_records

@@ -13,13 +13,14 @@ from millpond.actors.errors import StreamExists, UnknownStream
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
+from millpond.node.cli.options.units import size, some_seconds
 from millpond.node.cli.output import data_field, print_json, print_line, printable, write_async
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream import append as stream_append
 from millpond.node.cli.stream import read as stream_read
 from millpond.node.cli.stream import removal
 from millpond.node.cli.stream.connection import open_streams
-from millpond.node.cli.stream.options import content_type, size, stream_name
+from millpond.node.cli.stream.options import content_type, stream_name
 from millpond.node.client.streams.records import StreamInfo
 from millpond.node.client.streams.streams import Streams
 
@@ -110,13 +111,16 @@ def _add_create(actions: Any) -> None:
     create = _add(actions, "create", "Create a stream.", CREATE_EPILOG, _create)
     create.add_argument("name", metavar="STREAM", type=stream_name)
     create.add_argument(
-        "--age", type=positive, metavar="S", help="remove records that are older than S seconds"
+        "--age",
+        type=some_seconds,
+        metavar="S",
+        help="remove records that are older: 90, 15m, 7d",
     )
     create.add_argument(
         "--bytes",
         type=size,
         metavar="N",
-        help="remove the oldest records above this size (64M, 1G)",
+        help="remove the oldest records above this size (64MiB, 1G)",
     )
     create.add_argument(
         "--content-type",

@@ -10,15 +10,12 @@ from datetime import UTC, datetime, timedelta
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.durable.messages import is_content_type
 from millpond.node.cli.options.node import U64_MAX
+from millpond.node.cli.options.units import span
 from millpond.node.client.streams.stream import Start
 from millpond.transports.p2p.streams.bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
 
-_AGO = re.compile(r"-?((?:\d+(?:\.\d+)?[dhms])+)")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_AGO = re.compile(r"-?(.*[a-z])")
 _TOPIC = re.compile(r"[A-Za-z0-9_-]{1,255}")
-_SIZE = re.compile(r"(\d{1,15})([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def add_start(parser: argparse.ArgumentParser, what: str = "--from") -> None:
@@ -86,10 +83,10 @@ def position(text: str) -> int | Position:
 
 def timestamp(text: str) -> Start:
     """A time; without an offset it is the local one."""
-    if (ago := _AGO.fullmatch(text)) is not None:
-        parts = {_UNITS[unit]: float(count) for count, unit in _PART.findall(ago[1])}
+    ago = span(found[1]) if (found := _AGO.fullmatch(text)) is not None else None
+    if ago is not None:
         try:
-            return datetime.now(UTC) - timedelta(**parts)
+            return datetime.now(UTC) - timedelta(seconds=ago)
         except OverflowError as exc:
             raise argparse.ArgumentTypeError(f"{text!r} is too long ago") from exc
     try:
@@ -100,15 +97,6 @@ def timestamp(text: str) -> Start:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time: 2025-11-21T10:00:00Z, -10m, or ms since 1970"
         ) from exc
-
-
-def size(text: str) -> int:
-    """Bytes, with K, M, G or T for powers of 1024."""
-    found = _SIZE.fullmatch(text)
-    number = int(found[1]) * 1024 ** _POWERS[found[2].upper()] if found else 0
-    if not 0 < number <= 2**62:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: 1000, 64K, 10M, 1G")
-    return number
 
 
 def content_type(text: str) -> bytes:

@@ -13,7 +13,8 @@ import anyio
 
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
-from millpond.node.cli.options.node import add_node_options, positive, seconds
+from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress
