@@ -29,9 +29,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     showing = actions.add_parser("show", help="show the entities of a table")
     showing.add_argument("table", type=Path, metavar="TABLE")
     showing.add_argument("-n", type=int, default=20, help="number of entities (%(default)s)")
+    as_of = "read a version that is still kept, instead of the last"
+    showing.add_argument("--version", type=_version, metavar="N", help=as_of)
     showing.add_argument("--json", action="store_true", help="one JSON object a line")
     querying = actions.add_parser("query", help="query a table, called `state`, with SQL")
     querying.add_argument("table", type=Path, metavar="TABLE")
+    querying.add_argument("--version", type=_version, metavar="N", help=as_of)
     what = f"the query; at most {SHOWN_MAX} rows of its result are shown"
     querying.add_argument("sql", metavar="SQL", help=what)
     compacting = actions.add_parser("compact", help="merge the files of a table")
@@ -105,6 +108,12 @@ def _add_spark(running: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="progress as lines of JSON")
 
 
+def _version(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -135,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
                 raise AssertionError(action)
     except PipelineError as error:
         print(with_cli_options(str(error)), file=sys.stderr)
-        return NOT_FOUND if error.code in ("no_table", "no_stream") else FAILURE
+        return NOT_FOUND if error.code in ("no_table", "no_stream", "no_version") else FAILURE
     return OK
 
 

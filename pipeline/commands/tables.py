@@ -18,7 +18,7 @@ _NAMES = ("topic", "partition", "type", "key", "offset")
 
 def show(args: argparse.Namespace) -> None:
     """Print the first entities of a table. Raises PipelineError."""
-    table, summary = existing(args.table)
+    table, summary = existing(args.table, args.version)
     rows, lines = 0, []
     for piece in table.buckets():
         shown = max(0, args.n - rows)
@@ -49,7 +49,7 @@ def _printable(text: str) -> str:
 
 def query(args: argparse.Namespace) -> None:
     """Run a SQL query on a table. Raises PipelineError."""
-    table, _ = existing(args.table)
+    table, _ = existing(args.table, args.version)
     session = build_session("millpond pipeline query")
     with spark_errors():
         try:

@@ -19,7 +19,7 @@ from millpond.pipeline.state.bucket import COLUMNS, STORED, WIDE, Floors, floors
 from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from millpond.pipeline.state.summary import Summary
-from millpond.pipeline.state.table import behind, foreign, locked
+from millpond.pipeline.state.table import behind, foreign, locked, no_version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -31,10 +31,14 @@ _SAME = " AND ".join(f"new.`{name}` = old.`{name}`" for name in IDENTITY)
 
 
 class DeltaState:
-    """A Delta table of state in a folder, which may not exist yet."""
+    """A Delta table of state in a folder, which may not exist yet.
 
-    def __init__(self, folder: Path) -> None:
+    `at`: a kept version to read, instead of the current one.
+    """
+
+    def __init__(self, folder: Path, at: int | None = None) -> None:
         self.folder = folder
+        self._at = at
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the table for one job. Raises PipelineError."""
@@ -147,9 +151,26 @@ class DeltaState:
         if not (self.folder / LOG).is_dir():
             return None
         try:
-            return DeltaTable(self.folder)
+            table = DeltaTable(self.folder)
+            if self._at is not None:
+                self._load(table, self._at)
+            return table
         except DeltaError as error:
             raise PipelineError("bad_table", f"{self.folder} is not a table: {error}") from None
+
+    def _load(self, table: DeltaTable, number: int) -> None:
+        """Go back to a version whose files are all there. Raises PipelineError."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            if number > table.version():
+                raise no_version(self.folder, number)
+            table.load_as_version(number)
+        except DeltaError:
+            raise no_version(self.folder, number) from None
+        names = pa.table(table.get_add_actions()).column("path").to_pylist()
+        if not all((self.folder / name).exists() for name in names):
+            raise no_version(self.folder, number)
 
 
 def _query(table: Any) -> str:

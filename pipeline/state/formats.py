@@ -12,18 +12,23 @@ from millpond.pipeline.state.table import POINTER, Table
 FORMATS = ("parquet", "delta")
 
 
-def table_in(folder: Path, requested: str | None = None) -> Table | DeltaState:
-    """The table of a folder, which may not exist yet. Raises PipelineError."""
+def table_in(
+    folder: Path, requested: str | None = None, at: int | None = None
+) -> Table | DeltaState:
+    """The table of a folder, which may not exist yet; `at`: a version to read.
+
+    Raises PipelineError.
+    """
     has = {"parquet": (folder / POINTER).exists(), "delta": (folder / LOG).exists()}
     found = next((name for name in FORMATS if has[name]), None)
     if requested is not None and found not in (None, requested):
         raise PipelineError("bad_table", f"{folder} is a table in {found}, not in {requested}")
-    return DeltaState(folder) if (found or requested) == "delta" else Table(folder)
+    return DeltaState(folder, at) if (found or requested) == "delta" else Table(folder, at)
 
 
-def existing(folder: Path) -> tuple[StateTable, Summary]:
-    """An existing table and its summary. Raises PipelineError."""
-    table = table_in(folder)
+def existing(folder: Path, at: int | None = None) -> tuple[StateTable, Summary]:
+    """An existing table, or a kept version of it, and its summary. Raises PipelineError."""
+    table = table_in(folder, at=at)
     summary = table.summary()
     if summary is None:
         raise PipelineError("no_table", f"no table in {folder}")

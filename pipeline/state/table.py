@@ -56,20 +56,33 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """A Parquet table of state in a folder, which may not exist yet."""
+    """A Parquet table of state in a folder, which may not exist yet.
 
-    def __init__(self, folder: Path) -> None:
+    `at`: a kept version to read, instead of the current one.
+    """
+
+    def __init__(self, folder: Path, at: int | None = None) -> None:
         self.folder = folder
+        self._at = at
 
     def current(self) -> Version | None:
-        """The current version; None before the first write. Raises PipelineError."""
+        """The version to read; None before the first write. Raises PipelineError."""
         if not (self.folder / POINTER).exists():
             return None
         try:
             name = (self.folder / POINTER).read_text("utf-8").strip()
+            if self._at is not None:
+                name = self._name_at(self._at, name)
             return _decode((self.folder / "_versions" / name).read_bytes())
         except (OSError, ValueError) as error:
             raise PipelineError("bad_table", f"{self.folder} is not a table: {error}") from None
+
+    def _name_at(self, number: int, current: str) -> str:
+        """The file name of a kept version. Files behind the pointer are no versions yet."""
+        name = f"{number:08}.json"
+        if number > int(Path(current).stem) or not (self.folder / "_versions" / name).exists():
+            raise no_version(self.folder, number)
+        return name
 
     def summary(self) -> Summary | None:
         """The summary; None before the first write. Raises PipelineError."""
@@ -176,6 +189,12 @@ def behind(folder: Path, last: int, batch: int) -> PipelineError:
     has = "nothing" if last < 0 else f"batch {last} as its last"
     text = f"the checkpoint continues with batch {batch}, but the table {folder} has {has}"
     return PipelineError("table_behind", text, "use its table, or also a new checkpoint")
+
+
+def no_version(folder: Path, number: int) -> PipelineError:
+    """The error of a version that a table does not have, or no longer."""
+    text = f"{folder} has no version {number}"
+    return PipelineError("no_version", text, "`show` tells the last one; old ones are removed")
 
 
 _decode = msgspec.json.Decoder(Version).decode

@@ -20,11 +20,13 @@ from millpond.pipeline.commands.run import options_of, with_cli_options
 from millpond.pipeline.errors import DataLost
 from millpond.pipeline.options import source_options
 from millpond.pipeline.spark import java_home as javahome
+from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.job import due, finish
 from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
 from tests.pipeline.pipeline_nodes import NodeProcess
+from tests.pipeline.state.test_delta_table import add
 from tests.pipeline.state.test_job import write
 
 Told = Callable[..., tuple[int, str, str]]
@@ -239,3 +241,36 @@ def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
         assert (course.records(1), course.done(1), left(1)) == (5, 7, 3)
         node.kill()
         assert course.left(0) == 5, "what it was told last"
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_kept_versions_are_read_and_others_refused(told: Told, tmp_path: Path, format: str) -> None:
+    if format == "delta":
+        pytest.importorskip("deltalake")
+    folder = tmp_path / "all of 100%" / "table"
+    for batch in range(3):
+        bodies = [(0, change("cart", "a", "update", each)) for each in range(batch + 1)]
+        _add(folder, format, batch, numbered(bodies)[-1:])
+    first = json.loads(told("show", str(folder), "--version", "2", "--json")[1])
+    assert (first["value"], first["offset"]) == (1, 1)
+    assert json.loads(told("show", str(folder), "--json")[1])["value"] == 2
+    for missing in ("9", "1") if format == "parquet" else ("9",):
+        code, out, err = told("show", str(folder), "--version", missing)
+        assert (code, out) == (4, "") and f"millpond[no_version]: {folder}" in err
+    with pytest.raises(SystemExit):
+        told("show", str(folder), "--version", "-1")
+    told("compact", str(folder))
+    told("vacuum", str(folder), "--keep", "1")
+    assert told("show", str(folder), "--version", "2", "--json")[0] == 4
+
+
+def _add(folder: Path, format: str, batch: int, rows: list[dict[str, object]]) -> None:
+    """A batch of the job, without Spark."""
+    if format == "delta":
+        add(DeltaState(folder), batch, rows, None)
+        return
+    table = Table(folder)
+    table.prepare()
+    before = due(table, "q", batch, 2)
+    assert before is not None
+    finish(table, before, batch, write(folder.parent, before, rows, 1), None)
