@@ -13,6 +13,7 @@ from io import StringIO
 from typing import Any
 
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
+from millpond.node.cli.parser import CommandParser
 
 COMMANDS = {
     "serve": ("commands.serve", "Run a node."),
@@ -101,7 +102,7 @@ class _Commands:
 
 
 def _empty_parser() -> tuple[argparse.ArgumentParser, _Commands]:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="millpond",
         description="A peer-to-peer node that stores messages until peers receive them.",
         epilog=EPILOG,

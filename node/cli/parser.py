@@ -1,13 +1,49 @@
-"""Parsers of command families such as `millpond stream` and `millpond keys`."""
+"""Parsers of the command line, and what they say of wrong arguments."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """A parser that answers a wrong argument with one line of usage and the nearest right word."""
+
+    def parse_known_args(  # type: ignore[override]  # typeshed has overloads, one of which this is
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        word = next((each for each in unknown if each.startswith("--") and each != "--"), None)
+        if word is not None:  # told here, as the parser above does not know the options
+            option = word.partition("=")[0]
+            self.error(f"unknown option {option}{nearest(option, self._option_string_actions)}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        is_command = action.nargs == argparse.PARSER
+        if is_command and value not in (action.choices or ()):
+            known = list(action.choices or ())
+            hint = nearest(str(value), known) or f"; expected one of: {', '.join(known)}"
+            self.error(f"there is no command {value!r}{hint}")
+        super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2 after one line of usage and the error."""
+        words = [each.metavar or each.dest for each in self._get_positional_actions()]
+        usage = " ".join([self.prog, "[OPTION ...]", *(w for w in words if isinstance(w, str))])
+        self.exit(2, f"usage: {usage} (all options: --help)\n{self.prog}: error: {message}\n")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error line that names the known word most like this one; empty if none is."""
+    from difflib import get_close_matches  # late: commands without a mistake do not need it
+
+    found = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class Parser(CommandParser):
     """A parser whose options may stand anywhere, and that accepts `--time -10m`.
 
     argparse itself gives all of DATA... to what stands before the first option, and sees an option

@@ -223,7 +223,7 @@ def test_a_node_whose_ready_line_nobody_reads_serves_and_stops(tmp_path: Path) -
 
 
 REFUSED_STARTS = {
-    "options": (("--nonsense",), 2, b"unrecognized arguments: --nonsense"),
+    "options": (("--nonsense",), 2, b"unknown option --nonsense"),
     "settings": (("--p2p", "nowhere"), 2, b"nowhere"),
     "folder": (("--data", "/dev/null/x"), 1, b"/dev/null"),
 }

@@ -348,7 +348,7 @@ USAGE = {
     "get c 18446744073709551616": "not a message id",
     "ack c": "required: ID",
     "config": "required: ACTION",
-    "nonsense": "invalid choice",
+    "nonsense": "there is no command",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millpond.node.cli.main import COMMANDS, build_parser
+from millpond.node.cli.main import COMMANDS, build_parser, main
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -28,3 +28,21 @@ def test_every_command_has_a_parser_and_its_summary() -> None:
     for name, (_, summary) in COMMANDS.items():
         assert name in text
         assert summary in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["strem", "ls"], "there is no command 'strem'; did you mean stream?"),
+        (["jobs", "shw"], "there is no command 'shw'; did you mean show?"),
+        (["put", "--tll", "3", "a", "b"], "unknown option --tll; did you mean --ttl?"),
+        (["stream", "read", "--jsn", "a"], "unknown option --jsn; did you mean --json?"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest_one(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: millpond")
+    assert error.endswith(said)

@@ -282,7 +282,7 @@ REFUSED = {
     "--token-file /nonexistent": "/nonexistent",
     "--config /nonexistent": "/nonexistent",
     "--loop twisted": "invalid choice",
-    "--no-such-option": "unrecognized arguments",
+    "--no-such-option": "unknown option",
 }
 
 
