@@ -1,8 +1,8 @@
-"""Notices to subscriptions that streams grew, delivered once the records are stored.
+"""Notices to subscriptions that streams grew, or are gone, delivered once that is stored.
 
-A subscription that is awake has been told that there is something to do. It gets no message of
-further records, but reads what it missed at its next turn: an append costs it one entry of a
-dictionary in place of a turn.
+A subscription that is awake, or has a message in its mailbox, has been told that there is something
+to do. It gets no further message, but reads what it missed at its next turn: an append costs it one
+entry of a dictionary in place of a turn.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from millpond.actors.messages import CellMessage, Port, Reply
-from millpond.actors.streams.messages import StreamGrew, TellSubscriptions
+from millpond.actors.streams.messages import StreamGone, StreamGrew, TellSubscriptions
 
 
 class GrowthNotices(Port):
@@ -29,7 +29,8 @@ class GrowthNotices(Port):
         self._taken: dict[bytes, TellSubscriptions] = {}
         """By stream, until the end of the batch under way."""
         self._awake: set[bytes] = set()
-        self._unread: dict[bytes, dict[bytes, StreamGrew]] = {}
+        """The cells that are awake, or whose next turn comes by itself."""
+        self._unread: dict[bytes, dict[bytes, StreamGrew | StreamGone]] = {}
         """By the cell of a subscription and by stream."""
 
     @property
@@ -38,8 +39,8 @@ class GrowthNotices(Port):
 
     def send(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
-            assert isinstance(reply, TellSubscriptions)
-            self._taken[reply.notice.stream] = reply
+            if isinstance(reply, TellSubscriptions):  # else its records are not stored
+                self._taken[reply.notice.stream] = reply
 
     def flush(self) -> None:
         taken, self._taken = self._taken, {}
@@ -47,6 +48,7 @@ class GrowthNotices(Port):
         for stream, tell in taken.items():
             for cell in tell.cells:
                 if cell not in awake:
+                    awake.add(cell)  # until the turn in which it takes the message
                     self._post(cell, tell.notice)
                 elif cell in unread:
                     unread[cell][stream] = tell.notice
@@ -55,9 +57,13 @@ class GrowthNotices(Port):
 
     # For the subscriptions.
 
-    def take(self, cell: bytes) -> Collection[StreamGrew]:
-        """The notices that a subscription missed."""
+    def take(self, cell: bytes) -> Collection[StreamGrew | StreamGone]:
+        """The notices that a subscription missed. They may be newer than one in its mailbox."""
         return self._unread.pop(cell, _NONE).values()
+
+    def unread(self, cell: bytes) -> Collection[StreamGrew | StreamGone]:
+        """The notices that a subscription takes at its next turn."""
+        return self._unread.get(cell, _NONE).values()
 
     def set_awake(self, cell: bytes, *, is_awake: bool) -> None:
         """A subscription that is awake looks for what it missed before it is idle again."""
@@ -72,4 +78,4 @@ class GrowthNotices(Port):
         self._unread.pop(cell, None)
 
 
-_NONE: dict[bytes, StreamGrew] = {}
+_NONE: dict[bytes, StreamGrew | StreamGone] = {}

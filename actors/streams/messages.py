@@ -431,13 +431,6 @@ class StreamGrew(StreamRequest, frozen=True, gc=False):
     tail: int
 
 
-class TellSubscriptions(StreamReply, frozen=True, gc=False):
-    """The notice of a stream for the cells of the subscriptions that follow it."""
-
-    cells: tuple[bytes, ...]
-    notice: StreamGrew
-
-
 class StreamGone(StreamRequest, frozen=True, gc=False):
     """A stream was deleted, or has expired."""
 
@@ -445,6 +438,13 @@ class StreamGone(StreamRequest, frozen=True, gc=False):
 
     stream: bytes
     incarnation: int
+
+
+class TellSubscriptions(StreamReply, frozen=True, gc=False):
+    """The notice of a stream for the cells of the subscriptions that follow it."""
+
+    cells: tuple[bytes, ...]
+    notice: StreamGrew | StreamGone
 
 
 # The catalog of topics.

@@ -227,8 +227,10 @@ class Stream:
     def _tell_subscribers(self, effects: Effects) -> None:
         """Subscriptions hear of records once they are stored."""
         name, incarnation = self._registration.name, self._metadata.incarnation
-        grew = m.StreamGrew(0, name, incarnation, self._bounds.tail)
-        tell = m.TellSubscriptions(0, self._subscribers, grew)
+        self._notify(m.StreamGrew(0, name, incarnation, self._bounds.tail), effects)
+
+    def _notify(self, notice: m.StreamGrew | m.StreamGone, effects: Effects) -> None:
+        tell = m.TellSubscriptions(0, self._subscribers, notice)
         effects.port_replies.append((self._context.subscriptions.notices, tell))
 
     def _next_deadline(self) -> float:
@@ -418,8 +420,9 @@ class Stream:
             return False
         if self._metadata.created is not None:
             self._find_subscribers()
-            gone = m.StreamGone(0, self._registration.name, self._metadata.incarnation)
-            effects.posts += tuple((cell, gone) for cell in self._subscribers)
+            if self._subscribers:
+                name, incarnation = self._registration.name, self._metadata.incarnation
+                self._notify(m.StreamGone(0, name, incarnation), effects)
         if not durable.forks:
             return self._erase(effects)
         self._appender.flush(effects.changes)

@@ -103,6 +103,10 @@ class Links:
         self._pending.pop(path, None)
         return MetadataSet(LINK + path, None)
 
+    def is_own(self, path: bytes) -> bool:
+        """True: the subscription appends its own events to this stream."""
+        return path == self._own
+
     def grow(self, link: Link, tail: int) -> None:
         """The stream has records up to `tail`."""
         if tail > link.tail:
@@ -184,7 +188,7 @@ class Links:
         return MetadataSet(LINK + link.path, _encode(stored))
 
     def _check(self, link: Link) -> None:
-        if link.is_behind and link.path != self._own and not link.is_hidden:
+        if link.is_behind and not self.is_own(link.path) and not link.is_hidden:
             self._pending.setdefault(link.path)
         else:
             self._pending.pop(link.path, None)

@@ -231,10 +231,10 @@ class Subscription:
             self._links.hide(link, is_hidden=is_hidden)
 
     def _notice(self, notice: m.StreamGrew | m.StreamGone) -> None:
-        """Keep the last notice of a stream."""
+        """Keep the last notice of a stream, in whatever order they come."""
         before = self._notices.pop(notice.stream, None)
-        if before is not None and before.incarnation > notice.incarnation:
-            notice = before  # the end of a stream comes behind the first records of the next
+        if before is not None and _age_of(before) > _age_of(notice):
+            notice = before
         self._notices[notice.stream] = notice
 
     def _take(self, port: Port | None, message: CellMessage, now: float, effects: Effects) -> None:
@@ -849,17 +849,17 @@ class Subscription:
             return SubscriptionStatus(id_, "unavailable")
         spec = config.spec
         target = spec.url or stream_path(spec.wake_stream or b"")
-        pending = [link for each in links.pending if (link := links.get(each)) is not None]
+        lags = self._lags()
         return SubscriptionStatus(
             id=id_,
             state=wake.phase.name.lower(),
             kind=spec.kind.value,
             target=target,
             pattern=None if spec.pattern is None else spec.pattern.decode(),
-            streams=len(links),
+            streams=len(links) + sum(links.get(path) is None for path in lags),
             hidden=sum(link.is_hidden for link in links),
-            pending=len(pending),
-            lag=sum(link.tail - max(link.acked, 0) for link in pending),
+            pending=len(lags),
+            lag=sum(lags.values()),
             generation=wake.generation,
             holder=wake.holder,
             created_at=config.created_ms / 1000,
@@ -869,6 +869,31 @@ class Subscription:
             is_failed=wake.is_failed,
             error=wake.error,
         )
+
+    def _lags(self) -> dict[bytes, int]:
+        """The records that are not acknowledged, by stream, with what the next turn brings."""
+        links, lags = self._links, {}
+        for path in links.pending:
+            link = links.get(path)
+            if link is not None:
+                lags[path] = link.tail - max(link.acked, 0)
+        for notice in self._context.index.notices.unread(self._cell):
+            path = notice.stream
+            link = links.get(path)
+            if isinstance(notice, m.StreamGone):
+                lags.pop(path, None)
+            elif link is None:
+                if self._does_match(path):
+                    lags[path] = notice.tail
+            elif not link.is_hidden and not links.is_own(path):
+                is_same = link.incarnation in (0, notice.incarnation)
+                lags[path] = notice.tail - (max(link.acked, 0) if is_same else 0)
+        return lags
+
+
+def _age_of(notice: m.StreamGrew | m.StreamGone) -> tuple[int, float]:
+    """Its place among the notices of a stream: of one incarnation the end comes last."""
+    return notice.incarnation, inf if isinstance(notice, m.StreamGone) else notice.tail
 
 
 def _is_valid(position: int | None, link: Link) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,8 +10,8 @@ import pytest
 
 from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Failed, StreamFailed
-from millpond.actors.store.changes import MetadataSet
-from millpond.actors.store.interface import Fault
+from millpond.actors.store.changes import Change, MetadataSet
+from millpond.actors.store.interface import Commit, Fault
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.actors.streams.names import stream_cell, subscription_cell
@@ -41,6 +41,16 @@ DONE, ACCEPTED, FAILED = (
 ACK, RELEASE, CALLBACK = s.WakeAction.ACK, s.WakeAction.RELEASE, s.WakeAction.CALLBACK
 Refusal = s.SubscriptionRefusal
 EVENT = b"events/a"
+
+
+class GroupMemory(SlowMemory):
+    """What is written until the test finishes it shares one commit, as on a disk."""
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:  # type: ignore[override]
+        commit = super().write(name, changes)
+        if commit is not None and len(self.commits) > 1:
+            self.commits.pop()
+        return self.commits[0] if commit is not None else None
 
 
 @pytest.fixture
@@ -976,3 +986,45 @@ def test_a_stream_that_comes_and_goes_while_tails_are_looked_up(
     node.scheduler.submit(cell, Batch(None, [*notices]), node.now)
     node.settle()
     assert node.cursors() == {} and node.deliveries() == []
+
+
+def test_a_stream_whose_records_are_not_stored_tells_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("CRITICAL")
+    store = SlowMemory()
+    with subscriptions(None, store=store) as node:
+        node.put(EVENT, b"1")
+        node.subscribe()
+        store.is_slow = store.is_doomed = True
+        port = node.port()
+        node.say(port, d.DurableAppend(1, [b"2"], b"application/json"), name=EVENT)
+        store.finish(Fault.NOT_STORED)
+        store.is_slow = store.is_doomed = False
+        node.settle()
+        assert isinstance(port.take()[0], Failed | StreamFailed)
+        assert node.deliveries() == []
+        node.post_to(EVENT, b"2")
+        assert [each.tail for each in node.delivery().links] == [2]
+
+
+def test_a_stream_that_grows_and_goes_in_one_commit() -> None:
+    store = GroupMemory()
+    with subscriptions(None, store=store) as node:
+        node.put(EVENT, b"1")
+        node.subscribe()
+        store.is_slow = True
+        node.say(node.port(), d.DurableAppend(1, [b"2"], b"application/json"), name=EVENT)
+        node.say(node.port(), m.Delete(1), name=EVENT)
+        store.is_slow = False
+        store.finish()
+        node.settle()
+        assert node.cursors() == {} and node.deliveries() == []
+
+
+def test_the_status_of_a_wake_that_nobody_claims_grows(pull: SubscriptionHarness) -> None:
+    for number in range(3):
+        pull.put(b"events/%d" % number, b"1")
+        pull.post_to(b"events/0", b"2", b"3")
+    found = pull.statuses[subscription_cell(SUB)]()
+    assert (found.state, found.streams, found.pending, found.lag) == ("woken", 3, 3, 9)
