@@ -18,7 +18,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -113,10 +113,12 @@ class Openable:
 
     async def close(self) -> None:
         """Close it; further calls raise ClientClosed. Waits for what is under way, but shortly."""
-        if self._host is None:
-            await self._end()
+        host = self._host
+        if host is not None and not host.ended.is_set():
+            await host.stop()
         else:
-            await self._host.stop()
+            with suppress(ClientClosed):  # it was never open
+                await self._end()
 
     async def aclose(self) -> None:
         """`close`, by the name that `contextlib.aclosing` calls."""

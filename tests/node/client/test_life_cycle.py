@@ -98,6 +98,31 @@ async def test_every_client_has_the_same_life(node: Node) -> None:
     await queue.close()
 
 
+async def test_close_works_at_any_time(node: Node) -> None:
+    channel, streams = connect(url_of(node), "notes"), connect_streams(url_of(node))
+    s3p, rustlog = connect_s3p(node.listeners["s3p"]), connect_rustlog(node.listeners["rustlog"])
+    queue = Queue(url_of(node), "mail")
+    calls: list[tuple[Any, Callable[[], Any]]] = [
+        (channel, lambda: channel.put(b"late")),
+        (streams, lambda: streams.stream("s").info()),
+        (s3p, lambda: s3p.create("late")),
+        (rustlog, rustlog.ping),
+        (queue, queue.counts),
+    ]
+    for client, call in calls:
+        await client.close()  # it was never open
+        await client.open()
+        await client.close()
+        async with client:
+            await client.close()
+            with pytest.raises(ClientClosed):
+                await call()
+    failed = connect(NOBODY, "notes")
+    with pytest.raises(ConnectionLost):
+        await failed.open()
+    await failed.close()
+
+
 async def test_what_prevents_a_connection_is_raised_by_open() -> None:
     channel = connect(NOBODY, "notes")
     for _ in range(2):
