@@ -23,7 +23,7 @@ from millpond.node.cli.removal import (
 )
 from millpond.node.cli.stream.append import add_records, run_records
 from millpond.node.cli.stream.command import run_short
-from millpond.node.cli.stream.connection import open_streams
+from millpond.node.cli.stream.connection import existing, open_streams
 from millpond.node.cli.stream.options import add_start, partitions, sequence, topic_name
 from millpond.node.cli.stream.read import add_output, run_reading
 from millpond.node.cli.stream.removal import kept_records
@@ -161,8 +161,7 @@ async def _create(args: argparse.Namespace, streams: Streams) -> None:
     try:
         await streams.create_topic(args.name, args.partitions)
     except StreamExists as exc:
-        text = "it, or a stream of one of its partitions, is there"
-        raise Failure(f"{args.name.decode()!r}: {text}") from exc
+        raise Failure(await existing(streams, args.name)) from exc
     if args.json:
         print_json({"topic": args.name.decode(), "partitions": args.partitions})
 

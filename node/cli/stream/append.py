@@ -15,7 +15,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from millpond.actors.errors import OutcomeUnknown, RequestError
-from millpond.node.cli.connection import explain, open_channel, run_in_loop
+from millpond.node.cli.connection import explain, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, until_signal, usage_error
 from millpond.node.cli.input import STDIN, read_available, read_line_groups, too_large
 from millpond.node.cli.jsonl import BadLine
@@ -24,9 +24,9 @@ from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress, counted_records
+from millpond.node.cli.stream.connection import open_streams
 from millpond.node.cli.stream.options import header, sequence, stream_name
 from millpond.node.cli.stream.record_format import read_record
-from millpond.node.client.connect import PROBE
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.streams.records import Appended, NewRecord
 from millpond.node.client.streams.stream import Stream
@@ -168,10 +168,8 @@ async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> 
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(until_signal, tasks.cancel_scope)
-                    async with open_channel(
-                        args, PROBE, "consumer", reconnect_s=args.reconnect
-                    ) as channel:
-                        await appending.run(channel.streams, choose, fd)
+                    async with open_streams(args, args.reconnect) as streams:
+                        await appending.run(streams, choose, fd)
                     is_done = True
                     tasks.cancel_scope.cancel()
             except (RequestError, OSError, Failure, BaseExceptionGroup) as exc:

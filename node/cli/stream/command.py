@@ -19,7 +19,7 @@ from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.stream import append as stream_append
 from millpond.node.cli.stream import read as stream_read
 from millpond.node.cli.stream import removal
-from millpond.node.cli.stream.connection import open_streams
+from millpond.node.cli.stream.connection import existing, open_streams
 from millpond.node.cli.stream.options import content_type, stream_name
 from millpond.node.client.streams.records import StreamInfo
 from millpond.node.client.streams.streams import Streams
@@ -138,7 +138,7 @@ async def _create(args: argparse.Namespace, streams: Streams) -> None:
         await stream.create(age_s=args.age, bytes_max=args.bytes, content_type=args.content_type)
     except StreamExists as exc:
         if not args.if_missing:
-            raise Failure(f"{os.fsdecode(args.name)!r}: {exc}") from exc
+            raise Failure(await existing(streams, args.name)) from exc
         is_new = False
     if args.json:
         print_json(data_field(args.name, "stream") | {"created": is_new})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from millpond.actors.errors import UnknownStream
 from millpond.node.cli.connection import open_channel
+from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
 from millpond.node.client.connect import PROBE
 from millpond.node.client.streams.streams import Streams
 
@@ -15,6 +18,38 @@ from millpond.node.client.streams.streams import Streams
 async def open_streams(
     args: argparse.Namespace, reconnect_s: float = 0.0
 ) -> AsyncIterator[Streams]:
-    """The node's streams, for the block."""
+    """The node's streams, for the block. Raises Failure where a stream is named as a topic is that
+    has several."""
     async with open_channel(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
-        yield channel.streams
+        streams = channel.streams
+        try:
+            yield streams
+        except (UnknownStream, BaseExceptionGroup) as exc:
+            if not isinstance(first_cause(exc), UnknownStream):
+                raise
+            name = getattr(args, "name", None)
+            count = None
+            if args.command == "stream" and isinstance(name, bytes):
+                count = await streams.partitions(name)
+            if count is None or count == 1:
+                raise
+            text = f"it is a topic, whose streams are {shown(name)}/0 to {shown(name)}/{count - 1}"
+            raise Failure(f"{shown(name)!r}: {text}", ExitCode.NOT_FOUND) from exc
+
+
+async def existing(streams: Streams, name: bytes) -> str:
+    """The text that says what has this name, or that a partition of a topic of it has its own."""
+    count = await streams.partitions(name)
+    match count:
+        case None:
+            what = "a stream of one of its partitions exists"
+        case 1:
+            what = "a stream of this name exists, which is a topic of one partition as well"
+        case _:
+            what = f"a topic of this name exists, with {count} partitions"
+    return f"{shown(name)!r}: {what}"
+
+
+def shown(name: bytes | None) -> str:
+    """A name as the user gave it."""
+    return os.fsdecode(name or b"")

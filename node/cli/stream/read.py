@@ -11,16 +11,16 @@ from typing import Any
 
 import anyio
 
-from millpond.node.cli.connection import open_channel, run_in_loop
+from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
 from millpond.node.cli.options.node import add_node_options, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import write_async
 from millpond.node.cli.parser import action
 from millpond.node.cli.progress import Progress
+from millpond.node.cli.stream.connection import open_streams
 from millpond.node.cli.stream.options import add_start, stream_name
 from millpond.node.cli.stream.record_format import FORMATS
-from millpond.node.client.connect import PROBE
 from millpond.node.client.streams.records import Record
 from millpond.node.client.streams.stream import Start, Stream
 from millpond.node.client.streams.streams import Streams
@@ -111,10 +111,9 @@ async def _stream(args: argparse.Namespace, streams: Streams) -> Stream:
 async def _read(args: argparse.Namespace, choose: Choose, timeout_s: float | None) -> int:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(until_signal, tasks.cancel_scope)
-        reconnect_s = args.reconnect
-        async with open_channel(args, PROBE, "consumer", reconnect_s=reconnect_s) as channel:
+        async with open_streams(args, args.reconnect) as streams:
             with anyio.move_on_after(timeout_s) as limit:
-                await _show(args, await choose(channel.streams))
+                await _show(args, await choose(streams))
         tasks.cancel_scope.cancel()
         return ExitCode.TIMEOUT if limit.cancelled_caught else ExitCode.OK
     return ExitCode.OK if args.follow else ExitCode.INTERRUPTED

@@ -61,3 +61,22 @@ def test_a_module_that_does_not_load_shows_its_own_frames(node: Serving, tmp_pat
     frames = [line for line in told.splitlines() if line.lstrip().startswith("File ")]
     assert [Path(line.split('"')[1]).name for line in frames] == ["handlers.py", "helpers.py"]
     assert told.rstrip().endswith("ModuleNotFoundError: No module named 'not_installed'")
+
+
+def test_names_of_topics_and_streams(node: Serving) -> None:
+    """A topic of one partition is the stream of its name; the streams of another are numbered."""
+    at = ("--connect", node.urls["tcp"])
+    assert command("topic", "create", "many", "--partitions", "3", *at).returncode == 0
+    assert command("stream", "create", "one", *at).returncode == 0
+    assert command("stream", "create", "part/0", *at).returncode == 0
+    many = "'many': a topic of this name exists, with 3 partitions"
+    assert many in failure("stream", "create", "many", *at)
+    assert many in failure("topic", "create", "many", *at)
+    assert "which is a topic of one partition as well" in failure("topic", "create", "one", *at)
+    told = failure("topic", "create", "part", "--partitions", "2", *at)
+    assert "'part': a stream of one of its partitions exists" in told
+    for words in (("append", "many", "x"), ("read", "many"), ("info", "many")):
+        done = command("stream", *words, *at)
+        assert done.returncode == 4
+        assert b"it is a topic, whose streams are many/0 to many/2" in done.stderr, words
+    assert "no stream has this name" in failure("stream", "info", "none", *at)
