@@ -71,14 +71,19 @@ async def _channels(args: argparse.Namespace, prefix: str, mode: str | None = No
     from millpond.node.client.connect import PROBE
 
     async with open_channel(args, PROBE, "consumer", notify=_say_nothing) as channel:
-        # Pages are in the order of names: the first with the prefix are behind the one before it.
-        request = {"channel": None, "after": os.fsencode(prefix)[:-1], "limit": NAMES_MAX}
+        request = {"channel": None, "after": _before(prefix), "limit": NAMES_MAX}
         answer = await channel.admin(INFO, request)
     return [
         os.fsdecode(each["name"])
         for each in answer["page"]
         if b"!" not in each["name"] and mode in (None, each["mode"])
     ]
+
+
+def _before(prefix: str) -> bytes:
+    """A name shortly before all that begin so: pages are in the order of names."""
+    name = os.fsencode(prefix)
+    return name[:-1] + bytes([name[-1] - 1]) + b"\xff" if name and name[-1] else b""
 
 
 async def _streams(args: argparse.Namespace, prefix: str) -> list[str]:
@@ -92,7 +97,8 @@ async def _topics(args: argparse.Namespace, prefix: str) -> list[str]:
     from millpond.node.cli.stream.connection import open_streams
 
     async with open_streams(args) as streams:
-        return await _first(name async for name, _ in streams.topics())
+        wanted = os.fsencode(prefix)
+        return await _first(name async for name, _ in streams.topics() if name.startswith(wanted))
 
 
 async def _first(names: AsyncIterator[bytes]) -> list[str]:
@@ -125,4 +131,4 @@ NAMES: dict[str, Any] = {
     "STREAM": _streams,
     "TOPIC": _topics,
 }
-"""Where the values of an argument come from, by its name in the usage."""
+"""The sources of the values of an argument, by its name in the usage."""

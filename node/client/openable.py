@@ -36,7 +36,7 @@ _background: set[asyncio.Task[None]] = set()
 """asyncio keeps no reference of its own to a running task."""
 
 
-class Host:
+class OpenTask:
     """A background task of the running loop that holds a client open."""
 
     def __init__(self, client: AbstractAsyncContextManager[object]) -> None:
@@ -79,7 +79,7 @@ class Host:
 class Openable:
     """A client that is open within `async with`, or from `open` to `close`."""
 
-    _host: Host | None = None
+    _open_task: OpenTask | None = None
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -95,27 +95,28 @@ class Openable:
     async def open(self) -> Self:
         """Connect, and stay connected until `close`; raises what `async with` raises.
 
-        A client that is open stays as it is. One that was closed, or opened before a `fork`, is
-        opened anew. The event loop that opens a client is the one that uses it.
+        A client that `open` has opened stays as it is; within `async with`, RuntimeError is raised.
+        One that was closed, or opened before a `fork`, is opened anew. The event loop that opens a
+        client is the one that uses it.
         """
-        host = self._host
-        if host is None or not host.holds:
-            host = self._host = Host(self)
-            _in_background(host.run)
+        task = self._open_task
+        if task is None or not task.holds:
+            task = self._open_task = OpenTask(self)
+            _in_background(task.run)
         try:
-            await host.started.wait()
+            await task.started.wait()
         except BaseException:
-            if host.started.abandoned:
+            if task.started.abandoned:
                 with anyio.CancelScope(shield=True):
-                    await host.stop()
+                    await task.stop()
             raise
         return self
 
     async def close(self) -> None:
         """Close it; further calls raise ClientClosed. Waits for what is under way, but shortly."""
-        host = self._host
-        if host is not None and not host.ended.is_set():
-            await host.stop()
+        task = self._open_task
+        if task is not None and not task.ended.is_set():
+            await task.stop()
         else:
             with suppress(ClientClosed):  # it was never open
                 await self._end()
@@ -173,7 +174,7 @@ class Client(Openable, Generic[C]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """What `_use` sets is missing as long as the client was never open."""
+            """The error of an attribute that `_use` sets, as long as the client was never open."""
             if name.startswith("__") or name not in self._of_connection:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise ClientClosed("the client is not open: use `async with`, or call open()")
