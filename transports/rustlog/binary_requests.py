@@ -39,7 +39,7 @@ from millpond.transports.rustlog.responses import error_of
 from millpond.transports.rustlog.rights import is_allowed
 from millpond.transports.rustlog.scatter import Answers
 from millpond.transports.rustlog.settings import RustlogNodeServices, RustlogSettings
-from millpond.transports.rustlog.topic_requests import TopicRequests
+from millpond.transports.rustlog.topic_requests import GATHERED, TopicRequests
 from millpond.transports.server.pipelined import PipelinedConnection, ReadyAnswer
 from millpond.transports.server.refusals import Refusal
 
@@ -209,6 +209,8 @@ class BinaryRequests:
         topics.is_exclusive = True
 
         def finish(start: int | None, reply: StreamReply | Failed) -> None:
+            if number < connection.answered:
+                return  # it was refused, as the disk did not answer; the flags are of a later one
             topics.is_exclusive = False
             connection.forget_answer()
             run = self._group_run(fetch, start, reply)
@@ -320,6 +322,8 @@ class BinaryRequests:
             connection.forget_answer()
         elif type(request) is r.CreateTopic:
             self._topics.is_exclusive = False
+        elif type(request) in GATHERED:
+            self._topics.has_large = False
         match request, reply:
             case r.Produce(records=records), m.Appended(first=first, count=count):
                 self._metrics.produced(connection.answered, count, sum(map(len, records)))

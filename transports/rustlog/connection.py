@@ -36,7 +36,7 @@ from millpond.transports.rustlog.responses import (
 )
 from millpond.transports.rustlog.rights import is_allowed
 from millpond.transports.rustlog.settings import RustlogNodeServices, RustlogSettings
-from millpond.transports.rustlog.topic_requests import TopicRequests
+from millpond.transports.rustlog.topic_requests import GATHERED, TopicRequests
 from millpond.transports.server.pipelined import (
     ConnectionRefusal,
     PipelinedConnection,
@@ -323,6 +323,8 @@ class RustlogProtocol:
                 return self._answer_fetch(request, reply)
         elif type(request) is r.CreateTopic:
             self._topics.is_exclusive = False
+        elif type(request) in GATHERED:
+            self._topics.has_large = False
         if isinstance(reply, m.StreamFailed | Failed):
             return self._answer_failure(request, reply)
         return small_answer(request, reply)

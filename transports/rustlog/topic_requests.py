@@ -9,12 +9,15 @@ from millpond.actors.messages import Rights
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS
 from millpond.transports.rustlog.decoder import DecodedRequest
+from millpond.transports.rustlog.messages import DescribeTopic, MetricsFetch
 from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
 from millpond.transports.rustlog.responses import lags_of
 from millpond.transports.rustlog.scatter import Answers, ScatterGather
 from millpond.transports.server.interface import NodeServices
 from millpond.transports.server.pipelined import PipelinedConnection, ReadyAnswer
 
+GATHERED = (DescribeTopic, MetricsFetch)
+"""Requests that many streams answer together."""
 LAG_PARTITIONS_MAX = 1000
 """MetricsFetch asks so many partitions for consumer lag, those used latest."""
 
@@ -101,6 +104,8 @@ class TopicRequests:
         self.has_large = True
 
         def finish(answers: Answers) -> None:
+            if number < connection.answered:
+                return  # nobody waits any more: it was refused, as the disk did not answer
             self.has_large = False
             connection.send((ReadyAnswer(number, connection.count_large(encode(answers))),))
             connection.flush()

@@ -98,3 +98,53 @@ def test_room_in_time_keeps_the_connection() -> None:
     assert wire.written.endswith(PING)
     node.pass_time(connection, 2 * ANSWER_S)
     assert not wire.is_over
+
+
+class Created(LongNames):
+    """The partition of `t` has records."""
+
+    def is_created(self, name: bytes) -> bool:
+        return True
+
+
+def test_a_request_to_many_streams_without_an_answer_holds_up_none_behind_it() -> None:
+    """DescribeTopic and MetricsFetch, in both forms; their late answers reach nobody."""
+    fetch, json_fetch = binary(r.Fetch("t", 0, 0, 9, "")), json_form(r.Fetch("t", 0, 0))
+    for first, second in (
+        (binary(r.DescribeTopic("t")), fetch),
+        (json_form(r.DescribeTopic("t")), json_fetch),
+    ):
+        node, wire, connection = connect()
+        node.directory = Created()
+        connection.received(first)
+        node.batcher.submit_all()
+        asked = len(node.asked)
+        assert asked and not wire.written
+        node.pass_time(connection, 2 * ANSWER_S)
+        assert wire.written
+        connection.received(second)
+        node.batcher.submit_all()
+        assert len(node.asked) > asked, "the Fetch went to its stream"
+        before = bytes(wire.written)
+        node.pass_time(connection, 2 * ANSWER_S)
+        assert len(wire.written) > len(before), "and is answered in time"
+
+
+def test_a_late_group_fetch_does_not_let_others_pass_a_later_one() -> None:
+    """RB-16: the late reply belongs to a request that was refused."""
+    node, wire, connection = connect()
+    group_fetch = binary(r.Fetch("t", 0, 0, 9, "g"))
+    connection.received(group_fetch)
+    first, late = len(node.asked), node.port
+    assert first == 1
+    node.pass_time(connection, 2 * ANSWER_S)
+    assert UNKNOWN in wire.written
+    refused = bytes(wire.written)
+    connection.received(group_fetch + binary(r.OffsetCommit("g", "t", 0, 5)))
+    node.batcher.submit_all()
+    assert len(node.asked) == first + 1, "the commit waits"
+    late.send((m.GroupOffset(0, None),))
+    late.flush()
+    node.batcher.submit_all()
+    assert len(node.asked) == first + 1, "the commit still waits"
+    assert wire.written == refused

@@ -71,7 +71,8 @@ class ScriptedNode:
         self.principals: list[Principal] = []
         self.refusals: list[Refusal] = []
         self.memory = MemoryBudget(MemorySettings(), lambda budget, when: None)
-        self._port: Port
+        self.port: Port
+        """Of the last request."""
 
     def now(self) -> float:
         return self.time
@@ -81,7 +82,7 @@ class ScriptedNode:
 
     def submit(self, cell: bytes, batch: Batch, now: float) -> bool:
         assert batch.port is not None
-        self._port = batch.port
+        self.port = batch.port
         self.batches.append((cell, len(batch.messages)))
         for each in batch.messages:
             assert isinstance(each, StreamRequest)
@@ -129,8 +130,8 @@ class ScriptedNode:
 
     def answer(self, *replies: Reply) -> None:
         """As a cell does: everything that is ready, then one flush."""
-        self._port.send(replies)
-        self._port.flush()
+        self.port.send(replies)
+        self.port.flush()
 
     def free_mailbox(self) -> None:
         resumes, self.resumes = self.resumes, []
