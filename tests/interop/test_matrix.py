@@ -26,6 +26,7 @@ from tests.interop.matrix import (
 )
 from tests.node.processes import environment, serving
 
+pytestmark = pytest.mark.together("spark")  # two Javas at once would take all processors
 FIRST, OTHER = CLIENTS[0], CLIENTS[-2]
 
 
