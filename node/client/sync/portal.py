@@ -12,6 +12,7 @@ connection of the parent (messages, streams, handles, iterators) raises ClientFo
 from __future__ import annotations
 
 import atexit
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, suppress
 from functools import partial
@@ -119,12 +120,12 @@ class BlockingCalls(Generic[A]):
     """An object of the async client whose methods run in the shared loop. Any thread may call."""
 
     @property
-    def _async(self) -> A:
-        raise NotImplementedError
+    @abstractmethod
+    def _async(self) -> A: ...
 
     @property
-    def _portal(self) -> Portal:
-        raise NotImplementedError
+    @abstractmethod
+    def _portal(self) -> Portal: ...
 
     def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a plain function in the loop's thread."""
