@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from base64 import b32decode, b32encode
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ KEY_BYTES = 32
 ID_LETTERS = 52
 FILE_NAME = "identity.key"
 FILE_BYTES_MAX = 1024
+PEER_IDS_MAX = 1024
+"""The most peer ids that are kept: a message asks for that of its sender several times."""
 _PLACE = FILE_NAME.encode()
 VERSION_LINE = "millpond identity 1"
 SEALED_LINE = "millpond identity 2"
@@ -111,6 +114,7 @@ def is_key(public: bytes) -> bool:
     return y < _PRIME and y not in _LOW_ORDER_Y
 
 
+@lru_cache(maxsize=PEER_IDS_MAX)
 def peer_id(public: bytes) -> str:
     """32 bytes as 52 letters: lower-case base32 without padding."""
     if len(public) != KEY_BYTES:
