@@ -30,7 +30,10 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 SPARK = ROOT / "docs" / "tutorial" / "spark.md"
 TUTORIALS = [path for path in sorted(SPARK.parent.glob("*.md")) if path != SPARK]
-GUIDES = [ROOT / "docs" / "guides" / name for name in ("clients.md", "subscriptions.md", "tls.md")]
+GUIDES = [
+    ROOT / "docs" / "guides" / name
+    for name in ("clients.md", "command-line.md", "subscriptions.md", "tls.md")
+]
 """The guides that are run; others show parts of programs."""
 LIMIT_S = 120.0
 FENCE = re.compile(r"^```(\w+)([ \w]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -106,7 +109,7 @@ class Workspace:
             command = commands / name
             command.write_text(f'#!/bin/sh\nexec {python} {words} "$@"\n')
             command.chmod(0o755)
-        ours = ("MILLPOND", "PYTEST", "XDG_DATA_HOME")
+        ours = ("MILLPOND", "PYTEST", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self._environment = plain | {
             "HOME": str(folder),

@@ -54,7 +54,11 @@ def _complete_name(
     """The names that begin with a prefix. No error is shown: the user is typing."""
     import anyio
 
+    from millpond.node.cli.options.context import resolve
+
     async def ask() -> list[str]:
+        if getattr(parsed_args, "uses_context", False):
+            resolve(parsed_args)
         with anyio.move_on_after(NAMES_S):
             return await names(parsed_args, prefix)
         return []
@@ -124,8 +128,15 @@ def _say_nothing(text: str) -> None:
     """The user is typing."""
 
 
+async def _contexts(args: argparse.Namespace, prefix: str) -> list[str]:
+    from millpond.node.cli.contexts import contexts_file, read_contexts
+
+    return list(read_contexts(contexts_file()).by_name)
+
+
 NAMES: dict[str, Any] = {
     "CHANNEL": _channels,
+    "CONTEXT": _contexts,
     "PEER": _peers,
     "QUEUE": partial(_channels, mode="queue"),
     "STREAM": _streams,

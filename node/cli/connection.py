@@ -191,6 +191,8 @@ def explain_errors(args: argparse.Namespace) -> Generator[None]:
 def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
     """The failure for an error of the client; None for other errors."""
     where = ", ".join(map(str, parse_urls(args.connect)))
+    if getattr(args, "context", None):
+        where += f" (context {args.context})"
     match error:
         case PeerMismatch():
             return explain_mismatch(error, where)

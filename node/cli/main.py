@@ -34,6 +34,7 @@ COMMANDS = {
         "commands.subscription",
         "Show the state and lag of subscriptions.",
     ),
+    "context": ("commands.context", "Manage saved settings of connections."),
     "ping": ("commands.ping", "Measure the round trip to a node."),
     "info": ("commands.ping", "Show a running node and its channels."),
     "doctor": ("doctor.command", "Check this machine, the configuration and the node."),
@@ -58,7 +59,8 @@ a first conversation:
   millpond put chat/1 'hello'             in another; prints the message's id
   millpond recv chat/1                    prints the message and acknowledges it
 
-Commands connect to tcp://127.0.0.1:7400 unless --connect or MILLPOND_CONNECT is given.
+Commands connect to tcp://127.0.0.1:7400 unless --connect, MILLPOND_CONNECT or a context
+(`millpond context`) says otherwise.
 `millpond COMMAND --help` shows the options of a command, and examples.
 
 exit codes: 0 success, 1 failure, 2 usage, 3 timeout, 4 not found, 5 access denied
@@ -82,8 +84,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line, with every command; nothing is run.
 
     The modules of all commands are imported, so this is for documentation and completion, not for
-    the start of a command. Defaults that come from the environment (MILLPOND_CONNECT, ...) are
-    those of this process. Raises Failure where the packages of the `spark` extra are missing.
+    the start of a command. Defaults that come from the environment (MILLPOND_DATA, ...) are those
+    of this process. Raises Failure where the packages of the `spark` extra are missing.
     """
     parser, commands = _empty_parser()
     for module in dict.fromkeys(module for module, _ in COMMANDS.values()):
@@ -126,6 +128,10 @@ def _run(words: list[str]) -> int:
         module = import_module(f"{COMMANDS_PACKAGE}.{COMMANDS[wanted][0]}")
         module.add_parser(commands)
         arguments = _parsed(parser, words)
+        if getattr(arguments, "uses_context", False):
+            from millpond.node.cli.options.context import resolve
+
+            resolve(arguments)
     code: int = module.run(arguments)
     return code
 

@@ -28,6 +28,8 @@ LOG_BYTES_MAX = 2**20
 """A node may log so much before a test reads it; then it waits for the reader."""
 QUIET = {"MILLPOND_S3P": "off", "MILLPOND_RUSTLOG": "off", "MILLPOND_HTTP": "off"}
 """Nodes of tests share a machine: what they need not is off unless asked for."""
+NO_CONTEXTS = {"XDG_CONFIG_HOME": os.devnull}
+"""The contexts of the person who runs the tests are not for them."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -35,7 +37,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment without settings of ours, plus QUIET and `variables`."""
     plain = {name: value for name, value in os.environ.items() if "MILLPOND" not in name}
-    return plain | QUIET | variables
+    return plain | QUIET | NO_CONTEXTS | variables
 
 
 def command(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:

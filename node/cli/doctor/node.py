@@ -17,7 +17,7 @@ from millpond.node.cli.doctor.data_folder import describe_partition
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.connect import PROBE
-from millpond.node.client.url import parse_url
+from millpond.node.client.url import parse_urls
 from millpond.node.ip import is_loopback
 
 SELF_TEST_TTL_S = 60
@@ -32,7 +32,7 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
     folder = None
     try:
         with explain_errors(args):
-            address = parse_url(args.connect)
+            address = parse_urls(args.connect)[0]
             ms, answer = anyio.run(partial(_ping_and_info, args))
         yield _round_trip(str(address), ms)
         yield from _store(answer)

@@ -65,7 +65,7 @@ def add_action(actions: Any) -> None:
     add_tls_options(parser)
     add_timeout(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    parser.set_defaults(work=run)
+    parser.set_defaults(work=run, uses_context=False)  # the URL is another node
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,7 +28,6 @@ def add_identity_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--identity",
         metavar="PATH",
-        default=os.environ.get("MILLPOND_IDENTITY"),
         help="authenticate with this identity key: a file, or a data folder (or MILLPOND_IDENTITY)",
     )
     parser.add_argument(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 
+from millpond.node.cli.options.context import CONNECT, add_context_option
 from millpond.node.cli.options.identity import add_identity_options
 from millpond.node.cli.options.tls import add_plain_option, add_tls_options
 from millpond.node.cli.options.units import U32_MAX, seconds
 
-CONNECT = "tcp://127.0.0.1:7400"
 TIMEOUT_S = 10.0
 U64_MAX = 2**64 - 1
 NAME_BYTES_MAX, DEAD = 250, b"!dead"
@@ -17,29 +17,38 @@ NAME_BYTES_MAX, DEAD = 250, b"!dead"
 
 def add_node_options(parser: argparse.ArgumentParser, *, or_data: bool = False) -> None:
     """`--connect`, or `--data` in its place if there is a way without a node; `--token-file`,
-    `--json`, and those of identities and TLS."""
+    `--json`, `--context`, and those of identities and TLS."""
     where = parser.add_mutually_exclusive_group()
     if or_data:
         from pathlib import Path
 
         where.add_argument("--data", type=Path, metavar="DIR", help="data folder of a stopped node")
-    where.add_argument(
-        "--connect",
-        metavar="URL",
-        default=os.environ.get("MILLPOND_CONNECT", CONNECT),
-        help="node to connect to: tcp://, ws://, tls:// or wss://H:P; several with commas: the "
-        "next one is used when one is lost (or MILLPOND_CONNECT; default %(default)s)",
-    )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        default=os.environ.get("MILLPOND_TOKEN"),
-        help="file that begins with the access token (or MILLPOND_TOKEN)",
-    )
+    add_connect(where)
+    add_token_file(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_identity_options(parser)
     add_tls_options(parser)
     add_plain_option(parser)
+    add_context_option(parser)
+
+
+def add_connect(parser: argparse._ActionsContainer) -> None:
+    """Add `--connect`."""
+    parser.add_argument(
+        "--connect",
+        metavar="URL",
+        help="node to connect to: tcp://, ws://, tls:// or wss://H:P; several with commas: the "
+        f"next one is used when one is lost (or MILLPOND_CONNECT; default {CONNECT})",
+    )
+
+
+def add_token_file(parser: argparse.ArgumentParser) -> None:
+    """Add `--token-file`."""
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file that begins with the access token (or MILLPOND_TOKEN)",
+    )
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,11 @@ def node() -> Iterator[Serving]:
 
 def offered(line: str, url: str) -> list[str]:
     """The words for a line with the cursor at its end, as the shell's function asks for them."""
+    return offered_in(line, {"MILLPOND_CONNECT": url})
+
+
+def offered_in(line: str, variables: dict[str, str]) -> list[str]:
+    """The same in an environment."""
     asked = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
@@ -53,7 +58,7 @@ def offered(line: str, url: str) -> list[str]:
         "COMP_TYPE": "9",
     }
     done = subprocess.run(
-        [PROGRAM], env=environment(**asked, MILLPOND_CONNECT=url), capture_output=True, timeout=60
+        [PROGRAM], env=environment(**asked, **variables), capture_output=True, timeout=60
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
     return [each.split("\t")[0].strip() for each in done.stdout.decode().splitlines()]
