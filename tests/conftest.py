@@ -20,12 +20,27 @@ settings.register_profile("each run", parent=settings.get_profile("any machine")
 settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
+DAMAGED_FILES = (
+    "absence",
+    "disk_failures",
+    "full_disk",
+    "lost_catalogs",
+    "lost_segments",
+    "misplaced_pages",
+    "repairs",
+    "scrub",
+)
 PARTS = {
     HERE / "bench": "bench",
     **dict.fromkeys((HERE / "node").glob("test_bench*.py"), "bench"),
     HERE / "crash": "crash",
     HERE / "sim": "crash",
-    HERE / "actors" / "store" / "test_absence.py": "crash",
+    **dict.fromkeys(
+        (HERE / "actors" / "store" / f"test_{name}.py" for name in DAMAGED_FILES), "crash"
+    ),
+    HERE / "conformance": "wire",
+    HERE / "node" / "outbox": "peers",
+    HERE / "node" / "chat": "peers",
     HERE / "node" / "http" / "s2": "http",
     HERE / "node" / "testing" / "test_plugin.py": "package",
     HERE / "suites": "http",
@@ -37,17 +52,28 @@ PARTS = {
 ON_BOTH_LIBRARIES = (HERE / "transports", HERE / "node" / "client")
 """What runs on asyncio and on trio in each run. Elsewhere the library makes no difference that
 these do not show, and only the full run has trio as well."""
-LONGEST_FIRST = ("crash", "spark", "readme", "http", "browser", "package", "wire", "bench")
+LONGEST_FIRST = (
+    "crash",
+    "spark",
+    "readme",
+    "http",
+    "browser",
+    "package",
+    "peers",
+    "wire",
+    "bench",
+)
 """Those of Spark second: the archive of its classes is made meanwhile."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these files and folders as parts of `scripts/test`; parts of long tests
-    come first, so that no process runs the last of them alone."""
+    """Mark the tests of these files and folders as parts of `scripts/test`, unless they name their
+    part themselves; parts of long tests come first, so that no process runs the last of them alone.
+    """
     for item in items:
         for place in (item.path, *item.path.parents):
-            if place in PARTS:
+            if place in PARTS and _rank(item) == len(LONGEST_FIRST):
                 item.add_marker(PARTS[place])
         if _is_on_trio(item) and not any(place in ON_BOTH_LIBRARIES for place in item.path.parents):
             item.add_marker("full")
