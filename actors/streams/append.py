@@ -188,7 +188,15 @@ class StreamAppender:
             counts.append(count)
             last = Position(ms, seq + total + count - 1)
             replies.append(
-                Appended(request.number, first + total, count, last, timestamp, timestamp)
+                Appended(
+                    request.number,
+                    first + total,
+                    count,
+                    last,
+                    timestamp,
+                    timestamp,
+                    self._options,
+                )
             )
             total += count
             total_bytes += size
@@ -262,7 +270,7 @@ class StreamAppender:
             self._builder = ChunkBuilder(
                 first, position, bodies, size, timestamps, request.headers, self._arrived_ms
             )
-        return Appended(number, first, count, last, first_timestamp, last_timestamp)
+        return Appended(number, first, count, last, first_timestamp, last_timestamp, self._options)
 
     def _check(self, request: Append, count: int, size: int) -> Code | None:
         """The reason to refuse the request, whatever its ids are; None: there is none."""

@@ -288,13 +288,15 @@ class Done(StreamReply, frozen=True, gc=False):
 
 class Appended(StreamReply, frozen=True, gc=False):
     """The records are stored, as durably as the stream promises. `id` and `timestamp` are those of
-    the last record, `first_timestamp` of the first; the tail is `first + count`."""
+    the last record, `first_timestamp` of the first; the tail is `first + count`. `options` are
+    those of the stream."""
 
     first: int
     count: int
     id: Position
     first_timestamp: int
     timestamp: int
+    options: StreamOptions = DEFAULT_OPTIONS
 
 
 class RecordColumns(msgspec.Struct, frozen=True, gc=False):

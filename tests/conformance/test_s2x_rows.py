@@ -344,18 +344,45 @@ async def test_s2x_10_without_its_library_aegis_is_not_implemented(
 ) -> None:
     import sys
 
+    aegis = {"stream_cipher": "aegis-256"}
     async with encrypting("aegis-256") as s2:
+        assert (await s2.ask("PUT", "/basins/plain-basin")).status == 201
         monkeypatch.setitem(sys.modules, "nacl", None)
         for got in (
-            await s2.ask("PATCH", f"/basins/{OTHER}", {"stream_cipher": "aegis-256"}),
-            await s2.ask(
-                "POST", "/basins", {"basin": "third-basin", "config": {"stream_cipher": CIPHERS[0]}}
-            ),
+            await s2.ask("PATCH", "/basins/plain-basin", aegis),
+            await s2.ask("PUT", "/basins/plain-basin", {"config": aegis}),
+            await s2.ask("PUT", "/basins/third-basin", {"config": aegis}),
+            await s2.ask("POST", "/basins", {"basin": "third-basin", "config": aegis}),
+            await s2.ask("POST", "/streams", {"stream": "new"}, basin=OTHER),
+            await s2.ask("PUT", "/streams/new", basin=OTHER),
             await _append(s2, [{}], *key_header(KEY)),
+            await _read(s2, "?seq_num=0", *key_header(KEY)),
         ):
             assert code_of(got) == (501, "not_implemented")
-        config = {"stream_cipher": "aes-256-gcm"}
-        assert (await s2.ask("PATCH", f"/basins/{OTHER}", config)).status == 200
+        assert (await s2.ask("GET", "/basins/third-basin")).status == 404
+        # What does not touch the cipher is done, in the basin and in its streams.
+        result = b"s2-provision-result"
+        got = await s2.ask("PUT", f"/basins/{OTHER}", {"config": aegis})
+        assert (got.status, got.headers[result]) == (200, b"noop")
+        change = {"create_stream_on_append": True}
+        for body in (change, {**change, **aegis}):
+            got = await s2.ask("PATCH", f"/basins/{OTHER}", body)
+            assert (got.status, got.json()["stream_cipher"]) == (200, "aegis-256")
+        config = {**aegis, **change, "create_stream_on_read": True}
+        got = await s2.ask("PUT", f"/basins/{OTHER}", {"config": config})
+        assert (got.status, got.headers[result]) == (200, b"updated")
+        got = await s2.ask("PUT", "/streams/a", basin=OTHER)
+        assert (got.status, got.headers[result]) == (200, b"noop")
+        age = {"retention_policy": {"age": 60}}
+        assert (await s2.ask("PUT", "/streams/a", age, basin=OTHER)).headers[result] == b"updated"
+        assert (await s2.ask("PATCH", "/streams/a", age, basin=OTHER)).status == 200
+        got = await s2.ask("POST", "/streams", {"stream": "a"}, basin=OTHER)
+        assert code_of(got) == (409, "resource_already_exists")
+        # Nor are other ciphers touched.
+        gcm = {"stream_cipher": "aes-256-gcm"}
+        assert (await s2.ask("PATCH", f"/basins/{OTHER}", gcm)).status == 200
+        assert (await s2.ask("POST", "/streams", {"stream": "new"}, basin=OTHER)).status == 201
+        assert code_of(await s2.ask("PATCH", f"/basins/{OTHER}", aegis))[0] == 501
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -591,6 +618,14 @@ async def test_s2x_23_a_token_hands_on_only_what_it_has() -> None:
         assert code_of(await asks({"ops": ["read"]}, expires_at=time_text(end + 1000))) == denied
         assert code_of(await asks({"ops": []}, "other")) == (422, "invalid")
         assert code_of(await asks({"ops": 1}, "other")) == (400, "bad_json")
+        # The body comes before the id and the subset, all of it.
+        past = time_text((BEGAN_S - 1) * 1000)
+        assert code_of(await asks({"ops": ["read"]}, "other", expires_at=past)) == (422, "invalid")
+        assert code_of(await asks({"ops": ["trim"]}, expires_at=past)) == (422, "invalid")
+        for part, size in (("basins", 49), ("streams", 513), ("access_tokens", 97)):
+            for kind in ("exact", "prefix"):
+                scope = {part: {kind: "n" * size}, "ops": ["create-basin"]}
+                assert code_of(await asks(scope, "other")) == (422, "invalid")
         for number, scope in enumerate(
             (
                 {"ops": ["list-basins"]},

@@ -25,6 +25,7 @@ from millpond.transports.http.s2.auto_create import (
 from millpond.transports.http.s2.codecs import json as json_codec
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.compression import write_body
+from millpond.transports.http.s2.codecs.config import StorageClass
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import (
     BASIN_HEADER,
@@ -42,6 +43,7 @@ from millpond.transports.http.s2.errors import (
     bad_json,
 )
 from millpond.transports.http.s2.interface import S2NodeServices
+from millpond.transports.http.s2.metadata import storage_class_of
 from millpond.transports.http.s2.model import (
     AppendAck,
     AppendInput,
@@ -59,7 +61,21 @@ async def append(context: S2Context, target: Target) -> Response:
     """POST /v1/streams/{stream}/records."""
     key = context.encryption_key()
     given, size = _given(context, await context.body(BODY_BYTES_MAX))
-    context.require(Operation.APPEND, target)
+    context.check(Operation.APPEND, target)
+    storage_class: StorageClass | None = None
+    try:
+        reply = await _append(context, target, given, size, key)
+        storage_class = storage_class_of(reply.options)
+    finally:
+        context.usage.count_append(target.basin, storage_class)
+    context.usage.of(target.basin).appended_bytes[storage_class] += size
+    return _response(context, reply)
+
+
+async def _append(
+    context: S2Context, target: Target, given: AppendInput, size: int, key: EncryptionKey
+) -> m.Appended:
+    """Append to the stream, which is created if its basin says so. Raises S2Error."""
     require_commands(context, target, given.headers)
     context.require_basin(target.basin)
     with context.cell_client() as cells:
@@ -70,7 +86,7 @@ async def append(context: S2Context, target: Target) -> Response:
             if is_encrypted(reply):
                 reply = await _append_encrypted(cells, target, given, size, key)
             if isinstance(reply, m.Appended):
-                return _response(context, target, size, reply)
+                return reply
             if not is_unknown(reply):
                 raise failure(reply, target)
             await ensure(context, cells, target, key, is_append=True)
@@ -175,7 +191,7 @@ class DirectAppends:
         context.check(Operation.APPEND, target)
         self._require_commands(client, target, given)
         if self._services.basins.find(target.basin) is None:
-            self._usage.count(Operation.APPEND, target.basin)
+            self._usage.count_append(target.basin)
         context.require_basin(target.basin)
         return SentAppend(target.cell, _request(number, given), size, target)
 
@@ -185,7 +201,7 @@ class DirectAppends:
         try:
             require_commands(self._context(client), target, given.headers)
         except S2Error:
-            self._usage.count(Operation.APPEND, target.basin)
+            self._usage.count_append(target.basin)
             raise
 
     def response(self, sent: DirectRequest, reply: CellReply) -> Response | EncodedResponse | None:
@@ -195,11 +211,11 @@ class DirectAppends:
         if is_unknown(reply) or is_encrypted(reply):
             return None
         if not isinstance(reply, m.Appended):
-            self._usage.count(Operation.APPEND, sent.target.basin)
+            self._usage.count_append(sent.target.basin)
             return failure(reply, sent.target).response
-        usage = self._usage.of(sent.target.basin)
-        usage.operations[Operation.APPEND] += 1
-        usage.appended_bytes += sent.size_bytes
+        usage, storage_class = self._usage.of(sent.target.basin), storage_class_of(reply.options)
+        usage.appends[storage_class] += 1
+        usage.appended_bytes[storage_class] += sent.size_bytes
         body = self._encode_ack(ack_of(reply))
         lines = b"content-length: %d\r\n%b" % (len(body), self._accepted)
         return EncodedResponse(200, lines, body)
@@ -282,8 +298,7 @@ def ack_of(appended: m.Appended) -> AppendAck:
     return AppendAck(StreamPosition(appended.first, appended.first_timestamp), after, after)
 
 
-def _response(context: S2Context, target: Target, size: int, appended: m.Appended) -> Response:
-    context.usage.of(target.basin).appended_bytes += size
+def _response(context: S2Context, appended: m.Appended) -> Response:
     ack = ack_of(appended)
     if protobuf_codec.is_protobuf(context.header(b"accept")):
         return compressed(context, protobuf_codec.MEDIA_TYPE, protobuf_codec.encode_ack(ack))

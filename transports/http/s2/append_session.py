@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.messages import DEFAULT_OPTIONS
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.s2.append import ack_of, require_commands
@@ -21,10 +22,12 @@ from millpond.transports.http.s2.auto_create import describe_or_make, failure
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
+from millpond.transports.http.s2.codecs.config import StorageClass
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.encryption import RecordCipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
+from millpond.transports.http.s2.metadata import storage_class_of
 from millpond.transports.http.s2.model import AppendInput, check_append
 from millpond.transports.http.s2.read_session import NO_CACHE, S2S, cut_short
 
@@ -51,12 +54,17 @@ it is ended, and what it sends next is refused for the sequence that it wants.
 async def append_frames(context: S2Context, target: Target) -> None:
     """POST /v1/streams/{stream}/records as an S2S session."""
     key = context.encryption_key()
-    context.require(Operation.APPEND, target)
+    context.check(Operation.APPEND, target)
     context.request.active.keep_requiring(lambda: context.may(Operation.APPEND, target))
     with context.cell_client() as cells:
         # The stream is created if need be. Errors so far come before the session begins.
-        found = await describe_or_make(context, cells, target, key, is_append=True)
-        cipher = key.for_stream(target.cell, found)
+        storage_class: StorageClass | None = None
+        try:
+            found = await describe_or_make(context, cells, target, key, is_append=True)
+            cipher = key.for_stream(target.cell, found)
+            storage_class = storage_class_of(found.options or DEFAULT_OPTIONS)
+        finally:
+            context.usage.count_append(target.basin, storage_class)
         session = _Session(context, cells, target, found.incarnation, cipher)
         try:
             headers = ((b"content-type", S2S), NO_CACHE)
@@ -308,7 +316,7 @@ class _Session:
         """The next ack, with those that are there at once behind it."""
         cells, line = self._cells, self._unacked
         pieces: list[bytes] = []
-        size = weights = 0
+        options, size, weights = DEFAULT_OPTIONS, 0, 0
         while line and isinstance(line[0], tuple) and size < PIECE_BYTES:
             number, weight = line[0]
             if pieces and cells.peek(number) is None:
@@ -319,10 +327,12 @@ class _Session:
                 break
             line.popleft()
             weights += weight
+            options = reply.options
             pieces.append(self._ack(reply))
             size += len(pieces[-1])
         self._unacked_bytes -= weights
-        self._context.usage.of(self._target.basin).appended_bytes += weights
+        appended_bytes = self._context.usage.of(self._target.basin).appended_bytes
+        appended_bytes[storage_class_of(options)] += weights
         self._notify()
         return b"".join(pieces)
 

@@ -192,7 +192,7 @@ def issued_by(issuer: Authorization, asked: AccessTokenInfo) -> AccessTokenInfo:
     if issuer.prefix and scope.streams is not None:
         whole = scope.streams.behind(issuer.prefix.decode())
         scope = msgspec.structs.replace(scope, streams=whole)
-    expires_ms = own.expires_ms if asked.expires_ms is None else asked.expires_ms
+    last = own if asked.expires_ms is None else asked
     parts = (
         (own.scope.basins, scope.basins),
         (own.scope.streams, scope.streams),
@@ -200,11 +200,21 @@ def issued_by(issuer: Authorization, asked: AccessTokenInfo) -> AccessTokenInfo:
     )
     has_operations = authorization_of(asked).operations <= issuer.operations
     has_names = all(_includes(mine, other) for mine, other in parts)
-    has_time = own.expires_ms is None or (expires_ms or 0) <= own.expires_ms
+    has_time = own.expires_ms is None or _end_of(last) <= _end_of(own)
     if not (has_operations and has_names and has_time):
         text = "the access token cannot issue one that permits more, or for longer, than it does"
         raise CodedError(ErrorCode.PERMISSION_DENIED, text)
-    return msgspec.structs.replace(asked, scope=scope, expires_ms=expires_ms, issuer=own.id)
+    return msgspec.structs.replace(
+        asked,
+        scope=scope,
+        expires_ms=last.expires_ms,
+        expires_ns=last.expires_ns,
+        issuer=own.id,
+    )
+
+
+def _end_of(info: AccessTokenInfo) -> tuple[int, int]:
+    return info.expires_ms or 0, info.expires_ns
 
 
 def _includes(mine: NameSet | None, other: NameSet | None) -> bool:

@@ -16,13 +16,14 @@ from millpond.transports.http.s2.codecs.config import (
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
-from millpond.transports.http.s2.encryption import EncryptionKey, check_cipher
+from millpond.transports.http.s2.encryption import EncryptionKey, check_cipher, has_cipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of
 from millpond.transports.http.s2.metadata import (
     StreamMetadata,
     basin_config,
     decode_basin_metadata,
     settings_of,
+    stream_metadata,
 )
 
 CONFIG_HEADER = b"s2-stream-config"
@@ -38,13 +39,18 @@ def basin_of(context: S2Context, target: Target) -> BasinConfig:
 def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
     """The settings of a new stream."""
     notes = StreamMetadata(cipher=basin.stream_cipher, creation=key)
-    check_cipher(basin.stream_cipher)
     resolved = resolve(inherit(config, basin.default_stream_config))
     return settings_of(resolved, notes, m.Settings())
 
 
 async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:
-    """Make a stream. False: there is one. Raises S2Error."""
+    """Make a stream. False: there is one. Raises S2Error; CodedError (501) where there is none, and
+    the cipher of a new one is not installed."""
+    cipher = stream_metadata(settings).cipher
+    if not has_cipher(cipher):
+        if is_unknown(await cells.request(target.cell, m.Describe)):
+            check_cipher(cipher)
+        return False
     reply = await cells.request(target.cell, lambda number: m.Create(number, settings))
     match reply:
         case m.Done():

@@ -93,7 +93,7 @@ async def post_basin(context: S2Context) -> Response:
     name = wanted.basin.encode()
     check_location(wanted.location)
     context.require(Operation.CREATE_BASIN, name)
-    check_cipher(wanted.config.stream_cipher)
+    _check_new_cipher(context, name, wanted.config)
     key = creation_key(token, encode_basin_config(wanted.config))
     notes = encode_basin_metadata(wanted.config, key)
     is_new = await _make(context, name, notes)
@@ -116,7 +116,7 @@ async def put_basin(context: S2Context, name: bytes) -> Response:
     config, location = read_put_basin(await context.optional_json_body(BODY_BYTES_MAX))
     check_location(location)
     context.require(Operation.CREATE_BASIN, name)
-    check_cipher(config.stream_cipher)
+    _check_new_cipher(context, name, config)
     for _ in range(TRIES):
         if await _make(context, name, encode_basin_metadata(config, b"")):
             is_new = is_changed = True
@@ -150,10 +150,19 @@ async def patch_basin(context: S2Context, name: bytes) -> Response:
     context.require(Operation.RECONFIGURE_BASIN, name)
     before = decode_basin_metadata(context.require_basin(name).metadata)
     config = change_basin(basin_config(before), change)
-    check_cipher(config.stream_cipher)
+    _check_new_cipher(context, name, config)
     if not await _configure(context, name, before, config):
         context.require_basin(name)
     return Response(200, (_JSON,), show_basin_config(config))
+
+
+def _check_new_cipher(context: S2Context, name: bytes, config: BasinConfig) -> None:
+    """Check the cipher of a configuration, unless the basin has it already: a basin keeps it where
+    the cipher is not installed any more. Raises CodedError (501)."""
+    row = context.services.basins.find(name)
+    before = BasinConfig() if row is None else basin_config(decode_basin_metadata(row.metadata))
+    if config.stream_cipher is not before.stream_cipher:
+        check_cipher(config.stream_cipher)
 
 
 async def delete_basin(context: S2Context, name: bytes) -> Response:

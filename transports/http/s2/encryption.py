@@ -127,6 +127,15 @@ def check_cipher(cipher: Cipher | None) -> None:
         _aead(cipher, bytes(KEY_BYTES))
 
 
+def has_cipher(cipher: Cipher | None) -> bool:
+    """True if this installation has the cipher; None: nothing is needed."""
+    try:
+        check_cipher(cipher)
+    except CodedError:
+        return False
+    return True
+
+
 def _aead(cipher: Cipher, key: bytes) -> Aead:
     if cipher is Cipher.AES_256_GCM:
         return AesGcm(key)

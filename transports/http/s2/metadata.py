@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -22,6 +23,7 @@ from millpond.transports.http.s2.codecs.config import (
 )
 
 LABEL = "s2"
+KEPT_MAX = 1024
 
 _MODES = {
     TimestampingMode.CLIENT_PREFER: Timestamping.PREFERRED,
@@ -75,6 +77,17 @@ def stream_metadata(settings: Settings) -> StreamMetadata:
     """The metadata of a stream; a stream that another API created has the defaults."""
     found = settings.options and settings.options.labels.get(LABEL)
     return _decode_stream(found) if found else StreamMetadata()
+
+
+def storage_class_of(options: StreamOptions) -> StorageClass:
+    """The storage class of a stream with these options."""
+    found = options.labels.get(LABEL)
+    return StorageClass.EXPRESS if found is None else _stored_class(found)
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _stored_class(data: bytes) -> StorageClass:
+    return _decode_stream(data).storage_class
 
 
 def creation_key(token: str | None, config: bytes) -> bytes:

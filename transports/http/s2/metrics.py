@@ -16,7 +16,7 @@ import msgspec
 from millpond.actors.streams import messages as m
 from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.s2.auto_create import describe
-from millpond.transports.http.s2.codecs.config import SYSTEM
+from millpond.transports.http.s2.codecs.config import SYSTEM, StorageClass
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, invalid
@@ -172,20 +172,33 @@ async def basin_metrics(context: S2Context, basin: bytes) -> Response:
         case "read-throughput":
             sums = [_sum(context, query, basin, "read", lambda usage: usage.read_bytes, "bytes")]
         case "append-ops":
-            # A node has storage of one class: its usage has the name of the basin's.
-            name = _storage_class(row.metadata)
+            default = _storage_class(row.metadata)
             sums = [
-                _sum(context, query, basin, name, lambda usage: usage.operations[Operation.APPEND])
+                _sum(context, query, basin, each.value, partial(_appends_of, each, default))
+                for each in StorageClass
             ]
         case _:
-            name = _storage_class(row.metadata)
-            sums = [_sum(context, query, basin, name, lambda usage: usage.appended_bytes, "bytes")]
+            sums = [
+                _sum(context, query, basin, each.value, partial(_appended_to, each), "bytes")
+                for each in StorageClass
+            ]
     return _answer([each for each in sums if each is not None])
 
 
-def _storage_class(metadata: bytes) -> str:
+def _storage_class(metadata: bytes) -> StorageClass:
+    """That of the basin's new streams."""
     streams = basin_config(decode_basin_metadata(metadata)).default_stream_config
-    return (streams.storage_class or SYSTEM.storage_class).value
+    return streams.storage_class or SYSTEM.storage_class
+
+
+def _appends_of(storage_class: StorageClass, default: StorageClass, usage: BasinUsage) -> int:
+    """Appends to streams of a class; those that were refused count as the basin's."""
+    refused = usage.appends[None] if storage_class is default else 0
+    return usage.appends[storage_class] + refused
+
+
+def _appended_to(storage_class: StorageClass, usage: BasinUsage) -> int:
+    return usage.appended_bytes[storage_class]
 
 
 async def stream_metrics(context: S2Context, target: Target) -> Response:

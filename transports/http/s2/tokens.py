@@ -61,14 +61,15 @@ async def issue_token(context: S2Context) -> Response:
     hands on no more than it has."""
     context.check(Operation.ISSUE_ACCESS_TOKEN)
     info = read_token(await context.json_body(BODY_BYTES_MAX))
+    check_authorization(authorization_of(info))
+    if info.expires_ms is not None and info.expires_ms <= context.services.now() * 1000:
+        raise invalid("expires_at: this time is in the past")
     token_id = info.id.encode()
     context.require(Operation.ISSUE_ACCESS_TOKEN, token_id)
     issuer = context.authorization
     if issuer is not None:
         info = issued_by(issuer, info)
-    check_authorization(authorization_of(info))
-    if info.expires_ms is not None and info.expires_ms <= context.services.now() * 1000:
-        raise invalid("expires_at: this time is in the past")
+        check_authorization(authorization_of(info))  # its own prefix made the names longer
     token = context.services.tokens.make()
     digest, notes = sha256(token.encode()).digest(), encode_stored_token(info)
     with context.cell_client() as cells:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from millpond.transports.http.s2.codecs.config import StorageClass
 from millpond.transports.http.s2.codecs.tokens import Operation
 
 MINUTE_S, HOUR_S = 60, 3600
@@ -42,20 +43,26 @@ OF_ACCOUNT = frozenset(
 
 @dataclass(slots=True)
 class BasinUsage:
-    """The usage of one basin for some time. A session is one operation; bytes are metered ones."""
+    """The usage of one basin for some time. A session is one operation; bytes are metered ones.
+
+    Appends are counted by the storage class of their stream; None: they were refused, and the class
+    is not known. The other operations are in `operations`.
+    """
 
     operations: Counter[Operation] = field(default_factory=Counter)
+    appends: Counter[StorageClass | None] = field(default_factory=Counter)
+    appended_bytes: Counter[StorageClass] = field(default_factory=Counter)
     unary_reads: int = 0
     streaming_reads: int = 0
-    appended_bytes: int = 0
     read_bytes: int = 0
 
     def add(self, other: BasinUsage) -> None:
         """Add the usage of another time."""
         self.operations.update(other.operations)
+        self.appends.update(other.appends)
+        self.appended_bytes.update(other.appended_bytes)
         self.unary_reads += other.unary_reads
         self.streaming_reads += other.streaming_reads
-        self.appended_bytes += other.appended_bytes
         self.read_bytes += other.read_bytes
 
 
@@ -81,6 +88,11 @@ class S2Usage:
         """Something was permitted, in a basin if it is the basin's."""
         is_of_account = basin is None or operation in OF_ACCOUNT
         self.of(ACCOUNT if is_of_account or basin is None else basin).operations[operation] += 1
+
+    def count_append(self, basin: bytes, storage_class: StorageClass | None = None) -> None:
+        """An append was permitted, or a session of appends. `storage_class`: that of the stream;
+        None: it was refused."""
+        self.of(basin).appends[storage_class] += 1
 
     def of(self, basin: bytes) -> BasinUsage:
         """The usage of a basin in this minute."""

@@ -17,6 +17,7 @@ from millpond.transports.http.s2.codecs.info import (
     encode_basins,
     encode_stream,
     encode_streams,
+    nanoseconds_of,
     read_list_query,
     read_time,
     time_text,
@@ -90,6 +91,18 @@ def test_times_come_back_and_clients_can_read_them(ms: int) -> None:
     text = time_text(ms)
     assert read_time(text, "t") == ms
     assert round(datetime.fromisoformat(text).timestamp() * 1000) == ms
+
+
+@given(st.integers(0, 253_402_300_799_999), st.integers(0, 999_999))
+def test_nanoseconds_come_back(ms: int, ns: int) -> None:
+    text = time_text(ms, ns)
+    assert (read_time(text, "t"), nanoseconds_of(text)) == (ms, ns)
+
+
+def test_nanoseconds_are_shown_as_they_were_given() -> None:
+    for text in ("2026-11-24T13:55:14.067548524Z", "2026-11-24T13:55:14.0675Z"):
+        assert time_text(read_time(text, "t"), nanoseconds_of(text)) == text
+    assert nanoseconds_of("2026-11-24T13:55:14Z") == nanoseconds_of("2026-11-24T13:55:14.5Z") == 0
 
 
 def test_times_with_offsets() -> None:

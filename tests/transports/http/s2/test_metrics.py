@@ -85,20 +85,60 @@ async def test_s2x_32_one_append_and_one_read_are_seen_at_once() -> None:
 
 
 async def test_s2x_32_a_session_counts_what_it_was_acked() -> None:
+    """Under the storage class of its stream, whatever that of the basin is."""
     body = AppendInput(records=[{"body": b"xyz"}, {"body": b"z"}]).SerializeToString()
     async with account(clock=Hands().clock()) as s2:
-        config = {"default_stream_config": {"storage_class": "standard"}}
         await s2.fill("a")
-        assert (await s2.ask("PATCH", f"/basins/{OTHER}", config)).status == 200
+        await _set_class(s2, "standard")
+        assert (await s2.ask("POST", "/streams", {"stream": "b"}, basin=OTHER)).status == 201
         headers = [(b"s2-basin", OTHER.encode()), (b"content-type", b"s2s/proto")]
         wire = frames.encode([body]) * 3
-        got = await Client(s2.application).request("POST", "/v1/streams/a/records", headers, wire)
-        assert got.status == 200
-        # One record of 9 metered bytes was there; three appends of 20 follow.
+        client = Client(s2.application)
+        for name in ("a", "b", "b"):
+            got = await client.request("POST", f"/v1/streams/{name}/records", headers, wire)
+            assert got.status == 200
+        # One record of 9 metered bytes was there; sessions of three appends of 20 follow.
         path = f"/{OTHER}?set=append-throughput&interval=hour"
-        assert await _values(s2, path) == [_sum("standard", "bytes", "hour", (HOUR_AT, 69))]
+        assert await _values(s2, path) == [
+            _sum("express", "bytes", "hour", (HOUR_AT, 9 + 60)),
+            _sum("standard", "bytes", "hour", (HOUR_AT, 120)),
+        ]
         assert await _values(s2, f"/{OTHER}?set=append-ops") == [
-            _sum("standard", "operations", "minute", (MINUTE_AT, 2))
+            _sum("express", "operations", "minute", (MINUTE_AT, 2)),
+            _sum("standard", "operations", "minute", (MINUTE_AT, 2)),
+        ]
+
+
+async def _set_class(s2: Account, name: str, path: str = f"/basins/{OTHER}") -> None:
+    config: dict[str, Any] = {"storage_class": name}
+    body = {"default_stream_config": config} if path.startswith("/basins") else config
+    assert (await s2.ask("PATCH", path, body, basin=OTHER)).status == 200
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_an_append_counts_for_the_storage_class_of_its_stream(is_direct: bool) -> None:
+    """The class that it has then. A refused append counts for that of the basin."""
+    plain = (b"content-type", b"application/json")
+    whole = (plain,) if is_direct else (plain, (b"s2-encryption-key", b"unused"))
+    async with account(clock=Hands().clock()) as s2:
+        await s2.fill("a", "b")
+
+        async def append(name: str, body: Any = RECORD) -> int:
+            path = f"/streams/{name}/records"
+            return (await s2.ask("POST", path, body, basin=OTHER, headers=whole)).status
+
+        await _set_class(s2, "standard", "/streams/b")
+        assert [await append(name) for name in "aabbb"] == [200] * 5
+        assert [await append("b", {**RECORD, "match_seq_num": 9}) for _ in range(2)] == [412] * 2
+        await _set_class(s2, "express", "/streams/b")
+        assert await append("b") == 200
+        assert await _values(s2, f"/{OTHER}?set=append-ops&interval=hour") == [
+            _sum("express", "operations", "hour", (HOUR_AT, 2 + 2 + 2 + 1)),
+            _sum("standard", "operations", "hour", (HOUR_AT, 3)),
+        ]
+        assert await _values(s2, f"/{OTHER}?set=append-throughput") == [
+            _sum("express", "bytes", "minute", (MINUTE_AT, 9 * 5)),
+            _sum("standard", "bytes", "minute", (MINUTE_AT, 9 * 3)),
         ]
 
 

@@ -24,7 +24,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StorageClass(Enum):
-    """The storage class; it has no effect here, and is returned."""
+    """The storage class; it has no effect here, and is returned and counted."""
+
+    # Each is there once, and appends are counted by it.
+    __hash__ = object.__hash__
 
     EXPRESS = "express"
     STANDARD = "standard"

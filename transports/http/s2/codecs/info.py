@@ -112,10 +112,11 @@ def _time_or_null(ms: int | None) -> str | None:
     return None if ms is None else time_text(ms)
 
 
-def time_text(ms: int) -> str:
-    """Milliseconds since the epoch as RFC 3339 in UTC."""
+def time_text(ms: int, ns: int = 0) -> str:
+    """Milliseconds since the epoch, and nanoseconds behind them, as RFC 3339 in UTC."""
     moment = _EPOCH + min(ms, _LAST_MS) * _MS
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    text = moment.isoformat(timespec="milliseconds").removesuffix("+00:00")
+    return f"{text}{f'{ns:06d}'.rstrip('0')}Z"
 
 
 def read_time(text: str, name: str) -> int:
@@ -128,3 +129,10 @@ def read_time(text: str, name: str) -> int:
     except ValueError:
         raise wrong from None
     return (moment - _EPOCH) // _MS
+
+
+def nanoseconds_of(text: str) -> int:
+    """The nanoseconds of a time of RFC 3339 behind those milliseconds."""
+    found = _TIME.fullmatch(text)
+    fraction = (found and found.group(1)) or "."
+    return int(fraction[1:].ljust(9, "0")[3:])

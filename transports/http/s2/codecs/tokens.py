@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from millpond.transports.http.s2.codecs.info import read_time, time_text
+from millpond.transports.http.s2.codecs.info import nanoseconds_of, read_time, time_text
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.errors import ErrorCode, bad_json, invalid
 from millpond.transports.http.s2.model import check_token_id
@@ -111,13 +111,15 @@ class Scope(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 class AccessTokenInfo(msgspec.Struct, frozen=True, gc=False):
     """A token by its id. `expires_ms` None: it does not expire. `issuer`: the id of the token that
-    issued it; None: a client with the right admin did."""
+    issued it; None: a client with the right admin did. `expires_ns`: the nanoseconds behind those
+    milliseconds, which are shown as they were given; a token expires by the millisecond."""
 
     id: str
     scope: Scope
     expires_ms: int | None = None
     auto_prefix_streams: bool = False
     issuer: str | None = None
+    expires_ns: int = 0
 
 
 class _Sent(msgspec.Struct, frozen=True, gc=False):
@@ -147,8 +149,12 @@ def read_token(data: bytes) -> AccessTokenInfo:
     is_prefixing = bool(sent.auto_prefix_streams)
     if is_prefixing and (scope.streams is None or scope.streams.prefix is UNSET):
         raise invalid("Auto prefixing is only allowed for streams with prefix matching")
-    expires_ms = None if sent.expires_at is None else read_time(sent.expires_at, "expires_at")
-    return AccessTokenInfo(sent.id, scope, expires_ms, is_prefixing)
+    info = AccessTokenInfo(sent.id, scope, None, is_prefixing)
+    if sent.expires_at is None:
+        return info
+    expires_ms = read_time(sent.expires_at, "expires_at")
+    expires_ns = nanoseconds_of(sent.expires_at)
+    return msgspec.structs.replace(info, expires_ms=expires_ms, expires_ns=expires_ns)
 
 
 def _permits_something(scope: Scope) -> bool:
@@ -186,7 +192,7 @@ def _shape(info: AccessTokenInfo) -> dict[str, object]:
     expires_ms = info.expires_ms
     return {
         "id": info.id,
-        "expires_at": None if expires_ms is None else time_text(expires_ms),
+        "expires_at": None if expires_ms is None else time_text(expires_ms, info.expires_ns),
         "auto_prefix_streams": info.auto_prefix_streams,
         "scope": _scope_shape(info.scope),
     }
