@@ -22,7 +22,7 @@ import httpx
 from millpond.node.client.streams.records import NewRecord
 from millpond.sync import connect_rustlog, connect_s3p, connect_streams
 from tests.node.http.s2.conftest import client_at
-from tests.suites.npm import HERE as SUITES
+from tests.suites.caches import HERE as SUITES
 from tests.suites.npm import installed
 
 BASIN = "millpond"

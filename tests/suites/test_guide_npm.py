@@ -14,7 +14,8 @@ import pytest
 
 from tests.documents import ROOT, Block, blocks_of, matches
 from tests.node.processes import serving
-from tests.suites.npm import HERE, installed
+from tests.suites.caches import HERE
+from tests.suites.npm import installed
 
 PAGE = (ROOT / "docs" / "guides" / "clients.md").read_text("utf-8")
 SHOWN_NODE = "127.0.0.1:7404"

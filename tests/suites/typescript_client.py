@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.suites.npm import HERE, installed
+from tests.suites.caches import HERE
+from tests.suites.npm import installed
 
 SOURCES = HERE.parents[1] / "clients" / "typescript"
 NAME = "typescript-npm"
