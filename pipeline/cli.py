@@ -1,22 +1,25 @@
-"""`millpond pipeline run|show|query|compact|vacuum|pack`: tables of state from streams."""
+"""`millpond pipeline run|show|query|changes|compact|vacuum|pack`: tables of state from streams."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from millpond.pipeline.commands.run import run_pipeline, with_cli_options
-from millpond.pipeline.commands.tables import SHOWN_MAX, compact, query, show, vacuum
+from millpond.pipeline.commands.tables import SHOWN_MAX, changes, compact, query, show, vacuum
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.spark.packaging import pack
 from millpond.pipeline.spark.session import LOCAL
+from millpond.pipeline.state.change_feed import BATCHES_KEPT
 from millpond.pipeline.state.formats import FORMATS
 from millpond.pipeline.state.table import BUCKETS, VERSIONS_KEPT
 
 OK, FAILURE, NOT_FOUND = 0, 1, 4
 SECONDS_MAX = 10**9
+_NOT_THERE = ("no_table", "no_stream", "no_version", "feed_trimmed")
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +32,19 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     showing = actions.add_parser("show", help="show the entities of a table")
     showing.add_argument("table", type=Path, metavar="TABLE")
     showing.add_argument("-n", type=int, default=20, help="number of entities (%(default)s)")
-    as_of = "read a version that is still kept, instead of the last"
-    showing.add_argument("--version", type=_version, metavar="N", help=as_of)
+    _add_as_of(showing)
     showing.add_argument("--json", action="store_true", help="one JSON object a line")
     querying = actions.add_parser("query", help="query a table, called `state`, with SQL")
     querying.add_argument("table", type=Path, metavar="TABLE")
-    querying.add_argument("--version", type=_version, metavar="N", help=as_of)
+    _add_as_of(querying)
     what = f"the query; at most {SHOWN_MAX} rows of its result are shown"
     querying.add_argument("sql", metavar="SQL", help=what)
+    changing = actions.add_parser("changes", help="show the change feed of a table")
+    changing.add_argument("feed", type=Path, metavar="DIR", help="the folder of --changes")
+    what = "begin behind this batch (the first that is kept)"
+    changing.add_argument("--after", type=_version, default=-1, metavar="BATCH", help=what)
+    changing.add_argument("-n", type=int, default=1000, help="number of changes (%(default)s)")
+    changing.add_argument("--json", action="store_true", help="one JSON object a line")
     compacting = actions.add_parser("compact", help="merge the files of a table")
     compacting.add_argument("table", type=Path, metavar="TABLE")
     vacuuming = actions.add_parser("vacuum", help="remove old versions of a table")
@@ -45,6 +53,14 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     vacuuming.add_argument("--keep", type=int, required=True, metavar="N", help=what)
     packing = actions.add_parser("pack", help="write the file for Spark's --py-files")
     packing.add_argument("target", type=Path, metavar="FILE", help="such as millpond-pipeline.zip")
+
+
+def _add_as_of(reading: argparse.ArgumentParser) -> None:
+    add = reading.add_mutually_exclusive_group().add_argument
+    what = "read a version that is still kept, instead of the last"
+    add("--version", type=_version, metavar="N", help=what)
+    what = "read the version of a time, such as 2026-11-24T12:00:00Z (UTC without an offset)"
+    add("--timestamp", type=_time, metavar="TIME", help=what)
 
 
 def _add_source(running: argparse.ArgumentParser) -> None:
@@ -81,6 +97,10 @@ def _add_table(running: argparse.ArgumentParser) -> None:
         "--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the job's progress"
     )
     add("--dead-letters", type=Path, metavar="DIR", help="folder for records that are no events")
+    what = "folder of a change feed: what each batch inserts, updates and deletes"
+    add("--changes", type=Path, metavar="DIR", help=what)
+    what = "batches of the change feed to keep (%(default)s)"
+    add("--keep-changes", type=int, default=BATCHES_KEPT, metavar="N", help=what)
     add("--schemas", type=Path, metavar="FILE", help="JSON Schema for each type")
     add("--format", choices=FORMATS, help="format of a new table (parquet)")
     add("--buckets", type=int, default=BUCKETS, help="buckets of a new table (%(default)s)")
@@ -114,6 +134,14 @@ def _version(text: str) -> int:
     return int(text)
 
 
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of ISO 8601") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -134,6 +162,8 @@ def run(args: argparse.Namespace) -> int:
                 show(args)
             case "query":
                 query(args)
+            case "changes":
+                changes(args)
             case "compact":
                 compact(args)
             case "vacuum":
@@ -144,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
                 raise AssertionError(action)
     except PipelineError as error:
         print(with_cli_options(str(error)), file=sys.stderr)
-        return NOT_FOUND if error.code in ("no_table", "no_stream", "no_version") else FAILURE
+        return NOT_FOUND if error.code in _NOT_THERE else FAILURE
     return OK
 
 

@@ -61,7 +61,7 @@ def with_cli_options(text: str) -> str:
 
 def options_of(args: argparse.Namespace) -> JobOptions:
     """The options of a job from the command line. Raises BadOption."""
-    for name in ("keep", "buckets", "max_per_batch", "max_bytes", "every"):
+    for name in ("keep", "keep_changes", "buckets", "max_per_batch", "max_bytes", "every"):
         value = getattr(args, name)
         least = 0.1 if name == "every" else 1
         if value is not None and value < least:
@@ -91,6 +91,8 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         args.buckets,
         args.format,
         args.keep,
+        args.changes and args.changes.absolute(),
+        args.keep_changes,
     )
 
 

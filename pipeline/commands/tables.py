@@ -1,4 +1,4 @@
-"""`millpond pipeline show|query|compact|vacuum`: commands on a table."""
+"""`millpond pipeline show|query|changes|compact|vacuum`: commands on a table or its changes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.spark.session import build_session, spark_errors
-from millpond.pipeline.state.formats import existing
+from millpond.pipeline.state.formats import existing, existing_feed
 from millpond.pipeline.state.summary import StateTable
+from millpond.pipeline.state.table import At
 
 SHOWN_MAX = 1000
 _NAMES = ("topic", "partition", "type", "key", "offset")
@@ -18,7 +19,7 @@ _NAMES = ("topic", "partition", "type", "key", "offset")
 
 def show(args: argparse.Namespace) -> None:
     """Print the first entities of a table. Raises PipelineError."""
-    table, summary = existing(args.table, args.version)
+    table, summary = existing(args.table, _at(args))
     rows, lines = 0, []
     for piece in table.buckets():
         shown = max(0, args.n - rows)
@@ -32,6 +33,37 @@ def show(args: argparse.Namespace) -> None:
         )
     if lines:
         print("\n".join(lines))
+
+
+def _at(args: argparse.Namespace) -> At | None:
+    """The version or the time to read, or neither."""
+    return args.timestamp if args.version is None else int(args.version)
+
+
+def changes(args: argparse.Namespace) -> None:
+    """Print changes of a table, oldest first. Raises PipelineError."""
+    left = max(0, args.n)
+    for batch, rows in existing_feed(args.feed).batches(args.after):
+        lines = [
+            _change_line(batch, row, as_json=args.json) for row in rows.slice(0, left).to_pylist()
+        ]
+        if lines:
+            print("\n".join(lines))
+        left -= len(lines)
+        if not left:
+            return
+
+
+def _change_line(batch: int, row: dict[str, Any], *, as_json: bool) -> str:
+    if as_json:
+        fields: dict[str, Any] = {name: row[name] for name in ("operation", *_NAMES)}
+        fields["timestamp"] = row["timestamp"] and row["timestamp"].isoformat()
+        sides = [name for name in ("before", "after") if row[name] is not None]
+        values = {name: json.loads(row[name]) for name in sides}
+        return json.dumps({"batch": batch, **fields, **values})
+    texts = [(row[name] or b"").decode("utf-8", "replace") for name in ("before", "after")]
+    cells = (str(batch), row["operation"], row["type"], row["key"], *texts)
+    return "\t".join(map(_printable, cells))
 
 
 def _line(row: dict[str, Any], *, as_json: bool) -> str:
@@ -49,7 +81,7 @@ def _printable(text: str) -> str:
 
 def query(args: argparse.Namespace) -> None:
     """Run a SQL query on a table. Raises PipelineError."""
-    table, _ = existing(args.table, args.version)
+    table, _ = existing(args.table, _at(args))
     session = build_session("millpond pipeline query")
     with spark_errors():
         try:

@@ -22,16 +22,17 @@ STAGED = ".staged-"
 OWNER = "_query-"
 
 
-def claim(folder: Path, query: str) -> None:
-    """Mark the folder as this query's. Raises PipelineError if it is another's."""
+def claim(folder: Path, query: str, what: str = "dead letters") -> None:
+    """Mark a folder, with `what` of batches in it, as this query's. Raises PipelineError if it is
+    another's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(each.name != f"{OWNER}{query}" for each in folder.glob(f"{OWNER}*")):
-            text = f"{folder} has the dead letters of another query, with another checkpoint"
+            text = f"{folder} has the {what} of another query, with another checkpoint"
             raise PipelineError("other_query", text, "use a new folder")
         (folder / f"{OWNER}{query}").touch()
     except OSError as error:
-        raise PipelineError("bad_option", f"dead letters {folder}: {error.strerror}") from None
+        raise PipelineError("bad_option", f"{what} {folder}: {error.strerror}") from None
 
 
 def stage_dead_letters(folder: Path, rows: pa.Table) -> str:

@@ -7,22 +7,26 @@ table itself recognizes a batch that Spark runs again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.bucket import COLUMNS, STORED, WIDE, Floors, floors_of, is_before
+from millpond.pipeline.state.changes import changes_of
 from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from millpond.pipeline.state.summary import Summary
-from millpond.pipeline.state.table import behind, foreign, locked, no_version
+from millpond.pipeline.state.table import At, behind, foreign, locked, no_version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+    from millpond.pipeline.state.delta_feed import DeltaFeed
 
 LOG = "_delta_log"
 MAINTAIN_EVERY = 50
@@ -36,7 +40,7 @@ class DeltaState:
     `at`: a kept version to read, instead of the current one.
     """
 
-    def __init__(self, folder: Path, at: int | None = None) -> None:
+    def __init__(self, folder: Path, at: At | None = None) -> None:
         self.folder = folder
         self._at = at
 
@@ -49,7 +53,7 @@ class DeltaState:
         table = self._open()
         if table is None:
             return None
-        return Summary("delta", table.version(), _last(table, _query(table)))
+        return Summary("delta", table.version(), last_batch(table))
 
     def buckets(self) -> Iterator[pa.Table]:
         """The entities, piece by piece."""
@@ -71,24 +75,32 @@ class DeltaState:
             if batch:
                 raise behind(self.folder, -1, batch)
             return True
-        if _query(table) != query:
+        if owner(table) != query:
             raise foreign(self.folder)
-        return batch > _last(table, query)
+        return batch > last_batch(table)
 
     def add(
-        self, query: str, batch: int, rows: pa.Table, dead_letters: Path | None
+        self,
+        query: str,
+        batch: int,
+        rows: pa.Table,
+        dead_letters: Path | None,
+        feed: DeltaFeed | None = None,
     ) -> tuple[int, int]:
         """Commit the reduced rows of a batch; the numbers of changes and of rejected records.
 
-        Dead letters are stored before the commit.
+        Dead letters and the change feed are stored before the commit.
         """
         rows = rows.cast(WIDE).sort_by("offset")
         rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))
         if dead_letters is not None:
             names = [stage_dead_letters(dead_letters, rejects)] if rejects.num_rows else []
             commit_dead_letters(dead_letters, batch, names)
-        floors = floors_of(rows.filter(pc.equal(rows.column("bucket"), RESETS)))
+        resets = rows.filter(pc.equal(rows.column("bucket"), RESETS))
+        floors = floors_of(resets)
         changes = rows.filter(pc.greater_equal(rows.column("bucket"), 0))
+        if feed is not None:
+            feed.add(query, batch, changes_of(self.buckets(), changes, resets))
         changes = latest(changes.select(COLUMNS).cast(STORED))
         changes = changes.filter(pc.invert(is_before(changes, floors)))
         if changes.num_rows or floors:
@@ -107,18 +119,12 @@ class DeltaState:
         table = self._open()
         if table is None:
             return 0
-        version = table.version()
-        versions = list(range(max(0, version - kept + 1), version + 1))
-        old = table.vacuum(
-            0, dry_run=False, enforce_retention_duration=False, keep_versions=versions
-        )
-        return len(old)
+        return remove_old_files(table, kept)
 
     def _merge(self, query: str, batch: int, changes: pa.Table, floors: Floors) -> None:
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import DeltaError
 
-        try:
+        with delta_errors(self.folder):
             table = self._open() or self._create(query)
             done = CommitProperties(app_transactions=[Transaction(query, batch)])
             merging = (
@@ -130,8 +136,6 @@ class DeltaState:
             for place, floor in floors.items():
                 merging = merging.when_not_matched_by_source_delete(_before(*place, floor))
             merging.execute()
-        except DeltaError as error:
-            raise PipelineError("bad_table", f"{self.folder}: {error}") from None
         if batch % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
             self.compact()
             self.vacuum()
@@ -142,45 +146,76 @@ class DeltaState:
         return DeltaTable.create(self.folder, STORED, description=query)
 
     def _open(self) -> DeltaTable | None:
-        try:
-            from deltalake import DeltaTable
-            from deltalake.exceptions import DeltaError
-        except ImportError as error:
-            text = f"a Delta table needs the package deltalake: {error}"
-            raise PipelineError("no_delta", text, "pip install '.[spark]'") from None
-        if not (self.folder / LOG).is_dir():
-            return None
-        try:
-            table = DeltaTable(self.folder)
-            if self._at is not None:
-                self._load(table, self._at)
-            return table
-        except DeltaError as error:
-            raise PipelineError("bad_table", f"{self.folder} is not a table: {error}") from None
+        table = open_delta(self.folder)
+        if table is not None and self._at is not None:
+            self._load(table, self._at)
+        return table
 
-    def _load(self, table: DeltaTable, number: int) -> None:
+    def _load(self, table: DeltaTable, at: At) -> None:
         """Go back to a version whose files are all there. Raises PipelineError."""
         from deltalake.exceptions import DeltaError
 
         try:
+            number = at if isinstance(at, int) else self._number_at(table, at)
             if number > table.version():
-                raise no_version(self.folder, number)
+                raise no_version(self.folder, at)
             table.load_as_version(number)
         except DeltaError:
-            raise no_version(self.folder, number) from None
+            raise no_version(self.folder, at) from None
         names = pa.table(table.get_add_actions()).column("path").to_pylist()
         if not all((self.folder / name).exists() for name in names):
-            raise no_version(self.folder, number)
+            raise no_version(self.folder, at)
+
+    def _number_at(self, table: DeltaTable, at: datetime) -> int:
+        """The number of the last version that was committed at a time or before it."""
+        limit = at.timestamp() * 1000
+        for commit in table.history():  # newest first
+            if commit["timestamp"] <= limit:
+                return int(commit["version"])
+        raise no_version(self.folder, at)
 
 
-def _query(table: Any) -> str:
+def open_delta(folder: Path) -> DeltaTable | None:
+    """The Delta table in a folder; None if there is none. Raises PipelineError."""
+    try:
+        from deltalake import DeltaTable
+    except ImportError as error:
+        text = f"a Delta table needs the package deltalake: {error}"
+        raise PipelineError("no_delta", text, "pip install '.[spark]'") from None
+    if not (folder / LOG).is_dir():
+        return None
+    with delta_errors(folder):
+        return DeltaTable(folder)
+
+
+@contextmanager
+def delta_errors(folder: Path) -> Iterator[None]:
+    """Raise PipelineError for errors of the package in the block."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except DeltaError as error:
+        raise PipelineError("bad_table", f"{folder}: {error}") from None
+
+
+def owner(table: DeltaTable) -> str:
     """The query that created the table."""
     return str(table.metadata().description)
 
 
-def _last(table: Any, query: str) -> int:
-    version = table.transaction_version(query)
+def last_batch(table: DeltaTable) -> int:
+    """The last batch of the query that created the table; -1 before the first."""
+    version = table.transaction_version(owner(table))
     return -1 if version is None else int(version)
+
+
+def remove_old_files(table: DeltaTable, kept: int) -> int:
+    """Remove files that only versions before the last `kept` have; their number."""
+    version = table.version()
+    versions = list(range(max(0, version - kept + 1), version + 1))
+    old = table.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=versions)
+    return len(old)
 
 
 def _before(topic: str, partition: int, floor: int) -> str:

@@ -14,11 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millpond.pipeline.state.bucket import WIDE, Floors, add_changes, floors_of
+from millpond.pipeline.state.bucket import WIDE, Floors, add_changes, floors_of, read_bucket
+from millpond.pipeline.state.change_feed import BATCHES_KEPT, ChangeFeed, check_gap
+from millpond.pipeline.state.changes import changes_of
 from millpond.pipeline.state.dead_letters import claim, commit_dead_letters, stage_dead_letters
+from millpond.pipeline.state.delta_feed import DeltaFeed
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.formats import table_in
 from millpond.pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
@@ -37,8 +42,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WRITTEN = pa.schema(
-    [("bucket", pa.int32()), ("rows", pa.int64()), ("files", pa.string()), ("resets", pa.string())]
+    [
+        ("bucket", pa.int32()),
+        ("rows", pa.int64()),
+        ("files", pa.string()),
+        ("resets", pa.string()),
+        ("changes", pa.string()),
+    ]
 )
+"""The result of a bucket in a batch; `changes` is its staged file of the change feed."""
 PER_TRIGGER, BYTES_PER_TRIGGER = 1_000_000, "512m"
 
 
@@ -47,6 +59,7 @@ class JobOptions:
     """The options of a job.
 
     `source`: options of the source. `format`: of a new table. `kept`: Parquet versions to keep.
+    `changes`: the folder of a change feed, with the last `changes_kept` batches.
     """
 
     source: dict[str, str]
@@ -58,6 +71,8 @@ class JobOptions:
     buckets: int = BUCKETS
     format: str | None = None
     kept: int = VERSIONS_KEPT
+    changes: Path | None = None
+    changes_kept: int = BATCHES_KEPT
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,10 @@ class BatchWriter:
         query = query_id(self._options.checkpoint)
         if self._options.dead_letters is not None:
             claim(self._options.dead_letters, query)
+        if self._options.changes is not None:
+            is_delta = isinstance(self._table, DeltaState)
+            feed = DeltaFeed if is_delta else ChangeFeed
+            feed(self._options.changes).claim(query)
         self._query = query
         return query
 
@@ -153,8 +172,14 @@ def _add_to_buckets(
     before = due(table, query, batch, options.buckets)
     if before is None:
         return None
+    feed = None if options.changes is None else ChangeFeed(options.changes, options.changes_kept)
+    if feed is not None:
+        check_gap(feed.folder, feed.last(), before.batch)
     written = _write(frame, options, before)
-    after = finish(table, before, batch, written, options.dead_letters, options.kept)
+    if feed is not None:
+        feed.commit(batch, written.column("changes").drop_null().to_pylist())
+    dead_letters, now = options.dead_letters, time.time()
+    after = finish(table, before, batch, written, dead_letters, options.kept, now=now)
     return after.events - before.events, after.rejected - before.rejected
 
 
@@ -168,7 +193,10 @@ def _add_to_delta(
 
     parse = partial(reduce_batches, buckets=1, schemas=options.schemas)
     rows = frame.mapInArrow(parse, from_arrow_schema(ROWS)).toArrow()
-    return table.add(query, batch, rows, options.dead_letters)
+    feed = None if options.changes is None else DeltaFeed(options.changes, options.changes_kept)
+    if feed is not None and (last := table.summary()) is not None:
+        check_gap(feed.folder, feed.last(), last.batch)
+    return table.add(query, batch, rows, options.dead_letters, feed)
 
 
 def due(table: Table, query: str, batch: int, buckets: int = BUCKETS) -> Version | None:
@@ -188,9 +216,11 @@ def finish(
     written: pa.Table,
     dead_letters: Path | None,
     kept: int = VERSIONS_KEPT,
+    *,
+    now: float = 0.0,
 ) -> Version:
-    """Commit the version with a batch, after its dead letters."""
-    after = _next(before, batch, written)
+    """Commit the version with a batch, after its dead letters. `now`: seconds since 1970."""
+    after = msgspec.structs.replace(_next(before, batch, written), committed=now)
     if dead_letters is not None:
         commit_dead_letters(dead_letters, batch, _names(written, REJECTS))
     table.commit(after)
@@ -208,7 +238,12 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
     """Run a batch: reduce records where they are read, then write each bucket in one task."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    parse = partial(reduce_batches, buckets=before.buckets, schemas=options.schemas)
+    parse = partial(
+        reduce_batches,
+        buckets=before.buckets,
+        schemas=options.schemas,
+        resets_in_buckets=options.changes is not None,
+    )
     dead_letters = None if options.dead_letters is None else str(options.dead_letters)
     write = partial(
         add_to_buckets,
@@ -216,6 +251,7 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
         dead_letters=dead_letters,
         files=before.files,
         floors=dict(before.floors),
+        changes=None if options.changes is None else str(options.changes),
     )
     tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
     return (
@@ -232,8 +268,12 @@ def add_to_buckets(
     dead_letters: str | None,
     files: dict[int, list[str]],
     floors: Floors,
+    changes: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Write a task's rows of a batch, bucket by bucket; yields what it wrote."""
+    """Write a task's rows of a batch, bucket by bucket; yields what it wrote.
+
+    `changes`: the folder of a change feed.
+    """
     wide = pa.Table.from_batches(batches, ROWS).cast(WIDE)
     if not wide.num_rows:
         return
@@ -242,16 +282,28 @@ def add_to_buckets(
     ends = [*firsts[1:], found.num_rows]
     for bucket, first, end in zip(buckets.tolist(), firsts, ends, strict=True):
         part = found.slice(first, end - first)
-        rows, names, resets = part.num_rows, [], []
+        rows, names, resets, staged = part.num_rows, [], [], None
         if bucket == REJECTS:
             if dead_letters is not None:
                 names = [stage_dead_letters(Path(dead_letters), part)]
         elif bucket == RESETS:
             resets = [(*partition, floor) for partition, floor in floors_of(part).items()]
         else:
-            names, _ = add_changes(Path(folder), bucket, files.get(bucket, []), part, floors)
-        columns = [[bucket], [rows], [json.dumps(names)], [json.dumps(resets)]]
+            before = files.get(bucket, [])
+            new = part.filter(pc.is_null(part.column("reason")))
+            rows, names = new.num_rows, before
+            if changes is not None:
+                cleared = part.filter(pc.is_valid(part.column("reason")))
+                was = read_bucket(Path(folder), before, floors)
+                staged = _stage_changes(Path(changes), bucket, changes_of([was], new, cleared))
+            if rows:
+                names, _ = add_changes(Path(folder), bucket, before, new, floors)
+        columns = [[bucket], [rows], [json.dumps(names)], [json.dumps(resets)], [staged]]
         yield pa.RecordBatch.from_pydict(dict(zip(WRITTEN.names, columns, strict=True)), WRITTEN)
+
+
+def _stage_changes(folder: Path, bucket: int, found: pa.Table) -> str | None:
+    return ChangeFeed(folder).stage(bucket, found) if found.num_rows else None
 
 
 def _next(before: Version, batch: int, written: pa.Table) -> Version:

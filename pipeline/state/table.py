@@ -15,6 +15,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,8 @@ from millpond.pipeline.state.summary import Summary
 POINTER = "_current"
 BUCKETS = 16
 VERSIONS_KEPT = 2
+At = int | datetime
+"""The number of a version, or a time."""
 
 
 class Reset(msgspec.Struct, frozen=True):
@@ -38,7 +41,10 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A version of the table, written by `query` after `batch`; `rejected` counts all batches."""
+    """A version of the table, written by `query` after `batch`; `rejected` counts all batches.
+
+    `committed`: seconds since 1970, 0 where a version before this field does not say.
+    """
 
     number: int = 0
     query: str = ""
@@ -48,6 +54,7 @@ class Version(msgspec.Struct, frozen=True):
     resets: list[Reset] = []
     events: int = 0
     rejected: int = 0
+    committed: float = 0.0
 
     @property
     def floors(self) -> Floors:
@@ -58,10 +65,10 @@ class Version(msgspec.Struct, frozen=True):
 class Table:
     """A Parquet table of state in a folder, which may not exist yet.
 
-    `at`: a kept version to read, instead of the current one.
+    `at`: a kept version to read, or the last one of a time, instead of the current one.
     """
 
-    def __init__(self, folder: Path, at: int | None = None) -> None:
+    def __init__(self, folder: Path, at: At | None = None) -> None:
         self.folder = folder
         self._at = at
 
@@ -71,6 +78,8 @@ class Table:
             return None
         try:
             name = (self.folder / POINTER).read_text("utf-8").strip()
+            if isinstance(self._at, datetime):
+                return self._version_at(self._at, name)
             if self._at is not None:
                 name = self._name_at(self._at, name)
             return _decode((self.folder / "_versions" / name).read_bytes())
@@ -83,6 +92,15 @@ class Table:
         if number > int(Path(current).stem) or not (self.folder / "_versions" / name).exists():
             raise no_version(self.folder, number)
         return name
+
+    def _version_at(self, at: datetime, current: str) -> Version:
+        """The last kept version that was committed at a time or before it."""
+        kept = sorted((self.folder / "_versions").glob("*.json"), reverse=True)
+        for file in kept:
+            version = _decode(file.read_bytes()) if file.name <= current else None
+            if version is not None and version.committed <= at.timestamp():
+                return version
+        raise no_version(self.folder, at)
 
     def summary(self) -> Summary | None:
         """The summary; None before the first write. Raises PipelineError."""
@@ -191,9 +209,10 @@ def behind(folder: Path, last: int, batch: int) -> PipelineError:
     return PipelineError("table_behind", text, "use its table, or also a new checkpoint")
 
 
-def no_version(folder: Path, number: int) -> PipelineError:
+def no_version(folder: Path, at: At) -> PipelineError:
     """The error of a version that a table does not have, or no longer."""
-    text = f"{folder} has no version {number}"
+    which = at if isinstance(at, int) else f"as old as {at.isoformat()}"
+    text = f"{folder} has no version {which}"
     return PipelineError("no_version", text, "`show` tells the last one; old ones are removed")
 
 

@@ -1,8 +1,8 @@
 """Tables of state kept from a node's streams, beside the same job over an Arrow file.
 
-    python -m tests.bench.pipeline_state [--events N] [--keys K] [--rounds R]
+    python -m tests.bench.pipeline_state [--events N] [--keys K] [--rounds R] [--formats F,F]
 
-Each round makes a table from nothing, in batches of a million events.
+Each round makes a table from nothing, in batches of a million events, in each format.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from millpond.pipeline.spark.session import build_session
+from millpond.pipeline.state.formats import table_in
 from millpond.pipeline.state.job import JobOptions, run_job
-from millpond.pipeline.state.table import Table
 from tests.bench.arrow_files import ArrowFiles, best_of, into_files, told_load
 from tests.pipeline.pipeline_nodes import NodeProcess
 
@@ -39,15 +39,19 @@ def events(partition: int, count: int, keys: int) -> list[bytes]:
     ]
 
 
-def materialize(spark: Any, folder: Path, numbers: Any, source: dict[str, str]) -> None:
+def materialize(
+    spark: Any, folder: Path, numbers: Any, source: dict[str, str], format: str
+) -> None:
     """A table from nothing; `source` has `files`, or is of ours."""
     place = folder / f"run-{next(numbers)}"
-    options = JobOptions(source, place / "table", place / "checkpoint", place / "dead")
+    options = JobOptions(
+        source, place / "table", place / "checkpoint", place / "dead", format=format
+    )
     records = None
     if "files" in source:
         reading = spark.readStream.format("arrowfiles").options(**source)
         records = reading.option("maxOffsetsPerTrigger", PER_BATCH).load()
-    with Table(options.table).lock():
+    with table_in(options.table, format).lock():
         run_job(spark, options, records=records).awaitTermination()
 
 
@@ -57,6 +61,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--formats", default="parquet")
+    parser.add_argument("--no-files", action="store_true", help="without the Arrow files")
     args = parser.parse_args()
     spark = build_session("bench")
     spark.dataSource.register(ArrowFiles)
@@ -68,16 +74,20 @@ def main() -> None:
         source = {"address": node.address, "subscribe": "state", "maxOffsetsPerTrigger": PER_BATCH}
         files = {"files": into_files(node, "state", folder)}
         run = partial(materialize, spark, folder, numbers)
-        found = best_of(
-            {"millpond": partial(run, source), "arrow file": partial(run, files)}, args.rounds
-        )
-        tables = [Table(folder / f"run-{i}" / "table").read() for i in range(2)]
-        ours, theirs = (each.sort_by("key").select(("key", "value")) for each in tables)
-        assert ours == theirs, "both keep the same state"
+        runs = {}
+        for format in args.formats.split(","):
+            runs[f"millpond {format}"] = partial(run, source, format)
+            if not args.no_files:
+                runs[f"arrow file {format}"] = partial(run, files, format)
+        found = best_of(runs, args.rounds)
+        tables = [table_in(folder / f"run-{i}" / "table").read() for i in range(len(runs))]
+        ours, *others = (each.sort_by("key").select(("key", "value")) for each in tables)
+        assert all(each == ours for each in others), "all keep the same state"
         for what, took in found.items():
-            times = found["arrow file"].wall_s / took.wall_s
+            beside = found.get(what.replace("millpond", "arrow file"), took)
+            times = beside.wall_s / took.wall_s
             print(
-                f"{args.events} events, {args.keys} keys  {what:10}  {took.wall_s:6.1f} s"
+                f"{args.events} events, {args.keys} keys  {what:18}  {took.wall_s:6.1f} s"
                 f"  {args.events / took.wall_s:8.0f} events/s  {times:4.2f}"
                 f"  cpu {took.cpu_s:6.1f} s  {ours.num_rows} rows  {told_load()}",
                 flush=True,

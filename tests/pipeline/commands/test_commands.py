@@ -8,8 +8,10 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -26,6 +28,7 @@ from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import change, numbered
 from tests.pipeline.pipeline_nodes import NodeProcess
+from tests.pipeline.state.test_change_feed import add_to_parquet
 from tests.pipeline.state.test_delta_table import add
 from tests.pipeline.state.test_job import write
 
@@ -273,4 +276,56 @@ def _add(folder: Path, format: str, batch: int, rows: list[dict[str, object]]) -
     table.prepare()
     before = due(table, "q", batch, 2)
     assert before is not None
-    finish(table, before, batch, write(folder.parent, before, rows, 1), None)
+    written, now = write(folder.parent, before, rows, 1), time.time()
+    finish(table, before, batch, written, None, kept=2, now=now)
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_the_version_of_a_time_is_read(told: Told, tmp_path: Path, format: str) -> None:
+    if format == "delta":
+        pytest.importorskip("deltalake")
+    folder = tmp_path / "table"
+    times = [datetime.now(UTC)]
+    for batch in range(2):
+        rows = numbered([(0, change("cart", "a", "update", each)) for each in range(batch + 1)])
+        _add(folder, format, batch, rows[-1:])
+        time.sleep(0.01)  # Delta's times are whole milliseconds
+        times.append(datetime.now(UTC))
+        time.sleep(0.01)
+
+    def value_at(text: str) -> int:
+        code, out, err = told("show", str(folder), "--timestamp", text, "--json")
+        assert code == 0, err
+        found: int = json.loads(out)["value"]
+        return found
+
+    assert [value_at(each.isoformat()) for each in times[1:]] == [0, 1]
+    assert value_at(times[1].replace(tzinfo=None).isoformat()) == 0, "UTC without an offset"
+    assert value_at(times[1].astimezone(timezone(timedelta(hours=5))).isoformat()) == 0
+    code, out, err = told("show", str(folder), "--timestamp", times[0].isoformat())
+    assert (code, out) == (4, "") and f"[no_version]: {folder} has no version as old as" in err
+    for words in (["--timestamp", "noon"], ["--timestamp", "2026-01-01", "--version", "1"]):
+        with pytest.raises(SystemExit):
+            told("show", str(folder), *words)
+
+
+def test_changes_are_shown(told: Told, tmp_path: Path) -> None:
+    bodies = [change("cart", "a\x1b", "insert", {"n": 1}), change("cart", "a\x1b", "delete", None)]
+    rows = numbered([(0, body) for body in bodies])
+    for batch in range(2):
+        add_to_parquet(tmp_path, batch, rows[batch : batch + 1])
+    feed = str(tmp_path / "changes")
+    place = {"topic": "t", "partition": 0, "type": "cart", "key": "a\x1b"}
+    fields = {**place, "timestamp": "1970-01-01T00:00:00+00:00"}
+    lines = [json.loads(line) for line in told("changes", feed, "--json")[1].splitlines()]
+    assert lines == [
+        {"batch": 0, "operation": "insert", **fields, "offset": 0, "after": {"n": 1}},
+        {"batch": 1, "operation": "delete", **fields, "offset": 1, "before": {"n": 1}},
+    ]
+    first, second = '0\tinsert\tcart\ta\\x1b\t\t{"n": 1}\n', '1\tdelete\tcart\ta\\x1b\t{"n": 1}\t\n'
+    assert told("changes", feed)[1] == first + second
+    assert told("changes", feed, "-n", "1")[1] == first
+    assert told("changes", feed, "--after", "0")[1] == second
+    assert told("changes", feed, "--after", "1")[1] == ""
+    code, _, err = told("changes", str(tmp_path / "nothing"))
+    assert code == 4 and err.startswith("millpond[no_table]: no change feed in ")

@@ -1,0 +1,110 @@
+"""A change feed as a Delta table: a commit for each batch, with the batch's number in each row.
+
+A commit has a Delta transaction of the query and the batch number. A batch that runs again replaces
+its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millpond.pipeline.state.change_feed import BATCHES_KEPT, check_kept
+from millpond.pipeline.state.changes import CHANGES, ORDER
+from millpond.pipeline.state.delta_table import (
+    MAINTAIN_EVERY,
+    delta_errors,
+    last_batch,
+    open_delta,
+    owner,
+    remove_old_files,
+)
+from millpond.pipeline.state.table import foreign
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+FEED = pa.schema([pa.field("batch", pa.int64()), *CHANGES])
+_FIRST = "first"
+"""The Delta transaction whose version is the number of the first batch that is kept."""
+
+
+class DeltaFeed:
+    """A change feed as a Delta table in a folder, which may not exist yet.
+
+    `kept`: batches to keep.
+    """
+
+    def __init__(self, folder: Path, kept: int = BATCHES_KEPT) -> None:
+        self.folder = folder
+        self._kept = kept
+
+    def claim(self, query: str) -> None:
+        """Make the feed this query's. Raises PipelineError if it is another's."""
+        table = open_delta(self.folder)
+        if table is not None and owner(table) != query:
+            raise foreign(self.folder)
+
+    def add(self, query: str, batch: int, changes: pa.Table) -> None:
+        """Commit the changes of a batch. Raises PipelineError."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
+
+        table = open_delta(self.folder) or self._create(query)
+        rows = changes.add_column(0, FEED.field("batch"), pa.repeat(batch, changes.num_rows))
+        marks = [Transaction(query, batch)]
+        if table.transaction_version(_FIRST) is None:
+            marks.append(Transaction(_FIRST, batch))
+        done = CommitProperties(app_transactions=marks)
+        with delta_errors(self.folder):
+            if batch <= last_batch(table):
+                same = f"batch = {batch}"
+                write_deltalake(
+                    table, rows, mode="overwrite", predicate=same, commit_properties=done
+                )
+            else:
+                write_deltalake(table, rows, mode="append", commit_properties=done)
+            if batch % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
+                self._maintain(table, batch - self._kept + 1)
+
+    def _maintain(self, table: DeltaTable, first: int) -> None:
+        """Remove the batches before `first`, and merge files."""
+        from deltalake import CommitProperties, Transaction
+
+        if first > int(table.transaction_version(_FIRST) or 0):
+            done = CommitProperties(app_transactions=[Transaction(_FIRST, first)])
+            table.delete(f"batch < {first}", commit_properties=done)
+        table.optimize.compact()
+        remove_old_files(table, MAINTAIN_EVERY)
+
+    def last(self) -> int | None:
+        """The last batch; None before the first."""
+        table = open_delta(self.folder)
+        found = -1 if table is None else last_batch(table)
+        return None if found < 0 else found
+
+    def batches(self, after: int = -1) -> Iterator[tuple[int, pa.Table]]:
+        """The batches after one that have changes. Raises PipelineError."""
+        import pyarrow.dataset as ds
+
+        table = open_delta(self.folder)
+        if table is None:
+            return
+        rows = table.to_pyarrow_dataset()
+        numbers = {
+            number
+            for piece in rows.to_batches(columns=["batch"])
+            for number in piece.column("batch").unique().to_pylist()
+        }
+        check_kept(self.folder, table.transaction_version(_FIRST), after)
+        for number in sorted(each for each in numbers if each > after):
+            found = rows.to_table(columns=CHANGES.names, filter=ds.field("batch") == number)
+            yield number, found.cast(CHANGES).sort_by(ORDER)
+
+    def _create(self, query: str) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        with delta_errors(self.folder):
+            return DeltaTable.create(self.folder, FEED, description=query)
