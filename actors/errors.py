@@ -40,6 +40,9 @@ class Code(Enum):
     STATE_TOO_LARGE = auto()
     CLOSED = auto()
     ENCRYPTED = auto()
+    CHANNEL_EXISTS = auto()
+    UNKNOWN_CHANNEL = auto()
+    NO_LISTENER = auto()
 
 
 class MillpondError(Exception):
@@ -248,6 +251,24 @@ class StreamEncrypted(RequestError):
     code = Code.ENCRYPTED
 
 
+class ChannelExists(RequestError):
+    """the channel was created before, or has another mode"""
+
+    code = Code.CHANNEL_EXISTS
+
+
+class UnknownChannel(RequestError):
+    """no channel has this name"""
+
+    code = Code.UNKNOWN_CHANNEL
+
+
+class NoListener(RequestError):
+    """nobody listens in the channel; nothing was put"""
+
+    code = Code.NO_LISTENER
+
+
 ERRORS: dict[Code, type[RequestError]] = {
     error.code: error
     for error in (
@@ -283,5 +304,8 @@ ERRORS: dict[Code, type[RequestError]] = {
         StateTooLarge,
         StreamClosed,
         StreamEncrypted,
+        ChannelExists,
+        UnknownChannel,
+        NoListener,
     )
 }

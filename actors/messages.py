@@ -290,6 +290,44 @@ class JobReply(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
+class CreateChannel(Message, frozen=True, gc=False):
+    """Create this channel in a mode that stays; CHANNEL_EXISTS. Answered by `ChannelChanged`."""
+
+    mode: Mode
+
+
+class ClearChannel(Message, frozen=True, gc=False):
+    """Remove the messages of this channel up to the id `until` (0: the last one now).
+
+    `is_deletion`: its keys, its subscribers that are away and its mode as well. Answered by
+    `ChannelChanged`, a slice at a time.
+    """
+
+    until: int = 0
+    is_deletion: bool = False
+
+
+class ChannelChanged(msgspec.Struct, frozen=True, gc=False):
+    """The channel was created, or cleared: so many messages were removed, of so many bytes.
+    `more`: there is more to remove; ask again, with the same `until`."""
+
+    messages: int = 0
+    bytes: int = 0
+    more: bool = False
+    until: int = 0
+
+
+class CatalogChannel(Message, frozen=True, gc=False):
+    """Store that a channel was created in a mode, or deleted (None), or cleared (`keeps_mode`).
+    Sent to the catalog of channels, which answers with `reply` once that is stored, and all that
+    was written before it."""
+
+    channel: bytes
+    mode: Mode | None
+    reply: ChannelChanged
+    keeps_mode: bool = False
+
+
 class DeadLettersRequeued(Notice, frozen=True, gc=False):
     """Dead letters are stored in their channel again: the dead-letter channel may remove them."""
 
@@ -335,7 +373,9 @@ LeaseRequest = Ack | Nack | Touch | AttemptStarted
 ChannelRequest = (
     Put | Move | FindMove | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
 )
-Request = ChannelRequest | DeferredRequest | JobRequest
+Request = (
+    ChannelRequest | DeferredRequest | JobRequest | CreateChannel | ClearChannel | CatalogChannel
+)
 CellMessage = (
     Request
     | DeadLetter
@@ -402,7 +442,7 @@ class Hangup(msgspec.Struct, frozen=True, gc=False):
 
 
 ChannelReply = Attached | PutAck | Msg | GetAck | ListAck | TouchAck | Failed | Probe | Hangup
-Reply = ChannelReply | StreamReply | JobReply
+Reply = ChannelReply | StreamReply | JobReply | ChannelChanged
 
 
 class Port(Protocol):

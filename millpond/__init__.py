@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from millpond.actors.errors import LeaseLost, NotFound, RequestError
     from millpond.actors.messages import Durability, Mode
     from millpond.node.client.channel import Channel, Message
+    from millpond.node.client.channels import ChannelInfo, Channels, connect_channels
     from millpond.node.client.connect import connect
     from millpond.node.client.errors import (
         ChannelClosed,
@@ -37,6 +38,8 @@ else:
         {
             "Channel": "millpond.node.client.channel",
             "ChannelClosed": "millpond.node.client.errors",
+            "ChannelInfo": "millpond.node.client.channels",
+            "Channels": "millpond.node.client.channels",
             "ClientClosed": "millpond.node.client.errors",
             "Config": "millpond.node.config",
             "ConnectionLost": "millpond.node.client.errors",
@@ -53,6 +56,7 @@ else:
             "chat": "millpond.chat",
             "client_context": "millpond.node.tls.contexts",
             "connect": "millpond.node.client.connect",
+            "connect_channels": "millpond.node.client.channels",
             "connect_rustlog": "millpond.node.client.rustlog.client",
             "connect_s3p": "millpond.node.client.s3p.client",
             "connect_streams": "millpond.node.client.streams.connect",
@@ -69,6 +73,8 @@ else:
 __all__ = [
     "Channel",
     "ChannelClosed",
+    "ChannelInfo",
+    "Channels",
     "ClientClosed",
     "Config",
     "ConnectionLost",
@@ -85,6 +91,7 @@ __all__ = [
     "chat",
     "client_context",
     "connect",
+    "connect_channels",
     "connect_rustlog",
     "connect_s3p",
     "connect_streams",

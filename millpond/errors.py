@@ -32,6 +32,7 @@ time that is over is TimeoutError.
       RequestError
         BadRange
         BufferFull
+        ChannelExists
         DataTooLarge
         EmptyData
         Fenced
@@ -41,6 +42,7 @@ time that is over is TimeoutError.
         LeaseLost
         LimitExceeded
         Malformed
+        NoListener
         NoPrekey
         NonMonotonicId
         NotAQueue
@@ -70,6 +72,7 @@ time that is over is TimeoutError.
         TooLargeForPeer
         Trimmed
         TtlRefused
+        UnknownChannel
         UnknownPeer
         UnknownStream
         WrongRole
@@ -82,6 +85,7 @@ time that is over is TimeoutError.
 from millpond.actors.errors import (
     BadRange,
     BufferFull,
+    ChannelExists,
     Code,
     DataTooLarge,
     EmptyData,
@@ -92,6 +96,7 @@ from millpond.actors.errors import (
     LeaseLost,
     Malformed,
     MillpondError,
+    NoListener,
     NonMonotonicId,
     NoPrekey,
     NotAllowed,
@@ -112,6 +117,7 @@ from millpond.actors.errors import (
     TooLargeForPeer,
     Trimmed,
     TtlRefused,
+    UnknownChannel,
     UnknownPeer,
     UnknownStream,
     WrongRole,
@@ -166,6 +172,7 @@ __all__ = [
     "BadValue",
     "BufferFull",
     "ChannelClosed",
+    "ChannelExists",
     "ClientClosed",
     "ClientForked",
     "Code",
@@ -191,6 +198,7 @@ __all__ = [
     "Malformed",
     "MillpondError",
     "ModeMismatch",
+    "NoListener",
     "NoPrekey",
     "NoSpace",
     "NonMonotonicId",
@@ -229,6 +237,7 @@ __all__ = [
     "TopicExists",
     "Trimmed",
     "TtlRefused",
+    "UnknownChannel",
     "UnknownPartition",
     "UnknownPeer",
     "UnknownStream",

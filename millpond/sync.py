@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from millpond.node.client.s3p.sync import S3p, S3pProducer, connect_s3p
     from millpond.node.client.state.sync import Changes, StateView, StateWriter, follow_state
     from millpond.node.client.sync.channel import Channel, Message, connect
+    from millpond.node.client.sync.channels import Channels, connect_channels
     from millpond.node.client.sync.portal import SyncFuture
     from millpond.node.client.sync.streams import NodeState, Stream, Streams, connect_streams
     from millpond.node.jobs.sync import Handle, Queue
@@ -27,6 +28,7 @@ else:
         {
             "Changes": "millpond.node.client.state.sync",
             "Channel": "millpond.node.client.sync.channel",
+            "Channels": "millpond.node.client.sync.channels",
             "Handle": "millpond.node.jobs.sync",
             "Message": "millpond.node.client.sync.channel",
             "NodeState": "millpond.node.client.sync.streams",
@@ -42,6 +44,7 @@ else:
             "Streams": "millpond.node.client.sync.streams",
             "SyncFuture": "millpond.node.client.sync.portal",
             "connect": "millpond.node.client.sync.channel",
+            "connect_channels": "millpond.node.client.sync.channels",
             "connect_rustlog": "millpond.node.client.rustlog.sync",
             "connect_s3p": "millpond.node.client.s3p.sync",
             "connect_streams": "millpond.node.client.sync.streams",
@@ -52,6 +55,7 @@ else:
 __all__ = [
     "Changes",
     "Channel",
+    "Channels",
     "Handle",
     "Message",
     "NodeState",
@@ -67,6 +71,7 @@ __all__ = [
     "Streams",
     "SyncFuture",
     "connect",
+    "connect_channels",
     "connect_rustlog",
     "connect_s3p",
     "connect_streams",

@@ -26,7 +26,7 @@ from millpond.transports.http.transactions.locks import WriterLocks
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.challenge import ChallengeRate
 from millpond.transports.p2p.handshake import NONCE_BYTES, Signer
-from millpond.transports.p2p.interface import AskPeers, PeersCallback
+from millpond.transports.p2p.interface import AskChannels, AskPeers, PeersCallback
 from millpond.transports.rustlog.metrics import Reclaimed, RustlogMetrics
 from millpond.transports.server.batching import CellBatcher
 from millpond.transports.server.interface import (
@@ -191,6 +191,7 @@ class Services:
         streams: StreamCells,
         durability: Callable[[bytes], Durability],
         admin: Callable[[int, bytes, Admission], bytes],
+        channels: AskChannels,
         *,
         now: Callable[[], float],
         ticks_ns: Callable[[], int],
@@ -252,6 +253,7 @@ class Services:
         # P2P.
         self.settings = config.p2p_settings
         self.admin = admin
+        self.channels = channels
         self.peers: AskPeers = _no_outbox
         self.signer: Signer | None = None
         self.certificate_hash: bytes | None = None

@@ -28,13 +28,14 @@ from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.memory import MemoryStore
-from millpond.actors.streams.names import qualified_name_of
+from millpond.actors.streams.names import CHANNELS, qualified_name_of
 from millpond.node import admin, clock_file
 from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.operator import Operator, make_cookie, write_listeners
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
 from millpond.node.browser_policy import browser_policy
+from millpond.node.channel_requests import ChannelRequests
 from millpond.node.chat.history_cipher import HistoryCipher
 from millpond.node.client.connect import PROBE, Dialer
 from millpond.node.clock import (
@@ -168,6 +169,7 @@ class Node:
             config.state_limits,
             self.clock.jump,
             self.subscriptions,
+            self._channels.created,
         )
         self.scheduler = Scheduler(
             self._store,
@@ -188,6 +190,13 @@ class Node:
             self._streams,
             self._store.durability,
             self._answer_admin,
+            ChannelRequests(
+                self.scheduler,
+                self._store,
+                self._channels.created,
+                self._access.authorize,
+                self.clock.now,
+            ).ask,
             now=self.clock.now,
             ticks_ns=self.clock.ticks_ns,
             rng=self._rng,
@@ -248,6 +257,9 @@ class Node:
     def _durability_of(self, cell: bytes) -> Durability:
         if cell == PROBE:
             return Durability.MEMORY  # commands that look at the node use it, whatever is damaged
+        if cell == CHANNELS:
+            # Behind a deletion in the journal: it syncs what a channel on the disk has removed.
+            return Durability.DISK
         if is_reserved(cell):
             return self._stream_rules.durability(qualified_name_of(cell))
         # Dead letters are as durable as the messages that they were.

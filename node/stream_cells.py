@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
-from millpond.actors.messages import CellMessage, Durability
+from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.runtime.cell import Loading
 from millpond.actors.state.cell import StateCell, StateContext
 from millpond.actors.state.checkpoint_store import CheckpointStore
@@ -24,10 +24,12 @@ from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.catalogs.access_tokens import AccessTokenCatalog, AccessTokens
 from millpond.actors.streams.catalogs.basins import BasinCatalog, BasinDirectories
 from millpond.actors.streams.catalogs.catalog import CatalogCell
+from millpond.actors.streams.catalogs.channels import ChannelCatalog
 from millpond.actors.streams.catalogs.topics import TopicCatalog
 from millpond.actors.streams.directory import Directory, StagingDirectory
 from millpond.actors.streams.names import (
     BASINS,
+    CHANNELS,
     RESERVED,
     TOKENS,
     TOPICS,
@@ -74,12 +76,15 @@ class StreamCells:
         states: StateLimits,
         jump: ClockJump,
         subscriptions: SubscriptionServices,
+        channels: dict[bytes, Mode],
     ) -> None:
+        """`channels`: the modes of those that were created, as the catalog says."""
         self.directory = Directory()
         self.directory.tail_of = store.log_tail
         self.stages = StagingDirectory()
         self.basins = BasinDirectories(basin, self.directory, int(now() * 1000))
         self.tokens = AccessTokens()
+        self._channels = channels
         self.counters = StreamCounters()
         self.states = StateUsage()
         self._state_context = StateContext(post, states, self.states)
@@ -108,6 +113,8 @@ class StreamCells:
             return CatalogCell(BasinCatalog(snapshot, self.basins))
         if cell == TOKENS:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
+        if cell == CHANNELS:
+            return CatalogCell(ChannelCatalog(snapshot, self._channels))
         subscription = subscription_of(cell)
         if subscription is not None:
             return self.subscriptions.spawn(subscription, snapshot, self.directory)
@@ -161,7 +168,7 @@ class StreamCells:
             streams = (stream_of(cell) for cell in cells)
             self.checkpoints.keep_only(name for name in streams if name is not None)
         for cell in self._store.logs():
-            if cell in (TOPICS, BASINS, TOKENS):
+            if cell in (TOPICS, BASINS, TOKENS, CHANNELS):
                 yield cell, 0.0  # a deletion may be unfinished
             elif subscription_of(cell) is not None:
                 self.subscriptions.index.cells.add(cell)
@@ -192,7 +199,7 @@ class StreamCells:
             self.checkpoints.close()
 
     async def open(self) -> None:
-        """Load the catalogs of topics, basins and tokens, before the first request."""
+        """Load the catalogs of topics, basins, tokens and channels, before the first request."""
         topics = await self._snapshot(TOPICS)
         if topics is not None:
             TopicCatalog(topics, self.directory, self._groups_max)
@@ -202,6 +209,9 @@ class StreamCells:
         tokens = await self._snapshot(TOKENS)
         if tokens is not None:
             AccessTokenCatalog(tokens, self.tokens)
+        channels = await self._snapshot(CHANNELS)
+        if channels is not None:
+            ChannelCatalog(channels, self._channels)
 
     async def _snapshot(self, cell: bytes) -> LogSnapshot | None:
         snapshot = self._store.log_snapshot(cell)

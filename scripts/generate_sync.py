@@ -63,6 +63,11 @@ MODULES = (
         },
     ),
     Module(
+        f"{CLIENT}.sync.channels",
+        "Blocking channels by name: `with connect_channels(url) as channels`.",
+        {f"{CLIENT}.channels": ("Channels", "connect_channels")},
+    ),
+    Module(
         f"{CLIENT}.sync.channel",
         'A blocking channel: `with connect(url, channel="chat/1") as channel`.',
         {
@@ -114,6 +119,7 @@ CONTEXTS = {"Queue"}
 """Made by the user, and open within `with`, or from `open` to `close`."""
 OPENED = {
     "Channel": "connect",
+    "Channels": "connect_channels",
     "Streams": "connect_streams",
     "S3p": "connect_s3p",
     "Rustlog": "connect_rustlog",

@@ -48,7 +48,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_every_public_connect_has_a_blocking_twin() -> None:
     from millpond import sync
 
-    wanted = {"connect", "connect_rustlog", "connect_s3p", "connect_streams"}
+    wanted = {"connect", "connect_channels", "connect_rustlog", "connect_s3p", "connect_streams"}
     assert {name for name in millpond.__all__ if name.startswith("connect")} == {
         *wanted,
         "connect_sync",

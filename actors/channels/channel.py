@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 from math import inf
 
 import msgspec
@@ -40,7 +40,11 @@ from millpond.actors.messages import (
     Attached,
     AttemptStarted,
     Batch,
+    CatalogChannel,
     CellMessage,
+    ChannelChanged,
+    ClearChannel,
+    CreateChannel,
     Credit,
     DeadLetter,
     DeadLettersRequeued,
@@ -81,6 +85,7 @@ from millpond.actors.store.changes import (
     is_unawaited,
 )
 from millpond.actors.store.subscribers import SubscriberTable
+from millpond.actors.streams.names import CHANNELS
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +96,10 @@ CORRECTIONS_MAX = 2_000
 """So many deadlines are corrected in the store with one wake."""
 MOVES_TOLD_MAX = 1_000
 """Of so many dead letters their channel is told with one wake."""
+CLEARED_MAX, CLEARED_BYTES_MAX = 1_000, 4 * 2**20
+"""One request to clear removes so many messages at most, of so many bytes or one message."""
+KEYS_FORGOTTEN_MAX = 10_000
+"""The last ones of a deletion forget so many keys at most."""
 
 
 class Channel:
@@ -144,7 +153,9 @@ class Channel:
         table = snapshot.subscribers
         self.subscribers = NO_SUBSCRIBERS if table is None else self._new_subscribers(table)
         self._stored_mode = snapshot.mode
-        mode = settings.mode if snapshot.mode is None else snapshot.mode
+        mode = self._fixed_mode if snapshot.mode is None else snapshot.mode
+        if not snapshot.rows and name in context.created:
+            mode = context.created[name]  # what is left of an earlier mode binds nobody
         self.delivery = self._new_delivery(mode, snapshot.attempts)
         mode = self.delivery.mode
         self.publisher = Publisher(self.buffer, self.keys, settings, context, mode)
@@ -188,6 +199,11 @@ class Channel:
         if self.jobs is None:
             return not self.delivery.has_delays
         return not self.delivery.has_unstored_delays(self.jobs.due)
+
+    @property
+    def _fixed_mode(self) -> Mode | None:
+        """The mode that the channel was created in, or is configured to have; None: neither."""
+        return self.context.created.get(self.name, self.settings.mode)
 
     def _next_deadline(self) -> float:
         if self._corrected or self._stored_dead_letters:
@@ -364,6 +380,10 @@ class Channel:
                     self._keep_attachment(port, effects)
             case Detach():
                 self._detach(port, now, effects)
+            case CreateChannel():
+                reply = self._create(port, message, effects)
+            case ClearChannel():
+                reply = self._clear(port, message, now, effects)
             case Put() | Ack() | AttemptStarted():
                 raise AssertionError("handled where they arrive")
             case _:
@@ -459,7 +479,9 @@ class Channel:
 
     def _choose_mode(self, attach: Attach) -> None:
         """Nothing holds the channel to its mode, but perhaps subscribers that are away (PS-05)."""
-        mode = self.subscribers.mode_for(self.settings.mode, attach.mode)
+        self._use_mode(self.subscribers.mode_for(self._fixed_mode, attach.mode))
+
+    def _use_mode(self, mode: Mode | None) -> None:
         is_stopped = self.delivery.is_stopped
         self.delivery = self._new_delivery(mode, {})
         self.publisher.use_mode(self.delivery.mode)
@@ -481,6 +503,66 @@ class Channel:
             self.subscribers.disconnect(port, subscription, now)
         if not self.delivery.consumers:
             self._heartbeat_at = inf
+
+    # Creation, purge and deletion.
+
+    def _create(self, port: Port, request: CreateChannel, effects: Effects) -> Reply | None:
+        """Have the catalog keep the mode, unless the channel has another one now (PS-05)."""
+        mode, delivery = request.mode, self.delivery
+        is_bound = bool(delivery.consumers or self.buffer.rows or self.subscribers.subscriptions)
+        if self.name in self.context.created or self.settings.mode not in (None, mode):
+            return Failed(request, Code.CHANNEL_EXISTS)
+        if delivery.mode is not mode:
+            if is_bound:
+                return Failed(request, Code.CHANNEL_EXISTS)
+            self._use_mode(mode)
+        self._tell_catalog(port, CatalogChannel(self.name, mode, ChannelChanged()), effects)
+        return None
+
+    def _clear(
+        self, port: Port, request: ClearChannel, now: float, effects: Effects
+    ) -> Reply | None:
+        """Remove a slice. The last one is answered by the catalog, once everything is stored."""
+        until = request.until or self.buffer.last_id
+        rows, more = self._next_to_clear(until)
+        size = sum(len(row.data) for row in rows)
+        count = len(rows)
+        for row in rows:
+            self.remove(row.id, effects)
+        if request.is_deletion and not more:
+            more = self._forget_keys(effects)
+        if more:
+            return ChannelChanged(count, size, True, until)
+        if request.is_deletion:
+            self.delivery.forget_identities(self.subscribers.forget_away())
+        reply = ChannelChanged(count, size, False, until)
+        keeps_mode = not request.is_deletion
+        self._tell_catalog(port, CatalogChannel(self.name, None, reply, keeps_mode), effects)
+        return None
+
+    def _next_to_clear(self, until: int) -> tuple[list[StoredMessage], bool]:
+        """A slice of the messages up to an id, and whether there are more. Those that a consumer
+        holds come last: its credit would be spent on others that are to go."""
+        held = {each for consumer in self.delivery.consumers.values() for each in consumer.leases}
+        present = takewhile(lambda row: row.id <= until, self.buffer.after(0, 0.0))
+        free = (row for row in present if row.id not in held)
+        leased = (self.buffer.rows[each] for each in sorted(held) if each <= until)
+        found: list[StoredMessage] = []
+        size = 0
+        for row in chain(free, leased):
+            size += len(row.data)
+            if len(found) == CLEARED_MAX or (found and size > CLEARED_BYTES_MAX):
+                return found, True
+            found.append(row)
+        return found, False
+
+    def _forget_keys(self, effects: Effects) -> bool:
+        """Forget a slice of the keys of messages that are gone. True: there are more."""
+        effects.changes += self.keys.forget_retained(KEYS_FORGOTTEN_MAX)
+        return self.keys.has_retained
+
+    def _tell_catalog(self, port: Port, entry: CatalogChannel, effects: Effects) -> None:
+        effects.forwards += ((CHANNELS, Batch(port, [entry])),)
 
     # Acks, nacks and leases.
 

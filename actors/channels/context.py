@@ -12,6 +12,7 @@ import msgspec
 from millpond.actors.channels.settings import NodeLimits
 from millpond.actors.clock_jump import ClockJump
 from millpond.actors.ids import IdSource
+from millpond.actors.messages import Mode
 from millpond.actors.store.interface import Health, Usage
 
 
@@ -59,7 +60,7 @@ class ChannelContext(msgspec.Struct, frozen=True):
     """The parts that the channels of one node share. `now` is asked where a channel is built.
 
     `uncorrected` has the channels that may have deadlines of a time that was set back, until they
-    are loaded.
+    are loaded. `created` has the modes of channels that were created; their catalog changes it.
     """
 
     ids: IdSource
@@ -72,6 +73,7 @@ class ChannelContext(msgspec.Struct, frozen=True):
     jump: ClockJump = msgspec.field(default_factory=ClockJump)
     now: Callable[[], float] = _no_time
     uncorrected: set[bytes] = msgspec.field(default_factory=set)
+    created: dict[bytes, Mode] = msgspec.field(default_factory=dict)
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

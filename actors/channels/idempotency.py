@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import islice
 from math import inf
@@ -88,13 +88,22 @@ class IdempotencyKeys:
         keys = [key for each in origins if (key := MOVE_KEYS | each) in self.rows]
         return [_expiry_of(key, self.rows.pop(key)) for key in keys]
 
-    def forget_retained(self) -> list[KeyExpired]:
-        """Forget a sixteenth of the retained keys, oldest first. Gives the changes."""
-        left = [
-            key for key, row in self.rows.items() if isinstance(row, StoredKey) and key < MOVE_KEYS
-        ]
-        oldest = left[: 1 + len(left) // 16]
+    def forget_retained(self, count: int | None = None) -> list[KeyExpired]:
+        """Forget so many of the retained keys (None: a sixteenth), oldest first. Gives the
+        changes."""
+        left = [*self._retained()]
+        oldest = left[: 1 + len(left) // 16 if count is None else count]
         return [_expiry_of(key, self.rows.pop(key)) for key in oldest]
+
+    @property
+    def has_retained(self) -> bool:
+        """True: there are keys of puts whose message is removed."""
+        return next(self._retained(), None) is not None
+
+    def _retained(self) -> Iterator[int]:
+        return (
+            key for key, row in self.rows.items() if isinstance(row, StoredKey) and key < MOVE_KEYS
+        )
 
     def forget_oldest(self) -> list[KeyExpired]:
         """Forget a sixteenth of the keys, oldest first. Gives the changes.

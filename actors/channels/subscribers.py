@@ -265,6 +265,21 @@ class Subscribers:
         # A connected identity is stored again and again, so that it outlives a restart.
         return entry.until - self._idle_s if entry.connections else entry.until
 
+    def forget_away(self) -> set[bytes]:
+        """Forget all identities without a connection and without a message, and give them."""
+        senders = {row.sender for row in self._buffer.rows.values()}
+        present = set(self.connected.values())
+        away = [
+            entry
+            for identity, entry in self._by_identity.items()
+            if identity not in present and entry.number not in senders
+        ]
+        for entry in away:
+            del self._by_identity[entry.identity]
+            self.subscriptions.pop(entry.number, None)
+            self.changes.append(SubscriberRemoved(entry.number))
+        return {entry.identity for entry in away}
+
     def sweep(self, now: float) -> set[bytes]:
         """Forget identities that are not needed any more, and give them.
 

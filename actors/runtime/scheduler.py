@@ -89,6 +89,8 @@ class Scheduler:
         self.timers = Timers(self._deadline_moved)
         self.counters = RuntimeCounters()
         self.cells: dict[bytes, Cell] = {}
+        self.cells_made = 0
+        """Counts cells since the start, those that were forgotten as well."""
         self._queue: deque[Cell] = deque()
         self._later: deque[Cell] = deque()
         """Cells with batches that nobody waits for."""
@@ -231,6 +233,7 @@ class Scheduler:
 
     def _create(self, name: bytes, now: float) -> Cell:
         cell = self.cells[name] = Cell(name, self._wake_cell, now)
+        self.cells_made += 1
         return cell
 
     def _defer(self, cell: Cell, batch: Batch, now: float) -> bool:

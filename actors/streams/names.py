@@ -22,6 +22,9 @@ BASINS = b"\0basins"
 TOKENS = b"\0tokens"
 """The cell of the catalog of access tokens that S2 clients were issued."""
 
+CHANNELS = b"\0channels"
+"""The cell of the catalog of channels that were created."""
+
 STAGE = b"\0stage\0"
 """Cells of parts of batches that are not published yet; whole names of cells are their names."""
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "ack": ("commands.inspect", "Acknowledge messages by id, which removes them."),
     "export": ("commands.export", "Export the messages of a channel as lines of JSON."),
     "import": ("commands.import_", "Import exported messages into a node."),
+    "channel": ("commands.channel", "Create, list, purge and delete channels."),
     "stream": ("stream.command", "Append to and read streams."),
     "state": ("commands.state", "Query the materialized state of a stream."),
     "jobs": ("jobs.command", "Put, inspect, retry and cancel jobs."),

@@ -29,6 +29,7 @@ from millpond.node.client.idempotency import KEYS, KeyCounter
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts, Delivery
 from millpond.node.client.link import Link
+from millpond.node.client.node_requests import Request, send_operation
 from millpond.node.client.openable import Client
 from millpond.node.client.payload import Data, as_bytes
 from millpond.node.client.retry import RETRYABLE, RetryBudget
@@ -37,13 +38,13 @@ from millpond.transports.p2p.packets import (
     BEGUN,
     CREDIT,
     JOBS,
-    OPERATION_BYTES,
     PEERS,
     TOUCH,
     encode,
 )
 
 if TYPE_CHECKING:
+    from millpond.node.client.channels import Channels
     from millpond.node.client.streams.streams import Streams
 
 PUT_BYTES = 9
@@ -55,7 +56,6 @@ DRAIN_S = 5.0
 MS_MAX = 2**32 - 1
 
 Ids = list[int]
-Request = Callable[[int, bytes], tuple[bytes, ReplyFuture[bytes]]]
 
 
 class Message:
@@ -254,6 +254,13 @@ class Channel(Client[ChannelConnection]):
 
         return Streams.over(self._link)
 
+    @property
+    def channels(self) -> Channels:
+        """The node's channels by name, over this connection."""
+        from millpond.node.client.channels import Channels  # few need it
+
+        return Channels.over(self._link)
+
     async def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
     ) -> Receipt:
@@ -393,23 +400,8 @@ class Channel(Client[ChannelConnection]):
     ) -> dict[str, Any]:
         operation = _number(operation, OPERATION_MAX, "operation")
         data = msgspec.msgpack.encode(body)
-        self._check_open()
-        limit, size = self._link.inflight.operations_limit, OPERATION_BYTES + len(data)
-        if not limit.acquire_nowait(size):
-            await limit.acquire(size)
-        is_sent = False
-        try:
-            session = await self._link.live()
-            if not session.negotiated(packet_type):
-                raise NotNegotiated
-            self._check_size(size)
-            packet, reply = request(operation, data)
-            is_sent = True
-        finally:
-            if not is_sent:
-                limit.release(size)
-        self._link.send(packet, at_once=True)
-        return msgspec.msgpack.decode(await reply.wait(), type=dict[str, Any])
+        reply = await send_operation(self._link, packet_type, request, operation, data)
+        return msgspec.msgpack.decode(reply, type=dict[str, Any])
 
     def _check_open(self) -> None:
         self._link.check_open()

@@ -23,6 +23,7 @@ from millpond.actors.messages import (
     AttemptStarted,
     Batch,
     CellMessage,
+    ChannelChanged,
     Credit,
     Failed,
     Get,
@@ -49,9 +50,15 @@ from millpond.transports.errors import FrameTooLarge, MalformedPacket, UpgradeRe
 from millpond.transports.io.interface import Wire
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.admission import Admission
+from millpond.transports.p2p.channel_operations import OPERATIONS as CHANNEL_OPERATIONS
 from millpond.transports.p2p.framing import LENGTH_BYTES, Framing
 from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
-from millpond.transports.p2p.interface import OWNER_OPERATIONS, READER_OPERATIONS, P2PNodeServices
+from millpond.transports.p2p.interface import (
+    OWNER_OPERATIONS,
+    READER_OPERATIONS,
+    P2PNodeServices,
+    PeersCallback,
+)
 from millpond.transports.p2p.jobs.requests import JobRequests
 from millpond.transports.p2p.login import Login, LoginOutcome
 from millpond.transports.p2p.nacks import (
@@ -99,7 +106,7 @@ PUT_KEY_AT, PUT_KEY_END = LENGTH_BYTES + 1, LENGTH_BYTES + 5
 PACKET_BYTES = 256
 """A packet that waits takes about so much more than its bytes."""
 
-PEER_REQUESTS_MAX = 64
+LATER_REQUESTS_MAX = 64
 """Requests about peers that a connection may have unanswered."""
 
 
@@ -155,6 +162,7 @@ class P2PConnection(Port):
         "_is_yielding",
         "_jobs",
         "_known_operator",
+        "_later_requests",
         "_login",
         "_malformed_at",
         "_may_ack",
@@ -164,7 +172,6 @@ class P2PConnection(Port):
         "_out",
         "_out_bytes",
         "_owes_ready",
-        "_peer_requests",
         "_phase",
         "_promised_bytes",
         "_put_refusal",
@@ -219,7 +226,8 @@ class P2PConnection(Port):
         """PUTs without an answer, and about their bytes: an answer subtracts the mean."""
         self._streams: StreamRequests | None = None
         self._jobs: JobRequests | None = None
-        self._peer_requests: set[int] | None = None
+        self._later_requests: set[tuple[int, int]] | None = None
+        """Requests that are answered in any order, by their packet type and number."""
         self._known_operator: bool | None = None
         """Is the client the operator's? None: not asked yet, as it takes a while."""
         self._has_eof = False
@@ -538,6 +546,8 @@ class P2PConnection(Port):
             case Hangup():
                 self.start_drain()
                 self._close()
+            case ChannelChanged():
+                raise AssertionError("requests about channels have ports of their own")
             case _:
                 self._enqueue(p.encode(reply))
 
@@ -828,7 +838,7 @@ class P2PConnection(Port):
 
     def _is_too_fast(self, rate_limit: RateLimit, value: p.Packet) -> bool:
         """Refuse a request above the rate (P2P-25)."""
-        if not isinstance(value, Put | Get | List | p.Jobs):
+        if not isinstance(value, Put | Get | List | p.Jobs | p.Admin):
             return False
         delay_ms = rate_limit.take(self.received_at)
         if delay_ms:
@@ -916,6 +926,9 @@ class P2PConnection(Port):
 
     def _handle_admin(self, request: p.Admin, admission: Admission) -> None:
         number = request.request_id
+        if request.operation in CHANNEL_OPERATIONS:
+            self._handle_channels(request, admission)
+            return
         if Rights.ADMIN not in admission.join.rights:
             self._refuse_operation(p.ADMIN, number, Code.NOT_ALLOWED)
             return
@@ -926,9 +939,18 @@ class P2PConnection(Port):
             return
         self._answer_operation(p.ADMIN, p.AdminReply(number, request.operation, body), admission)
 
+    def _handle_channels(self, request: p.Admin, admission: Admission) -> None:
+        """Operations of packet 90 on channels by name, which are answered in any order."""
+        answer = self._later(request)
+        if answer is None:
+            return
+        try:
+            self._node.channels(request.operation, request.body, answer, admission, self)
+        except RequestError as error:
+            answer(error)
+
     def _handle_peers(self, request: p.Peers, admission: Admission) -> None:
         """Packet 94, which is answered in any order."""
-        in_flight = self._peer_requests = self._peer_requests or set()
         number = request.request_id
         client = None
         if request.operation in OWNER_OPERATIONS or (
@@ -937,25 +959,37 @@ class P2PConnection(Port):
             client = admission.principal.identity
         if client is None and not (Rights.ADMIN in admission.join.rights and self._is_operator()):
             self._refuse_operation(p.PEERS, number, Code.NOT_ALLOWED)
-        elif number in in_flight:
-            self._refuse_operation(p.PEERS, number, Code.MALFORMED)
-        elif len(in_flight) >= PEER_REQUESTS_MAX:
-            self._refuse_operation(p.PEERS, number, Code.BUFFER_FULL)
-        else:
-            in_flight.add(number)
-            answer = partial(self._answer_peers, request)
-            self._node.peers(request.operation, request.body, answer, client, admission.channel)
+            return
+        later = self._later(request)
+        if later is not None:
+            self._node.peers(request.operation, request.body, later, client, admission.channel)
 
-    def _answer_peers(self, request: p.Peers, outcome: bytes | RequestError) -> None:
-        in_flight, admission, number = self._peer_requests, self._admission, request.request_id
-        if admission is None or in_flight is None or number not in in_flight:
-            return  # the connection was closed meanwhile
-        in_flight.discard(number)
-        if isinstance(outcome, RequestError):
-            self._refuse_operation(p.PEERS, number, outcome.code, outcome.delay_ms)
+    def _later(self, request: p.Peers | p.Admin) -> PeersCallback | None:
+        """The function that answers this request, perhaps later; None: it is refused now."""
+        kind = p.PEERS if isinstance(request, p.Peers) else p.ADMIN
+        in_flight = self._later_requests = self._later_requests or set()
+        key = kind, request.request_id
+        if key in in_flight:
+            self._refuse_operation(*key, Code.MALFORMED)
+        elif len(in_flight) >= LATER_REQUESTS_MAX:
+            self._refuse_operation(*key, Code.BUFFER_FULL)
         else:
-            reply = p.PeersReply(number, request.operation, outcome)
-            self._answer_operation(p.PEERS, reply, admission)
+            in_flight.add(key)
+            return partial(self._answer_later, kind, request)
+        return None
+
+    def _answer_later(
+        self, kind: int, request: p.Peers | p.Admin, outcome: bytes | RequestError
+    ) -> None:
+        in_flight, admission, number = self._later_requests, self._admission, request.request_id
+        if admission is None or in_flight is None or (kind, number) not in in_flight:
+            return  # the connection was closed meanwhile
+        in_flight.discard((kind, number))
+        if isinstance(outcome, RequestError):
+            self._refuse_operation(kind, number, outcome.code, outcome.delay_ms)
+        else:
+            reply = p.PeersReply if kind == p.PEERS else p.AdminReply
+            self._answer_operation(kind, reply(number, request.operation, outcome), admission)
         self.flush()
         if self._has_eof:
             self._close_if_answered()
@@ -1193,7 +1227,7 @@ class P2PConnection(Port):
         """After the other end's last byte: close once everything before it is answered."""
         if self._has_unhandled or self._full_mailboxes:
             return
-        if self._peer_requests or (self._jobs is not None and not self._jobs.is_idle):
+        if self._later_requests or (self._jobs is not None and not self._jobs.is_idle):
             return  # their answers call again
         if self._streams is not None:
             self._streams.stop_waiting()
@@ -1247,7 +1281,7 @@ class P2PConnection(Port):
         self._wire.close()
 
     def _leave_channel(self) -> None:
-        self._peer_requests = self._jobs = None
+        self._later_requests = self._jobs = None
         self._unanswered_puts = self._unanswered_bytes = 0
         streams, self._streams = self._streams, None
         self._release_memory(0)

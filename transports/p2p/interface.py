@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from millpond.actors.errors import RequestError
-from millpond.actors.messages import Durability
+from millpond.actors.messages import Durability, Port
 from millpond.transports.p2p.admission import Admission, LoginSettings
 from millpond.transports.p2p.handshake import Signer
 from millpond.transports.server.interface import NodeServices
@@ -66,6 +66,21 @@ class AskPeers(Protocol):
     ) -> None: ...
 
 
+class AskChannels(Protocol):
+    """Carries out an operation on a channel by name, for an admitted client at a port, and calls
+    back with its answer. Raises RequestError where it is refused at once."""
+
+    def __call__(
+        self,
+        operation: int,
+        body: bytes,
+        answer: PeersCallback,
+        client: Admission,
+        port: Port,
+        /,
+    ) -> None: ...
+
+
 class P2PNodeServices(NodeServices, Protocol):
     """The services for P2P besides `NodeServices`: identity, administration, peers."""
 
@@ -98,6 +113,10 @@ class P2PNodeServices(NodeServices, Protocol):
     @property
     def peers(self) -> AskPeers:
         """Carry out an operation of packet 94; the answer may come later."""
+
+    @property
+    def channels(self) -> AskChannels:
+        """Carry out an operation of packet 90 on a channel by name; the answer may come later."""
 
     @property
     def admin(self) -> Callable[[int, bytes, Admission], bytes]:

@@ -36,6 +36,9 @@ CODES: dict[Code, int] = {
     Code.TOO_LARGE_FOR_PEER: 0x27,
     Code.LEASE_LOST: 0x28,
     Code.NOT_A_QUEUE: 0x29,
+    Code.CHANNEL_EXISTS: 0x2A,
+    Code.UNKNOWN_CHANNEL: 0x2B,
+    Code.NO_LISTENER: 0x2C,
     Code.STREAM_EXISTS: 0x40,
     Code.UNKNOWN_STREAM: 0x41,
     Code.NON_MONOTONIC_ID: 0x42,
@@ -118,11 +121,14 @@ def encode_failed(failed: Failed) -> bytes:
     return encode_refusal(packet_type, failed.code, correlation, failed.delay_ms)
 
 
-def encode_slow_down(request: Put | Get | List | packet.Jobs, delay_ms: int) -> bytes:
+def encode_slow_down(
+    request: Put | Get | List | packet.Jobs | packet.Admin, delay_ms: int
+) -> bytes:
     """The NACK of a request that came too fast."""
-    if isinstance(request, packet.Jobs):
+    if isinstance(request, packet.Jobs | packet.Admin):
         correlation = request.request_id.to_bytes(4, "big")
-        return encode_refusal(packet.JOBS, Code.SLOW_DOWN, correlation, delay_ms)
+        packet_type = packet.JOBS if isinstance(request, packet.Jobs) else packet.ADMIN
+        return encode_refusal(packet_type, Code.SLOW_DOWN, correlation, delay_ms)
     return encode_failed(Failed(request, Code.SLOW_DOWN, delay_ms))
 
 

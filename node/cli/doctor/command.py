@@ -19,6 +19,7 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams.names import (
     BASINS,
+    CHANNELS,
     TOKENS,
     TOPICS,
     basin_cell,
@@ -125,6 +126,13 @@ def add_parser(subparsers: Any) -> None:
         action="store_const",
         const=TOKENS,
         help="repair the catalog of access tokens for S2 clients",
+    )
+    which.add_argument(
+        "--repair-channels",
+        dest="repair",
+        action="store_const",
+        const=CHANNELS,
+        help="repair the catalog of created channels",
     )
     which.add_argument(
         "--repair-subscription",

@@ -26,6 +26,7 @@ from millpond.actors.store.recovery import journal_damages, segments_known, unli
 from millpond.actors.store.repair.quarantine import Damage, read_reports
 from millpond.actors.streams.names import (
     BASINS,
+    CHANNELS,
     TOKENS,
     TOPICS,
     basin_stream_of,
@@ -349,7 +350,7 @@ class _Inspection:
         return f"{describe_partition(damage.name)} is not served; {what}; `{advice}` repairs it"
 
 
-CATALOGS = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens"}
+CATALOGS = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens", CHANNELS: "channels"}
 
 
 def describe_partition(name: bytes) -> str:

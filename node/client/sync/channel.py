@@ -22,6 +22,7 @@ from millpond.node.client.connect import connect as connect_async
 from millpond.node.client.events import Event
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
+from millpond.node.client.sync.channels import Channels
 from millpond.node.client.sync.portal import Blocking, BlockingContext, SyncFuture
 from millpond.node.client.sync.streams import Streams
 from millpond.transports.p2p.handshake import Signer
@@ -149,6 +150,11 @@ class Channel(BlockingContext[AsyncChannel]):
     def streams(self) -> Streams:
         """The node's streams, over this connection. Needs the right to administer it."""
         return Streams.over(self._async.streams, self._portal)
+
+    @property
+    def channels(self) -> Channels:
+        """The node's channels by name, over this connection."""
+        return Channels.over(self._async.channels, self._portal)
 
     def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0

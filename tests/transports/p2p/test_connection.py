@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.msgpack import encode
 from websockets.frames import Opcode
 
 from millpond.transports.p2p.connection import LARGE_REPLIES_BYTES_MAX
@@ -350,6 +351,33 @@ def test_administration_survives_hostile_bodies() -> None:
     assert line.ask(p.admin(7, 250, b"\x80")) == [p.nack(0x90, 0xF0, p.u32(7))]
     (answer,) = line.ask(p.admin(8, 1, b"\x80"))
     assert answer[:6] == b"\x91" + p.u32(8) + b"\x01"
+
+
+def test_64_requests_about_channels_are_unanswered_at_once() -> None:
+    """Their channel waits, as one that crashed does."""
+    rig = Rig()
+    line = rig.logged_in(tags={p.EXTENSIONS: b"\x90\x91"})
+    rig.node.scheduler.cells[b"chat/1"].resumes_at = rig.node.clock.now() + 5
+    bodies = [encode({"channel": b"chat/1", "key": key, "data": b"x"}) for key in range(66)]
+    refused = line.ask(*(p.admin(number, 10, body) for number, body in enumerate(bodies)))
+    assert refused == [p.nack(0x90, 0x26, p.u32(number)) for number in (64, 65)]
+    assert line.ask(p.admin(7, 10, bodies[7])) == [p.nack(0x90, 0xF0, p.u32(7))]
+    rig.advance(5)
+    answers = line.take_packets()
+    assert [answer[:6] for answer in answers] == [
+        b"\x91" + p.u32(number) + b"\x0a" for number in range(64)
+    ]
+    assert line.ask(p.admin(7, 10, bodies[7]))[0] == answers[7], "the key got its receipt again"
+
+
+def test_requests_about_channels_survive_hostile_bodies() -> None:
+    line = Rig().logged_in(tags={p.EXTENSIONS: b"\x90\x91"})
+    for operation in (6, 7, 8, 9, 10):
+        for body in (b"", b"\xc1", b"\x81", b"\x81\xa7channel\xc4\x00", b"\x81\xa7channel\xa1x"):
+            assert line.ask(p.admin(7, operation, body)) in (
+                [p.nack(0x90, 0xF0, p.u32(7))],
+                [b"\x91" + p.u32(7) + b"\x06" + encode({"page": [], "more": False, "changes": 2})],
+            )
 
 
 MANY = 2000

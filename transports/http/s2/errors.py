@@ -229,6 +229,9 @@ def _meaning(code: Code) -> tuple[ErrorCode, str]:
             | Code.NO_PREKEY
             | Code.NOT_A_QUEUE
             | Code.STATE_TOO_LARGE
+            | Code.CHANNEL_EXISTS
+            | Code.UNKNOWN_CHANNEL
+            | Code.NO_LISTENER
         ):
             return ErrorCode.OTHER, f"the node failed: {code.name.lower()}"
         case _:

@@ -1,0 +1,263 @@
+"""Requests about channels by name: list, create, delete and purge them, and put into them.
+
+A client makes them on any of its connections (docs/reference/wire-protocol.md, operations 6 to 10
+of packet 90). Each needs a right in the channel that it names: `list` to see it, `admin` to create
+or delete it, `ack` to purge it, `put` to put. Channels with a `!` in their names are the node's,
+and chats and mailboxes belong to peers: neither is created, deleted or put into here.
+
+Changes go through the cell of the channel, and then through the catalog of created channels. The
+reply comes from the catalog, behind a commit: what was removed stays removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from heapq import nsmallest
+from math import inf
+
+import msgspec
+
+from millpond.actors.channels.channel import Channel
+from millpond.actors.errors import (
+    ERRORS,
+    EmptyData,
+    Malformed,
+    NoListener,
+    NotAllowed,
+    RequestError,
+    UnknownChannel,
+)
+from millpond.actors.messages import (
+    Batch,
+    CellMessage,
+    ChannelChanged,
+    ClearChannel,
+    CreateChannel,
+    Failed,
+    Mode,
+    Port,
+    Put,
+    PutAck,
+    Reply,
+    Rights,
+)
+from millpond.actors.runtime.scheduler import Scheduler
+from millpond.actors.store.interface import Store
+from millpond.actors.streams.names import RESERVED
+from millpond.transports.p2p import channel_operations as b
+from millpond.transports.p2p.admission import Admission, is_channel_name
+from millpond.transports.p2p.bodies import read_body
+from millpond.transports.server.interface import Principal
+from millpond.transports.server.private_names import is_private
+
+ROW_BYTES = 160
+"""About what a channel takes in an answer, besides its name."""
+PAGE_BYTES_MAX = 32 * 1024
+OWN_MARK = b"!"
+"""A mark in the names of the node's own channels."""
+
+Answer = Callable[[bytes | RequestError], None]
+_NAMES: dict[Mode, b.ModeName] = {Mode.PAIR: "pair", Mode.FANOUT: "fanout", Mode.QUEUE: "queue"}
+
+
+class _ReplyPort(Port):
+    """The port of one request. `number` is that of the client's connection: a message that it puts
+    here is not pushed back to it."""
+
+    __slots__ = ("_answer", "number", "received_at")
+
+    def __init__(self, number: int, answer: Answer) -> None:
+        self.number = number
+        self.received_at = inf
+        self._answer = answer
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def send(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            self._answer(_body_of(reply))
+
+    def flush(self) -> None:
+        """Replies are not buffered."""
+
+
+def _body_of(reply: Reply) -> bytes | RequestError:
+    match reply:
+        case Failed(code=code, delay_ms=delay_ms):
+            return ERRORS[code]("", delay_ms)
+        case PutAck(id=message_id, ttl=ttl):
+            return msgspec.msgpack.encode(b.PutReply(message_id, ttl))
+        case ChannelChanged():
+            cleared = b.ClearReply(reply.messages, reply.bytes, reply.more, reply.until)
+            return msgspec.msgpack.encode(cleared)
+        case _:
+            raise AssertionError(f"{type(reply).__name__} answers no request about channels")
+
+
+class ChannelRequests:
+    """Carries out requests about channels. `created`: the modes of those that were created."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        store: Store,
+        created: dict[bytes, Mode],
+        authorize: Callable[[Principal, bytes], Rights | None],
+        now: Callable[[], float],
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._created = created
+        self._authorize = authorize
+        self._now = now
+
+    def ask(
+        self, operation: int, body: bytes, answer: Answer, client: Admission, port: Port
+    ) -> None:
+        """Carry out one request of a client at `port`; `answer` is called once, perhaps later.
+        Raises RequestErrors, and has not called it then."""
+        match operation:
+            case b.ChannelOperation.LIST:
+                listed = self._list(read_body(body, b.ListBody), client)
+                answer(msgspec.msgpack.encode(listed))
+            case b.ChannelOperation.CREATE:
+                self._create(read_body(body, b.CreateBody), answer, client, port)
+            case b.ChannelOperation.DELETE:
+                self._clear(read_body(body, b.ClearBody), answer, client, port, is_deletion=True)
+            case b.ChannelOperation.PURGE:
+                self._clear(read_body(body, b.ClearBody), answer, client, port, is_deletion=False)
+            case b.ChannelOperation.PUT:
+                self._put(read_body(body, b.PutBody), answer, client, port)
+            case _:
+                raise Malformed(f"unknown operation {operation}")
+
+    # Lists.
+
+    def _list(self, request: b.ListBody, client: Admission) -> b.ListReply:
+        changes = self._scheduler.cells_made
+        if request.known == changes:
+            return b.ListReply([], False, changes)
+        names = nsmallest(request.limit + 1, self._matching(request, client))
+        page: list[b.ChannelInfo] = []
+        size = 0
+        for name in names[: request.limit]:
+            size += len(name) + ROW_BYTES
+            if size > PAGE_BYTES_MAX and page:
+                break
+            page.append(self._row(name))
+        return b.ListReply(page, len(page) < len(names), changes)
+
+    def _matching(self, request: b.ListBody, client: Admission) -> Iterator[bytes]:
+        after, may_list = request.after, partial(self._has, client, Rights.LIST)
+        if request.channel is not None:
+            if self._is_there(request.channel) and may_list(request.channel):
+                yield request.channel
+            return
+        patterns = [each.decode("utf-8", "surrogateescape") for each in request.patterns]
+        for name in self._names():
+            text = name.decode("utf-8", "surrogateescape")
+            if name > after and any(fnmatchcase(text, each) for each in patterns):
+                if may_list(name):
+                    yield name
+
+    def _names(self) -> Iterator[bytes]:
+        cells = self._scheduler.cells
+        yield from (name for name in cells if not name.startswith(RESERVED))
+        yield from (name for name in self._created if name not in cells)
+
+    def _is_there(self, name: bytes) -> bool:
+        if name in self._created:
+            return True
+        return name in self._scheduler.cells and not name.startswith(RESERVED)
+
+    def _row(self, name: bytes) -> b.ChannelInfo:
+        behaviour, created = self._scheduler.view(name), self._created.get(name)
+        if not isinstance(behaviour, Channel):
+            # Passivated, or empty: its messages are in the store, and it has no consumers.
+            usage = self._store.partition_usage(name)
+            mode = created if created is not None else usage.mode or Mode.PAIR
+            return b.ChannelInfo(
+                name=name,
+                mode=_NAMES[mode],
+                created=created is not None,
+                messages=usage.messages,
+                size=usage.bytes,
+                leased=0,
+                connections=0,
+                receivers=0,
+                subscribers=0,
+            )
+        info = behaviour.info
+        return b.ChannelInfo(
+            name=name,
+            mode=_NAMES[behaviour.delivery.mode],
+            created=created is not None,
+            messages=info.messages,
+            size=info.bytes,
+            leased=info.leased,
+            connections=info.connections,
+            receivers=self._receivers(name),
+            subscribers=info.subscribers,
+        )
+
+    def _receivers(self, name: bytes, other_than: Port | None = None) -> int:
+        """Connections that messages are pushed to, also while the channel is loaded anew."""
+        cell = self._scheduler.cells.get(name)
+        attached = {} if cell is None or cell.attachments is None else cell.attachments
+        return sum(
+            each.push and each.role.consumes and each.window != 0 and port is not other_than
+            for port, each in attached.items()
+        )
+
+    # Changes.
+
+    def _create(self, request: b.CreateBody, answer: Answer, client: Admission, port: Port) -> None:
+        self._check(client, Rights.ADMIN, request.channel)
+        self._submit(request.channel, CreateChannel(Mode[request.mode.upper()]), answer, port)
+
+    def _clear(
+        self,
+        request: b.ClearBody,
+        answer: Answer,
+        client: Admission,
+        port: Port,
+        *,
+        is_deletion: bool,
+    ) -> None:
+        name = request.channel
+        self._check(
+            client, Rights.ADMIN if is_deletion else Rights.ACK, name, may_be_own=not is_deletion
+        )
+        if not self._is_there(name):
+            raise UnknownChannel
+        self._submit(name, ClearChannel(request.until, is_deletion), answer, port)
+
+    def _put(self, request: b.PutBody, answer: Answer, client: Admission, port: Port) -> None:
+        self._check(client, Rights.PUT, request.channel)
+        if not request.data:
+            raise EmptyData
+        if request.listener and not self._receivers(request.channel, other_than=port):
+            raise NoListener
+        put = Put(request.key, request.ttl, request.data)
+        self._submit(request.channel, put, answer, port)
+
+    def _submit(self, name: bytes, message: CellMessage, answer: Answer, port: Port) -> None:
+        batch = Batch(_ReplyPort(port.number, answer), [message])
+        self._scheduler.submit(name, batch, self._now())
+
+    def _check(
+        self, client: Admission, right: Rights, name: bytes, *, may_be_own: bool = False
+    ) -> None:
+        if not is_channel_name(name):
+            raise Malformed("no channel can have this name")
+        is_own = OWN_MARK in name and not may_be_own
+        if is_own or is_private(name) or not self._has(client, right, name):
+            raise NotAllowed
+
+    def _has(self, client: Admission, right: Rights, name: bytes) -> bool:
+        rights = self._authorize(client.principal, name)
+        return rights is not None and right in rights

@@ -1,0 +1,115 @@
+"""Operations on channels other than that of the connection: packets 0x90 and 0x91, from 6 on.
+
+Each needs a right in the channel that it names, and not the right `admin` in that of the
+connection. All bodies are MessagePack maps; docs/reference/wire-protocol.md has the table.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Literal
+
+import msgspec
+
+PATTERNS_MAX = 16
+PATTERN_BYTES_MAX = 250
+PAGE_MAX = 500
+
+
+class ChannelOperation(IntEnum):
+    """Operations on channels, numbered with those on the node."""
+
+    LIST = 6
+    CREATE = 7
+    DELETE = 8
+    PURGE = 9
+    PUT = 10
+
+
+OPERATIONS = frozenset(ChannelOperation)
+
+Name = Annotated[bytes, msgspec.Meta(min_length=1, max_length=255)]
+Pattern = Annotated[bytes, msgspec.Meta(min_length=1, max_length=PATTERN_BYTES_MAX)]
+ModeName = Literal["pair", "fanout", "queue"]
+
+U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+"""What msgspec takes is no more."""
+
+
+class ListBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Channels whose names match one of the patterns, above the name `after`; or `channel` alone.
+
+    `known`: nothing is listed while the node's number of changes is this one.
+    """
+
+    patterns: Annotated[list[Pattern], msgspec.Meta(max_length=PATTERNS_MAX)] = []
+    channel: Name | None = None
+    after: bytes = b""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
+    known: int | None = None
+
+
+class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel of a node. `created`: its mode stays. `size` is that of its messages, in bytes;
+    `leased` of them are with a consumer. `receivers`: connections that messages are pushed to.
+    `subscribers`: identities that get messages that are put while they are away (fanout)."""
+
+    name: bytes
+    mode: ModeName
+    created: bool
+    messages: int
+    size: int = msgspec.field(name="bytes")
+    leased: int
+    connections: int
+    receivers: int
+    subscribers: int
+
+
+class ListReply(msgspec.Struct, frozen=True):
+    """A page, in the order of the names. `changes`: a number that changes with every channel that
+    is made. `more`: ask again, after the last name."""
+
+    page: list[ChannelInfo]
+    more: bool
+    changes: int
+
+
+class CreateBody(msgspec.Struct, frozen=True):
+    """The channel gets this mode for good."""
+
+    channel: Name
+    mode: ModeName
+
+
+class ClearBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Delete or purge: the messages up to the id `until`; 0: those that are there now."""
+
+    channel: Name
+    until: U64 = 0
+
+
+class ClearReply(msgspec.Struct, frozen=True):
+    """So many messages of so many bytes were removed. `more`: ask again, with this `until`."""
+
+    messages: int
+    bytes: int
+    more: bool
+    until: int
+
+
+class PutBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message for another channel. `listener`: only if another connection receives there."""
+
+    channel: Name
+    key: U32
+    data: bytes
+    ttl: U32 = 0
+    listener: bool = False
+
+
+class PutReply(msgspec.Struct, frozen=True):
+    """The receipt: the id, and the ttl that was granted."""
+
+    id: int
+    ttl: int
