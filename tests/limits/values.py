@@ -29,6 +29,7 @@ from millpond.actors.streams import (
     trim_grace,
 )
 from millpond.actors.streams.catalogs import access_tokens, topics
+from millpond.actors.streams.catalogs import channels as created_channels
 from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import admin, log_handler
 from millpond.node.chat import message_requests
@@ -64,7 +65,13 @@ from millpond.transports.http.transactions import publish
 from millpond.transports.http.webhooks import destination
 from millpond.transports.http.webhooks.post import ANSWER_BYTES_MAX
 from millpond.transports.io import anyio_wire, tls_handshake, tls_hello, tls_optional
-from millpond.transports.p2p import admission, connection, framing, handshake
+from millpond.transports.p2p import (
+    admission,
+    channel_operations,
+    connection,
+    framing,
+    handshake,
+)
 from millpond.transports.p2p.interface import P2PSettings
 from millpond.transports.p2p.jobs import bodies as job_bodies
 from millpond.transports.p2p.jobs import requests as job_requests
@@ -181,6 +188,12 @@ CHANNELS: dict[str, Numbers] = {
     ),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
+    "channels that were created": (created_channels.CHANNELS_MAX,),
+    "messages purged or deleted by one request": (channel.CLEARED_MAX, channel.CLEARED_BYTES_MAX),
+    "requests about channels by name of a connection without an answer; their patterns": (
+        connection.LATER_REQUESTS_MAX,
+        channel_operations.PATTERNS_MAX,
+    ),
     "idempotency key of a message": (changes.WINDOW_S_MIN, changes.WINDOW_S_MAX),
     "identities that a channel knows": (ChannelSettings().subscribers_max,),
     "subscriber with an identity (fanout)": (),
