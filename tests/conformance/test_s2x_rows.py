@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import logging
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -90,6 +90,11 @@ async def encrypting(cipher: str, **settings: Any) -> AsyncIterator[Account]:
 
 async def _stored(s2: Account, stream: str = "a") -> list[bytes]:
     """The bodies as they are stored."""
+    return [body for span in await _spans(s2, stream) for body in span.bodies]
+
+
+async def _spans(s2: Account, stream: str = "a") -> Sequence[m.RecordColumns]:
+    """The records as they are stored."""
     from millpond.actors.positions import Seek, SeekBy
     from millpond.transports.http.cell_client import CellClient
 
@@ -98,7 +103,7 @@ async def _stored(s2: Account, stream: str = "a") -> list[bytes]:
         seek = Seek(SeekBy.SEQUENCE, sequence=0)
         reply = await cells.request(cell, lambda number: m.EncryptedRead(number, seek, 1000, 2**24))
     assert isinstance(reply, m.Records), reply
-    return [body for span in reply.spans for body in span.bodies]
+    return reply.spans
 
 
 # 3.1 Encryption.
@@ -132,8 +137,63 @@ async def test_s2x_01_a_basin_s_cipher_is_that_of_its_new_streams(cipher: str) -
         change = {"retention_policy": {"age": 60}}
         assert (await s2.ask("PATCH", "/streams/put", change, basin=OTHER)).status == 200
         assert (await s2.ask("PUT", "/streams/put", change, basin=OTHER)).json()["cipher"] == cipher
-        bad = await s2.ask("PATCH", f"/basins/{OTHER}", {"stream_cipher": "rot13"})
-        assert code_of(bad) == (400, "bad_json")
+        bad = {"stream_cipher": "rot13"}
+        for method, path, body in (
+            ("PATCH", f"/basins/{OTHER}", bad),
+            ("PUT", f"/basins/{OTHER}", {"config": bad}),
+            ("POST", "/basins", {"basin": "third-basin", "config": bad}),
+        ):
+            assert code_of(await s2.ask(method, path, body)) == (400, "bad_json")
+        # A stream's own configuration has no such field to give it one.
+        got = await s2.ask("PUT", "/streams/plain", {"stream_cipher": cipher}, basin=OTHER)
+        assert got.status == 400 or got.json()["cipher"] is None
+
+
+@pytest.mark.parametrize("way", ["append", "session", "read", "events", "tail"])
+@pytest.mark.parametrize("cipher", CIPHERS)
+async def test_s2x_01_streams_that_requests_create_have_the_cipher_of_then(
+    cipher: str, way: str
+) -> None:
+    """The basin gets its cipher by PUT, and another one by PATCH."""
+    creating = {"create_stream_on_append": True, "create_stream_on_read": True}
+    (other,) = set(CIPHERS) - {cipher}
+    key = key_header(KEY)
+
+    async def create(name: str) -> None:
+        path = f"/streams/{name}/records"
+        match way:
+            case "append":
+                got = await s2.ask("POST", path, RECORD, basin=OTHER, headers=key)
+            case "session":
+                got = await s2.ask("POST", path, basin=OTHER, headers=(*key, S2S))
+            case "read":
+                got = await s2.ask("GET", f"{path}?seq_num=0", basin=OTHER, headers=key)
+                assert got.status == 416  # it is there now, and empty
+                return
+            case "events":
+                query = f"{path}?seq_num=0&wait=0"
+                got = await s2.ask("GET", query, basin=OTHER, headers=(*key, EVENTS))
+            case _:
+                got = await s2.ask("GET", f"{path}/tail", basin=OTHER)
+        assert got.status == 200, got.body
+
+    async with account() as s2:
+        config = {**creating, "stream_cipher": cipher}
+        got = await s2.ask("PUT", f"/basins/{OTHER}", {"config": config})
+        assert got.status == 201
+        assert (await s2.ask("GET", f"/basins/{OTHER}")).json()["stream_cipher"] == cipher
+        await create("first")
+        for number, change in enumerate((other, None, cipher)):
+            got = await s2.ask("PATCH", f"/basins/{OTHER}", {"stream_cipher": change})
+            assert (got.status, got.json()["stream_cipher"]) == (200, change)
+            await create(f"later-{number}")
+        listed = (await s2.ask("GET", "/streams", basin=OTHER)).json()["streams"]
+        assert {each["name"]: each["cipher"] for each in listed} == {
+            "first": cipher,
+            "later-0": other,
+            "later-1": None,
+            "later-2": cipher,
+        }
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -285,9 +345,61 @@ async def test_s2x_08_commands_are_stored_in_clear_and_sizes_are_those_in_clear(
         assert (await _append(s2, small, BINARY, *key)).status == 200
         # 12 metered bytes each: two fit into 24, as they would in clear.
         found = (await _read(s2, "?seq_num=2&bytes=24", *key)).json()["records"]
-        assert [each["seq_num"] for each in found] in ([2], [2, 3])
+        assert [each["seq_num"] for each in found] == [2, 3]
         events = (await _read(s2, "?seq_num=2&bytes=24", *key, EVENTS)).body
         assert (b'"seq_num":3' in events, b'"seq_num":4' in events) == (True, False)
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+async def test_s2x_08_sequence_and_timestamp_are_in_clear_and_name_value_and_body_are_not(
+    cipher: str,
+) -> None:
+    """Fences and trims are stored as they are, and work: no part of them is a secret."""
+    async with encrypting(cipher, s2_trim_grace_s=0) as s2:
+        key = key_header(KEY)
+        record = {
+            "headers": [["a name", "a value"], ["a name", "another"]],
+            "body": SECRET,
+            "timestamp": 1234,
+        }
+        assert (await _append(s2, [record] * 3, *key)).status == 200
+        commands = [command("fence", b"mine"), command("trim", (2).to_bytes(8, "big"))]
+        assert (await _append(s2, commands, BINARY, *key)).status == 200
+        tail = (await _read(s2, "/tail")).json()["tail"]
+        assert tail["seq_num"] == 5
+        first, *_ = spans = await _spans(s2)
+        assert first.first == 2  # the trim took effect
+        rows = [
+            (span.timestamps[at] if span.timestamps else span.timestamp, body, headers)
+            for span in spans
+            for at, body in enumerate(span.bodies)
+            for headers in [span.headers[at] if span.headers else []]
+        ]
+        assert [at for at, _, _ in rows] == [1234, *[tail["timestamp"]] * 2]
+        sealed, fence, trim = (each[1:] for each in rows)
+        assert fence == (b"mine", [(b"", b"fence")])
+        assert trim == ((2).to_bytes(8, "big"), [(b"", b"trim")])
+        assert sealed[1] == []
+        for part in (b"a name", b"a value", b"another", SECRET.encode()):
+            assert part not in sealed[0]
+        # By the timestamp without a key it is found; the key is for the records alone.
+        (found, *_) = (await _read(s2, "?timestamp=1234", *key)).json()["records"]
+        assert found == {"seq_num": 2, **record}
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+async def test_s2x_08_usage_is_metered_in_clear(cipher: str) -> None:
+    async with encrypting(cipher, clock=Hands().clock()) as s2:
+        key = key_header(KEY)
+        records = [{"headers": [["n", "vv"]], "body": "xyz"}] * 3  # 16 metered bytes each
+        assert (await _append(s2, records, *key)).status == 200
+        for query, count in (("count=2", 2), ("bytes=47", 2), ("bytes=48", 3)):
+            got = await _read(s2, f"?seq_num=0&{query}", *key)
+            assert len(got.json()["records"]) == count
+        for name, size in (("append-throughput", 48), ("read-throughput", 16 * 7)):
+            query = f"/metrics/{OTHER}?set={name}&start={BEGAN_S}&end={BEGAN_S + 60}"
+            (value,) = (await s2.ask("GET", query)).json()["values"]
+            assert sum(each[1] for each in value["accumulation"]["values"]) == size
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
@@ -833,17 +945,31 @@ def _mistakes() -> Iterator[tuple[str, str, Any, tuple[tuple[bytes, bytes], ...]
         for method, body in (("GET", None), ("PUT", {}), ("PATCH", {}), ("DELETE", None)):
             yield method, f"/basins/{name}", body, (), 400, "bad_path"
         yield "POST", "/basins", {"basin": name}, (), 400, "bad_json"
+        yield "GET", f"/metrics/{name}?{PERIOD}", None, (), 400, "bad_path"
     for name in BAD_STREAMS:
-        for behind in ("", "/records?seq_num=0", "/records/tail"):
-            yield "GET", f"/streams/{name}{behind}", None, (), 400, "bad_path"
+        for method, behind, body in (
+            ("GET", "", None),
+            ("PUT", "", {}),
+            ("PATCH", "", {}),
+            ("DELETE", "", None),
+            ("GET", "/records?seq_num=0", None),
+            ("POST", "/records", RECORD),
+            ("GET", "/records/tail", None),
+        ):
+            yield method, f"/streams/{name}{behind}", body, (), 400, "bad_path"
+        yield "GET", f"/metrics/{OTHER}/{name}?{PERIOD}", None, (), 400, "bad_path"
     for name in ("", ".", "..", "n" * 513):
         yield "POST", "/streams", {"stream": name}, (), 400, "bad_json"
     for name in ("", ".", "..", "n" * 97):
         yield "DELETE", f"/access-tokens/{quote(name)}", None, (), 400, "bad_path"
         body = {"id": name, "scope": {"ops": ["read"]}}
         yield "POST", "/access-tokens", body, (), 400, "bad_json"
-    yield "GET", "/basins/not-there", None, (), 404, "basin_not_found"
-    yield "GET", "/streams/not-there", None, (), 404, "stream_not_found"
+    for method, body in (("GET", None), ("PATCH", {}), ("DELETE", None)):
+        yield method, "/basins/not-there", body, (), 404, "basin_not_found"
+        yield method, "/streams/not-there", body, (), 404, "stream_not_found"
+    yield "POST", "/streams/not-there/records", RECORD, (), 404, "stream_not_found"
+    for behind in ("?seq_num=0", "/tail"):
+        yield "GET", f"/streams/not-there/records{behind}", None, (), 404, "stream_not_found"
     for query in ("prefix=AB", "limit=x", "limit=-1"):
         yield "GET", f"/basins?{query}", None, (), 400, "bad_query"
     for limit in (0, 1001):
@@ -858,24 +984,33 @@ def _mistakes() -> Iterator[tuple[str, str, Any, tuple[tuple[bytes, bytes], ...]
     ):
         yield "POST", path, body, (), 400, "bad_json"
     age = {"retention_policy": {"age": 0}}
+    config = {"config": {"default_stream_config": age}}
+    yield "POST", "/streams", {"stream": "new", "config": age}, (), 422, "invalid"
+    yield "PUT", "/streams/new", age, (), 422, "invalid"
     yield "PATCH", "/streams/a", age, (), 422, "invalid"
+    yield "POST", "/basins", {"basin": "third-basin", **config}, (), 422, "invalid"
+    yield "PUT", "/basins/third-basin", config, (), 422, "invalid"
+    yield "PATCH", f"/basins/{OTHER}", config["config"], (), 422, "invalid"
     for records in ([], [{}] * 1001, [{"body": "x" * 2**20}], [{"headers": [["", "drop"]]}]):
         yield "POST", "/streams/a/records", {"records": records}, (), 422, "invalid"
     body = {"records": [{"body": "not base64!"}]}
     yield "POST", "/streams/a/records", body, (BINARY,), 422, "invalid"
     token = (b"s2-request-token", b"t" * 37)
     yield "POST", "/streams", {"stream": "new"}, (token,), 400, "bad_header"
-    yield "POST", "/streams/a/records", RECORD, ((b"s2-format", b"hex"),), 400, "bad_header"
-    key = (b"s2-encryption-key", b"k" * 45)
-    yield "POST", "/streams/a/records", RECORD, (key,), 400, "bad_header"
-    resumed = (b"last-event-id", b"7")
+    yield "POST", "/basins", {"basin": "third-basin"}, (token,), 400, "bad_header"
     path = "/streams/a/records?seq_num=0"
-    yield "GET", path, None, (EVENTS, resumed), 400, "bad_header"
+    for header in ((b"s2-format", b"hex"), (b"s2-encryption-key", b"k" * 45)):
+        yield "POST", "/streams/a/records", RECORD, (header,), 400, "bad_header"
+        yield "GET", path, None, (header,), 400, "bad_header"
+        yield "GET", path, None, (header, EVENTS), 400, "bad_header"
+    for value in (b"7", b"a,b,c", b"1,2", b"-1,0,0"):
+        yield "GET", path, None, (EVENTS, (b"last-event-id", value)), 400, "bad_header"
     for query in ("seq_num=x", "clamp=maybe"):
         yield "GET", f"/streams/a/records?{query}", None, (), 400, "bad_query"
     for query in ("seq_num=0&timestamp=0", "seq_num=0&tail_offset=1", "timestamp=5&until=5"):
         yield "GET", f"/streams/a/records?{query}", None, (), 422, "invalid"
-    yield "GET", "/metrics?set=nothing&start=0&end=1", None, (), 400, "bad_query"
+    for query in ("set=nothing&start=0&end=1", "set=account-ops&start=0&end=1&interval=second"):
+        yield "GET", f"/metrics?{query}", None, (), 400, "bad_query"
 
 
 async def test_s2x_51_each_mistake_has_its_code() -> None:
@@ -894,6 +1029,52 @@ async def test_s2x_51_each_mistake_has_its_code() -> None:
         empty = [*headers_of(None, OTHER), (b"s2-request-token", b"")]
         got = await client.request("POST", "/v1/streams", empty, b'{"stream":"empty-token"}')
         assert got.status == 201
+
+
+NO_JSON: dict[tuple[str, str], tuple[bytes, ...]] = {
+    ("POST", "/basins"): (b'{"config":{}}', b'{"basin":7}', b'{"basin":"third-basin","config":3}'),
+    ("PUT", "/basins/third-basin"): (b'{"config":3}',),
+    ("PATCH", f"/basins/{OTHER}"): (b'{"create_stream_on_append":"yes"}',),
+    ("POST", "/streams"): (b'{"config":{}}', b'{"stream":7}', b'{"stream":"new","config":3}'),
+    ("PUT", "/streams/new"): (b'{"storage_class":"glacial"}', b'{"retention_policy":{"age":-1}}'),
+    ("PATCH", "/streams/a"): (b'{"timestamping":{"mode":"never"}}', b'{"storage_class":3}'),
+    ("POST", "/streams/a/records"): (b"{}", b'{"records":7}', b'{"records":[{"body":7}]}'),
+    ("POST", "/access-tokens"): (b'{"id":"one"}', b'{"scope":{}}', b'{"id":7,"scope":{}}'),
+}
+"""Requests with bodies of a wrong type, or that lack a field."""
+
+
+@pytest.mark.parametrize("asked", NO_JSON, ids=" ".join)
+async def test_s2x_51_bodies_that_are_not_the_json_that_is_asked_for(
+    asked: tuple[str, str],
+) -> None:
+    method, path = asked
+    async with account() as s2:
+        await s2.fill("a")
+        client, pairs = Client(s2.application), headers_of(None, OTHER)
+        for body in (b"{", b"[]", b"7", b'"text"', b"\xff{}", *NO_JSON[asked]):
+            got = await client.request(method, "/v1" + path, pairs, body)
+            assert code_of(got) == (400, "bad_json"), body
+        for path in ("/basins/third-basin", "/streams/new"):
+            assert (await s2.ask("GET", path, basin=OTHER)).status == 404
+        assert (await _read(s2, "/tail")).json()["tail"]["seq_num"] == 1
+
+
+async def test_s2x_51_mistakes_in_protobuf() -> None:
+    async with account() as s2:
+        await s2.fill("a")
+        client = Client(s2.application)
+        pairs = [(b"s2-basin", OTHER.encode()), (b"content-type", b"application/protobuf")]
+        long = AppendInput(records=[{}], fencing_token="t" * 37).SerializeToString()
+        for body, wanted in (
+            (b"\xff", (400, "bad_proto")),
+            (long, (422, "invalid")),
+            (b"", (422, "invalid")),
+            (AppendInput(records=[{}] * 1001).SerializeToString(), (422, "invalid")),
+        ):
+            got = await client.request("POST", "/v1/streams/a/records", pairs, body)
+            assert code_of(got) == wanted, body[:20]
+        assert (await _read(s2, "/tail")).json()["tail"]["seq_num"] == 1
 
 
 @pytest.mark.parametrize("kind", [None, b"text/plain", b"application/x-www-form-urlencoded"])
@@ -920,44 +1101,259 @@ async def test_s2x_51_json_has_to_be_declared(kind: bytes | None) -> None:
             assert got.status == (wanted if kind is None else 400)
 
 
-async def test_s2x_50_the_order_of_checks(tmp_path: Path) -> None:
-    """Credentials, basin, path, query, form, meaning, permission, existence, key, state."""
+class Asked(NamedTuple):
+    """A request that nothing is wrong with, until faults change it."""
+
+    method: str
+    path: str
+    """With `{stream}` or `{basin}`."""
+    body: Any = None
+    query: str = ""
+    stream: str = "a"
+    path_basin: str = OTHER
+    basin: str = OTHER
+    host: str = "127.0.0.1"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Fault(NamedTuple):
+    """A mistake of a request: the fields that it changes, and the answer if it is the first."""
+
+    wanted: tuple[int, str]
+    changes: dict[str, Any]
+
+
+UNKNOWN = Fault((401, "authn"), {"host": "192.0.2.9"})
+HEADER = Fault((400, "bad_header"), {"basin": "B"})
+STREAM_PATH = Fault((400, "bad_path"), {"stream": "n" * 513})
+BASIN_PATH = Fault((400, "bad_path"), {"path_basin": "B"})
+FORBIDDEN = Fault((403, "permission_denied"), {"host": REMOTE})
+NO_BASIN = Fault((404, "basin_not_found"), {"basin": "not-there"})
+NO_PATH_BASIN = Fault((404, "basin_not_found"), {"path_basin": "not-there"})
+NO_STREAM = Fault((404, "stream_not_found"), {"stream": "not-there"})
+NO_KEY = Fault((400, "bad_header"), {"headers": ()})
+OF_STREAM = (UNKNOWN, HEADER, STREAM_PATH)
+THERE = (FORBIDDEN, NO_BASIN, NO_STREAM)
+AGE_0 = {"retention_policy": {"age": 0}}
+
+
+def bad_query(query: str) -> Fault:
+    return Fault((400, "bad_query"), {"query": query})
+
+
+def bad_json(body: Any) -> Fault:
+    return Fault((400, "bad_json"), {"body": body})
+
+
+def meaningless(**changes: Any) -> Fault:
+    return Fault((422, "invalid"), changes)
+
+
+NO_JSON_TYPE = Fault((400, "bad_json"), {"headers": ((b"content-type", b"text/plain"),)})
+RECORDS, BASIN_OF_PATH = "/streams/{stream}/records", "/basins/{basin}"
+ACCOUNT_PATH = (UNKNOWN, BASIN_PATH)
+PERIOD = "set=storage&start=0&end=1"
+KEYED = key_header(KEY)
+ORDERS: dict[str, tuple[Asked, tuple[Fault, ...]]] = {
+    "append": (
+        Asked("POST", RECORDS, RECORD, headers=KEYED),
+        (
+            *OF_STREAM,
+            NO_JSON_TYPE,
+            bad_json({"records": 1}),
+            meaningless(body={"records": []}),
+            *THERE,
+            NO_KEY,
+            Fault((412, ""), {"body": {**RECORD, "match_seq_num": 9}}),
+        ),
+    ),
+    "session": (
+        Asked("POST", RECORDS, headers=(*KEYED, S2S)),
+        (*OF_STREAM, *THERE, Fault((400, "bad_header"), {"headers": (S2S,)})),
+    ),
+    **{
+        name: (
+            Asked("GET", RECORDS, query="seq_num=0", headers=(*KEYED, *form)),
+            (
+                *OF_STREAM,
+                bad_query("seq_num=x"),
+                meaningless(query="seq_num=0&tail_offset=1"),
+                *THERE,
+                Fault((400, "bad_header"), {"headers": form}),
+                Fault((416, ""), {"query": "seq_num=9&wait=0"}),
+            ),
+        )
+        for name, form in (("read", ()), ("events", (EVENTS,)), ("frames", (S2S,)))
+    },
+    "tail": (Asked("GET", f"{RECORDS}/tail"), (*OF_STREAM, *THERE)),
+    "create stream": (
+        Asked("POST", "/streams", {"stream": "new"}),
+        (
+            UNKNOWN,
+            HEADER,
+            NO_JSON_TYPE,
+            bad_json({"stream": ""}),
+            meaningless(body={"stream": "new", "config": AGE_0}),
+            FORBIDDEN,
+            NO_BASIN,
+            Fault((409, "resource_already_exists"), {"body": {"stream": "a"}}),
+        ),
+    ),
+    "put stream": (
+        Asked("PUT", "/streams/{stream}", {}),
+        (
+            *OF_STREAM,
+            NO_JSON_TYPE,
+            bad_json({"storage_class": 1}),
+            meaningless(body=AGE_0),
+            *THERE[:2],
+        ),
+    ),
+    "patch stream": (
+        Asked("PATCH", "/streams/{stream}", {}),
+        (*OF_STREAM, NO_JSON_TYPE, bad_json({"storage_class": 1}), meaningless(body=AGE_0), *THERE),
+    ),
+    "show stream": (Asked("GET", "/streams/{stream}"), (*OF_STREAM, *THERE)),
+    "delete stream": (Asked("DELETE", "/streams/{stream}"), (*OF_STREAM, *THERE)),
+    "list streams": (
+        Asked("GET", "/streams"),
+        (UNKNOWN, HEADER, bad_query("limit=x"), NO_BASIN),
+    ),
+    "create basin": (
+        Asked("POST", "/basins", {"basin": "third-basin"}),
+        (
+            UNKNOWN,
+            NO_JSON_TYPE,
+            bad_json({"basin": "B"}),
+            meaningless(body={"basin": "third-basin", "config": {"default_stream_config": AGE_0}}),
+            FORBIDDEN,
+            Fault((409, "resource_already_exists"), {"body": {"basin": OTHER}}),
+        ),
+    ),
+    "put basin": (
+        Asked("PUT", BASIN_OF_PATH, {}),
+        (
+            *ACCOUNT_PATH,
+            NO_JSON_TYPE,
+            bad_json({"config": 1}),
+            meaningless(body={"config": {"default_stream_config": AGE_0}}),
+            FORBIDDEN,
+        ),
+    ),
+    "patch basin": (
+        Asked("PATCH", BASIN_OF_PATH, {}),
+        (
+            *ACCOUNT_PATH,
+            NO_JSON_TYPE,
+            bad_json({"stream_cipher": "rot13"}),
+            meaningless(body={"default_stream_config": AGE_0}),
+            FORBIDDEN,
+            NO_PATH_BASIN,
+        ),
+    ),
+    "show basin": (Asked("GET", BASIN_OF_PATH), (*ACCOUNT_PATH, FORBIDDEN, NO_PATH_BASIN)),
+    "delete basin": (Asked("DELETE", BASIN_OF_PATH), (*ACCOUNT_PATH, FORBIDDEN, NO_PATH_BASIN)),
+    "basin metrics": (
+        Asked("GET", "/metrics/{basin}", query=PERIOD),
+        (
+            *ACCOUNT_PATH,
+            bad_query("set=nothing"),
+            meaningless(query="set=storage"),
+            FORBIDDEN,
+            NO_PATH_BASIN,
+        ),
+    ),
+    "stream metrics": (
+        Asked("GET", "/metrics/{basin}/{stream}", query=PERIOD),
+        (
+            *ACCOUNT_PATH,
+            bad_query("set=nothing"),
+            meaningless(query="set=storage"),
+            FORBIDDEN,
+            NO_PATH_BASIN,
+            NO_STREAM,
+        ),
+    ),
+    "revoke token": (
+        Asked("DELETE", "/access-tokens/{stream}"),
+        (
+            UNKNOWN,
+            STREAM_PATH,
+            FORBIDDEN,
+            Fault((404, "access_token_not_found"), {"stream": "not-there"}),
+        ),
+    ),
+}
+
+
+@pytest.fixture
+def few_rights(tmp_path: Path) -> Path:
+    """An access file: the keeper may do everything, REMOTE next to nothing, others are unknown."""
     rules = tmp_path / "access.conf"
-    rules.write_text("address:127.0.0.0/8 all\naddress:192.0.2.7 get stream:z/*\n")
+    rules.write_text(f"address:127.0.0.0/8 all\naddress:{REMOTE} get stream:z/*\n")
     rules.chmod(0o600)
+    return rules
+
+
+@asynccontextmanager
+async def with_few_rights(rules: Path) -> AsyncIterator[Account]:
+    """A node with an encrypting basin, and an empty stream in it."""
     async with account(rules=rules) as s2:
         config = {"config": {"stream_cipher": "aes-256-gcm"}}
         assert (await s2.ask("PUT", f"/basins/{OTHER}", config)).status == 201
         assert (await s2.ask("POST", "/streams", {"stream": "a"}, basin=OTHER)).status == 201
-        long, good = "n" * 513, "a"
-        steps: list[tuple[str, str, str, Any, str, tuple[int, str]]] = [
-            ("192.0.2.9", "B", long, {"records": 1}, "?", (401, "authn")),
-            (REMOTE, "B", long, {"records": 1}, "?", (400, "bad_header")),
-            (REMOTE, OTHER, long, {"records": 1}, "?", (400, "bad_path")),
-            (REMOTE, OTHER, good, {"records": 1}, "?", (400, "bad_json")),
-            (REMOTE, OTHER, good, {"records": []}, "?", (422, "invalid")),
-            (REMOTE, OTHER, good, {"records": [{}]}, "?", (403, "permission_denied")),
-            (REMOTE, "not-there", "b", {"records": [{}]}, "?", (403, "permission_denied")),
-            ("127.0.0.1", "not-there", good, {"records": [{}]}, "?", (404, "basin_not_found")),
-            ("127.0.0.1", OTHER, "b", {"records": [{}]}, "?", (404, "stream_not_found")),
-            (
-                "127.0.0.1",
-                OTHER,
-                good,
-                {"records": [{}], "match_seq_num": 9},
-                "?",
-                (400, "bad_header"),
-            ),
-        ]
-        for host, basin, stream, body, query, wanted in steps:
-            path = f"/streams/{stream}/records{query}"
-            got = await s2.ask("POST", path, body, basin=basin, host=host)
-            assert code_of(got) == wanted, (host, basin, stream, body)
-        body = {"records": [{}], "match_seq_num": 9}
-        got = await s2.ask("POST", "/streams/a/records", body, basin=OTHER, headers=key_header(KEY))
-        assert got.status == 412
-        got = await s2.ask("GET", "/streams/a/records?seq_num=x", basin=OTHER, host=REMOTE)
-        assert code_of(got) == (400, "bad_query")
+        yield s2
+
+
+async def _with_faults(s2: Account, asked: Asked, *faults: Fault) -> Got:
+    """The answer to a request with these mistakes."""
+    for fault in reversed(faults):
+        asked = asked._replace(**fault.changes)
+    path = asked.path.format(stream=asked.stream, basin=asked.path_basin)
+    path += f"?{asked.query}" if asked.query else ""
+    more = {"basin": asked.basin, "host": asked.host, "headers": asked.headers}
+    return await s2.ask(asked.method, path, asked.body, **more)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+async def test_s2x_50_the_order_of_checks(name: str, few_rights: Path) -> None:
+    """Credentials, basin, path, query, form, meaning, permission, existence, key, state: of any two
+    mistakes the first one is told, and of all."""
+    asked, faults = ORDERS[name]
+    async with with_few_rights(few_rights) as s2:
+        for at, fault in enumerate(faults):
+            later = faults[at + 1 :]
+            for others in (later, *((each,) for each in later)):
+                got = await _with_faults(s2, asked, fault, *others)
+                status, code = fault.wanted
+                assert got.status == status, (fault, others, got.body)
+                assert not code or got.json()["code"] == code, (fault, others)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (_, found) in ORDERS.items() if FORBIDDEN in found]
+)
+async def test_s2x_50_a_client_without_rights_learns_nothing_of_existence(
+    name: str, few_rights: Path
+) -> None:
+    asked, faults = ORDERS[name]
+    async with with_few_rights(few_rights) as s2:
+        denied = await _with_faults(s2, asked, FORBIDDEN)
+        assert code_of(denied) == (403, "permission_denied")
+        for fault in faults[faults.index(FORBIDDEN) + 1 :]:
+            got = await _with_faults(s2, asked, FORBIDDEN, fault)
+            assert (got.status, got.pairs, got.body) == (denied.status, denied.pairs, denied.body)
+
+
+async def test_s2x_50_of_tokens_the_operation_comes_first(few_rights: Path) -> None:
+    """S2X-23 puts it before the body."""
+    async with with_few_rights(few_rights) as s2:
+        for host, wanted in (("192.0.2.9", 401), (REMOTE, 403), ("127.0.0.1", 400)):
+            got = await s2.ask("POST", "/access-tokens", {"id": 1}, host=host)
+            assert got.status == wanted
+        for host, wanted in (("192.0.2.9", 401), (REMOTE, 400), ("127.0.0.1", 400)):
+            for path in ("/access-tokens?limit=x", "/basins?limit=x", "/metrics?set=x"):
+                assert (await s2.ask("GET", path, host=host)).status == wanted
 
 
 # 3.6 Retention by age, 3.7 trims, 3.8 sessions that do not follow. The followers that wait are in

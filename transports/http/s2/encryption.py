@@ -48,6 +48,8 @@ GCM_RECORDS_MAX = 2**32
 
 _HEAD = struct.Struct(">BI")
 _CONTEXT = b"millpond s2 record\0"
+_FRAMING_BYTES = 8
+"""What MessagePack puts around the headers and the body."""
 _FORMS = {Cipher.AEGIS_256: 1, Cipher.AES_256_GCM: 2}
 _ARRAY = b"\xdd%b%b"
 """A list of 32 bits length in MessagePack."""
@@ -238,6 +240,13 @@ class RecordCipher:
         return head + nonce + sealed
 
     # Reads.
+
+    def stored_bytes(self, count: int, metered_bytes: int) -> int:
+        """The bytes that so many records take as they are stored, of so many metered ones without
+        headers: a limit that counts those in clear reads as far as it does on other streams."""
+        return metered_bytes + min(count, metered_bytes // RECORD_BYTES) * (
+            _HEAD.size + self._aead.nonce_bytes + self._aead.tag_bytes + _FRAMING_BYTES
+        )
 
     async def decrypted(self, records: m.Records, budget: ReadBudget) -> m.Records:
         """The records in clear, as far as the budget shows them. Those behind stay as they are:

@@ -93,15 +93,17 @@ async def records_from(
 ) -> m.Records:
     """The next records that the budget may show, in clear. Raises S2Error: 404 once the stream is
     gone, even if there is another of its name; decryption_failed."""
-    kind = m.Read if cipher is None else m.EncryptedRead
-    view = view if cipher is None else m.ALL_RECORDS
+    kind, bytes_max = m.Read, max(budget.bytes_left, 1)
+    if cipher is not None:
+        kind, view = m.EncryptedRead, m.ALL_RECORDS
+        bytes_max = cipher.stored_bytes(budget.count_left, bytes_max)
 
     def make(number: int) -> m.Read:
         return kind(
             number,
             start,
             budget.count_left,
-            max(budget.bytes_left, 1),
+            bytes_max,
             wait_until,
             view,
             incarnation=incarnation,
