@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 7 };
+enum { REVISION = 8 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -86,17 +86,20 @@ is_list(PyObject *object)
 }
 
 PyDoc_STRVAR(split_packets_doc,
-"split_packets(data, size_max, /) -> (packets, end)\n--\n\n"
-"The whole packets that `data` begins with, and where the first begins that is not whole or whose\n"
-"length is 0 or above `size_max`.");
+"split_packets(data, size_max, count_max=sys.maxsize, /) -> (packets, end)\n--\n\n"
+"The whole packets that `data` begins with, `count_max` at most, and where they end: there begins\n"
+"one more, or one that is not whole or whose length is 0 or above `size_max`.");
 
 static PyObject *
 split_packets(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!is_count(count, 2, "split_packets") || !is_bytes(args[0]))
+    if (!is_count(count, count == 2 ? 2 : 3, "split_packets") || !is_bytes(args[0]))
         return NULL;
     const Py_ssize_t size_max = PyLong_AsSsize_t(args[1]);
     if (size_max == -1 && PyErr_Occurred())
+        return NULL;
+    const Py_ssize_t count_max = count == 2 ? PY_SSIZE_T_MAX : PyLong_AsSsize_t(args[2]);
+    if (count_max == -1 && PyErr_Occurred())
         return NULL;
     const char *data = PyBytes_AS_STRING(args[0]);
     const Py_ssize_t end = PyBytes_GET_SIZE(args[0]);
@@ -104,7 +107,7 @@ split_packets(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (packets == NULL)
         return NULL;
     Py_ssize_t at = 0;
-    while (end - at >= LENGTH_BYTES) {
+    while (end - at >= LENGTH_BYTES && PyList_GET_SIZE(packets) < count_max) {
         const uint32_t size = read_u32((const unsigned char *)data + at);
         if (size == 0 || (uint64_t)size > (uint64_t)(size_max < 0 ? 0 : size_max)
             || (uint64_t)size > (uint64_t)(end - at - LENGTH_BYTES))

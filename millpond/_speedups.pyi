@@ -8,7 +8,9 @@ Value = TypeVar("Value")
 REVISION: int
 """Goes up with each change of a function's arguments or results."""
 
-def split_packets(data: bytes, size_max: int, /) -> tuple[list[bytes], int]: ...
+def split_packets(
+    data: bytes, size_max: int, count_max: int = ..., /
+) -> tuple[list[bytes], int]: ...
 def frame_packets(packets: list[bytes], /) -> bytes: ...
 def read_puts(
     packets: list[bytes], shape: Callable[[int, int, bytes], Value], /

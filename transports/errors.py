@@ -10,9 +10,11 @@ WireError
  |                       answer
  +-- MalformedReply      s3p.client_codec: bytes of a server that are no reply of S3P
  +-- MalformedJson       rustlog.json_fallback: a frame whose body is no JSON that RustLog allows
+ +-- MalformedRequest    rustlog.json_fallback: one whose body is JSON, and no request
+ +-- MalformedPayload    rustlog.binary_codec: one of the binary form that is no request or response
  +-- MalformedResponse   rustlog.client_codec: bytes of a server that are no response of RustLog
 
-The last four stand beside their codecs, in the modules that are named.
+The last six stand beside their codecs, in the modules that are named.
 
 """
 

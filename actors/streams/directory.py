@@ -27,7 +27,16 @@ class Directory:
     them."""
 
     __slots__ = (
-        *("_early", "_identities", "_tombstones", "_groups", "_removed", "_single", "_topics"),
+        *(
+            "_early",
+            "_early_groups",
+            "_identities",
+            "_tombstones",
+            "_groups",
+            "_removed",
+            "_single",
+            "_topics",
+        ),
         *("groups", "is_incomplete", "on_deleted", "streams", "tail_of"),
     )
 
@@ -39,7 +48,9 @@ class Directory:
         """Consumer groups of the streams that were in use since the start, and those with early
         offsets."""
         self._early: Mapping[tuple[bytes, int], Mapping[bytes, int]] = {}
-        """The early offsets of each partition."""
+        """The early offsets of each partition, as far as they are durable."""
+        self._early_groups = 0
+        """The number of groups that have early offsets, durable or not yet."""
         self._groups: dict[bytes, tuple[int, GroupProgress]] = {}
         """The number of groups of each stream, and their offsets."""
         self._single: list[bytes] | None = None
@@ -103,10 +114,14 @@ class Directory:
         self._topics = topics
         self._removed = removed
 
-    def sync_early_offsets(self, offsets: Mapping[tuple[bytes, int], Mapping[bytes, int]]) -> None:
-        """Follow the catalog: offsets of groups by topic and partition."""
-        self.groups += sum(map(len, offsets.values())) - sum(map(len, self._early.values()))
-        self._early = offsets
+    def sync_early_offsets(
+        self, durable: Mapping[tuple[bytes, int], Mapping[bytes, int]], groups: int
+    ) -> None:
+        """Follow the catalog: offsets of groups by topic and partition, and the number of groups
+        that have any, also of those whose offsets are not durable yet."""
+        self.groups += groups - self._early_groups
+        self._early_groups = groups
+        self._early = durable
 
     # Queries of the streams.
 

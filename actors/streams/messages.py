@@ -476,6 +476,16 @@ class CommitEarlyOffset(StreamRequest, frozen=True, gc=False):
     offset: int
 
 
+class ShowEarlyOffset(StreamRequest, frozen=True, gc=False):
+    """The commit of an early offset is durable: others may see it. The catalog tells itself, and
+    answers `CommitEarlyOffset` by it."""
+
+    topic: bytes
+    partition: int
+    group: bytes
+    offset: int
+
+
 class ForgetEarlyOffsets(StreamRequest, frozen=True, gc=False):
     """A partition has an offset of the group itself, or was deleted (`group` None: all groups)."""
 

@@ -99,6 +99,20 @@ async def test_rb_03_errors_have_the_form_of_the_last_well_formed_request() -> N
         await peer.ends(400)
 
 
+async def test_rb_03_a_request_whose_values_are_refused_tells_the_form_too() -> None:
+    async with rustlog_server() as server:
+        peer = await binary(server)
+        await peer.fails(create("t", 0), 12)
+        await peer.fails(framed("?"), 2)
+        fresh = await binary(server)
+        await fresh.send(create("t", 0), framed("?"))
+        assert [await fresh.error(code) for code in (12, 2)][1].endswith("type: 63")
+        no_records = {"type": "Produce", "topic": "t", "partition": 0, "records": []}
+        await fresh.refused(no_records, 400)
+        await fresh.send(framed("?"))
+        await fresh.ends(400)
+
+
 async def test_rb_05_refused_access_is_error_500(tmp_path: Path) -> None:
     path = tmp_path / "access.conf"
 
@@ -371,6 +385,29 @@ async def test_rb_22_a_commit_counts_once_its_topic_exists(tmp_path: Path) -> No
         await peer.says(committed("g", "one"), b.offset(1))
         long = await peer.fails(commit("g" * 257, "one", 1), 5, "Commit failed: ")
         assert long == await peer.fails(commit("g", "no topic", 1), 5)
+
+
+async def test_rb_22_a_commit_before_its_topic_is_shown_once_it_is_durable(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    async with rustlog_server(tmp_path, disk=disk) as server:
+        peer, other, json = await binary(server), await binary(server), await server.rustlog()
+        await peer.says(PING, b"\xff")
+        disk.gate.clear()
+        try:
+            await peer.send(commit("g", "t", 7), committed("g", "t"), fetch("t", group="g"))
+            with anyio.move_on_after(0.05) as waiting:
+                await peer.payload()
+            assert waiting.cancelled_caught
+            await other.says(committed("g", "t"), NONE)
+            await other.says(fetch("t", group="g"), fetched(0))
+            assert await json.committed("g", "t") is None
+        finally:
+            disk.gate.set()
+        assert await peer.payload() == b"\x03\x01"
+        assert await peer.payload() == b.offset(7), "the client's own requests are in order"
+        assert "does not exist" in await peer.error(10)
+        await other.says(committed("g", "t"), b.offset(7))
+        assert await json.committed("g", "t") == 7
 
 
 async def test_rb_22_commits_are_bounded_with_those_of_json() -> None:

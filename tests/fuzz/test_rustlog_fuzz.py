@@ -23,7 +23,12 @@ from millpond.transports.rustlog.codec import (
     framed,
 )
 from millpond.transports.rustlog.decoder import Decoder
-from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson, decode_fallback
+from millpond.transports.rustlog.json_fallback import (
+    DecodedJson,
+    MalformedJson,
+    MalformedRequest,
+    decode_fallback,
+)
 from tests.fuzz.mutation import fed, mutated, split
 
 pytestmark = pytest.mark.wire
@@ -75,6 +80,8 @@ def request(rng: random.Random) -> bytes:
 def outcome(payload: bytes) -> DecodedJson | str:
     try:
         return decode_request(payload, LIMITS)
+    except MalformedRequest as error:
+        return error.answer
     except MalformedJson:
         return "the connection ends"
 
@@ -82,6 +89,8 @@ def outcome(payload: bytes) -> DecodedJson | str:
 def exact_outcome(payload: bytes) -> DecodedJson | str:
     try:
         return decode_fallback(payload, LIMITS.records_max)
+    except MalformedRequest as error:
+        return error.answer
     except MalformedJson:
         return "the connection ends"
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Protocol
 
 import msgspec
@@ -105,14 +106,16 @@ class Framing(Protocol):
         """The bytes that end the stream, with a WebSocket close code."""
 
 
-def split_packets_in_python(data: bytes, size_max: int) -> tuple[list[bytes], int]:
-    """The whole packets that `data` begins with, and where the first begins that is not whole or
-    whose length is 0 or above `size_max` bytes."""
+def split_packets_in_python(
+    data: bytes, size_max: int, count_max: int = sys.maxsize
+) -> tuple[list[bytes], int]:
+    """The whole packets that `data` begins with, `count_max` at most, and where they end: there
+    begins one more, or one that is not whole or whose length is 0 or above `size_max` bytes."""
     end = len(data)
-    if 4 < end <= size_max + 4 and _size_at(data)[0] == end - 4:
+    if 4 < end <= size_max + 4 and _size_at(data)[0] == end - 4 and count_max > 0:
         return [data[4:]], end
-    packets, offset = _run_of_packets(data, size_max)
-    while end - offset >= 4:
+    packets, offset = _run_of_packets(data, size_max, count_max)
+    while end - offset >= 4 and len(packets) < count_max:
         (size,) = _size_at(data, offset)
         start = offset + 4
         if not 0 < size <= min(size_max, end - start):
@@ -122,12 +125,12 @@ def split_packets_in_python(data: bytes, size_max: int) -> tuple[list[bytes], in
     return packets, offset
 
 
-def _run_of_packets(data: bytes, size_max: int) -> tuple[list[bytes], int]:
+def _run_of_packets(data: bytes, size_max: int, count_max: int) -> tuple[list[bytes], int]:
     # Acks and pipelined requests mostly come in runs of one size, and a run splits in C at a
     # quarter of the loop's cost. One look per feed; equal headers prove the run.
     size = int.from_bytes(data[:4], "big")
     stride = size + 4
-    count = len(data) // stride
+    count = min(len(data) // stride, count_max)
     end = count * stride
     if count < _RUN_MIN or not 0 < size <= size_max:
         return [], 0

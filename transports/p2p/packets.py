@@ -206,8 +206,7 @@ def decode_run_in_python(
     """The values of the PUTs, or of the MSG_ACKs, that `data` begins with behind their lengths:
     packets of one type, `count_max` at most. Gives also where the first one begins that is of
     another type, malformed, not whole or longer than `size_max` bytes."""
-    packets, _ = split_packets_in_python(data, size_max)
-    del packets[count_max:]
+    packets, _ = split_packets_in_python(data, size_max, count_max)
     is_ack = bool(packets) and packets[0][0] == MSG_ACK
     values: list[CellMessage] = []
     values += decode_acks_in_python(packets) if is_ack else decode_puts_in_python(packets)

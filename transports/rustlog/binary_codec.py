@@ -82,16 +82,17 @@ def frame_error(error: WireError | None) -> BinaryError:
 # Requests.
 
 
+def decode_error(error: MalformedPayload) -> BinaryError:
+    """The answer to a payload that is no request (RB-08, RB-33)."""
+    return BinaryError(ErrorCode.DECODE, f"Decode error: {error}")
+
+
 def decode_request(payload: bytes, limits: RustlogLimits) -> r.Request | BinaryError:
-    """The request in the payload of a frame, or the answer if it is refused."""
-    fields = _Fields(payload)
-    try:
-        return _decode_request(payload[0], fields, limits)
-    except MalformedPayload as error:
-        return BinaryError(ErrorCode.DECODE, f"Decode error: {error}")
+    """The request in the payload of a frame, or the answer if its values are refused.
 
-
-def _decode_request(kind: int, fields: _Fields, limits: RustlogLimits) -> r.Request | BinaryError:
+    Raises MalformedPayload.
+    """
+    kind, fields = payload[0], _Fields(payload)
     match kind:
         case Kind.PRODUCE:
             topic = fields.text()
@@ -399,16 +400,9 @@ class _Fields:
 
     def records(self, count: int) -> list[bytes]:
         """So many of `rec`."""
-        found, end = split_packets(self._payload[self._at :], len(self._payload))
-        if len(found) == count:
-            self._at += end
-            return found
-        return self._records_one_by_one(count)
-
-    def _records_one_by_one(self, count: int) -> list[bytes]:
-        # There is an empty one, or more behind them that looks like records.
-        found = []
-        for _ in range(count):
+        found, size = split_packets(self._payload[self._at :], len(self._payload), count)
+        self._at += size
+        while len(found) < count:  # the next one is empty, or does not fit
             (size,) = self.take(_U32)
             if size > self.left:
                 raise MalformedPayload("the frame ends within a record")

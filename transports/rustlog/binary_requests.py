@@ -118,7 +118,7 @@ class BinaryRequests:
             case r.OffsetCommit():
                 self._commit(framed, request)
             case r.OffsetFetch():
-                self._fetch_offset(framed, request)
+                return self._fetch_offset(framed, request)
             case r.DescribePartition(topic=topic, partition=partition):
                 describe = m.Describe(connection.next_number)
                 if not self._submit(framed, topic, partition, describe):
@@ -195,6 +195,8 @@ class BinaryRequests:
         topic, partition = fetch.topic, fetch.partition
         name = topics.stream(topic, partition)
         if name is None:
+            if topics.awaits_early_offset:
+                return False
             is_committed = topics.early_offset(group, topic, partition) is not None
             error = encode_response(_not_found(topic, partition))
             connection.respond(framed, error if is_committed else NOTHING)
@@ -275,12 +277,16 @@ class BinaryRequests:
             early = m.CommitEarlyOffset(number, topic, commit.partition, group, commit.offset)
             connection.submit(TOPICS, (framed,), [early])
 
-    def _fetch_offset(self, framed: BinaryRequest, fetch: r.OffsetFetch) -> None:
+    def _fetch_offset(self, framed: BinaryRequest, fetch: r.OffsetFetch) -> bool:
         connection, (group, topic, partition) = self._connection, _place(fetch)
         self._node.rustlog_metrics.watch(topic, partition)
         message = m.GetGroupOffset(connection.next_number, group.encode())
-        if not self._submit(framed, topic, partition, message):
-            connection.respond(framed, self._early_offset(fetch))
+        if self._submit(framed, topic, partition, message):
+            return True
+        if self._topics.awaits_early_offset:
+            return False
+        connection.respond(framed, self._early_offset(fetch))
+        return True
 
     def _early_offset(self, fetch: r.OffsetFetch) -> bytes:
         return encode_response(r.OffsetFetchResponse(self._topics.early_offset(*_place(fetch))))

@@ -132,9 +132,9 @@ _RECORDS = b'"records":['
 
 
 def decode_request(payload: bytes, limits: RustlogLimits) -> DecodedJson:
-    """The request in the payload of a frame, or the answer if it is refused.
+    """The request in the payload of a frame, or the answer if its values are refused.
 
-    Raises MalformedJson where the connection has to end.
+    Raises MalformedJson where the connection has to end, MalformedRequest.
     """
     found: DecodedJson
     is_long = len(payload) > COUNTED_BYTES_MIN

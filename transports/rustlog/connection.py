@@ -178,6 +178,8 @@ class RustlogProtocol:
         topic, partition = request.topic, request.partition
         name = self._topics.stream(topic, partition)
         if name is None:
+            if type(request) is r.OffsetFetch and self._topics.awaits_early_offset:
+                return start
             error = self._no_partition(topic, partition)
             connection.respond(request, self._absent(request, error))
             return start + 1

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from millpond.transports.errors import FrameTooLarge
 from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.rustlog.binary_codec import (
+    MalformedPayload,
+    decode_error,
+    frame_error,
+    speaks_binary,
+)
 from millpond.transports.rustlog.binary_codec import decode_request as decode_binary
-from millpond.transports.rustlog.binary_codec import frame_error, speaks_binary
 from millpond.transports.rustlog.binary_messages import BinaryError, BinaryRequest, ErrorCode
 from millpond.transports.rustlog.codec import RepeatedProduce, RustlogLimits
 from millpond.transports.rustlog.codec import decode_request as decode_json
-from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson
+from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson, MalformedRequest
 from millpond.transports.rustlog.messages import (
     INSUFFICIENT_SPACE,
     INVALID_REQUEST,
@@ -39,7 +44,8 @@ class Decoder:
         self._repeated = RepeatedProduce(limits)
         self._framing = LengthPrefixed(limits.frame_bytes_max)
         self._is_binary = False
-        """The last well-formed request was of the binary form (RB-03)."""
+        """The last well-formed request was of the binary form, also one whose values were refused
+        (RB-03)."""
         self.error: Error | BinaryRequest | None = None
 
     @property
@@ -69,10 +75,12 @@ class Decoder:
         repeated, limits = self._repeated, self._limits
         for payload in self._framing.feed(data):
             if payload[0] != _OPENING_BRACE and speaks_binary(payload, was_binary=self._is_binary):
-                decoded = decode_binary(payload, limits)
-                if type(decoded) is not BinaryError:
+                try:
+                    found.append(BinaryRequest(decode_binary(payload, limits)))
+                except MalformedPayload as malformed:
+                    found.append(BinaryRequest(decode_error(malformed)))
+                else:
                     self._is_binary = True
-                found.append(BinaryRequest(decoded))
                 continue
             request = repeated.take(payload) if is_native else None
             if request is not None:
@@ -84,10 +92,12 @@ class Decoder:
             except MalformedJson as error:
                 self.error = Error(INVALID_REQUEST, str(error))
                 return found
+            except MalformedRequest as malformed_json:
+                found.append(malformed_json.answer)
+                continue
             found.append(decoded_json)
-            if type(decoded_json) is not Error:
-                self._is_binary = False
-                repeated.remember(payload, decoded_json)
+            self._is_binary = False
+            repeated.remember(payload, decoded_json)
         broken = self._framing.error
         if broken is None:
             return found

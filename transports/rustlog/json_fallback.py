@@ -42,8 +42,18 @@ class MalformedJson(WireError):
     """The payload is not JSON in UTF-8 (RL-05, RL-06)."""
 
 
+class MalformedRequest(WireError):
+    """The payload is JSON, and no request with the fields that it takes (RL-07 to RL-10)."""
+
+    @property
+    def answer(self) -> Error:
+        """The answer to it; the connection goes on."""
+        return _invalid(str(self))
+
+
 def decode_fallback(payload: bytes, records_max: int) -> DecodedJson:
-    """The request in `payload`, or why it is refused. Raises MalformedJson (RL-04 to RL-10)."""
+    """The request in `payload`, or the answer if its values are refused. Raises MalformedJson,
+    MalformedRequest (RL-04 to RL-10)."""
     try:
         if not payload.isascii():
             payload.decode()
@@ -54,16 +64,16 @@ def decode_fallback(payload: bytes, records_max: int) -> DecodedJson:
         raise MalformedJson("payload is nested too deeply") from None
     except msgspec.DecodeError as error:
         if _has_lone_surrogate(payload):
-            return _invalid("a string has half of a surrogate pair")
+            raise MalformedRequest("a string has half of a surrogate pair") from None
         raise MalformedJson(str(error)) from None
     if payload.count(b":") > FIELDS_MAX and _has_many_fields(payload):
-        return _invalid("duplicate key")
+        raise MalformedRequest("duplicate key")
     try:
         fields = _object.decode(payload)
     except msgspec.ValidationError:
-        return _invalid("a request is an object")
+        raise MalformedRequest("a request is an object") from None
     if _repeats_key(payload, fields):
-        return _invalid("duplicate key")
+        raise MalformedRequest("duplicate key")
     return _read(fields, records_max)
 
 
@@ -81,14 +91,14 @@ def _has_many_fields(payload: bytes) -> bool:
 
 def _read(fields: dict[str, msgspec.Raw], records_max: int) -> DecodedJson:
     if "type" not in fields:
-        return _invalid("missing field 'type'")
+        raise MalformedRequest("missing field 'type'")
     try:
         name = _string.decode(fields.pop("type"))
     except msgspec.ValidationError as error:
-        return _invalid(f"field 'type': {error}")
+        raise MalformedRequest(f"field 'type': {error}") from None
     kind = _TYPES.get(name)
     if kind is None:
-        return _invalid(f"unknown request type {name[:64]!r}")
+        raise MalformedRequest(f"unknown request type {name[:64]!r}")
     values = {}
     for field, is_required, decoder in _FIELDS[kind]:
         raw = fields.pop(field, None)
@@ -98,12 +108,12 @@ def _read(fields: dict[str, msgspec.Raw], records_max: int) -> DecodedJson:
             try:
                 values[field] = decoder.decode(raw)
             except msgspec.ValidationError as error:
-                return _invalid(f"field {field!r}: {error}")
+                raise MalformedRequest(f"field {field!r}: {error}") from None
         elif is_required:
-            return _invalid(f"missing field {field!r}")
+            raise MalformedRequest(f"missing field {field!r}")
     for raw in fields.values():
         if _is_doubtful(bytes(raw)):
-            return _invalid("duplicate key")
+            raise MalformedRequest("duplicate key")
     return kind(**values)
 
 

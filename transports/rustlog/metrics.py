@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+TOPIC_CHARACTERS_MAX = 255
+"""No topic has a longer name."""
 WATCHED_MAX = 10_000
 """Partitions of which it is remembered that a group reads them."""
 
@@ -131,11 +133,13 @@ class RustlogMetrics:
 
     def watch(self, topic: str, partition: int) -> None:
         """A group reads there: its lag is one of the figures."""
+        if len(topic) > TOPIC_CHARACTERS_MAX:
+            return
         watched, key = self.watched, (topic, partition)
-        if key not in watched:
-            if len(watched) >= WATCHED_MAX:
-                del watched[next(iter(watched))]
-            watched[key] = None
+        watched.pop(key, None)
+        if len(watched) >= WATCHED_MAX:
+            del watched[next(iter(watched))]
+        watched[key] = None
 
     def figures(self, lags: Iterable[Lag]) -> dict[str, Any]:
         """All of them by their names (RLA-25)."""

@@ -55,6 +55,12 @@ class TopicRequests:
         count = self._node.directory.partitions(name)
         return None if count is None or partition >= count else stream_of(name, count, partition)
 
+    @property
+    def awaits_early_offset(self) -> bool:
+        """A request in flight may be the commit of an early offset, which is not known before it is
+        durable: what is about early offsets waits for its answer."""
+        return self._connection.answered != self._connection.next_number
+
     def early_offset(self, group: str, topic: str, partition: int) -> int | None:
         """The offset that a group committed to a partition before it existed; None: none."""
         offsets = self._node.directory.early_offsets(topic.encode(), partition)

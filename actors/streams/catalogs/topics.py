@@ -23,8 +23,9 @@ from millpond.actors.streams.messages import (
     Done,
     ForgetEarlyOffsets,
     PartitionDeleted,
+    ShowEarlyOffset,
 )
-from millpond.actors.streams.names import stream_cell
+from millpond.actors.streams.names import TOPICS, stream_cell
 
 PARTITIONS_MAX = 1000
 TOPICS_MAX = 10_000
@@ -73,9 +74,10 @@ class TopicCatalog:
             case DeleteTopic() if port is not None:
                 return self._delete(port, message, now, effects)
             case CommitEarlyOffset() if port is not None:
-                code = self._early.commit(message, effects.changes)
-                number = message.number
-                return Done(number) if code is None else StreamFailed(number, code)
+                return self._commit_early(port, message, effects)
+            case ShowEarlyOffset() if port is not None:
+                self._early.show(message)
+                return Done(message.number)
             case ForgetEarlyOffsets():
                 self._early.forget(message, effects.changes)
                 return None
@@ -90,6 +92,19 @@ class TopicCatalog:
         for topic in self._removed:
             self._delete_partitions(topic, effects)
         self.deadline = now + DELETE_RETRY_S if self._removed else inf
+
+    def _commit_early(
+        self, port: Port, request: CommitEarlyOffset, effects: Effects
+    ) -> StreamReply | None:
+        number = request.number
+        code = self._early.commit(request, effects.changes)
+        if code is not None:
+            return StreamFailed(number, code)
+        # Streams see it, and the answer goes, once the change is durable.
+        place = request.topic, request.partition
+        show = ShowEarlyOffset(number, *place, request.group, request.offset)
+        effects.forwards += ((TOPICS, Batch(port, [show])),)
+        return None
 
     def _create(self, port: Port, request: CreateTopic, effects: Effects) -> StreamReply | None:
         topic, count, directory = request.topic, request.partitions, self._directory

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Reply
+from millpond.actors.messages import Batch, Failed, Reply
+from millpond.actors.store.interface import Fault
 from millpond.actors.streams import messages as m
+from millpond.actors.streams.names import TOPICS
 from millpond.actors.streams.settings import StreamLimits
-from tests.actors.streams.harness import StreamHarness, streams_in
+from tests.actors.streams.harness import SlowMemory, StreamHarness, streams_in
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -54,6 +56,51 @@ def test_a_commit_to_the_stream_replaces_the_early_one(streams: StreamHarness) -
     assert streams.directory.early_offsets(b"one", 0) == {b"h": 9}
     assert committed(streams, b"one") == 1 and committed(streams, b"one", b"h") == 9
     assert streams.directory.groups == 2
+
+
+@pytest.mark.parametrize("fault", [None, Fault.NOT_STORED])
+def test_a_commit_is_not_shown_before_it_is_durable(fault: Fault | None) -> None:
+    store = SlowMemory()
+    with streams_in(None, store=store) as streams:
+        streams.create(b"t")
+        store.is_slow, store.is_doomed = True, fault is not None
+        port = streams.port()
+        streams.scheduler.submit(
+            TOPICS, Batch(port, [m.CommitEarlyOffset(7, b"t", 0, b"g", 4)]), streams.now
+        )
+        streams.settle()
+        assert port.take() == [] and committed(streams, b"t") is None
+        assert streams.directory.early_offsets(b"t", 0) == {}
+        assert streams.describe(b"t").info.groups == {}
+        assert streams.directory.groups == 1, "it is reserved"
+        store.is_slow = False
+        store.finish(fault)
+        streams.settle()
+        (reply,) = port.take()
+        if fault is None:
+            assert reply == m.Done(7) and committed(streams, b"t") == 4
+        else:
+            assert isinstance(reply, Failed) and reply.code is Code.STORAGE_FAILED
+            assert committed(streams, b"t") is None
+            streams.post(TOPICS, m.ForgetEarlyOffsets(0, b"t", 0, b"g"))  # builds it anew
+            streams.settle()
+            assert streams.directory.groups == 0
+
+
+def test_a_commit_that_was_forgotten_before_it_was_durable_is_never_shown() -> None:
+    store = SlowMemory()
+    with streams_in(None, store=store) as streams:
+        store.is_slow = True
+        port = streams.port()
+        streams.scheduler.submit(
+            TOPICS, Batch(port, [m.CommitEarlyOffset(7, b"t", 0, b"g", 4)]), streams.now
+        )
+        streams.post(TOPICS, m.ForgetEarlyOffsets(0, b"t", 0))
+        store.is_slow = False
+        store.finish()
+        streams.settle()
+        assert port.take() == [m.Done(7)]
+        assert streams.directory.early_offsets(b"t", 0) == {} and streams.directory.groups == 0
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

@@ -15,6 +15,7 @@ from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.binary_codec import (
     BinaryResponseDecoder,
     MalformedPayload,
+    decode_error,
     decode_request,
     decode_response,
     encode_produced,
@@ -101,7 +102,14 @@ def requests_of(*pieces: bytes) -> list[r.Request | BinaryError]:
 
 def read(payload: bytes | str) -> r.Request | BinaryError:
     data = bytes.fromhex(payload) if isinstance(payload, str) else payload
-    return decode_request(data, LIMITS)
+    try:
+        return decode_request(data, LIMITS)
+    except MalformedPayload as error:
+        return decode_error(error)
+
+
+def produce_of(count: int, size: int = 0) -> bytes:
+    return encode_request(r.Produce("t", 0, [bytes(size)] * count))[4:]
 
 
 def framed(payload: bytes) -> bytes:
@@ -134,6 +142,21 @@ def test_bytes_behind_the_last_field_are_ignored(wire: str, request_: r.Request)
     payload = bytes.fromhex(wire)[4:]
     for more in (b"\0", b"\0\0\0\0", bytes.fromhex("00000001 61"), b"{}"):
         assert read(payload + more) == request_
+
+
+@pytest.mark.parametrize("bodies", [[], [b"x"], [b"", b"x"], [b"x", b"", b"y"]])
+def test_nothing_is_made_of_what_is_behind_the_records(bodies: list[bytes]) -> None:
+    """RB-07: a million more of them would be a million objects."""
+    payload = encode_request(r.Produce("a", 0, bodies))[4:] + b"\0\0\0\1z" * 1_000_000
+    peak_max = 2 * len(payload)
+    tracemalloc.start()
+    try:
+        found = read(payload)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == r.Produce("a", 0, bodies)
+    assert peak < peak_max
 
 
 @pytest.mark.parametrize(("wire", "_request"), REQUESTS)
@@ -305,11 +328,69 @@ def test_anything_else_is_json_on_a_connection_that_speaks_no_binary(first: int)
     ]
 
 
-def test_only_a_well_formed_request_changes_the_form_of_errors() -> None:
+def records_of(json_records: str) -> bytes:
+    return f'{{"type":"Produce","topic":"t","partition":0,"records":[{json_records}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        produce_of(65_537),
+        produce_of(1, RECORD_MAX + 1),
+        encode_request(r.CreateTopic("t", 0))[4:],
+        encode_request(r.CreateTopic("a/b", 1))[4:],
+    ],
+    ids=["records", "record", "partitions", "name"],
+)
+def test_a_request_whose_values_are_refused_is_of_its_form(refused: bytes) -> None:
+    """RB-03: it is well-formed."""
+    error, unknown = decoded(refused, b"?")
+    assert isinstance(error, BinaryRequest) and isinstance(error.request, BinaryError)
+    assert isinstance(unknown, BinaryRequest)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        records_of(""),
+        records_of(",".join(['"YQ=="'] * 1001)),
+        records_of(",".join(['"%s"' % ("YWFh" * 20)] * 1001)),
+        b'{"type":"CreateTopic","topic":"t","partition_count":0}',
+        b'{"type":"CreateTopic","topic":"a/b","partition_count":1}',
+        b'{"type":"OffsetFetch","group":"","topic":"t","partition":0}',
+        b'{"type":"Fetch","topic":"t","partition":0,"offset":18446744073709551616}',
+    ],
+    ids=["no record", "records", "large", "partitions", "name", "group", "offset"],
+)
+def test_the_same_of_a_request_in_json(refused: bytes) -> None:
+    first, error, unknown = decoded(LIST, refused, b"?")
+    assert isinstance(first, BinaryRequest)
+    assert isinstance(error, r.Error) and isinstance(unknown, r.Error)
+
+
+@pytest.mark.parametrize("payload", [b"\x01", b"\x05\0\1a", b"\x07\0\1\xff"])
+def test_a_malformed_request_does_not_change_the_form_of_errors(payload: bytes) -> None:
     """RB-03."""
-    assert isinstance(decoded(b"\x01", b"?")[-1], r.Error), "a truncated one does not"
-    refused = b'{"type":"Nothing"}'
-    assert isinstance(decoded(LIST, refused, b"?")[-1], BinaryRequest)
+    error, unknown = decoded(payload, b"?")
+    assert isinstance(error, BinaryRequest) and isinstance(unknown, r.Error)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"type":"Nothing"}',
+        b"{}",
+        b'{"type":"DescribeTopic"}',
+        b'{"type":"DescribeTopic","topic":7}',
+        b'{"type":"DescribePartition","topic":"t","partition":-1}',
+        b'{"type":"Ping","type":"Ping"}',
+        b'{"type":"DescribeTopic","topic":"\\ud800"}',
+    ],
+)
+def test_nor_does_a_malformed_one_in_json(payload: bytes) -> None:
+    first, error, unknown = decoded(LIST, payload, b"?")
+    assert isinstance(first, BinaryRequest) and isinstance(error, r.Error)
+    assert isinstance(unknown, BinaryRequest)
 
 
 def test_lengths_that_are_no_frame() -> None:

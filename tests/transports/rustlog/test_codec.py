@@ -24,7 +24,7 @@ from millpond.transports.rustlog.codec import (
     encode_response,
 )
 from millpond.transports.rustlog.decoder import Decoder
-from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson
+from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson, MalformedRequest
 
 pytestmark = pytest.mark.wire
 
@@ -40,7 +40,10 @@ def framed(payload: bytes | str) -> bytes:
 
 
 def read(payload: bytes | str) -> DecodedJson:
-    return decode_request(payload.encode() if isinstance(payload, str) else payload, LIMITS)
+    try:
+        return decode_request(payload.encode() if isinstance(payload, str) else payload, LIMITS)
+    except MalformedRequest as error:
+        return error.answer
 
 
 def said(**fields: object) -> str:
@@ -565,7 +568,7 @@ class TestAgainstTheStandardLibrary:
     @staticmethod
     def outcome(payload: bytes) -> str:
         try:
-            found = decode_request(payload, LIMITS)
+            found = read(payload)
         except MalformedJson:
             return "closed"
         return "refused" if isinstance(found, r.Error) else "accepted"

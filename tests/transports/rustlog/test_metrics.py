@@ -80,3 +80,15 @@ def test_only_so_many_partitions_are_watched_the_latest_ones() -> None:
         metrics.watch("t", number)
     assert len(metrics.watched) == WATCHED_MAX
     assert ("t", 9) not in metrics.watched and ("t", WATCHED_MAX + 9) in metrics.watched
+    metrics.watch("t", 10)
+    metrics.watch("u", 0)
+    assert [*metrics.watched][-2:] == [("t", 10), ("u", 0)], "one that is used again is the latest"
+    assert ("t", 11) not in metrics.watched
+
+
+def test_a_name_that_no_topic_has_is_not_remembered() -> None:
+    """The binary form has names of 65,535 bytes."""
+    metrics = RustlogMetrics(int)
+    metrics.watch("t" * 255, 0)
+    metrics.watch("t" * 256, 0)
+    assert [*metrics.watched] == [("t" * 255, 0)]
