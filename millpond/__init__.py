@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HandshakeRefused,
     )
     from millpond.node.client.in_flight import Receipt
+    from millpond.node.client.receiver import Receiver
     from millpond.node.client.rustlog.client import connect_rustlog
     from millpond.node.client.s3p.client import connect_s3p
     from millpond.node.client.streams.connect import connect_streams
@@ -52,6 +53,7 @@ else:
             "Node": "millpond.node.node",
             "NotFound": "millpond.actors.errors",
             "Receipt": "millpond.node.client.in_flight",
+            "Receiver": "millpond.node.client.receiver",
             "RequestError": "millpond.actors.errors",
             "chat": "millpond.chat",
             "client_context": "millpond.node.tls.contexts",
@@ -87,6 +89,7 @@ __all__ = [
     "Node",
     "NotFound",
     "Receipt",
+    "Receiver",
     "RequestError",
     "chat",
     "client_context",

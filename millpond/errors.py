@@ -6,6 +6,7 @@ the former name of `ClientClosed`. Wrong arguments are TypeError and ValueError,
 time that is over is TimeoutError.
 
     MillpondError
+      AskFailed
       BadCheckpoint + ValueError
       BadReply
       BadSchema + ValueError
@@ -125,6 +126,7 @@ from millpond.actors.errors import (
 from millpond.actors.state.errors import BadSchema, BadValue, DuplicateType
 from millpond.actors.state.fold import BadCheckpoint, InvalidEvent, StateReset
 from millpond.node.client.errors import (
+    AskFailed,
     ChannelClosed,
     ClientClosed,
     ClientForked,
@@ -165,6 +167,7 @@ from millpond.node.jobs.errors import (
 from millpond.transports.p2p.nacks import HelloCode
 
 __all__ = [
+    "AskFailed",
     "BadCheckpoint",
     "BadRange",
     "BadReply",

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     )
     from millpond.node.client.s3p.sync import S3p, S3pProducer, connect_s3p
     from millpond.node.client.state.sync import Changes, StateView, StateWriter, follow_state
-    from millpond.node.client.sync.channel import Channel, Message, connect
-    from millpond.node.client.sync.channels import Channels, connect_channels
+    from millpond.node.client.sync.channel import (
+        Channel,
+        Channels,
+        Message,
+        Receiver,
+        connect,
+        connect_channels,
+    )
     from millpond.node.client.sync.portal import SyncFuture
     from millpond.node.client.sync.streams import NodeState, Stream, Streams, connect_streams
     from millpond.node.jobs.sync import Handle, Queue
@@ -28,11 +34,12 @@ else:
         {
             "Changes": "millpond.node.client.state.sync",
             "Channel": "millpond.node.client.sync.channel",
-            "Channels": "millpond.node.client.sync.channels",
+            "Channels": "millpond.node.client.sync.channel",
             "Handle": "millpond.node.jobs.sync",
             "Message": "millpond.node.client.sync.channel",
             "NodeState": "millpond.node.client.sync.streams",
             "Queue": "millpond.node.jobs.sync",
+            "Receiver": "millpond.node.client.sync.channel",
             "Rustlog": "millpond.node.client.rustlog.sync",
             "RustlogConsumer": "millpond.node.client.rustlog.sync",
             "RustlogProducer": "millpond.node.client.rustlog.sync",
@@ -44,7 +51,7 @@ else:
             "Streams": "millpond.node.client.sync.streams",
             "SyncFuture": "millpond.node.client.sync.portal",
             "connect": "millpond.node.client.sync.channel",
-            "connect_channels": "millpond.node.client.sync.channels",
+            "connect_channels": "millpond.node.client.sync.channel",
             "connect_rustlog": "millpond.node.client.rustlog.sync",
             "connect_s3p": "millpond.node.client.s3p.sync",
             "connect_streams": "millpond.node.client.sync.streams",
@@ -60,6 +67,7 @@ __all__ = [
     "Message",
     "NodeState",
     "Queue",
+    "Receiver",
     "Rustlog",
     "RustlogConsumer",
     "RustlogProducer",

@@ -63,16 +63,13 @@ MODULES = (
         },
     ),
     Module(
-        f"{CLIENT}.sync.channels",
-        "Blocking channels by name: `with connect_channels(url) as channels`.",
-        {f"{CLIENT}.channels": ("Channels", "connect_channels")},
-    ),
-    Module(
         f"{CLIENT}.sync.channel",
-        'A blocking channel: `with connect(url, channel="chat/1") as channel`.',
+        'Blocking channels: `with connect(url, channel="chat/1") as channel`.',
         {
             f"{CLIENT}.channel": ("Message", "Channel"),
             f"{CLIENT}.connect": ("connect",),
+            f"{CLIENT}.receiver": ("Receiver",),
+            f"{CLIENT}.channels": ("Channels", "connect_channels"),
         },
     ),
     Module(
@@ -125,7 +122,7 @@ OPENED = {
     "Rustlog": "connect_rustlog",
 }
 """Made by a function, and open as those; a client may also be given by another one."""
-INTERNAL = {"committing", "end", "run", "tell"}
+INTERNAL = {"committing", "end", "run", "start", "tell"}
 """Methods that the clients call among themselves."""
 
 

@@ -8,7 +8,7 @@ from math import inf
 from operator import index
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -23,6 +23,7 @@ from millpond.actors.messages import (
     NackReason,
     Put,
 )
+from millpond.node.client.asking import Inbox, answer, payload_of, question_of
 from millpond.node.client.errors import ClientClosed
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.idempotency import KEYS, KeyCounter
@@ -33,6 +34,7 @@ from millpond.node.client.node_requests import Request, send_operation
 from millpond.node.client.openable import Client
 from millpond.node.client.payload import Data, as_bytes
 from millpond.node.client.retry import RETRYABLE, RetryBudget
+from millpond.node.jobs.payload import JobUpdate, ReplyTo
 from millpond.transports.p2p.packets import (
     ADMIN,
     BEGUN,
@@ -56,6 +58,8 @@ DRAIN_S = 5.0
 MS_MAX = 2**32 - 1
 
 Ids = list[int]
+RoleName = Literal["producer", "consumer", "both", "worker"]
+ModeName = Literal["pair", "fanout", "queue"]
 
 
 class Message:
@@ -92,6 +96,34 @@ class Message:
         """Return the message: for another attempt, in `delay` seconds, or as a dead letter."""
         delay_ms = None if delay is None or reject else _milliseconds(delay)
         self._return(NackReason.REJECT if reject else NackReason.LATER, delay_ms)
+
+    @property
+    def payload(self) -> bytes:
+        """The data, or what was asked where the message is a question (`Channel.ask`)."""
+        question = question_of(self.data)
+        return self.data if question is None else payload_of(question)
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether the message is a question."""
+        return question_of(self.data) is not None
+
+    async def reply(self, data: bytes) -> None:
+        """Answer a question, and acknowledge it. Needs the right to put into the mailbox,
+        `CHANNEL/r/...`. Raises ValueError where no reply is wanted."""
+        await self._answer("result", _bytes(data))
+
+    async def reply_error(self, text: str) -> None:
+        """Answer a question with an error, which `ask` raises as AskFailed; else as `reply`."""
+        await self._answer("failed", {"reason": "error", "error": text})
+
+    async def _answer(self, kind: Literal["result", "failed"], value: object) -> None:
+        question = question_of(self.data)
+        if question is None or question.reply_to is None:
+            raise ValueError("the message is no question: no reply is wanted")
+        to = question.reply_to
+        await self.channel._reply(to, JobUpdate(to.number, kind, value))  # noqa: SLF001
+        await self.ack()
 
     async def decline(self) -> None:
         """Refuse a message that cannot be read here: it is kept, and not pushed here again."""
@@ -167,12 +199,29 @@ def _milliseconds(seconds: float) -> int:
     return milliseconds
 
 
+class Join(Protocol):
+    """Makes a client of another channel of the same node, with the credentials of this one."""
+
+    def __call__(
+        self,
+        name: bytes,
+        /,
+        *,
+        role: RoleName = "consumer",
+        mode: ModeName | None = None,
+        window: int | None = None,
+        resume_after: int | None = None,
+    ) -> Channel: ...
+
+
 class ChannelConnection(NamedTuple):
     """The parts of an open channel."""
 
     link: Link
     keys: KeyCounter
     rng: Random
+    inbox: Inbox
+    join: Join
 
 
 class Channel(Client[ChannelConnection]):
@@ -182,7 +231,7 @@ class Channel(Client[ChannelConnection]):
     """
 
     name: str | bytes
-    _of_connection = frozenset({"_link", "_keys", "_rng"})
+    _of_connection = frozenset({"_link", "_keys", "_rng", "_inbox", "_join"})
 
     def __init__(
         self,
@@ -194,9 +243,11 @@ class Channel(Client[ChannelConnection]):
         self._link: Link
         self._keys: KeyCounter
         self._rng: Random
+        self._inbox: Inbox
+        self._join: Join
 
     def _use(self, connection: ChannelConnection) -> None:
-        self._link, self._keys, self._rng = connection
+        self._link, self._keys, self._rng, self._inbox, self._join = connection
 
     async def _end(self) -> None:
         if not self.closed:
@@ -257,9 +308,9 @@ class Channel(Client[ChannelConnection]):
     @property
     def channels(self) -> Channels:
         """The node's channels by name, over this connection."""
-        from millpond.node.client.channels import Channels  # few need it
+        from millpond.node.client.channels import Channels, ChannelsConnection  # few need them
 
-        return Channels.over(self._link)
+        return Channels.over(ChannelsConnection(self._link, self._join))
 
     async def put(
         self, data: bytes, *, ttl: int = 0, key: int | None = None, retry_for: float = 0.0
@@ -292,6 +343,21 @@ class Channel(Client[ChannelConnection]):
         if not self._link.inflight.limit.acquire_nowait(size):
             raise anyio.WouldBlock
         return self._put(data, ttl, key, size)
+
+    async def ask(self, data: bytes, timeout_s: float = 10.0) -> bytes:
+        """Put a question, and wait for its answer at most `timeout_s` seconds; TimeoutError then.
+
+        A connection that receives in the channel answers, with `Message.reply`; in queue mode one
+        of them gets the question, else all do, and the first answer counts. A client that asks does
+        best as a `producer`, so that it is not asked itself. The first question opens a second
+        connection, to a mailbox of this client, `NAME/r/...`. Raises NoListener where no other
+        connection receives in the channel, AskFailed for an answer that says so, and RequestErrors.
+        """
+        data = _bytes(data)
+        self._check_open()
+        if not data:
+            raise EmptyData
+        return await self._inbox.ask(data, timeout_s)
 
     async def receive(self, timeout_s: float | None = None) -> Message:
         """The next message; TimeoutError after `timeout_s` seconds without any."""
@@ -391,6 +457,11 @@ class Channel(Client[ChannelConnection]):
         """
         return await self._operation(JOBS, self._link.inflight.jobs, operation, body)
 
+    async def _reply(self, to: ReplyTo, update: JobUpdate) -> None:
+        self._check_open()
+        name = self.name.encode() if isinstance(self.name, str) else self.name
+        await answer(self._link, self._keys, name, to, update)
+
     async def flush(self, timeout_s: float = DRAIN_S) -> None:
         """Wait until every put is answered, at most `timeout_s` seconds."""
         await self._link.drain(timeout_s)
@@ -452,6 +523,11 @@ class Channel(Client[ChannelConnection]):
                 return await self.put(data, ttl=ttl, key=key)
             except RETRYABLE as error:
                 await budget.wait(error)
+
+
+def join_of(channel: Channel) -> Join:
+    """The function of an open channel that makes clients of others."""
+    return channel._join  # noqa: SLF001  its own module
 
 
 def link_of(channel: Channel) -> Link:

@@ -10,21 +10,32 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
 
 from millpond.actors.errors import ChannelExists, UnknownChannel
-from millpond.node.client.channel import link_of
-from millpond.node.client.connect import PROBE, ModeName, connect
+from millpond.node.client.channel import Join, ModeName, join_of, link_of
+from millpond.node.client.connect import PROBE, connect
 from millpond.node.client.events import Event
 from millpond.node.client.link import Link
 from millpond.node.client.node_requests import NodeRequests
 from millpond.node.client.openable import Client
+from millpond.node.client.receiver import Receiver
 from millpond.transports.p2p import channel_operations as b
 from millpond.transports.p2p.channel_operations import ChannelInfo as ChannelInfo
 from millpond.transports.p2p.channel_operations import ChannelOperation
 from millpond.transports.p2p.handshake import Signer
 
 
-class Channels(Client[Link]):
+class ChannelsConnection(NamedTuple):
+    """The parts of open `Channels`."""
+
+    link: Link
+    join: Join
+
+
+class Channels(Client[ChannelsConnection]):
     """The channels of a node by name. Tasks may share it.
 
     It is open within `async with`, or from `open` to `close`. Methods raise RequestErrors,
@@ -33,10 +44,12 @@ class Channels(Client[Link]):
     """
 
     _requests: NodeRequests
-    _of_connection = frozenset({"_requests"})
+    _join: Join
+    _of_connection = frozenset({"_requests", "_join"})
 
-    def _use(self, connection: Link) -> None:
-        self._requests = NodeRequests(connection)
+    def _use(self, connection: ChannelsConnection) -> None:
+        self._requests = NodeRequests(connection.link)
+        self._join = connection.join
 
     async def _end(self) -> None:
         await self._requests.link.stop()
@@ -103,6 +116,35 @@ class Channels(Client[Link]):
             more = reply.more and bool(reply.page)
             after = reply.page[-1].name if reply.page else after
 
+    @asynccontextmanager
+    async def receiver(
+        self,
+        *patterns: str | bytes,
+        channels_max: int = 64,
+        window: int | None = None,
+        refresh_s: float = 1.0,
+    ) -> AsyncIterator[Receiver]:
+        """Receive from all channels whose names match one of the patterns (as in `list`), for the
+        block; channels that are made later join within `refresh_s` seconds.
+
+        Each has a connection of its own, with `window` as in `connect`. At most `channels_max` are
+        joined, the first by name; others follow once one of them is not in use any more. Needs the
+        rights `list`, `push` and `ack` in each; those that refuse are left out.
+        """
+        wanted = [pattern_of(each) for each in patterns]
+        if not wanted or channels_max < 1:
+            raise ValueError("a receiver has one pattern at least, and one channel")
+        async with anyio.create_task_group() as tasks:
+            receiver = Receiver(
+                self._requests, self._join, wanted, channels_max, window, refresh_s, tasks
+            )
+            await receiver.start()
+            try:
+                yield receiver
+            finally:
+                receiver.end()
+                tasks.cancel_scope.cancel()
+
     async def _clear(self, operation: ChannelOperation, name: str | bytes) -> int:
         removed, until, more = 0, 0, True
         while more:
@@ -143,9 +185,9 @@ def connect_channels(
     )
 
     @asynccontextmanager
-    async def joined() -> AsyncIterator[Link]:
+    async def joined() -> AsyncIterator[ChannelsConnection]:
         async with channel:
-            yield link_of(channel)
+            yield ChannelsConnection(link_of(channel), join_of(channel))
 
     return Channels(joined)
 

@@ -10,14 +10,17 @@ from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode, Role
+from millpond.node.client.asking import Inbox
 from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection
+from millpond.node.client.channel import ModeName as ModeName
+from millpond.node.client.channel import RoleName as RoleName
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter
@@ -27,6 +30,7 @@ from millpond.node.client.session import Session
 from millpond.node.client.url import Address, parse_urls
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
+from millpond.node.jobs.payload import MAILBOX_BYTES
 from millpond.node.peers.authentication import Credentials
 from millpond.node.peers.identity import KEY_BYTES
 from millpond.transports.errors import MalformedHandshake
@@ -42,8 +46,6 @@ PROBE = b"millpond!probe"
 """The channel of clients that need none: no message can be put there."""
 
 Member = TypeVar("Member", bound=IntEnum)
-RoleName = Literal["producer", "consumer", "both", "worker"]
-ModeName = Literal["pair", "fanout", "queue"]
 
 
 class Dialer(Protocol):
@@ -118,6 +120,36 @@ def connect(
     if tls is not None and not any(address.secure for address in addresses):
         raise ValueError("a TLS context needs a tls:// or wss:// address")
 
+    def beside(
+        other: bytes,
+        /,
+        *,
+        role: RoleName = "consumer",
+        mode: ModeName | None = None,
+        window: int | None = None,
+        resume_after: int | None = None,
+    ) -> Channel:
+        return connect(
+            url,
+            other,
+            role=role,
+            mode=mode,
+            window=window,
+            resume_after=resume_after,
+            token=token,
+            identity=identity,
+            peer=peer,
+            on_peer=on_peer,
+            tls=tls,
+            allow_plain=allow_plain,
+            reconnect=reconnect,
+            keep_alive_s=keep_alive_s,
+            dialer=dialer,
+            rng=rng,
+            now=now,
+            entropy=entropy,
+        )
+
     @asynccontextmanager
     async def joined() -> AsyncIterator[ChannelConnection]:
         environment = current_environment()
@@ -142,22 +174,24 @@ def connect(
         keys = KeyCounter(random, None if key_counter is None else Path(key_counter))
         limit = FlowLimit(in_flight_max, IN_FLIGHT_BYTES_MAX)
         link = Link(settings, limit, ReconnectBackoff(random), now or environment.monotonic)
-        async with _running(link):
-            yield ChannelConnection(link, keys, random)
+        async with _running(link) as tasks:
+            mailbox = unpredictable(MAILBOX_BYTES)
+            inbox = Inbox(name or b"", mailbox, link, keys, beside, tasks)
+            yield ChannelConnection(link, keys, random, inbox, beside)
             await link.drain(DRAIN_S)
 
     return Channel(channel if channel is not None else b"", joined)
 
 
 @asynccontextmanager
-async def _running(link: Link) -> AsyncIterator[None]:
+async def _running(link: Link) -> AsyncIterator[TaskGroup]:
     """The link as a task beside the block, which starts once the first connection is live."""
     with single_errors():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.run)
             try:
                 await link.first.wait()
-                yield
+                yield tasks
             finally:
                 await link.stop()
                 tasks.cancel_scope.cancel()

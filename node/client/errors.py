@@ -64,6 +64,10 @@ class NotEncrypted(HandshakeRefused):
     """
 
 
+class AskFailed(MillpondError):
+    """The listener that was asked answered with an error; the text is its reason."""
+
+
 class ClientClosed(MillpondError):
     """The client is not open: it was closed on this side, or not opened yet."""
 

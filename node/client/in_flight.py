@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 REQUEST_IDS = 2**32
 OPERATIONS_MAX = 512
+CHANNEL_REQUESTS_MAX = 64
+"""Requests about channels by name; a node refuses more."""
 """Operations about the node, peers and jobs under way; a node answers no more at a time."""
 OPERATIONS_BYTES_MAX = 8 * 2**20
 
@@ -194,6 +196,7 @@ class InFlight:
     def __init__(self, limit: FlowLimit) -> None:
         self.limit = limit
         self.operations_limit = FlowLimit(OPERATIONS_MAX, OPERATIONS_BYTES_MAX)
+        self.channels_limit = FlowLimit(CHANNEL_REQUESTS_MAX, OPERATIONS_BYTES_MAX)
         self.streams = PendingStreamRequests()
         self.durability = Durability.MEMORY
         self.receipts = 0

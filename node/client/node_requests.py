@@ -1,4 +1,4 @@
-"""Requests about the node itself, as a client sends them over its link: packet 90."""
+"""Requests about channels by name, as a client sends them over its link: packet 90."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Request = Callable[[int, bytes], tuple[bytes, ReplyFuture[bytes]]]
 
 
 class NodeRequests:
-    """Requests about the node over a link."""
+    """Requests about channels by name over a link. 64 are under way at once; others wait."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -26,7 +26,12 @@ class NodeRequests:
         """Send a request and wait for the reply. Raises RequestErrors, DataTooLarge among them;
         OutcomeUnknown when the connection ends before the reply."""
         data = msgspec.msgpack.encode(body)
-        reply = await send_operation(self.link, ADMIN, self.link.inflight.admin, operation, data)
+        link, limit = self.link, self.link.inflight.channels_limit
+        await limit.acquire(len(data))
+        try:
+            reply = await send_operation(link, ADMIN, link.inflight.admin, operation, data)
+        finally:
+            limit.release(len(data))
         return msgspec.msgpack.decode(reply, type=reply_type)
 
 

@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 
 from millpond.node.client.future import ReplyFuture
 from millpond.node.jobs.errors import JobCancelled, JobFailed
-from millpond.node.jobs.results import JobUpdate
+from millpond.node.jobs.payload import JobUpdate
 
 PROGRESS_MAX = 1000
 

@@ -1,5 +1,5 @@
-"""The bytes of a job (docs/reference/wire-protocol.md, "The bytes of a job"): a MessagePack map
-with short keys.
+"""The bytes of a job and of its result (docs/reference/wire-protocol.md, "The bytes of a job"):
+MessagePack maps with short keys. Questions to a channel and their answers have the same bytes.
 
 Any other message is a job as well, without a name: `millpond put jobs/mail '{...}'`.
 """
@@ -15,7 +15,7 @@ NAME_BYTES_MAX = 250 - len("jobs/") - len("/r/") - 32
 """A queue's name is within a channel's, and so is that of the mailbox of results beside it."""
 ATTEMPTS_MAX = 2**16 - 1
 MAILBOX_BYTES = 16
-_RESULT_MAILBOX = re.compile(rb"jobs/.+/r/[0-9a-f]{%d}" % (2 * MAILBOX_BYTES), re.DOTALL)
+_RESULT_MAILBOX = re.compile(rb".+/r/[0-9a-f]{%d}" % (2 * MAILBOX_BYTES), re.DOTALL)
 UNREADABLE = (
     msgspec.MsgspecError,
     UnicodeDecodeError,
@@ -26,6 +26,7 @@ UNREADABLE = (
 )
 
 Headers = dict[str, str]
+Kind = Literal["progress", "result", "failed", "cancelled"]
 
 
 class ReplyTo(msgspec.Struct, frozen=True):
@@ -72,8 +73,18 @@ def channel_of(queue: str) -> bytes:
     return b"jobs/" + name
 
 
+def mailbox_of(channel: bytes, mailbox: bytes) -> bytes:
+    """The channel of a mailbox for the answers to what is put into a channel."""
+    return channel + b"/r/" + mailbox.hex().encode()
+
+
+def mailbox_name(queue: str, mailbox: bytes) -> bytes:
+    """The channel of a producer's mailbox."""
+    return mailbox_of(channel_of(queue), mailbox)
+
+
 def is_result_mailbox(channel: bytes) -> bool:
-    """Is this the channel of a producer that waits for results?"""
+    """Is this the channel of a client that waits for results or answers?"""
     return _RESULT_MAILBOX.fullmatch(channel) is not None
 
 
@@ -104,6 +115,30 @@ def decode_job(data: bytes) -> JobMessage:
         return JobMessage(_foreign(data))
     reply_to = None if wire.q is None else ReplyTo(wire.q, wire.w)
     return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e)
+
+
+class JobUpdate(msgspec.Struct, frozen=True):
+    """A result, or progress. `value`: of a failure a map of `reason` and `error`."""
+
+    number: int = msgspec.field(name="w")
+    kind: Kind = msgspec.field(name="k")
+    value: Any = msgspec.field(name="v", default=None)
+
+
+_update_decoder = msgspec.msgpack.Decoder(JobUpdate)
+
+
+def encode_update(news: JobUpdate) -> bytes:
+    """The bytes. Raises TypeError for a value that MessagePack cannot encode."""
+    return _encoder.encode(news)
+
+
+def decode_update(data: bytes) -> JobUpdate | None:
+    """None: these bytes are something else."""
+    try:
+        return _update_decoder.decode(data)
+    except UNREADABLE:
+        return None
 
 
 def _foreign(data: bytes) -> Any:

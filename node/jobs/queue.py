@@ -40,7 +40,9 @@ from millpond.node.jobs.payload import (
     ReplyTo,
     channel_of,
     decode_job,
+    decode_update,
     encode_job,
+    mailbox_name,
 )
 from millpond.node.jobs.requests import (
     PAGE,
@@ -53,7 +55,7 @@ from millpond.node.jobs.requests import (
     queue_counts,
 )
 from millpond.node.jobs.result_watch import ResultWatch
-from millpond.node.jobs.results import ResultMailboxes, decode_update, mailbox_name
+from millpond.node.jobs.results import ResultMailboxes
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.errors import DataTooLarge, RequestError
@@ -19,7 +17,14 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.future import ReplyFuture
 from millpond.node.jobs.connector import Connector
-from millpond.node.jobs.payload import UNREADABLE, ReplyTo, channel_of
+from millpond.node.jobs.payload import (
+    UNREADABLE,
+    JobUpdate,
+    Kind,
+    ReplyTo,
+    encode_update,
+    mailbox_name,
+)
 from millpond.node.jobs.worker.outcome import utf8_text
 
 RESULT_TTL_S = 3600
@@ -27,38 +32,6 @@ IDLE_S = 30.0
 MAILBOXES_MAX = 64
 SEND_S = 5.0
 EARLY_MAX = 100
-
-Kind = Literal["progress", "result", "failed", "cancelled"]
-
-
-class JobUpdate(msgspec.Struct, frozen=True):
-    """A result, or progress. `value`: of a failure a map of `reason` and `error`."""
-
-    number: int = msgspec.field(name="w")
-    kind: Kind = msgspec.field(name="k")
-    value: Any = msgspec.field(name="v", default=None)
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(JobUpdate)
-
-
-def mailbox_name(queue: str, mailbox: bytes) -> bytes:
-    """The channel of a producer's mailbox."""
-    return channel_of(queue) + b"/r/" + mailbox.hex().encode()
-
-
-def encode_update(news: JobUpdate) -> bytes:
-    """The bytes. Raises TypeError for a value that MessagePack cannot encode."""
-    return _encoder.encode(news)
-
-
-def decode_update(data: bytes) -> JobUpdate | None:
-    """None: these bytes are something else."""
-    try:
-        return _decoder.decode(data)
-    except UNREADABLE:
-        return None
 
 
 class _Mailbox:

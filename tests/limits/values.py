@@ -35,8 +35,9 @@ from millpond.node import admin, log_handler
 from millpond.node.chat import message_requests
 from millpond.node.cli import jsonl
 from millpond.node.cli.commands import import_
+from millpond.node.client import asking, connect, inbox, link
 from millpond.node.client import channel as client_channel
-from millpond.node.client import connect, inbox, link
+from millpond.node.client.channels import Channels
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.config import Config
 from millpond.node.http import listener as http_listener
@@ -379,6 +380,8 @@ CLIENT: dict[str, Numbers] = {
     "pushed messages not taken yet": (),
     "acknowledged messages remembered": (inbox.SETTLED_MAX,),
     "acks that wait for a connection": (inbox.ACKS_MAX,),
+    "questions without an answer": (asking.ASKS_MAX,),
+    "channels of a receiver": (_of(Channels.receiver, "channels_max"),),
     "connecting": (_of(LINK, "dial_s"),),
     "handshake": (_of(LINK, "handshake_s"),),
     "delay between attempts": (

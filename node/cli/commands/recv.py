@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,12 +15,13 @@ from millpond.actors.errors import NotNegotiated
 from millpond.actors.messages import Mode
 from millpond.node.cli.byte_output import ByteOutput, add_byte_output
 from millpond.node.cli.connection import open_channel, run_in_loop
-from millpond.node.cli.exit_codes import ExitCode, until_signal
-from millpond.node.cli.options.node import add_channel, add_node_options, positive
+from millpond.node.cli.exit_codes import ExitCode, until_signal, usage_error
+from millpond.node.cli.options.node import add_node_options, channel_name, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field
 from millpond.node.cli.sealed_messages import is_envelope, open_message
 from millpond.node.client.channel import Channel, Message
+from millpond.node.client.connect import PROBE
 
 EPILOG = """\
 examples:
@@ -31,11 +33,15 @@ examples:
   millpond recv files/1 -o photo.jpg       the same into a file
   millpond recv jobs/mail --mode queue     share the messages with other consumers
   millpond recv notes --json               print decrypted messages with their senders
+  millpond recv 'orders/*' news --follow   several channels; those that are made later join
 
 A message is acknowledged, which removes it from the node, after it is written and flushed, to the
 disk with -o. If the connection is lost for good the exit code is 1, and unprinted messages stay at
 the node. Messages that are encrypted for another node, or by an unknown sender, are not printed and
 stay there, too.
+
+In a name `*` is any text, `?` any character and `[ab]` one of these. With such a name, or several,
+--json has the channel of each message.
 """
 RECONNECT_S = 30.0
 WINDOW = 32
@@ -50,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_channel(parser)
+    parser.add_argument("channels", metavar="CHANNEL", type=channel_name, nargs="+")
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("-n", dest="count", type=positive, metavar="N", default=1)
     amount.add_argument("--follow", action="store_true", help="receive until Ctrl-C")
@@ -82,6 +88,10 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Receive until there is enough."""
     timeout_s, args.timeout = args.timeout, None
+    args.channel = args.channels[0]
+    args.is_pattern = len(args.channels) > 1 or any(mark in args.channel for mark in b"*?[")
+    if args.is_pattern and (args.mode or args.no_ack):
+        raise usage_error("--mode and --no-ack are for one channel")
     with ByteOutput(args) as output:
         return run_in_loop(args, partial(_receive, args, timeout_s, output))
 
@@ -91,6 +101,10 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None, output: By
     async with anyio.create_task_group() as tasks:
         interrupted = partial(until_signal, tasks.cancel_scope)
         tasks.start_soon(interrupted)
+        if args.is_pattern:
+            is_over = await _receive_all(args, timeout_s, output)
+            tasks.cancel_scope.cancel()
+            return ExitCode.TIMEOUT if is_over else ExitCode.OK
         async with open_channel(
             args,
             args.channel,
@@ -107,6 +121,26 @@ async def _receive(args: argparse.Namespace, timeout_s: float | None, output: By
         tasks.cancel_scope.cancel()
         return code
     return ExitCode.OK if args.follow else ExitCode.INTERRUPTED
+
+
+async def _receive_all(
+    args: argparse.Namespace, timeout_s: float | None, output: ByteOutput
+) -> bool:
+    """Receive from all channels that match. True: the time was over."""
+    async with open_channel(args, PROBE, "consumer", reconnect_s=args.reconnect) as control:
+        with anyio.move_on_after(timeout_s) as scope:
+            async with control.channels.receiver(*args.channels, window=args.window) as receiver:
+                left = None if args.follow else args.count
+                while left is None or left > 0:
+                    message = await receiver.receive()
+                    data = await _output_of(message.channel, message, args, is_raw=output.is_raw)
+                    if data is None:
+                        await message.decline()
+                        continue
+                    await output.write(data)
+                    await message.ack()
+                    left = None if left is None else left - 1
+    return scope.cancelled_caught
 
 
 async def _widen(channel: Channel, args: argparse.Namespace) -> None:
@@ -139,11 +173,15 @@ async def _output_of(
     channel: Channel, message: Message, args: argparse.Namespace, *, is_raw: bool
 ) -> bytes | None:
     """The output for a message; None for an envelope that cannot be decrypted."""
-    names = {"id": str(message.id), "attempt": message.attempt}
+    names: dict[str, Any] = {"id": str(message.id), "attempt": message.attempt}
+    name = args.channel
+    if args.is_pattern:
+        name = os.fsencode(channel.name)
+        names = data_field(name, "channel") | names
     if args.sealed or not is_envelope(message.data):
         data, fields = message.data, data_field(message.data)
     else:
-        envelope = await open_message(channel, args.channel, message)
+        envelope = await open_message(channel, name, message)
         if envelope is None:
             return None
         data, fields = envelope.data, envelope.fields()

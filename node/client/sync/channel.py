@@ -1,4 +1,4 @@
-"""A blocking channel: `with connect(url, channel="chat/1") as channel`.
+"""Blocking channels: `with connect(url, channel="chat/1") as channel`.
 
 Written by scripts/generate_sync.py: do not edit.
 """
@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
 from millpond.actors.messages import Durability, Mode
-from millpond.node.client.channel import DRAIN_S, Ids
+from millpond.node.client.channel import DRAIN_S, Ids, ModeName
 from millpond.node.client.channel import Channel as AsyncChannel
 from millpond.node.client.channel import Message as AsyncMessage
-from millpond.node.client.connect import Dialer, ModeName, RoleName
+from millpond.node.client.channel import RoleName as RoleName
+from millpond.node.client.channels import Channels as AsyncChannels
+from millpond.node.client.channels import connect_channels as connect_channels_async
+from millpond.node.client.connect import Dialer
 from millpond.node.client.connect import connect as connect_async
 from millpond.node.client.events import Event
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
-from millpond.node.client.sync.channels import Channels
+from millpond.node.client.receiver import Receiver as AsyncReceiver
 from millpond.node.client.sync.portal import Blocking, BlockingContext, SyncFuture
 from millpond.node.client.sync.streams import Streams
+from millpond.transports.p2p.channel_operations import ChannelInfo as ChannelInfo
 from millpond.transports.p2p.handshake import Signer
 
 
@@ -57,6 +62,26 @@ class Message(Blocking[AsyncMessage]):
     def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
         """Return the message: for another attempt, in `delay` seconds, or as a dead letter."""
         self._await(self._async.nack, delay, reject=reject)
+
+    @property
+    def payload(self) -> bytes:
+        """The data, or what was asked where the message is a question (`Channel.ask`)."""
+        return self._async.payload
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether the message is a question."""
+        return self._async.wants_reply
+
+    def reply(self, data: bytes) -> None:
+        """Answer a question, and acknowledge it. Needs the right to put into the mailbox,
+        `CHANNEL/r/...`. Raises ValueError where no reply is wanted.
+        """
+        self._await(self._async.reply, data)
+
+    def reply_error(self, text: str) -> None:
+        """Answer a question with an error, which `ask` raises as AskFailed; else as `reply`."""
+        self._await(self._async.reply_error, text)
 
     def decline(self) -> None:
         """Refuse a message that cannot be read here: it is kept, and not pushed here again."""
@@ -177,6 +202,17 @@ class Channel(BlockingContext[AsyncChannel]):
         Raises anyio.WouldBlock when too much is in flight.
         """
         return self._send(self._async.put_nowait, data, ttl=ttl, key=key)
+
+    def ask(self, data: bytes, timeout_s: float = 10.0) -> bytes:
+        """Put a question, and wait for its answer at most `timeout_s` seconds; TimeoutError then.
+
+        A connection that receives in the channel answers, with `Message.reply`; in queue mode one
+        of them gets the question, else all do, and the first answer counts. A client that asks does
+        best as a `producer`, so that it is not asked itself. The first question opens a second
+        connection, to a mailbox of this client, `NAME/r/...`. Raises NoListener where no other
+        connection receives in the channel, AskFailed for an answer that says so, and RequestErrors.
+        """
+        return self._await(self._async.ask, data, timeout_s)
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """The next message; TimeoutError after `timeout_s` seconds without any."""
@@ -326,5 +362,139 @@ def connect(
             rng=rng,
             now=now,
             entropy=entropy,
+        )
+    )
+
+
+class Receiver(Blocking[AsyncReceiver]):
+    """The messages of the channels of a node that match patterns; see `Channels.receiver`.
+
+    Iterating gives them as they come, each with its `channel`. In a fanout channel that is joined
+    after the start, the messages that it has kept are given as well.
+    """
+
+    @property
+    def channels(self) -> list[bytes]:
+        """The names of the channels that are joined now."""
+        return self._call(lambda: list(self._async.channels))
+
+    @property
+    def left_out(self) -> int:
+        """The number of channels that match and are not joined, as there are too many."""
+        return self._async.left_out
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message of any channel; TimeoutError after `timeout_s` seconds without any.
+        Raises ConnectionLost where the node is lost for good, ClientClosed after the end.
+        """
+        return Message(self._await(self._async.receive, timeout_s), self._portal)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        return Message(self._next(self._async.__anext__), self._portal)
+
+
+class Channels(BlockingContext[AsyncChannels]):
+    """The channels of a node by name. Tasks may share it.
+
+    It is open within `with`, or from `open` to `close`. Methods raise RequestErrors,
+    ConnectionLost, ClientClosed, and OutcomeUnknown where the connection was lost before the reply.
+    A channel that was not created exists as long as it has a message, a key of one or a connection.
+    """
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is live now."""
+        return self._async.connected
+
+    def create(self, name: str | bytes, mode: ModeName = "pair", *, exist_ok: bool = False) -> None:
+        """Create a channel in a mode that stays: while it is empty, and over restarts.
+
+        Needs the right `admin` in it. Raises ChannelExists where it was created before, unless
+        `exist_ok` and in this mode, and where it is in use, or configured, in another mode.
+        """
+        self._await(self._async.create, name, mode, exist_ok=exist_ok)
+
+    def delete(self, name: str | bytes) -> int:
+        """Delete a channel with its messages, the keys of its puts, its subscribers that are away
+        and its mode; gives the number of messages. Needs the right `admin` in it.
+
+        Connections stay: for them, and for messages that are put meanwhile, it is a new channel.
+        Raises UnknownChannel.
+        """
+        return self._await(self._async.delete, name)
+
+    def purge(self, name: str | bytes) -> int:
+        """Remove the messages that the channel has now, those with consumers as well; gives their
+        number. Needs the right `ack` in it. Raises UnknownChannel.
+        """
+        return self._await(self._async.purge, name)
+
+    def describe(self, name: str | bytes) -> ChannelInfo:
+        """The state of a channel. Needs the right `list` in it: without that there is none.
+        Raises UnknownChannel.
+        """
+        return self._await(self._async.describe, name)
+
+    def list(self, *patterns: str | bytes) -> Iterator[ChannelInfo]:
+        """The channels whose names match one of the patterns, all by default, by name.
+
+        `*` is any text, `?` any character, `[ab]` one of these. Those in which the client has the
+        right `list`; the node's own channels have a `!` in their names.
+        """
+        return self._iterate(self._async.list(*patterns))
+
+    @contextmanager
+    def receiver(
+        self,
+        *patterns: str | bytes,
+        channels_max: int = 64,
+        window: int | None = None,
+        refresh_s: float = 1.0,
+    ) -> Generator[Receiver]:
+        """Receive from all channels whose names match one of the patterns (as in `list`), for the
+        block; channels that are made later join within `refresh_s` seconds.
+
+        Each has a connection of its own, with `window` as in `connect`. At most `channels_max` are
+        joined, the first by name; others follow once one of them is not in use any more. Needs the
+        rights `list`, `push` and `ack` in each; those that refuse are left out.
+        """
+        with self._enter(
+            self._async.receiver(
+                *patterns, channels_max=channels_max, window=window, refresh_s=refresh_s
+            )
+        ) as opened:
+            yield Receiver(opened, self._portal)
+
+
+def connect_channels(
+    url: str,
+    *,
+    token: str | bytes | None = None,
+    identity: Signer | None = None,
+    peer: bytes | None = None,
+    on_peer: Callable[[bytes], None] | None = None,
+    tls: ssl.SSLContext | None = None,
+    allow_plain: bool = False,
+    reconnect: bool = True,
+    wait_s: float = 0.0,
+    on_event: Callable[[Event], None] | None = None,
+) -> Channels:
+    """The channels of the node at `url` by name, for the block; see `millpond.connect`."""
+    return Channels(
+        partial(
+            connect_channels_async,
+            url,
+            token=token,
+            identity=identity,
+            peer=peer,
+            on_peer=on_peer,
+            tls=tls,
+            allow_plain=allow_plain,
+            reconnect=reconnect,
+            wait_s=wait_s,
+            on_event=on_event,
         )
     )

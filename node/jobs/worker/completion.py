@@ -16,8 +16,9 @@ from millpond.actors.errors import LeaseLost, NotFound, RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.errors import LeaseExpired, Retry
 from millpond.node.jobs.history import History
+from millpond.node.jobs.payload import Kind
 from millpond.node.jobs.requests import Operation, ask
-from millpond.node.jobs.results import Kind, ResultMailboxes
+from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.worker.leases import REPLY_S, Leases
 from millpond.node.jobs.worker.outcome import (
     AttemptResult,

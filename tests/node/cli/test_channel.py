@@ -51,6 +51,21 @@ def test_channels(run: Run, name: str) -> None:
     assert run("channel", "create", "x" * 300).code == 2
 
 
+def test_messages_of_several_channels_are_received(run: Run, name: str) -> None:
+    for channel in ("a/1", "a/2", "b"):
+        assert run("put", f"{name}/{channel}", channel).code == 0
+    told = run("recv", f"{name}/a/*", "-n", "2", "--timeout", "60")
+    assert told.code == 0 and sorted(told.out.splitlines()) == [b"a/1", b"a/2"]
+    assert run("put", f"{name}/a/1", "again").code == 0
+    found = objects(run("recv", f"{name}/a/1", f"{name}/b", "-n", "2", "--json"))
+    assert {(each["channel"], each["data"]) for each in found} == {
+        (f"{name}/a/1", "again"),
+        (f"{name}/b", "b"),
+    }
+    assert run("recv", f"{name}/*", "--timeout", "0.1").code == 3
+    assert run("recv", f"{name}/*", "--no-ack").code == 2
+
+
 def test_help_is_there_for_every_command(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert main(["channel", "--help"]) == 0
     assert "a first channel" in capfdbinary.readouterr().out.decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
@@ -176,6 +177,15 @@ async def test_names_of_the_node_and_of_peers_are_not_for_clients(node: Node) ->
             await channels.create(b"\0topics")
         with pytest.raises(ValueError, match="1 to 255"):
             await channels.create("")
+
+
+async def test_any_number_of_requests_may_be_made_at_once(node: Node) -> None:
+    """64 are under way, each of which waits for the disk; the others wait for them."""
+    async with connect_channels(url_of(node)) as channels:
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(channels.create, f"c/{number}", "queue")
+        assert len([each async for each in channels.list("c/*")]) == 200
 
 
 async def test_a_list_has_16_patterns_of_250_bytes(node: Node) -> None:

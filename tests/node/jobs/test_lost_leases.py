@@ -12,7 +12,7 @@ import pytest
 from millpond.jobs import Handle, Job, Queue, Reject, Worker, task
 from millpond.node.client.connect import Dialer
 from millpond.node.jobs.handle import PendingResult
-from millpond.node.jobs.results import JobUpdate
+from millpond.node.jobs.payload import JobUpdate
 from tests.node.jobs.job_setup import URL, JobSetup, job_setup
 
 

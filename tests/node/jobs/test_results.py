@@ -11,8 +11,13 @@ import pytest
 from millpond.jobs import Job, JobCancelled, JobFailed, Reject, Retry, task
 from millpond.node.client.errors import ChannelClosed
 from millpond.node.jobs.history import HistoryEntry, entries_of
-from millpond.node.jobs.payload import channel_of
-from millpond.node.jobs.results import JobUpdate, decode_update, encode_update, mailbox_name
+from millpond.node.jobs.payload import (
+    JobUpdate,
+    channel_of,
+    decode_update,
+    encode_update,
+    mailbox_name,
+)
 from tests.node.jobs.job_setup import JobSetup
 
 
