@@ -27,11 +27,12 @@ from millpond.actors.streams.catalogs.access_tokens import AccessToken
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
 from millpond.actors.subscriptions.status import SubscriptionStatus
+from millpond.node.backup.service import BackupReply, BackupRequest
 from millpond.node.clock import ClockStatus
 from millpond.node.environment import installed_version
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
-from millpond.transports.server.interface import ConnectionCounters
+from millpond.transports.server.interface import ConnectionCounters, Principal
 from millpond.transports.server.protocol_stats import ProtocolStats
 
 PAGE_MAX = 1000
@@ -58,6 +59,7 @@ class Operation(IntEnum):
     SCRUB = 3
     SUBSCRIPTIONS = 4
     ISSUED_TOKENS = 5
+    BACKUP = 16
 
 
 class InfoRequest(msgspec.Struct):
@@ -226,6 +228,8 @@ class StatusSources(msgspec.Struct):
     """By id; None: the node cannot serve it."""
     tokens: Callable[[], Iterator[tuple[bytes, AccessToken]]]
     """The issued tokens by id."""
+    backup: Callable[[BackupRequest], BackupReply]
+    is_operator: Callable[[Principal], bool]
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:
@@ -245,6 +249,11 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
         case Operation.ISSUED_TOKENS:
             asked = read_body(body, IssuedTokensRequest)
             return msgspec.msgpack.encode(_issued_tokens(asked, sources))
+        case Operation.BACKUP:
+            wanted = read_body(body, BackupRequest)
+            if not sources.is_operator(client.principal):
+                raise NotAllowed("a backup has all keys of the node: it is for its operator")
+            return msgspec.msgpack.encode(sources.backup(wanted))
         case _:
             raise Malformed(f"unknown operation {operation}")
 

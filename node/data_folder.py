@@ -39,6 +39,8 @@ from millpond.actors.store.workers import SteppedWorker, StoreWorker, WorkerTask
 from millpond.node.clock_file import CONFIRMATION, READING, stored_reading
 
 STORE_FOLDERS = (JOURNAL, PARTITIONS, DAMAGED)
+RESTORING = "restore.unfinished"
+"""The file that a folder has while a backup is restored into it."""
 BEGUN_FILES = ("lock", READING, f"{READING}.new", CONFIRMATION, f"{CATALOG}.new")
 """The files that a first start of an earlier version made before the catalog."""
 
@@ -117,14 +119,20 @@ class FolderLock:
     file alone.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Make the folder if there is none, and lock it. Raises FolderInUse, OSError."""
+    def __init__(self, folder: Path, *, is_restoring: bool = False) -> None:
+        """Make the folder if there is none, and lock it. Raises FolderInUse, OSError: also for a
+        folder into which a backup was not restored to the end, unless that is done now."""
         _require_utf8(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fds: list[int] = []
         try:
             self._lock_folder(folder)
             self._lock_file(folder)
+            if not is_restoring and (folder / RESTORING).exists():
+                reason = (
+                    "a restoration did not end: repeat `millpond restore`, or remove the folder"
+                )
+                raise OSError(errno.EBUSY, reason, folder)
         except BaseException:
             self.release()
             raise
@@ -410,3 +418,26 @@ class CopyOnOpenDisk(OsDisk):
             if original.exists() and end != "-shm":
                 shutil.copyfile(original, copy)
         return super().connect(self._scratch / "copy")
+
+
+class UnchangingDisk(CopyOnOpenDisk):
+    """Opens SQLite files where they are and writes nothing to them; those that were not closed, or
+    are to be written to, as copies. For folders that nobody writes to."""
+
+    def __init__(self, scratch: Path) -> None:
+        super().__init__(scratch)
+        self._written: set[Path] = set()
+
+    def copy_next(self, path: Path) -> None:
+        """Open a copy from now on: a connection to this file has to write."""
+        self._written.add(path)
+
+    def connect(self, path: Path) -> sqlite3.Connection:
+        if path in self._written or path.with_name(path.name + BESIDE[0]).exists():
+            return super().connect(path)
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro&immutable=1",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )

@@ -34,6 +34,8 @@ from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.operator import Operator, make_cookie, write_listeners
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
+from millpond.node.backup.backup import NodeFacts
+from millpond.node.backup.service import BackupService
 from millpond.node.browser_policy import browser_policy
 from millpond.node.channel_requests import ChannelRequests
 from millpond.node.chat.history_cipher import HistoryCipher
@@ -62,6 +64,7 @@ from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
 from millpond.node.peers.data_key import DataKey, DataKeyError, open_or_begin
+from millpond.node.peers.identity import peer_id
 from millpond.node.stream_cells import (
     StreamCells,
     first_wakes,
@@ -224,6 +227,12 @@ class Node:
         self.browser_policy = browser_policy(config, self.tls.certificate_names)
         self.web = WebServices(config, self.browser_policy, self.clock.now, entropy)
 
+        self.backups = BackupService(
+            self._store if isinstance(self._store, DurableStore) else None,
+            self._backup_facts,
+            self.clock.now,
+        )
+
         # Listeners; they open in `__aenter__`.
         self.listeners: dict[str, str] = {}
         """The addresses of the listeners, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
@@ -366,6 +375,7 @@ class Node:
 
     def _finish_store(self, store: DurableStore) -> None:
         """Close the store, and unlock its folder; in whatever thread."""
+        self.backups.close()
         store.close()
         self._clock_store.was_set_back &= bool(self._channels.uncorrected)
         # Ids of earlier runs were given out before this moment.
@@ -401,6 +411,7 @@ class Node:
                 self.clock.now,
             )
             self._tasks.start_soon(self._keep_time)
+            self.backups.open(self._tasks)
             self.tls.open()
             keyring = self.peer_services.open(self._tasks, self.tls.own_key_hash, self._data_key)
             self.subscriptions.open(self._tasks, keyring.identity.seed)
@@ -636,6 +647,29 @@ class Node:
             one_time_prekeys=self.peer_services.one_time_prekey_count,
             subscriptions=self.subscriptions.by_id,
             tokens=partial(self._streams.tokens.all, self.clock.now()),
+            backup=self.backups.answer,
+            is_operator=self._access.is_operator,
+        )
+
+    def _backup_facts(self) -> NodeFacts:
+        store, config = self._store, self.config
+        damages = store.damages if isinstance(store, DurableStore) else []
+        files = (
+            *(config.access_file, config.token_file, config.passphrase_file),
+            *(config.tls_cert, config.tls_key, config.tls_client_ca),
+        )
+        folder = Path(config.data).resolve()
+        return NodeFacts(
+            version=installed_version(),
+            made_at=self.clock.wall(),
+            identity=peer_id(self.peer_services.keyring.identity.public),
+            messages=store.usage.messages,
+            channels=sum(1 for name in self.scheduler.cells if not is_reserved(name)),
+            streams=len(self._streams.directory.streams),
+            damages=[f"{each.where}: {each.text}" for each in damages],
+            outside=[
+                each for each in files if each and not Path(each).resolve().is_relative_to(folder)
+            ],
         )
 
     def _rss_bytes(self) -> int:

@@ -135,6 +135,10 @@ class Compactor:
         self._rewrite_bytes_left = settings.segment_bytes // REWRITE_FRACTION
         self._retry_at = -inf
         self._must_flush_again = False
+        self._paused: Callable[[], None] | None = None
+        self._is_paused = False
+        self._kept_to = 0
+        """Segments up to this one stay until a snapshot has them."""
         self.flushes = 0
         self.rewrites = 0
 
@@ -267,16 +271,39 @@ class Compactor:
         """The partition's file holds much that is gone: flush it before the journal is full."""
         self._eager[entry] = None
 
+    def pause(self, paused: Callable[[], None]) -> None:
+        """Begin no slice until `resume`, and call back once none is under way: the files and the
+        journal stay as they are, but for what is written to its end."""
+        self._is_paused, self._paused = True, paused
+        self._tell_paused()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._is_paused, self._paused = False, None
+        self._has_news = True
+
+    def keep_segments(self, number: int) -> None:
+        """Keep the segments up to this one, whether they are needed or not; 0: none. While the
+        journal fails they go all the same."""
+        self._kept_to = number
+        self._has_news = True
+
+    def _tell_paused(self) -> None:
+        if self._paused is not None and self._slice is None:
+            paused, self._paused = self._paused, None
+            paused()
+
     def step(self) -> None:
         """Drop unneeded segments; begin the next slice if there is a reason to."""
         self._has_news = False
         self._drop_segments()
+        self._tell_paused()
         if self._now() < self._retry_at:
             return
         if self._must_flush_again:
             self._must_flush_again = False
             self._flush()
-        elif self._slice is None:
+        elif self._slice is None and not self._is_paused:
             self._begin(self._choose())
 
     def _begin(self, entries: list[CompactionEntry]) -> None:
@@ -324,6 +351,8 @@ class Compactor:
                 self._free_bytes += self._segments[number]
         oldest = next(iter(self._free_since), None)
         if oldest is None or self._is_dropping or self._now() < self._drop_at:
+            return
+        if oldest <= self._kept_to and not self._groups.is_broken:
             return
         stored_lsn, rewritten_to = self._free_since[oldest]
         if rewritten_to == self._current and not self._groups.is_broken:

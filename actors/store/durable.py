@@ -54,6 +54,7 @@ from millpond.actors.store.recovery import Recovered, recover
 from millpond.actors.store.repair.quarantine import Damage, log_damage, write_report
 from millpond.actors.store.scrub import Scrub, ScrubSlice
 from millpond.actors.store.settings import StoreEnvironment, StoreSettings
+from millpond.actors.store.snapshot import StoreSnapshot
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.store.workers import StoreWorker, WorkerTask
 
@@ -92,6 +93,7 @@ class DurableStore:
         self._delayed: deque[Commit] = deque()
         self._stored_lsn = 0
         self._stored_queues: list[StoredQueue] = []
+        self._snapshot_done: Callable[[StoreSnapshot | Fault], None] | None = None
 
     # Start and end.
 
@@ -238,6 +240,60 @@ class DurableStore:
     def complete_segment(self) -> None:
         """Have the next segment of the journal begun, and those removed that nothing needs."""
         self._groups.begin_segment()
+
+    # Snapshots.
+
+    def begin_snapshot(self, done: Callable[[StoreSnapshot | Fault], None]) -> None:
+        """Call with a snapshot of this moment or a later one, which has everything that was stored,
+        reported and acknowledged before this call; or with the fault that prevents it.
+        `end_snapshot` has to follow in either case, and may come before. One at a time."""
+        self._snapshot_done = done
+        self._compactor.pause(self._sync_snapshot)
+
+    def release_segments(self) -> None:
+        """The segments of the snapshot are copied: they may go."""
+        self._compactor.keep_segments(0)
+
+    def end_snapshot(self) -> None:
+        """Keep nothing more for a snapshot."""
+        self._snapshot_done = None
+        self._compactor.resume()
+        self._compactor.keep_segments(0)
+        self._file_worker.submit(FileJob(self._files.end_snapshot))
+
+    def _sync_snapshot(self) -> None:
+        # Acks that no client waits for are in the open group: they are stored first.
+        self._snapshot_step(self._groups.sync, self._cut_snapshot)
+
+    def _cut_snapshot(self, _: int) -> None:
+        self._snapshot_step(self._groups.begin_segment, self._snapshot_files)
+
+    def _snapshot_step(self, write: Callable[[], None], then: Callable[[int], None]) -> None:
+        def stored(segment: int | None) -> None:
+            if segment is None:
+                self._finish_snapshot(Fault.NOT_STORED)
+            elif self._snapshot_done is not None:
+                then(segment)
+
+        if self._snapshot_done is None:
+            return
+        if self._groups.is_broken:
+            self._finish_snapshot(Fault.NOT_STORED)
+            return
+        write()
+        self._groups.when_stored(stored)
+
+    def _snapshot_files(self, segment: int) -> None:
+        """All before this segment is complete."""
+        self._compactor.keep_segments(segment - 1)
+        begin = partial(self._files.begin_snapshot, segment - 1)
+        self._file_worker.submit(FileJob(begin, self._finish_snapshot))
+
+    def _finish_snapshot(self, result: StoreSnapshot | Fault) -> None:
+        done, self._snapshot_done = self._snapshot_done, None
+        self._compactor.resume()
+        if done is not None:
+            done(result)
 
     # The interface.
 

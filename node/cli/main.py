@@ -26,6 +26,8 @@ COMMANDS = {
     "export": ("commands.export", "Export the messages of a channel as lines of JSON."),
     "import": ("commands.import_", "Import exported messages into a node."),
     "channel": ("commands.channel", "Create, list, purge and delete channels."),
+    "backup": ("commands.backup", "Back up a whole node while it runs."),
+    "restore": ("commands.restore", "Restore the backup of a node into a new data folder."),
     "stream": ("stream.command", "Append to and read streams."),
     "state": ("commands.state", "Query the materialized state of a stream."),
     "jobs": ("jobs.command", "Put, inspect, retry and cancel jobs."),

@@ -1,4 +1,5 @@
-"""`millpond` on a disk whose system call never returns, once the file of $HANG is there:
+"""`millpond` on a disk whose system call never returns, once the file of $HANG is there, and
+$HANG_AFTER more calls did return:
 
 HANG=FILE python -m tests.node.hung_disk fdatasync serve --data FOLDER
 """
@@ -16,9 +17,14 @@ from millpond.node.cli.main import main
 
 
 def hanging(call: Callable[..., Any], flag: Path) -> Callable[..., Any]:
+    left = int(os.environ.get("HANG_AFTER", "0"))
+
     def run(*arguments: Any) -> Any:
-        while flag.exists():
-            time.sleep(0.05)
+        nonlocal left
+        if flag.exists():
+            left -= 1
+            while left < 0 and flag.exists():
+                time.sleep(0.05)
         return call(*arguments)
 
     return run

@@ -37,6 +37,7 @@ from millpond.actors.store.partitions.partition import Damaged, Partition, Scrub
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.repair.quarantine import Damage, write_report
+from millpond.actors.store.snapshot import FilesSnapshot, StoreSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class PartitionFiles:
         self._partitions: list[PartitionMetadata] = []
         self._removed: list[bytes] = []
         self._is_marked = False
+        self._snapshot: FilesSnapshot | None = None
 
     def mark(self, names: Iterable[tuple[bytes, PartitionKind]]) -> None:
         """Mark these partitions in the catalog before their files change: after a crash the files
@@ -153,14 +155,18 @@ class PartitionFiles:
             self._pool,
             (flush.memtable, flush.applied, flush.frozen_at),
         )
+        self._keep(name)
         try:
             partition = self._existing(name, flush.kind)
             if partition is not None:
                 metadata = partition.apply(*content)
             else:
                 metadata = pool.make(name, flush.kind, *content)
-        except BaseException:
+        except BaseException as exc:
             pool.forget(name)
+            if self._snapshot is not None and not isinstance(exc, Damaged):
+                # It may be that the disk is full of what a snapshot keeps.
+                self._snapshot.lose(f"the files of the node cannot be written: {exc}")
             raise
         if flush.is_last and _is_over(metadata, flush.memtable):
             self._removed.append(name)
@@ -180,10 +186,35 @@ class PartitionFiles:
         if removed:
             self._with_catalog(lambda catalog: catalog.retire(removed))
             for name in removed:
+                self._keep(name)
                 self._pool.remove(name)
             self._names.difference_update(removed)
             self._with_catalog(lambda catalog: catalog.record([], removed, {}))
         self._may_rebuild = True
+
+    # A snapshot.
+
+    def begin_snapshot(self, last_segment: int) -> StoreSnapshot:
+        """The files as they are now, the catalog, and the segments up to this one, which are
+        complete. Changes of files keep what the snapshot has until `end_snapshot`."""
+        with self._lock:
+            segments = [row for number, row in self._segments.items() if number <= last_segment]
+            later = [number for number in self._segments if number > last_segment]
+            catalog = self._with_catalog(lambda catalog: catalog.copy(2**62))
+        if catalog is None or not all(row.is_complete for row in segments):
+            raise OSError("a segment of the journal could not be completed")
+        self._snapshot = FilesSnapshot(self._pool.paths(), self._disk)
+        return StoreSnapshot(segments, later, catalog.data, self._snapshot)
+
+    def end_snapshot(self) -> None:
+        """Keep nothing more for a snapshot; nothing happens if there is none."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.lose("it is over")
+
+    def _keep(self, name: bytes) -> None:
+        if self._snapshot is not None:
+            self._snapshot.keep(self._pool.path(name))
 
     def _with_catalog(self, step: Callable[[Catalog], T]) -> T:
         """A catalog that turns out to be damaged is made anew at once, as a restart would do."""

@@ -225,10 +225,19 @@ class Partition:
         try:
             is_shorter = self._vacuum()
             if is_shorter or written >= CHECKPOINT_BYTES:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._checkpoint()
         except sqlite3.OperationalError as exc:
             # The data is stored. Its space is given back another time.
             log.warning("no space given back: partition=%r error=%s", self._header.name, exc)
+
+    def _checkpoint(self) -> None:
+        """Empty the write-ahead log. A reader beside, which a snapshot is, is not waited for."""
+        (wait_ms,) = self._connection.execute("PRAGMA busy_timeout").fetchone()
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
 
     def _vacuum(self) -> bool:
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()

@@ -39,7 +39,13 @@ from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.options.data_folder import DISK_ERRORS
 from millpond.node.clock import BEHIND_S_MIN, JUMP_S_MAX, continued_time, is_same_boot
 from millpond.node.clock_file import stored_reading
-from millpond.node.data_folder import CopyOnOpenDisk, FolderInUse, FolderLock, was_used
+from millpond.node.data_folder import (
+    CopyOnOpenDisk,
+    FolderInUse,
+    FolderLock,
+    UnchangingDisk,
+    was_used,
+)
 from millpond.node.environment import current_environment
 
 SYNCS, SYNC_BYTES = 50, 4096
@@ -168,9 +174,15 @@ def _syncs(folder: Path) -> Finding:
     return Finding("disk sync", "ok", text)
 
 
-def _stopped(folder: Path) -> Iterator[Finding]:
+def content_findings(folder: Path) -> Iterator[Finding]:
+    """The findings about the content of a folder that nobody uses, as a backup; it is not locked,
+    and nothing is written to it."""
+    return _stopped(folder, UnchangingDisk)
+
+
+def _stopped(folder: Path, disk: type[CopyOnOpenDisk] = CopyOnOpenDisk) -> Iterator[Finding]:
     with TemporaryDirectory() as scratch:
-        copies = CopyOnOpenDisk(Path(scratch))
+        copies = disk(Path(scratch))
         try:
             catalog = _catalog_used(folder, copies, Path(scratch))
             found = _read_journal(folder, copies, catalog)
@@ -299,12 +311,8 @@ class _Inspection:
             count += 1
             where = f"{path.parent.name}/{path.name}"
             try:
-                with closing(self._shelf.look(path)) as partition:
-                    name = partition.metadata.name or names.get(where)
-                    messages += partition.metadata.messages
-                    wrong = partition.verify()
-                    if name in self._listed:
-                        check_listed(self._listed[name], partition.metadata)
+                name, kept, wrong = self._verify(path, names.get(where))
+                messages += kept
             except (Damaged, sqlite3.Error, OSError) as exc:
                 if isinstance(exc, OSError) and exc.errno in DISK_FULL:
                     raise  # of the copy
@@ -313,6 +321,24 @@ class _Inspection:
                 more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
                 self._damages.append(Damage(where, wrong[0] + more, name))
         yield Finding("partitions", "ok", f"{count} files read, {messages} messages in them")
+
+    def _verify(self, path: Path, named: bytes | None) -> tuple[bytes | None, int, list[str]]:
+        """The name of a file's partition, its messages, and what is wrong with it. Raises Damaged,
+        OSError, sqlite3.Error."""
+        try:
+            with closing(self._shelf.look(path)) as partition:
+                name = partition.metadata.name or named
+                messages, wrong = partition.metadata.messages, partition.verify()
+                if name in self._listed:
+                    check_listed(self._listed[name], partition.metadata)
+                return name, messages, wrong
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_READONLY or not isinstance(
+                self._disk, UnchangingDisk
+            ):
+                raise
+        self._disk.copy_next(path)  # it has what a crash left, which is removed
+        return self._verify(path, named)
 
     def damages(self) -> Iterator[Finding]:
         """One finding for each damaged partition."""

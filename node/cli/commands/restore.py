@@ -1,0 +1,118 @@
+"""`millpond restore`: a backup of a node into a new data folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from millpond.node.backup.manifest import DATA, BadBackup, read_manifest
+from millpond.node.backup.restore import Restoration, verify_files
+from millpond.node.cli.commands.backup import ProgressLine, damages_in, described, summary
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
+from millpond.node.cli.options.data_folder import explain_folder_errors
+from millpond.node.cli.output import print_json, print_line
+
+EPILOG = """\
+examples:
+  millpond restore --from /backups/monday --data /srv/millpond
+  millpond restore --from /backups/monday --data /srv/staging --new-identity
+  millpond restore --from /backups/monday --check
+
+DIR is a new or an empty folder. Every file is compared with the manifest, and the whole folder is
+checked as by `millpond doctor`, before it counts: what fails leaves nothing behind. A node does not
+start on a folder into which a backup was not restored to the end.
+
+The restored node takes the place of the original: it has its identity, its keys, its peers and its
+access file. Two nodes with one identity are a danger: each gets a part of the messages of peers,
+and both give out the same message ids. Stop the original for good first.
+
+--new-identity is for a copy beside the original: the node gets a new identity, other message ids,
+and no keys: sealed messages that nobody has read, and chats of an encrypted folder, cannot be read
+there, and peers do not know it.
+
+--check reads a backup and compares it with its manifest; nothing is restored. Exit code 1: the
+backup is damaged, or the node of the backup had damaged channels.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `restore` to the command line."""
+    parser = subparsers.add_parser(
+        "restore",
+        description="Restore the backup of a node into a new data folder.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--from",
+        metavar="DIR",
+        dest="source",
+        type=Path,
+        required=True,
+        help="folder of a backup",
+    )
+    parser.add_argument("--data", metavar="DIR", type=Path, help="new data folder")
+    parser.add_argument(
+        "--new-identity", action="store_true", help="leave out identity and keys: for a copy"
+    )
+    parser.add_argument("--check", action="store_true", help="only verify the backup")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Restore a backup, or verify it."""
+    if args.check == (args.data is not None):
+        raise usage_error("give --data DIR to restore into, or --check")
+    try:
+        return _check(args) if args.check else _restore(args)
+    except BadBackup as exc:
+        raise Failure(str(exc)) from exc
+    except OSError as exc:
+        where = exc.filename or args.data or args.source
+        raise Failure(f"{where}: {exc.strerror}") from exc
+
+
+def _check(args: argparse.Namespace) -> int:
+    manifest = read_manifest(args.source)
+    line = ProgressLine("verified", manifest.size)
+    verify_files(args.source, manifest, line.add)
+    damages = damages_in(args.source / DATA)
+    line.end()
+    if args.json:
+        print_json({**summary(args.source, manifest), "damages": damages})
+    else:
+        print_line(f"{args.source}: {described(manifest)}; verified")
+    return _told(damages)
+
+
+def _restore(args: argparse.Namespace) -> int:
+    rng = SystemRandom() if args.new_identity else None
+    damages: list[str] = []
+
+    with explain_folder_errors(args.data):
+        restoration = Restoration(args.source, args.data, rng)
+        manifest = restoration.manifest
+        line = ProgressLine("restored", manifest.size)
+        restoration.run(line.add, lambda: damages.extend(damages_in(args.data)))
+    line.end()
+    if args.json:
+        identity = None if args.new_identity else manifest.identity
+        print_json({**summary(args.source, manifest), "data": str(args.data), "identity": identity})
+    else:
+        print_line(f"{args.data}: {described(manifest)}; verified")
+        whose = "its first start makes a new identity"
+        if not args.new_identity:
+            whose = f"it is {manifest.identity}: never start the original again beside it"
+        print_line(whose)
+    for path in manifest.outside:
+        print(f"millpond restore: was not in the backup: {path}", file=sys.stderr)
+    return _told(damages)
+
+
+def _told(damages: list[str]) -> int:
+    for text in damages:
+        print(f"millpond restore: damaged: {text}", file=sys.stderr)
+    return ExitCode.FAILURE if damages else ExitCode.OK
