@@ -44,6 +44,9 @@ CACHED_BYTES_MAX = 2**16
 """Larger requests spend little of their time on their heads."""
 FRAMING_BYTES_PER_BYTE = 16
 """Framing that is accepted per byte of body: tiny chunks, or chunks with extensions."""
+REQUEST_LINE_BYTES = 1024
+"""What a request line has besides its URL at most, where it cannot be parsed."""
+_NOT_TEXT = re.compile(rb"[^\t\r -\x7e\x80-\xff]")
 _FRAMING = (b"content-length", b"transfer-encoding")
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,9})\r\n")
@@ -156,6 +159,11 @@ class Http1:
         self._last_head = 0
         self._request_line = b""
         self._has_request_line = self._had_request = False
+        self._has_trailer = False
+        """Fields have come behind the body that is read."""
+        self._is_line_broken = False
+        """The request line cannot be parsed, and has not come to its end: the answer depends on all
+        of it."""
         self._last_bytes = b""
         """The last three bytes of a head, where its end may have begun."""
         self._body_length: int | None = None
@@ -330,6 +338,8 @@ class Http1:
         self._serve_queue()
         self._pause(bool(self._input.pieces))
         if self._is_eof and not self._input.pieces:
+            if self._is_line_broken:
+                self._reject(Rejection.BAD_REQUEST)
             self._is_read_closed = True
             for response in self._queue:
                 response.exchange.end_input()
@@ -369,9 +379,11 @@ class Http1:
                 if not self._input.skip_empty_lines():
                     return
                 self._request_line, self._has_request_line, self._last_bytes = b"", False, b""
+                self._is_line_broken = False
             piece = self._input.take(self._input.size_of_head(self._last_bytes, HEAD_PIECE_BYTES))
             self._last_bytes = (self._last_bytes + piece[-3:])[-3:]
-            if not (self._has_request_line or self._check_request_line(piece)):
+            is_good = self._has_request_line or self._check_request_line(piece)
+            if self._is_line_broken or not is_good:
                 self._stop_reading()
                 return
         try:
@@ -387,6 +399,10 @@ class Http1:
             self._stop_reading()
             return
         self._count(len(piece) - max(0, self._body_bytes - before))
+        if self._has_trailer and not self._is_in_body:
+            # `connection: close` in a trailer would stop the parser for good.
+            self._has_trailer = False
+            self._parser = httptools.HttpRequestParser(self)
 
     def _check_request_line(self, piece: bytes) -> bool:
         """Look at the request line as it comes. False: it has more blanks than one between its
@@ -434,8 +450,20 @@ class Http1:
             self._queue[-1].exchange.end_input()
             self._queue[-1].is_keep_alive = False
             return
-        why = line_rejection(self._request_line)
-        if why is None and self._has_request_line and not self._had_request:
+        line = self._request_line
+        longest = self._server.settings.url_bytes_max + REQUEST_LINE_BYTES
+        if _NOT_TEXT.search(line) is not None or len(line) > longest:
+            self._reject(Rejection.BAD_REQUEST)
+            return
+        if not self._has_request_line:
+            self._is_line_broken = self._in_head = True
+            self._head_bytes = len(line)
+            if self.head_started_at == inf:
+                self.head_started_at = self._server.now()
+                self._connection.head_started(self.head_started_at)
+            return
+        why = line_rejection(line)
+        if why is None and not self._had_request:
             # Something else than HTTP: h2spec takes an answer in HTTP/1.1 for a broken frame.
             self._is_read_closed = True
             self._in_head, self.head_started_at = False, inf
@@ -474,6 +502,8 @@ class Http1:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
             self._headers.append((name.lower(), value.rstrip(b" \t")))
+        elif not self._is_replaying_head:
+            self._has_trailer = True  # which is dropped
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.server.http1 import InputBuffer
-from tests.transports.http.server.rig import Echo, answers, respond, serving
+from tests.transports.http.server.rig import Echo, answers, body_of, respond, serving
 
 HOST = b"host: a\r\n"
 NEXT = b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -172,11 +172,14 @@ async def test_who_leaves_the_end_of_a_request_in_doubt_is_not_served(
 async def test_what_is_no_request_is_answered_once_and_closed(
     request_line: bytes, status: int
 ) -> None:
-    echo = Echo()
+    echo, wire = Echo(), request_line + NEXT
     async with serving(echo) as rig:
-        line = rig.connect()
-        (answer,) = answers(await line.ask(request_line + NEXT))
-        assert answer.status == status and line.wire.is_closed and echo.asked == []
+        for step in range(1, len(wire) + 1):
+            line = rig.connect()
+            for at in range(0, len(wire), step):
+                line.say(wire[at : at + step])
+            (answer,) = answers(await line.read())
+            assert answer.status == status and line.wire.is_closed and echo.asked == [], step
 
 
 @pytest.mark.parametrize(
@@ -192,12 +195,38 @@ async def test_who_does_not_begin_with_http_is_closed_without_a_byte(first: byte
     """HX-01: an answer in HTTP/1.1 would be a broken frame to a client of HTTP/2."""
     echo = Echo()
     async with serving(echo) as rig:
+        for step in range(1, len(first) + 1):
+            line = rig.connect()
+            for at in range(0, len(first), step):
+                line.say(first[at : at + step])
+            assert await line.read() == b"" and line.wire.is_closed, step
+            # Behind a request of HTTP it is a bad request.
+            line = rig.connect()
+            line.say(NEXT)
+            for at in range(0, len(first), step):
+                line.say(first[at : at + step])
+            got = answers(await line.read())
+            assert [each.status for each in got] == [200, 400] and line.wire.is_closed
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /a HTTP/1.1\r\nhost: a\r\n\r\n"])
+async def test_a_line_of_another_protocol_that_does_not_end(before: bytes) -> None:
+    """It may name HTTP yet. Its end, or too much of it, is a bad request; bytes that are no text
+    are one at once."""
+    async with serving(Echo()) as rig:
         line = rig.connect()
-        assert await line.ask(first) == b"" and line.wire.is_closed
-        # Behind a request of HTTP it is a bad request.
+        answered = len(answers(await line.ask(before + b"INVALID CONN")))
+        assert not line.wire.is_closed and answered == bool(before)
+        line.session.eof()
+        (answer,) = answers(await line.read())
+        assert answer.status == 400 and line.wire.is_closed
         line = rig.connect()
-        got = answers(await line.ask(NEXT + first))
-        assert [each.status for each in got] == [200, 400] and line.wire.is_closed
+        assert len(answers(await line.ask(before + b"INVALID "))) == bool(before)
+        (answer,) = answers(await line.ask(b"x" * 20_000))
+        assert answer.status == 400 and line.wire.is_closed
+        line = rig.connect()
+        assert answers(await line.ask(before + b"\x16\x03\x01"))[-1].status == 400
+        assert line.wire.is_closed
 
 
 BEFORE = {
@@ -276,6 +305,8 @@ async def test_a_refusal_waits_for_the_answers_before_it() -> None:
         b"fffffffffffffffff\r\nhello\r\n",
         b"5\r\nhello\r\n0\r\nbad trailer\r\n\r\n",
         b"5\r\nhello\r\n0\r\ncontent-length: 5\r\n\r\n",
+        b"5\r\nhello\r\n0\r\nx: y\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"5\r\nhello\r\n0\r\nTransfer-Encoding: gzip\r\n\r\n",
     ],
 )
 async def test_a_body_whose_chunks_are_broken_has_no_end(broken: bytes) -> None:
@@ -295,6 +326,49 @@ async def test_a_body_whose_chunks_are_broken_has_no_end(broken: bytes) -> None:
             (answer,) = answers(await line.read())
             assert (answer.body, answer.headers["connection"]) == (b"broken", "close")
             assert line.wire.is_closed
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        b"x: y",
+        b"Host: b",
+        b"host: b\r\nhost: c",
+        b"connection: close",
+        b"Connection: upgrade\r\nupgrade: h2c",
+        b"upgrade: websocket",
+        b"expect: 100-continue",
+        b"authorization: Bearer x",
+    ],
+)
+async def test_a_trailer_is_dropped(trailer: bytes) -> None:
+    """HX-04: of all fields but those that would tell another length."""
+    heads: list[list[tuple[bytes, bytes]]] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await body_of(receive)
+        heads.append(scope["headers"])
+        await respond(send, 200, b"%b %b" % (scope["raw_path"], body))
+
+    wire = b"POST /a HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n5\r\nhello\r\n0\r\n"
+    wire += trailer + b"\r\n\r\n" + NEXT
+    async with serving(note) as rig:
+        for step in range(1, len(wire) + 1):
+            line = rig.connect()
+            for at in range(0, len(wire), step):
+                line.say(wire[at : at + step])
+            one, two = answers(await line.read())
+            assert (one.status, one.body, two.status, two.body) == (
+                200,
+                b"/a hello",
+                200,
+                b"/next ",
+            )
+            assert "connection" not in two.headers and not line.wire.is_closed
+            host = (b"host", b"a")
+            assert heads == [[host, (b"transfer-encoding", b"chunked")], [host]], step
+            heads.clear()
+            line.end()
 
 
 @pytest.mark.parametrize(
