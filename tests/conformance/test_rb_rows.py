@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
 import anyio
 import pytest
 
+from millpond.actors.messages import Durability
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import NewRecord
 from millpond.node.config import OFF
@@ -47,6 +49,13 @@ from tests.conformance.rustlog_peer import (
 )
 
 pytestmark = over_sockets
+
+COUNTERS = """messages_produced_total messages_fetched_total bytes_in_total bytes_out_total
+active_connections throttled_consumers_total slow_consumers_total segments_deleted_total
+bytes_reclaimed_total compaction_runs_total compaction_skipped_segments_total
+compaction_segments_rewritten_total compaction_records_dropped_total
+compaction_bytes_rewritten_total""".split()
+"""The names of RLA-25 that have one value."""
 
 PONG = {"type": "Pong"}
 JSON_PING = framed('{"type":"Ping"}')
@@ -224,6 +233,84 @@ async def test_rb_11_the_answer_to_a_produce_follows_the_disk(tmp_path: Path) ->
         finally:
             disk.gate.set()
         assert [await peer.payload() for _ in range(2)] == [produced(0, 2), produced(2, 1)]
+
+
+async def test_rb_11_the_answer_follows_the_durability_that_is_configured(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    rules = (StreamRule("kept", durability=Durability.DISK),)
+    async with rustlog_server(
+        tmp_path, disk=disk, durability=Durability.OS, streams=rules
+    ) as server:
+        peer, other = await binary(server), await binary(server)
+        await opened(peer, "t")
+        await opened(peer, "kept")
+        disk.gate.clear()
+        try:
+            await peer.says(produce("t", b"a", b"b"), produced(0, 2))
+            await other.send(produce("kept", b"c"))
+            with anyio.move_on_after(0.05) as waiting:
+                await other.payload()
+            assert waiting.cancelled_caught
+        finally:
+            disk.gate.set()
+        assert await other.payload() == produced(0, 1)
+
+
+async def test_rb_11_the_records_of_a_produce_have_consecutive_offsets() -> None:
+    async with rustlog_server() as server:
+        peer = await binary(server)
+        await opened(peer)
+        bases: dict[bytes, int] = {}
+
+        async def write(name: bytes) -> None:
+            mine = await binary(server)
+            for at in range(10):
+                first = b"%b%d" % (name, at)
+                await mine.send(produce("t", first, b"+1", b"+2"))
+                payload = await mine.payload()
+                bases[first] = int.from_bytes(payload[1:9], "big")
+                assert payload == produced(bases[first], 3)
+
+        async with anyio.create_task_group() as tasks:
+            for name in (b"a", b"b", b"c"):
+                tasks.start_soon(write, name)
+        firsts = sorted(bases, key=bases.__getitem__)
+        assert [bases[each] for each in firsts] == list(range(0, 90, 3))
+        bodies = [body for each in firsts for body in (each, b"+1", b"+2")]
+        await peer.says(fetch("t"), fetched(90, *bodies))
+
+
+async def test_rb_11_a_produce_is_kept_as_a_whole_or_not_at_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    disk = GatedDisk()
+    async with rustlog_server(tmp_path, disk=disk, stream_bytes_max=1000) as server:
+        peer, other = await binary(server), await binary(server)
+        await opened(peer)
+        await peer.says(produce("t", b"a"), produced(0, 1))
+        await peer.fails(produce("t", bytes(400), bytes(400), bytes(400)), 500, "full")
+        await other.says(fetch("t"), fetched(1, b"a"))
+        disk.gate.clear()
+        await peer.send(produce("t", b"lost 1", b"lost 2"), produce("t", b"lost 3"))
+        with anyio.move_on_after(0.05):
+            await peer.payload()
+        disk.is_broken = True
+        disk.gate.set()
+        for _ in range(2):
+            await peer.error(500)
+        await other.fails(produce("t", b"lost 4", b"lost 5"), 500, "storage failed")
+        disk.is_broken = False
+        with anyio.fail_after(60):
+            while True:
+                await peer.send(produce("t", b"b", b"c"))
+                if (answer := await peer.payload())[0] == 1:
+                    break
+                await anyio.sleep(0.02)
+        assert answer == produced(1, 2)
+        await other.says(fetch("t"), fetched(3, b"a", b"b", b"c"))
+    async with rustlog_server(tmp_path) as server:
+        await (await binary(server)).says(fetch("t"), fetched(3, b"a", b"b", b"c"))
 
 
 async def test_rb_12_no_topic_and_no_partition_are_error_10() -> None:
@@ -508,6 +595,54 @@ async def test_rb_28_metrics_are_prometheus_text() -> None:
             assert any(line.startswith(f"# TYPE {name} ") for line in lines)
 
 
+async def test_rb_28_every_metric_is_a_help_a_type_and_its_values() -> None:
+    async with rustlog_server() as server:
+        peer = await binary(server)
+        await opened(peer, "t", 2)
+        for partition in range(2):
+            await peer.says(commit("g", "t", 0, partition), b"\x03\x01")
+        lines = await metrics_of(peer)
+        assert lines.pop() == "" and all(lines)
+        found: dict[str, tuple[str, list[str]]] = {}
+        while lines:
+            _, _, name, text = lines.pop(0).split(" ", 3)
+            type_line = lines.pop(0).split(" ")
+            assert type_line[:3] == ["#", "TYPE", name] and text and name not in found
+            found[name] = type_line[3], []
+            while lines and lines[0][0] != "#":
+                shown, value = lines.pop(0).rsplit(" ", 1)
+                assert shown.partition("{")[0] == name and int(value) >= 0
+                found[name][1].append(shown)
+        percentiles = [f"{which}_latency_ns_{p}" for which in LATENCIES for p in PERCENTILES]
+        assert set(found) == {*COUNTERS, *percentiles, "consumer_lag"}
+        for name, (kind, shown_as) in found.items():
+            assert kind == ("counter" if name.endswith("_total") else "gauge")
+            if name == "consumer_lag":
+                lag = 'consumer_lag{topic="t",partition="%d",group="g"}'
+                assert shown_as == [lag % each for each in range(2)]
+            else:
+                assert shown_as == [name]
+
+
+LATENCIES, PERCENTILES = ("fetch", "produce"), ("p50", "p95", "p99")
+
+
+async def test_rb_28_lags_are_cut_before_anything_else() -> None:
+    async with rustlog_server() as server:
+        peer = await binary(server)
+        await opened(peer, "t" * 255, 3)
+        groups = ['"' * 252 + f"{each:04}" for each in range(700)]
+        await peer.send(*[commit(each, "t" * 255, 0, p) for p in range(3) for each in groups])
+        for _ in range(2100):
+            assert await peer.payload() == b"\x03\x01"
+        lines = await metrics_of(peer)
+        assert lines.pop() == ""
+        lags = [each for each in lines if each.startswith("consumer_lag{")]
+        names = {re.split(r"[ {]", line)[0] for line in lines if line[0] != "#"}
+        assert len(lags) == 2000 and set(COUNTERS) <= names
+        assert all(each.endswith(f'{at % 700:04}"}} 0') for at, each in enumerate(lags))
+
+
 async def test_rb_28_the_lag_of_a_commit_before_its_topic_is_known() -> None:
     async with rustlog_server() as server:
         peer = await binary(server)
@@ -564,6 +699,38 @@ async def test_rb_31_messages_are_short_lines_of_ascii() -> None:
             await peer.fails(request, code)
         await peer.says(fetch(name, group=name), fetched(0))
         await peer.says(committed(name, name), NONE)
+
+
+async def test_rb_31_only_code_1_closes() -> None:
+    async with rustlog_server(
+        streams=(StreamRule("short", bytes=4096),), stream_bytes_max=20_000
+    ) as server:
+        peer = await binary(server)
+        await opened(peer)
+        await opened(peer, "short")
+        for _ in range(10):
+            await peer.send(produce("short", bytes(1000)))
+            assert (await peer.payload())[:1] == b"\x01"
+        for request, code, words in (
+            (framed(b"\x80"), 2, "Decode error: "),
+            (framed(produce("t", b"x")[4:-1]), 2, "Decode error: "),
+            (create("a b"), 2, "Decode error: "),
+            (fetch("short"), 4, "Fetch failed: "),
+            (commit("g" * 257, "t", 1), 5, "Commit failed: "),
+            (produce("absent", b"x"), 10, "does not exist"),
+            (fetch("t", partition=1), 10, "does not exist"),
+            (create("t"), 11, "already exists"),
+            (create("u", 1001), 12, "1000"),
+            (describe("absent"), 13, "failed"),
+            (describe_partition("t", 1), 14, "failed"),
+            (produce("t", bytes(RECORD_MAX + 1)), 500, "too large"),
+            (produce("t", *[b""] * 65_537), 500, "65536"),
+            (produce("t", bytes(30_000)), 500, "full"),
+        ):
+            await peer.fails(request, code, words)
+        await peer.send(bytes(4))
+        assert "zero-length" in await peer.error(1)
+        await peer.ends()
 
 
 async def test_rb_31_a_full_partition_is_error_500() -> None:
