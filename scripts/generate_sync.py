@@ -366,8 +366,7 @@ class Writer:
             case ast.Subscript(value=ast.Name(id="Mapping"), slice=inner):
                 return ast.Subscript(ast.Name("dict"), self._translated(inner))
             case ast.Name(id="TableView"):
-                self._import("typing", "Any")
-                return ast.parse("dict[str, Any]", mode="eval").body
+                return ast.parse("dict[str, object]", mode="eval").body
             case ast.Name(id=name):
                 self._use(name)
                 return node

@@ -1,10 +1,14 @@
 """The public modules: what they export, and that importing the package loads nothing heavy."""
 
+import ast
+import inspect
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -22,6 +26,58 @@ def test_every_exported_name_is_there(name: str) -> None:
     for each in module.__all__:
         assert getattr(module, each) is not None
     assert set(module.__all__) <= set(dir(module))
+
+
+OPERATORS = {"__init__", "__call__", "__getitem__", "__iter__", "__next__", "__anext__"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def signatures(item: object) -> Iterator[tuple[str, ast.expr | None]]:
+    """The annotations of a public class or function: what a user's type checker sees."""
+    kinds = item.__mro__ if isinstance(item, type) else (item,)
+    for each in kinds:
+        if getattr(each, "__module__", "").startswith("millpond"):
+            (node,) = ast.parse(dedent(inspect.getsource(each))).body  # type: ignore[arg-type]
+            yield from annotations(node)
+
+
+def annotations(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    if isinstance(node, Function):
+        found = node.args
+        named = (*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg)
+        yield from ((f"{node.name}({each.arg})", each.annotation) for each in named if each)
+        yield node.name, node.returns
+    elif isinstance(node, ast.ClassDef):
+        functions = [each for each in node.body if isinstance(each, Function)]
+        overloaded = {each.name for each in functions if is_overload(each)}
+        for part in functions:
+            is_public = not part.name.startswith("_") or part.name in OPERATORS
+            if is_public and (is_overload(part) or part.name not in overloaded):
+                yield from ((f"{node.name}.{name}", each) for name, each in annotations(part))
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and not ast.unparse(field.target).startswith("_"):
+                yield f"{node.name}.{ast.unparse(field.target)}", field.annotation
+
+
+def is_overload(function: Function) -> bool:
+    return any(ast.unparse(each) == "overload" for each in function.decorator_list)
+
+
+@pytest.mark.parametrize("name", ["millpond", *(f"millpond.{each}" for each in MODULES)])
+def test_no_public_signature_has_any(name: str) -> None:
+    """`object` is what the package does not know: a checker finds where a user relies on more."""
+    module = import_module(name)
+    for each in module.__all__:
+        item = getattr(module, each)
+        if inspect.isclass(item) or inspect.isfunction(item):
+            for where, annotation in signatures(item):
+                assert annotation is None or "Any" not in words(annotation), f"{each}: {where}"
+        elif not inspect.ismodule(item):
+            assert "typing.Any" not in str(item), each
+
+
+def words(annotation: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
 
 
 def test_the_package_lists_its_modules() -> None:

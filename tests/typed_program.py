@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable
 
 import anyio
 import msgspec
 
-from millpond import Config, Durability, Message, Node, NotFound, Receipt, connect, connect_streams
+from millpond import (
+    ChannelInfo,
+    Config,
+    Durability,
+    Message,
+    Node,
+    NotFound,
+    Receipt,
+    connect,
+    connect_channels,
+    connect_streams,
+)
 from millpond import sync as blocking
-from millpond.errors import ClientClosed, ConnectionLost, JobFailed
-from millpond.jobs import Backoff, Handle, Job, Queue, Worker, task
+from millpond.errors import ClientClosed, ConnectionLost, JobFailed, NoListener
+from millpond.jobs import Backoff, Handle, Job, Queue, Task, Worker, task
 from millpond.state import Collection, StateWriter, StreamState, follow_state
 from millpond.streams import Appended, Record
 from millpond.testing import World, virtual
@@ -25,6 +37,40 @@ class Mail(msgspec.Struct):
 async def send(mail: Mail, job: Job) -> int:
     job.progress("on its way")
     return len(mail.to)
+
+
+@task(queue="mail")
+def tidy() -> None:
+    """A task without a payload."""
+
+
+of_mail: Task[Mail, Awaitable[int]] = send
+
+
+async def channels_by_name(url: str) -> None:
+    async with connect_channels(url) as channels:
+        await channels.create("orders/1", "queue")
+        found: list[ChannelInfo] = [each async for each in channels.list("orders/*")]
+        print([(each.name, each.mode, each.messages) for each in found])
+        async with connect(url, "orders/1", role="producer") as orders:
+            try:
+                answer: bytes = await orders.ask(b"how many?", 5)
+                print(answer)
+            except NoListener as error:
+                print(error)
+            async with channels.receiver("orders/*") as receiver:
+                await orders.put(b"tea")
+                async with await receiver.receive(5) as message:
+                    print(message.channel.name, message.payload)
+        removed: int = await channels.purge("orders/1")
+        print(removed)
+    reply = await asked(url)
+    print(reply["version"])
+
+
+async def asked(url: str) -> dict[str, object]:
+    async with connect(url, "chat/1") as channel:
+        return await channel.admin(1, {"limit": 1})
 
 
 async def messages(url: str) -> None:
@@ -42,8 +88,10 @@ async def messages(url: str) -> None:
 
 
 async def jobs(url: str) -> None:
-    async with Queue(url, "mail") as queue, Worker(url, [send]) as worker:
+    async with Queue(url, "mail") as queue, Worker(url, [send, tidy]) as worker:
         handle: Handle[int] = await send.put(queue, Mail("alice"), wait=True)
+        nothing: Handle[None] = await tidy.put(queue)
+        print(nothing.id > 0)
         untyped: Handle = await queue.put({"to": "bob"}, name="send", wait=True)
         await worker.run(burst=True)
         print(await untyped.result(5))
@@ -85,6 +133,9 @@ def in_a_thread(url: str) -> None:
     with blocking.connect_streams(url) as node:
         records: list[Record] = node.stream("orders").read()
         print([record.data for record in records])
+    with blocking.connect_channels(url) as channels:
+        names: list[bytes] = [each.name for each in channels.list("chat/*")]
+        print(names)
     with blocking.Queue(url, "mail") as queue:
         print(queue.counts().ready)
 
@@ -94,6 +145,7 @@ async def main() -> None:
     async with Node(config) as node:
         url = f"tcp://{node.listeners['p2p']}"
         await messages(url)
+        await channels_by_name(url)
         await jobs(url)
         await streams(url)
         thread = threading.Thread(target=in_a_thread, args=(url,))

@@ -186,7 +186,7 @@ def _text_header(headers: dict[str, Any], name: str) -> str | UnsetType:
     return found if isinstance(found, str) else UNSET
 
 
-def encode(event: Event[Any]) -> bytes:
+def encode(event: Event[object]) -> bytes:
     """The event as one JSON value. Raises TypeError for a value that JSON does not have."""
     return _encode(event)
 
@@ -205,12 +205,12 @@ def change(
     operation: Operation,
     kind: str,
     key: str,
-    value: Any = UNSET,
+    value: object = UNSET,
     *,
-    old_value: Any = UNSET,
+    old_value: object = UNSET,
     timestamp: str | None = None,
     txid: str | None = None,
-) -> ChangeEvent[Any]:
+) -> ChangeEvent[object]:
     """A change event; an upsert is written as an insert, which does the same for every reader."""
     written = Operation.INSERT if operation is Operation.UPSERT else operation
     headers = ChangeHeaders(

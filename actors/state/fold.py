@@ -75,8 +75,8 @@ class Changed(msgspec.Struct, frozen=True):
     sequence: int
     type: str
     key: str
-    value: Any
-    before: Any
+    value: object
+    before: object
     operation: Operation
     txid: str | None = None
 

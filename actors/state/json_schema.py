@@ -29,7 +29,7 @@ UNEVALUATED_MAX = 1000
 class JsonSchema:
     """A validator. Raises BadSchema."""
 
-    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+    def __init__(self, schema: Mapping[str, object] | bool) -> None:
         try:
             given = dict(schema) if isinstance(schema, Mapping) else schema
             plain = msgspec.json.decode(msgspec.json.encode(given))

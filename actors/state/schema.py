@@ -28,7 +28,7 @@ from millpond.actors.state.events import (
     change,
 )
 
-Schema = Mapping[str, Any] | bool | type | None
+Schema = Mapping[str, object] | bool | type | None
 
 
 class Collection(msgspec.Struct, frozen=True):
@@ -51,37 +51,37 @@ class Table:
         self._key = collection.key
         self._check, self.typed = _check_and_convert(name, collection.schema)
 
-    def error_in(self, value: Any) -> str | None:
+    def error_in(self, value: object) -> str | None:
         """The error in a JSON value; None: it is valid."""
         return self._check(value)
 
-    def insert(self, value: Any, key: str | None = None, **more: str) -> ChangeEvent[Any]:
+    def insert(self, value: object, key: str | None = None, **more: str) -> ChangeEvent[object]:
         """The event that sets a value; `key` may be left out where the value has it. `more`:
         `txid`, `timestamp`. Raises BadValue."""
         return self._setting(Operation.INSERT, value, key, more)
 
     def update(
-        self, value: Any, key: str | None = None, *, old_value: Any = UNSET, **more: str
-    ) -> ChangeEvent[Any]:
+        self, value: object, key: str | None = None, *, old_value: object = UNSET, **more: str
+    ) -> ChangeEvent[object]:
         """The same, for a value that exists."""
         return self._setting(Operation.UPDATE, value, key, more, old_value)
 
-    def upsert(self, value: Any, key: str | None = None, **more: str) -> ChangeEvent[Any]:
+    def upsert(self, value: object, key: str | None = None, **more: str) -> ChangeEvent[object]:
         """The same, whether one exists or not; written as an insert, which every reader knows."""
         return self._setting(Operation.UPSERT, value, key, more)
 
-    def delete(self, key: str, *, old_value: Any = UNSET, **more: str) -> ChangeEvent[Any]:
+    def delete(self, key: str, *, old_value: object = UNSET, **more: str) -> ChangeEvent[object]:
         """The event that removes a value."""
         return change(Operation.DELETE, self.type, _named(key), old_value=old_value, **more)
 
     def _setting(
         self,
         operation: Operation,
-        value: Any,
+        value: object,
         key: str | None,
         more: Mapping[str, str],
-        old_value: Any = UNSET,
-    ) -> ChangeEvent[Any]:
+        old_value: object = UNSET,
+    ) -> ChangeEvent[object]:
         plain = _plain(value)
         error = self._check(plain)
         if error is not None:
@@ -120,7 +120,7 @@ class StreamState:
         """The collection of a type; None: it has none."""
         return self._by_type.get(kind)
 
-    def check(self, event: ChangeEvent[Any]) -> InvalidRecord | None:
+    def check(self, event: ChangeEvent[object]) -> InvalidRecord | None:
         """The reason why an event must not be applied; None: it is valid."""
         table = self._by_type.get(event.type)
         if table is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from anyio.abc import TaskGroup
@@ -69,5 +70,5 @@ class Target(msgspec.Struct, frozen=True):
             allow_plain=True,  # the command has checked it
             reconnect=False,
         ) as channel:
-            answer = await channel.admin(INFO, {"limit": 1})
+            answer: dict[str, Any] = await channel.admin(INFO, {"limit": 1})
         return {name: answer[name] for name in ("rss_bytes", "channels")}

@@ -76,7 +76,7 @@ async def _channels(args: argparse.Namespace, prefix: str, mode: str | None = No
 
     async with open_channel(args, PROBE, "consumer", notify=_say_nothing) as channel:
         request = {"channel": None, "after": _before(prefix), "limit": NAMES_MAX}
-        answer = await channel.admin(INFO, request)
+        answer: dict[str, Any] = await channel.admin(INFO, request)
     return [
         os.fsdecode(each["name"])
         for each in answer["page"]

@@ -25,8 +25,8 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_e
 from millpond.node.cli.options.identity import explain_mismatch, identity_options
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.token_file import read_token
-from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE, ModeName, RoleName, connect
+from millpond.node.client.channel import Channel, ModeName, RoleName
+from millpond.node.client.connect import PROBE, connect
 from millpond.node.client.errors import (
     ConnectionLost,
     HandshakeRefused,

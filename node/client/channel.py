@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from math import inf
 from operator import index
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -437,7 +437,7 @@ class Channel(Client[ChannelConnection]):
         self._link.send(packet, at_once=True)
         return await reply.wait()
 
-    async def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+    async def admin(self, operation: int, body: Mapping[str, object]) -> dict[str, object]:
         """Request an operation of the node itself (docs/reference/wire-protocol.md); needs the
         right to administer it.
 
@@ -446,11 +446,11 @@ class Channel(Client[ChannelConnection]):
         """
         return await self._operation(ADMIN, self._link.inflight.admin, operation, body)
 
-    async def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+    async def peers(self, operation: int, body: Mapping[str, object]) -> dict[str, object]:
         """Request an operation on peers (docs/reference/wire-protocol.md); else as `admin`."""
         return await self._operation(PEERS, self._link.inflight.peers, operation, body)
 
-    async def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+    async def jobs(self, operation: int, body: Mapping[str, object]) -> dict[str, object]:
         """Request an operation on the jobs of this channel; else as `admin`.
 
         Raises NotAQueue where the channel is not in queue mode.
@@ -467,12 +467,12 @@ class Channel(Client[ChannelConnection]):
         await self._link.drain(timeout_s)
 
     async def _operation(
-        self, packet_type: int, request: Request, operation: int, body: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, packet_type: int, request: Request, operation: int, body: Mapping[str, object]
+    ) -> dict[str, object]:
         operation = _number(operation, OPERATION_MAX, "operation")
         data = msgspec.msgpack.encode(body)
         reply = await send_operation(self._link, packet_type, request, operation, data)
-        return msgspec.msgpack.decode(reply, type=dict[str, Any])
+        return msgspec.msgpack.decode(reply, type=dict[str, object])
 
     def _check_open(self) -> None:
         self._link.check_open()

@@ -18,9 +18,7 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode, Role
 from millpond.node.client.asking import Inbox
-from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection
-from millpond.node.client.channel import ModeName as ModeName
-from millpond.node.client.channel import RoleName as RoleName
+from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection, ModeName, RoleName
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter

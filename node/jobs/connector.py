@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import TypedDict
 
-from millpond.node.client.channel import Channel
-from millpond.node.client.connect import Dialer, ModeName, RoleName, connect
+from millpond.node.client.channel import Channel, ModeName, RoleName
+from millpond.node.client.connect import Dialer, connect
 from millpond.node.client.events import Event
 from millpond.node.environment import current_environment
 from millpond.transports.p2p.handshake import Signer

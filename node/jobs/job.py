@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.worker.subscription import LeasedJob
@@ -25,12 +24,12 @@ class Job:
     )
 
     def __init__(
-        self, leased: LeasedJob, now: Callable[[], float], report: Callable[[Any], None]
+        self, leased: LeasedJob, now: Callable[[], float], report: Callable[[object], None]
     ) -> None:
         self.id = leased.message.id
         self.attempt = leased.message.attempt
         self.name = leased.content.name
-        self.payload = leased.content.payload
+        self.payload: object = leased.content.payload
         self.queue = leased.subscription.queue
         self.headers: Headers = leased.content.headers
         self._leased = leased

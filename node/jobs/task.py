@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 from math import isinf
@@ -12,6 +12,8 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Never,
+    Protocol,
     TypedDict,
     TypeVar,
     Unpack,
@@ -26,6 +28,7 @@ from millpond.node.jobs.payload import ATTEMPTS_MAX, JobMessage
 
 if TYPE_CHECKING:
     from millpond.node.jobs.handle import Handle
+    from millpond.node.jobs.job import Job
     from millpond.node.jobs.queue import Queue
 
 ATTEMPTS = 5
@@ -33,10 +36,12 @@ LEASE_S = 30.0
 LEASE_S_MAX = 3600.0
 DOUBLINGS_MAX = 32
 
+P = TypeVar("P")
+P_contra = TypeVar("P_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-Handler = Callable[..., Any]
+Handler = Callable[..., object]
 
 
 class Backoff(msgspec.Struct, frozen=True):
@@ -72,8 +77,9 @@ class PutOptions(TypedDict, total=False):
     retry_for: float
 
 
-class Task(Generic[R_co]):
-    """A handler with its settings. Calling it calls the handler, as in a test.
+class Task(Generic[P_contra, R_co]):
+    """A handler with its settings: `Task[Mail, int]` takes a `Mail` and returns an int. Calling it
+    calls the handler, as in a test.
 
     `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
     their names are.
@@ -109,27 +115,41 @@ class Task(Generic[R_co]):
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R_co:
+    def __call__(self, *args: P_contra | Job, **kwargs: P_contra | Job) -> R_co:
         return self.handler(*args, **kwargs)
 
     @overload
     async def put(
-        self: Task[Coroutine[Any, Any, T]],
+        self: Task[None, Awaitable[T]],
         queue: Queue,
-        payload: object = None,
+        payload: None = None,
         **options: Unpack[PutOptions],
     ) -> Handle[T]: ...
 
     @overload
     async def put(
-        self, queue: Queue, payload: object = None, **options: Unpack[PutOptions]
-    ) -> Handle[R_co]: ...
+        self: Task[P, Awaitable[T]], queue: Queue, payload: P, **options: Unpack[PutOptions]
+    ) -> Handle[T]: ...
+
+    @overload
+    async def put(
+        self: Task[None, R],
+        queue: Queue,
+        payload: None = None,
+        **options: Unpack[PutOptions],
+    ) -> Handle[R]: ...
+
+    @overload
+    async def put(
+        self: Task[P, R], queue: Queue, payload: P, **options: Unpack[PutOptions]
+    ) -> Handle[R]: ...
 
     async def put(
         self, queue: Queue, payload: object = None, **options: Unpack[PutOptions]
     ) -> Handle[Any]:
         """Put a job for this task into `queue`; options as those of `Queue.put`.
 
+        The payload is of the type that the handler takes; `Queue.put` takes any other form of it.
         With `wait=True` the handle has the result, of the type that the handler returns.
         """
         options.setdefault("name", self.name)
@@ -150,7 +170,7 @@ class Task(Generic[R_co]):
             raise TypeError(f"{self!r} cannot take its payload: {exc}") from exc
         self._payload_type = found
 
-    def arguments(self, payload: Any, job: Any) -> tuple[Any, ...]:
+    def arguments(self, payload: object, job: object) -> tuple[object, ...]:
         """The arguments for the handler. Raises PayloadRefused where the payload does not fit.
 
         Raises the errors of a user's type as well, and TypeError as `resolve`.
@@ -164,6 +184,19 @@ class Task(Generic[R_co]):
         return (payload, job)[: len(self._parameters)]
 
 
+class TaskDecorator(Protocol):
+    """Makes a task of a handler, which takes nothing, the payload, or the payload and the job."""
+
+    @overload
+    def __call__(self, handler: Callable[[], R], /) -> Task[None, R]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[P, Job], R], /) -> Task[P, R]: ...
+
+
 def task(
     *,
     queue: str | None = None,
@@ -171,7 +204,7 @@ def task(
     attempts: int = ATTEMPTS,
     backoff: Backoff | None = None,
     lease: float = LEASE_S,
-) -> Callable[[Callable[..., R]], Task[R]]:
+) -> TaskDecorator:
     """Make a function a task: `@task(queue="mail") def send(mail: Mail, job: Job) -> None`.
 
     The function takes the payload, and the job if it wants to. If the payload is annotated, it is
@@ -180,7 +213,7 @@ def task(
     `lease`, in seconds, is renewed after each third of it.
     """
 
-    def decorate(handler: Callable[..., R]) -> Task[R]:
+    def decorate(handler: Callable[..., R]) -> Task[P, R]:
         return Task(
             handler, name=name, queue=queue, attempts=attempts, backoff=backoff, lease=lease
         )
@@ -224,14 +257,19 @@ async def finished(value: Any) -> Any:
     return await value if isinstance(value, Awaitable) else value
 
 
+AnyTask = Task[Never, object]
+Work = Handler | AnyTask | Iterable[AnyTask]
+"""The work of a worker: one handler, or tasks."""
+
+
 class TaskRegistry:
     """The tasks of a worker.
 
     Raises ValueError where two have the same name, TypeError where one's annotation is unusable.
     """
 
-    def __init__(self, work: Handler | Task[Any] | Iterable[Task[Any]], lease_s: float) -> None:
-        self._only: Task[Any] | None = None
+    def __init__(self, work: Work, lease_s: float) -> None:
+        self._only: AnyTask | None = None
         if isinstance(work, Iterable):
             tasks = list(work)
         else:
@@ -242,7 +280,7 @@ class TaskRegistry:
         for task in tasks:
             if not isinstance(task, Task):
                 raise TypeError(f"{task!r} is no task: give one handler, or tasks")
-        self._tasks: dict[tuple[str | None, str], Task[Any]] = {}
+        self._tasks: dict[tuple[str | None, str], AnyTask] = {}
         for task in tasks:
             if (task.queue, task.name) in self._tasks:
                 raise ValueError(f"two tasks of queue {task.queue!r} are called {task.name!r}")
@@ -250,14 +288,14 @@ class TaskRegistry:
             self._tasks[task.queue, task.name] = task
         if len(tasks) == 1:
             self._only = tasks[0]
-        self._unknown: Task[Any] = Task(_unknown, name="unknown")
+        self._unknown: AnyTask = Task(_unknown, name="unknown")
 
     @property
     def queues(self) -> list[str]:
         """The queues that the tasks name."""
         return sorted({task.queue for task in self._tasks.values() if task.queue is not None})
 
-    def task_for(self, queue: str, body: JobMessage) -> Task[Any]:
+    def task_for(self, queue: str, body: JobMessage) -> AnyTask:
         """The task of a job. A job without one fails, and says so.
 
         It is tried again: it may be for a newer worker than this one.
@@ -273,6 +311,6 @@ class TaskRegistry:
         return of_queue[0] if len(of_queue) == 1 else self._unknown
 
 
-async def _unknown(_payload: Any, job: Any) -> None:
+async def _unknown(_payload: object, job: Job) -> None:
     name = "without a name" if job.name is None else f"called {job.name!r}"
     raise Retry(text=f"there is no task here for a job {name}")

@@ -23,8 +23,8 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.node.client.channel import Channel
-from millpond.node.client.connect import Dialer, RoleName, connect
+from millpond.node.client.channel import Channel, RoleName
+from millpond.node.client.connect import Dialer, connect
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.client.session import Session
 from millpond.node.client.url import Address, parse_url

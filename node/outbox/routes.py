@@ -9,8 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from millpond.node.client.channel import Channel
-from millpond.node.client.connect import RoleName
+from millpond.node.client.channel import Channel, RoleName
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 

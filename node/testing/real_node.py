@@ -204,7 +204,7 @@ class _InProcess:
 
 
 def run_node(
-    *, process: bool = False, folder: Path | str | None = None, **settings: Any
+    *, process: bool = False, folder: Path | str | None = None, **settings: object
 ) -> RealNode:
     """A node for `with`: in memory, or with its data in `folder`.
 
@@ -214,7 +214,7 @@ def run_node(
     settings.setdefault("drain_timeout_s", 1.0)
     if folder is not None:
         settings["data"] = str(folder)
-    config = Config(**settings)
+    config = Config(**settings)  # type: ignore[arg-type]  # as it is called
     return RealNode(config, process=process)
 
 

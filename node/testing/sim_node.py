@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +71,7 @@ class SimNode:
         name: str,
         folder: Path,
         storage: Storage,
-        settings: dict[str, Any],
+        settings: Mapping[str, object],
     ) -> None:
         self.name = name
         self.url = f"tcp://{name}:{P2P_PORT}"
@@ -218,10 +218,10 @@ class SimNode:
         return self._world.links.dialer(who)
 
     def connect(
-        self, channel: str | bytes | None = None, *, who: str = WHO, **options: Any
+        self, channel: str | bytes | None = None, *, who: str = WHO, **options: object
     ) -> AbstractAsyncContextManager[Channel]:
         """Connect to a channel as the program `who`; options as of `millpond.connect`."""
-        return connect(self.url, channel, **self._options(who), **options)
+        return connect(self.url, channel, **self._options(who), **options)  # type: ignore[arg-type]  # as it is called
 
     def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
         """A client of the node's streams; see `millpond.connect_streams`."""
@@ -296,12 +296,12 @@ class SimNode:
         return relayed
 
 
-def _config(folder: Path, storage: Storage, settings: dict[str, Any]) -> Config:
+def _config(folder: Path, storage: Storage, settings: Mapping[str, Any]) -> Config:
     base = Config(data=str(folder))
     if storage == "memory":
         base = replace(base, durability=Durability.MEMORY)
     closed: dict[str, Any] = dict.fromkeys(LISTENERS, OFF)
-    return replace(base, **(closed | SETTINGS | settings))
+    return replace(base, **{**closed, **SETTINGS, **settings})
 
 
 def _id(node: SimNode) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -141,7 +141,9 @@ class World:
 
     # Nodes.
 
-    async def node(self, name: str, *, storage: Storage = "simulated", **settings: Any) -> SimNode:
+    async def node(
+        self, name: str, *, storage: Storage = "simulated", **settings: object
+    ) -> SimNode:
         """Create a node and start it. `settings` are those of `Config`.
 
         `name` is its host name: lower case letters, digits and hyphens. Raises ValueError.

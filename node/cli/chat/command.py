@@ -159,7 +159,7 @@ async def _give_link(args: argparse.Namespace) -> int:
     from millpond.node.web.requests import WebOperation  # who talks in a terminal needs none of it
 
     async with open_channel(args, PROBE, "consumer") as channel:
-        answer = await channel.peers(WebOperation.LINK, {})
+        answer: dict[str, Any] = await channel.peers(WebOperation.LINK, {})
     url = answer.get("url")
     if url is None:
         raise Failure("the node has no WebSocket listener: start it without `--ws off`")

@@ -152,7 +152,7 @@ async def _lines(args: argparse.Namespace, channel: Channel) -> AsyncIterator[Me
     while more:
         with anyio.fail_after(args.timeout):
             try:
-                answer = await channel.admin(EXPORT, request)
+                answer: dict[str, Any] = await channel.admin(EXPORT, request)
             except TooLargeForPeer:
                 if request["bytes_max"] <= PAGE_BYTES_MIN:
                     raise

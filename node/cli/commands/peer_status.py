@@ -73,7 +73,7 @@ async def _all(channel: Channel) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     while True:
         after = found[-1]["name"] if found else ""
-        page = await channel.peers(PeerOperation.PEERS, {"after": after})
+        page: dict[str, Any] = await channel.peers(PeerOperation.PEERS, {"after": after})
         found += page["peers"]
         if not page["more"]:
             return found

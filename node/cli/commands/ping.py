@@ -93,7 +93,7 @@ async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:
     after, more = b"", True
     while more:
         request = {"channel": only, "after": after, "limit": CHANNELS_MAX}
-        answer = await channel.admin(INFO, request)
+        answer: dict[str, Any] = await channel.admin(INFO, request)
         page += answer["page"]
         more = answer["more"] and bool(answer["page"])
         after = page[-1]["name"] if page else b""

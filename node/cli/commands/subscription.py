@@ -106,7 +106,7 @@ async def _all(channel: Channel, only: bytes | None = None) -> AsyncIterator[dic
     """The subscriptions by id, as they are shown; `only` this one, if there is one."""
     after, more = b"", True
     while more:
-        answer = await channel.admin(SUBSCRIPTIONS, {"id": only, "after": after})
+        answer: dict[str, Any] = await channel.admin(SUBSCRIPTIONS, {"id": only, "after": after})
         page = answer["page"]
         for each in page:
             yield _row(each)

@@ -221,7 +221,7 @@ async def _list_issued(args: argparse.Namespace) -> int:
     after, more = b"", True
     async with open_channel(args, PROBE, "consumer") as channel:
         while more:
-            answer = await channel.admin(ISSUED_TOKENS, {"after": after})
+            answer: dict[str, Any] = await channel.admin(ISSUED_TOKENS, {"after": after})
             page = answer["page"]
             for row in page:
                 _show_issued(row, is_json=args.json)

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -63,14 +62,14 @@ class FollowSettings(msgspec.Struct, frozen=True):
     skip_gaps: bool = False
 
 
-class TableView(Mapping[str, Any]):
+class TableView(Mapping[str, object]):
     """The values of a collection by key, converted to the type of its schema."""
 
-    def __init__(self, table: Table, values: Mapping[str, Any]) -> None:
+    def __init__(self, table: Table, values: Mapping[str, object]) -> None:
         self._table = table
         self._values = values
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         return self._table.typed(self._values[key])
 
     def __iter__(self) -> Iterator[str]:
@@ -111,11 +110,11 @@ class StateView:
 
     # The state.
 
-    def get(self, kind: str, key: str, default: Any = None) -> Any:
+    def get(self, kind: str, key: str, default: object = None) -> object:
         """The value at `(kind, key)`, as JSON has it."""
         return self._fold.state.get(kind, key, default)
 
-    def get_type(self, kind: str) -> Mapping[str, Any]:
+    def get_type(self, kind: str) -> Mapping[str, object]:
         """All values of a type."""
         return self._fold.state.get_type(kind)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import anyio
 import msgspec
@@ -25,7 +24,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     written: bytes
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         """The value itself."""
         return msgspec.json.decode(self.written)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from millpond.actors.state.events import Event
 from millpond.actors.state.fold import Rejected
@@ -59,7 +59,7 @@ class StateWriter(Blocking[AsyncStateWriter]):
         """Clear the state: a new epoch begins, perhaps with another schema."""
         return self._await(self._async.reset)
 
-    def send(self, *events: Event[Any], match: int | None = None) -> Appended:
+    def send(self, *events: Event[object], match: int | None = None) -> Appended:
         """Append several events, all or none. `match`: the tail that the stream has to have."""
         return self._await(self._async.send, *events, match=match)
 
@@ -121,15 +121,15 @@ class StateView(Blocking[AsyncStateView]):
     def quarantined(self) -> list[Rejected]:
         return self._call(lambda: list(self._async.quarantined))
 
-    def get(self, kind: str, key: str, default: Any = None) -> Any:
+    def get(self, kind: str, key: str, default: object = None) -> object:
         """The value at `(kind, key)`, as JSON has it."""
         return self._call(self._async.get, kind, key, default)
 
-    def get_type(self, kind: str) -> dict[str, Any]:
+    def get_type(self, kind: str) -> dict[str, object]:
         """All values of a type."""
         return self._call(lambda: dict(self._async.get_type(kind)))
 
-    def __getitem__(self, name: str) -> dict[str, Any]:
+    def __getitem__(self, name: str) -> dict[str, object]:
         """All values of a collection of the definition."""
         return self._call(lambda: dict(self._async.__getitem__(name)))
 

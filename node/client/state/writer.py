@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from millpond.actors.errors import MillpondError
 from millpond.actors.state.errors import BadValue
@@ -57,7 +56,7 @@ class StateWriter:
         self._in_snapshot = False
         return appended
 
-    async def send(self, *events: Event[Any], match: int | None = None) -> Appended:
+    async def send(self, *events: Event[object], match: int | None = None) -> Appended:
         """Append several events, all or none. `match`: the tail that the stream has to have."""
         for event in events:
             invalid = self.definition.check(event) if isinstance(event, ChangeEvent) else None

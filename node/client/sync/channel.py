@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from millpond.actors.messages import Durability, Mode
-from millpond.node.client.channel import DRAIN_S, Ids, ModeName
+from millpond.node.client.channel import DRAIN_S, Ids, ModeName, RoleName
 from millpond.node.client.channel import Channel as AsyncChannel
 from millpond.node.client.channel import Message as AsyncMessage
-from millpond.node.client.channel import RoleName as RoleName
 from millpond.node.client.channels import Channels as AsyncChannels
 from millpond.node.client.channels import connect_channels as connect_channels_async
 from millpond.node.client.connect import Dialer
@@ -254,7 +253,7 @@ class Channel(BlockingContext[AsyncChannel]):
         """The round trip to the node in seconds."""
         return self._await(self._async.ping)
 
-    def admin(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+    def admin(self, operation: int, body: dict[str, object]) -> dict[str, object]:
         """Request an operation of the node itself (docs/reference/wire-protocol.md); needs the
         right to administer it.
 
@@ -263,11 +262,11 @@ class Channel(BlockingContext[AsyncChannel]):
         """
         return self._await(self._async.admin, operation, body)
 
-    def peers(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+    def peers(self, operation: int, body: dict[str, object]) -> dict[str, object]:
         """Request an operation on peers (docs/reference/wire-protocol.md); else as `admin`."""
         return self._await(self._async.peers, operation, body)
 
-    def jobs(self, operation: int, body: dict[str, Any]) -> dict[str, Any]:
+    def jobs(self, operation: int, body: dict[str, object]) -> dict[str, object]:
         """Request an operation on the jobs of this channel; else as `admin`.
 
         Raises NotAQueue where the channel is not in queue mode.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
+from typing import Self
 
 import anyio
 
@@ -13,7 +13,7 @@ from millpond.node.client.channel import Channel, Message
 from millpond.node.client.events import Disconnected, Event
 from millpond.node.jobs.connector import Connector
 from millpond.node.jobs.payload import JobMessage, channel_of
-from millpond.node.jobs.task import Task
+from millpond.node.jobs.task import AnyTask
 
 OnMessage = Callable[["QueueSubscription", Message], None]
 OnLost = Callable[["QueueSubscription"], None]
@@ -56,7 +56,7 @@ class LeasedJob:
         message: Message,
         content: JobMessage,
         subscription: QueueSubscription,
-        task: Task[Any],
+        task: AnyTask,
         now: float,
     ) -> None:
         self.message = message

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from math import ceil
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
@@ -27,7 +27,7 @@ from millpond.node.jobs.history import History
 from millpond.node.jobs.payload import decode_job
 from millpond.node.jobs.requests import is_empty, queue_counts
 from millpond.node.jobs.results import ResultMailboxes
-from millpond.node.jobs.task import LEASE_S, Handler, Task, TaskRegistry
+from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import run_handler
 from millpond.node.jobs.worker.leases import Leases
@@ -63,7 +63,7 @@ class Worker:
     def __init__(
         self,
         url: str,
-        work: Handler | Task[Any] | Iterable[Task[Any]],
+        work: Work,
         *,
         queues: Sequence[str] = (),
         concurrency: int = CONCURRENCY,

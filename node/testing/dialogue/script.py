@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,21 +34,21 @@ class Script:
         self._node = node
         self._timeout_s = timeout_s
 
-    async def packets(self, text: str, **known: Any) -> dict[str, Any]:
+    async def packets(self, text: str, **known: object) -> dict[str, object]:
         """Play a dialogue in packets; see `dialogue.packets`."""
         return await self._play(PACKETS, text, known)
 
-    async def s3p(self, text: str, **known: Any) -> dict[str, Any]:
+    async def s3p(self, text: str, **known: object) -> dict[str, object]:
         """Play a dialogue in S3P; see `dialogue.s3p`."""
         return await self._play(S3P, text, known)
 
-    async def rustlog(self, text: str, **known: Any) -> dict[str, Any]:
+    async def rustlog(self, text: str, **known: object) -> dict[str, object]:
         """Play a dialogue in RustLog; see `dialogue.rustlog`."""
         return await self._play(RUSTLOG, text, known)
 
     async def _play(
-        self, protocol: DialogueProtocol[Received], text: str, known: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, protocol: DialogueProtocol[Received], text: str, known: dict[str, object]
+    ) -> dict[str, object]:
         lines = read_lines(text)
         with single_errors():
             async with anyio.create_task_group() as tasks:
@@ -67,7 +67,7 @@ class _Play(Generic[Received]):
         protocol: DialogueProtocol[Received],
         tasks: TaskGroup,
         timeout_s: float,
-        captures: dict[str, Any],
+        captures: dict[str, object],
     ) -> None:
         self.captures = captures
         self._node = node

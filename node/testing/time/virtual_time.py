@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
@@ -14,7 +14,7 @@ from millpond.node.testing.time.asyncio_loop import VirtualLoop
 BACKENDS = ("asyncio", "trio")
 
 
-def virtual(library: str) -> tuple[str, dict[str, Any]]:
+def virtual(library: str) -> tuple[str, dict[str, object]]:
     """A value of anyio's fixture `anyio_backend` with virtual time.
 
     Raises ValueError for a library other than asyncio and trio, ImportError without trio.

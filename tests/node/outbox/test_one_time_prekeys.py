@@ -15,7 +15,8 @@ import pytest
 
 from millpond.actors.errors import Malformed, NotAllowed
 from millpond.actors.messages import Put, Reply
-from millpond.node.client.connect import RoleName, connect
+from millpond.node.client.channel import RoleName
+from millpond.node.client.connect import connect
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.client.future import ReplyFuture
 from millpond.node.node import Node
