@@ -125,7 +125,7 @@ async def _make(args: argparse.Namespace, to: Path) -> None:
     async with open_channel(args, PROBE, "consumer") as channel:
         try:
             while True:
-                answer = await channel.admin(BACKUP, request)
+                answer: dict[str, Any] = await channel.admin(BACKUP, request)
                 if answer["nonce"] != nonce:
                     raise Failure("another backup of this node is in progress")
                 progress = answer["progress"]
