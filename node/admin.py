@@ -27,9 +27,11 @@ from millpond.actors.streams.catalogs.access_tokens import AccessToken
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
 from millpond.actors.subscriptions.status import SubscriptionStatus
+from millpond.node.activity import ActivityRequest, ActivitySampler
 from millpond.node.backup.service import BackupReply, BackupRequest
 from millpond.node.clock import ClockStatus
 from millpond.node.environment import installed_version
+from millpond.node.events import EventLog
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters, Principal
@@ -59,6 +61,8 @@ class Operation(IntEnum):
     SCRUB = 3
     SUBSCRIPTIONS = 4
     ISSUED_TOKENS = 5
+    ACTIVITY = 11
+    EVENTS = 12
     BACKUP = 16
 
 
@@ -205,6 +209,14 @@ class IssuedTokensReply(msgspec.Struct):
     more: bool
 
 
+class EventsRequest(msgspec.Struct):
+    """Up to `limit` events behind the number `after` of the run `run`; "": of this run."""
+
+    after: int = 0
+    limit: int = 200
+    run: str = ""
+
+
 class StatusSources(msgspec.Struct):
     """The parts of a node that the answers are made from."""
 
@@ -230,6 +242,8 @@ class StatusSources(msgspec.Struct):
     """The issued tokens by id."""
     backup: Callable[[BackupRequest], BackupReply]
     is_operator: Callable[[Principal], bool]
+    activity: ActivitySampler
+    events: EventLog
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:
@@ -254,6 +268,13 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
             if not sources.is_operator(client.principal):
                 raise NotAllowed("a backup has all keys of the node: it is for its operator")
             return msgspec.msgpack.encode(sources.backup(wanted))
+        case Operation.ACTIVITY:
+            activity = sources.activity.answer(read_body(body, ActivityRequest), sources)
+            return msgspec.msgpack.encode(activity)
+        case Operation.EVENTS:
+            seen = read_body(body, EventsRequest)
+            page = sources.events.after(seen.after, seen.limit, seen.run)
+            return msgspec.msgpack.encode(page)
         case _:
             raise Malformed(f"unknown operation {operation}")
 

@@ -16,9 +16,10 @@ from millpond.actors.runtime.scheduler import Scheduler
 from millpond.node.access.issued_tokens import IssuedAccess
 from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import Config
+from millpond.node.events import EventLog, Field
 from millpond.node.ip import is_remote, network_of
 from millpond.node.machine_memory import memory_bytes, trimmer
-from millpond.node.peers.identity import verify
+from millpond.node.peers.identity import peer_id, verify
 from millpond.node.stream_cells import StreamCells
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.transactions.interface import TransactionCounters
@@ -31,6 +32,7 @@ from millpond.transports.rustlog.metrics import Reclaimed, RustlogMetrics
 from millpond.transports.server.batching import CellBatcher
 from millpond.transports.server.interface import (
     ConnectionCounters,
+    ConnectionSummary,
     Principal,
     ServerConnection,
 )
@@ -43,7 +45,7 @@ from millpond.transports.server.refusals import Refusal, RefusalLog
 class ConnectionRegistry:
     """The open connections and HTTP requests of a node: limits, counters, drain."""
 
-    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+    def __init__(self, config: Config, now: Callable[[], float], run: str = "") -> None:
         self._config = config
         self._now = now
         self.connections: dict[ServerConnection, str | None] = {}
@@ -51,12 +53,15 @@ class ConnectionRegistry:
         self.counters = ConnectionCounters()
         self.protocol_stats = stats_by_protocol()
         self.record_refusal = RefusalLog(self.counters.reasons, now).record_refusal
+        self.events = EventLog(run, now)
         self.is_draining = False
         self._numbers = count(1)
         self._by_address: Counter[str] = Counter()
         self._by_identity: Counter[bytes] = Counter()
         self._identities: dict[ServerConnection, bytes] = {}
         self._before_handshake: dict[ServerConnection, None] = {}
+        self._announced: dict[ServerConnection, dict[str, Field]] = {}
+        """Connections of which an event told that they are there, with its fields."""
         self._buckets = SharedBuckets(config.requests_per_s_per_peer_max)
         self._challenges = ChallengeRate(
             config.p2p_settings.handshakes_per_s_max, config.p2p_settings.handshakes_per_address_max
@@ -111,6 +116,10 @@ class ConnectionRegistry:
     def handshake_done(self, connection: ServerConnection) -> None:
         """The handshake of the connection is complete."""
         self._before_handshake.pop(connection, None)
+        summary = connection.summary
+        if summary is not None and connection not in self._announced:
+            self._announced[connection] = fields = _fields(summary)
+            self.events.record("connected", fields)
 
     def count_identity(self, connection: ServerConnection, principal: Principal) -> bool:
         """Count the connection for its proved identity. False: that identity has too many."""
@@ -134,12 +143,21 @@ class ConnectionRegistry:
             if not self._by_identity[identity]:
                 del self._by_identity[identity]
         self._before_handshake.pop(connection, None)
+        if (fields := self._announced.pop(connection, None)) is not None:
+            self._record_end(connection, fields)
         if counted is not None:
             self._by_address[counted] -= 1
             if self._by_address[counted] <= 0:
                 del self._by_address[counted]
         if self._emptied is not None and not self.connections:
             self._emptied.set()
+
+    def _record_end(self, connection: ServerConnection, fields: dict[str, Field]) -> None:
+        summary = connection.summary
+        if summary is not None:
+            seconds = round(max(0.0, self._now() - summary.opened_at), 3)
+            more: dict[str, Field] = {"seconds": seconds, "bytes": summary.moved_bytes}
+            self.events.record("disconnected", fields | more)
 
     def may_prove_plainly(self, address: str) -> bool:
         """May a client at this address prove an identity without TLS?"""
@@ -290,6 +308,20 @@ class Services:
     def is_draining(self) -> bool:
         """Is the node stopping?"""
         return self.registry.is_draining
+
+
+def _fields(summary: ConnectionSummary) -> dict[str, Field]:
+    """What events tell of a connection."""
+    fields: dict[str, Field] = {
+        "connection": summary.number,
+        "listener": summary.listener,
+        "peer": summary.peer,
+    }
+    if summary.channel is not None:
+        fields["channel"] = summary.channel.decode("utf-8", "backslashreplace")
+    if summary.identity is not None:
+        fields["identity"] = peer_id(summary.identity)
+    return fields
 
 
 def _counted(address: str) -> str | None:

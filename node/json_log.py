@@ -25,8 +25,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
-        template = str(record.msg)
-        event, names = _kind_of(template)
+        event, fields = event_of(record)
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -34,13 +33,18 @@ class JsonFormatter(logging.Formatter):
             "event": event,
             "message": record.getMessage(),
         }
-        values = record.args if isinstance(record.args, tuple) else ()
-        for name, value in zip(names, values, strict=False):
-            if name:
-                line[f"{name}_" if name in RESERVED else name] = _shown(value)
+        for name, value in fields.items():
+            line[f"{name}_" if name in RESERVED else name] = shown(value)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
+
+
+def event_of(record: logging.LogRecord) -> tuple[str, dict[str, object]]:
+    """The event of a record, and its fields."""
+    event, names = _kind_of(str(record.msg))
+    values = record.args if isinstance(record.args, tuple) else ()
+    return event, {name: value for name, value in zip(names, values, strict=False) if name}
 
 
 @lru_cache(_KINDS_MAX)
@@ -51,7 +55,8 @@ def _kind_of(template: str) -> tuple[str, tuple[str, ...]]:
     return " ".join(words) or "log", names
 
 
-def _shown(value: object) -> object:
+def shown(value: object) -> object:
+    """A value as JSON has it."""
     match value:
         case None | bool() | int() | str():
             return value

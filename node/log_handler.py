@@ -32,6 +32,7 @@ def set_up_logging(level: str, *, as_json: bool = False) -> None:
         handler = LogHandler(sys.stderr.fileno())
     except (AttributeError, OSError, ValueError):
         handler = logging.StreamHandler(sys.stderr)  # it is closed, or a stream of the program
+    handler.setLevel(level)
     handler.setFormatter(_json_formatter() if as_json else logging.Formatter(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     # It logs each header field that it decodes, with tokens, at the level "debug".

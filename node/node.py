@@ -34,6 +34,7 @@ from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.operator import Operator, make_cookie, write_listeners
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
 from millpond.node.access.revocation import watch_revocations
+from millpond.node.activity import ActivitySampler
 from millpond.node.backup.backup import NodeFacts
 from millpond.node.backup.service import BackupService
 from millpond.node.browser_policy import browser_policy
@@ -58,6 +59,7 @@ from millpond.node.data_folder import (
     was_used,
 )
 from millpond.node.environment import current_environment, installed_version, loop_time, rss_bytes
+from millpond.node.events import EventLog
 from millpond.node.jobs.payload import is_result_mailbox
 from millpond.node.outbox.mailbox import is_prekeys, prekeys_settings, rule_name_of
 from millpond.node.outbox.outbox import Outbox
@@ -184,7 +186,7 @@ class Node:
         )
 
         # Connections, and the services that they call.
-        self.registry = ConnectionRegistry(config, self.clock.now)
+        self.registry = ConnectionRegistry(config, self.clock.now, f"{self._started_at:.6f}")
         self.services = Services(
             config,
             self.registry,
@@ -204,6 +206,12 @@ class Node:
             ticks_ns=self.clock.ticks_ns,
             rng=self._rng,
             entropy=entropy,
+        )
+        self._activity = ActivitySampler(
+            self.clock.ticks_ns,
+            lambda: self.registry.connections,
+            self.services.http,
+            lambda: self._streams.counters.appended,
         )
         self.tls = TlsListeners(
             config,
@@ -250,6 +258,11 @@ class Node:
     def peer_requests(self) -> PeerRequests:
         """Answers packets 94; of a node that was started."""
         return self.peer_services.peer_requests
+
+    @property
+    def events(self) -> EventLog:
+        """The last events of the node."""
+        return self.registry.events
 
     @property
     def durability(self) -> Durability:
@@ -647,6 +660,8 @@ class Node:
             one_time_prekeys=self.peer_services.one_time_prekey_count,
             subscriptions=self.subscriptions.by_id,
             tokens=partial(self._streams.tokens.all, self.clock.now()),
+            activity=self._activity,
+            events=self.events,
             backup=self.backups.answer,
             is_operator=self._access.is_operator,
         )

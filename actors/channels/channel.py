@@ -113,12 +113,14 @@ class Channel:
         "_heartbeat_at",
         "_stored_dead_letters",
         "_stored_mode",
+        "acked",
         "buffer",
         "context",
         "dead_letters",
         "deadline",
         "delivery",
         "jobs",
+        "kept",
         "keys",
         "name",
         "publisher",
@@ -139,6 +141,8 @@ class Channel:
         self.name = name
         self.settings = settings
         self.context = context
+        self.kept = self.acked = 0
+        """Messages that were stored, and that were acknowledged, since this behaviour was made."""
         self.buffer = Buffer(snapshot.rows)
         self.keys = IdempotencyKeys(snapshot.keys)
         self._corrected: list[int] = []
@@ -283,7 +287,9 @@ class Channel:
             if reply is not None:
                 replies.append(reply)
             at += 1
-        self.context.counters.acks += acked
+        if acked:
+            self.context.counters.acks += acked
+            self.acked += acked
 
     def _put_identified(
         self, identity: bytes, port: Port, put: Put, now: float, effects: Effects
@@ -316,7 +322,9 @@ class Channel:
     def _offer(self, effects: Effects) -> None:
         """Messages were added: they may be pushed, and they have deadlines."""
         delivery, added = self.delivery, self.publisher.added
-        self.context.counters.kept += len(added)
+        count = len(added)
+        self.context.counters.kept += count
+        self.kept += count
         # With the last message and key, the store forgot the mode as well.
         if self._stored_mode is not delivery.mode or len(self.buffer.rows) == len(added):
             self._stored_mode = delivery.mode

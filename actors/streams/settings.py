@@ -15,6 +15,7 @@ from millpond.actors.store.interface import Health, LogStore, Usage
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.record_cache import RecordCache
 from millpond.actors.streams.subscription_index import SubscriptionIndex
+from millpond.actors.streams.takeovers import Takeovers
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
@@ -63,4 +64,5 @@ class StreamContext(msgspec.Struct, frozen=True):
     record_cache: RecordCache = msgspec.field(default_factory=RecordCache)
     serials: Iterator[int] = msgspec.field(default_factory=partial(count, 1))
     jump: ClockJump = msgspec.field(default_factory=ClockJump)
+    takeovers: Takeovers = msgspec.field(default_factory=Takeovers)
     subscriptions: SubscriptionIndex = msgspec.field(default_factory=SubscriptionIndex)

@@ -73,6 +73,7 @@ class Stream:
         "_sessions",
         "_subscribers",
         "_subscribers_version",
+        "_tail_before",
         "_trim_grace",
         "_writers",
         "deadline",
@@ -97,12 +98,13 @@ class Stream:
         self._first_sequence = bounds.tail if metadata.created is None else 0
         """The sequence at which the log begins, where it is not made yet."""
         self._trim_grace = TrimGrace(limits.trim_grace_s, metadata.trim_point)
-        self._durable_appends = DurableAppends(bounds, metadata, appender)
+        self._durable_appends = DurableAppends(name, bounds, metadata, appender, context.takeovers)
         self._forks = Forks(
             self._registration, cell, bounds, metadata, appender, self._durable_appends
         )
         if metadata.durable.parent is not None:
             bounds.start_at_fork(metadata.durable.parent, snapshot.trim_point)
+        self._tail_before = bounds.tail
         self._subscribers: tuple[bytes, ...] = ()
         self._subscribers_version = 0
         """The version of the index of subscriptions that has these; 0: there were none."""
@@ -127,6 +129,34 @@ class Stream:
     @property
     def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
         return self._reader.unanswered()
+
+    # Figures, for operators.
+
+    @property
+    def appended(self) -> int:
+        """Records that were appended since this behaviour was made."""
+        return max(0, self._bounds.tail - self._tail_before)
+
+    @property
+    def records(self) -> int:
+        """Records that the stream has."""
+        return self._bounds.tail - self._bounds.trim_point
+
+    @property
+    def bytes_kept(self) -> int:
+        """About the bytes that they take."""
+        return self._bounds.size
+
+    @property
+    def waiting(self) -> int:
+        """Reads that wait for records."""
+        return self._reader.waiting
+
+    @property
+    def lags(self) -> list[int]:
+        """The records that each consumer group has not committed yet."""
+        offsets = {**self._early_offsets, **self._metadata.groups}
+        return [max(self._bounds.tail - offset, 0) for offset in offsets.values()]
 
     # Batches.
 
@@ -461,6 +491,9 @@ class Stream:
         for command in command_records_of(bodies, headers):
             self._appender.flush(effects.changes)
             if isinstance(command, SetFence):
+                if self._metadata.fence and command.token != self._metadata.fence:
+                    name = self._registration.name
+                    self._context.takeovers.record("fencing token", name, self._now)
                 effects.changes.append(self._metadata.set_fence(command.token))
             else:
                 self._trim_later(min(command.point, reply.first + command.at + 1), effects)

@@ -13,6 +13,7 @@ import msgspec
 from millpond.actors.messages import CellMessage, Port
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.subscription_index import SubscriptionIndex
+from millpond.actors.streams.takeovers import Takeovers
 from millpond.actors.subscriptions.messages import Maker
 from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.actors.subscriptions.tokens import LeaseTokens
@@ -65,3 +66,4 @@ class SubscriptionContext(msgspec.Struct, frozen=True):
     """The scope that a maker has now."""
     numbers: Iterator[int] = msgspec.field(default_factory=partial(count, 1))
     """Of deliveries and events: a behaviour that is built anew knows none of those before."""
+    takeovers: Takeovers = msgspec.field(default_factory=Takeovers)

@@ -97,6 +97,7 @@ class Subscription:
         "_is_scope_known",
         "_links",
         "_lookups",
+        "_lost_holder",
         "_notices",
         "_port",
         "_queue",
@@ -120,6 +121,8 @@ class Subscription:
         self._then: tuple[Port | None, StreamRequest | None, _Then] | None = None
         """What goes on once the tails are known, and the request that waits for it."""
         self._queue: deque[tuple[Port, s.SubscriptionRequest]] = deque()
+        self._lost_holder = ""
+        """The worker whose lease ran out last."""
         self._notices: dict[bytes, m.StreamGrew | m.StreamGone] = {}
         """The last notice of each stream, while tails are looked up."""
         self._delivery = 0
@@ -750,6 +753,7 @@ class Subscription:
         if wake.phase is WakePhase.IDLE:
             return
         self._context.counters.leases_expired += 1
+        self._lost_holder = wake.holder
         self._end_wake(now)
 
     def _claim(
@@ -776,6 +780,9 @@ class Subscription:
         wake.lease_until, wake.retry_at = now + self._lease_s, 0.0
         self._is_changed = True
         self._context.counters.claims += 1
+        if self._lost_holder not in ("", request.worker):
+            self._context.takeovers.record("subscription", self._id, now)
+        self._lost_holder = ""
         token = self._context.tokens().issue(self._id, config.nonce, wake.generation, now)
         return s.WakeClaimed(
             number,

@@ -51,6 +51,10 @@ SUBSCRIPTIONS = 4
 """The operation of packet 90 with the subscriptions of the node."""
 ISSUED_TOKENS = 5
 """The operation of packet 90 with the tokens that clients of S2 were issued."""
+ACTIVITY = 11
+"""The operation of packet 90 with what the node does now."""
+EVENTS = 12
+"""The operation of packet 90 with the last events of the node."""
 
 ACCESS_STATUSES = (401, 403)
 ACCESS_CODES = (HelloCode.AUTHENTICATION_FAILED, HelloCode.NOT_ALLOWED)

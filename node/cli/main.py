@@ -39,6 +39,8 @@ COMMANDS = {
     ),
     "context": ("commands.context", "Manage saved settings of connections."),
     "ping": ("commands.ping", "Measure the round trip to a node."),
+    "top": ("commands.top", "Show what a node does now."),
+    "events": ("commands.events", "Show connections, refusals, crashes and damage of a node."),
     "info": ("commands.ping", "Show a running node and its channels."),
     "doctor": ("doctor.command", "Check this machine, the configuration and the node."),
     "keys": ("commands.keys", "Manage the identity of this node and the keys of peers."),

@@ -51,6 +51,16 @@ def counted(messages: int) -> str:
     return "1 message" if messages == 1 else f"{messages} messages"
 
 
+def size_text(number: float) -> str:
+    """`120 B`, `1.5 KiB` and so on."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
 def data_field(data: bytes, name: str = "data") -> dict[str, str]:
     """The JSON field of some bytes: `data` for UTF-8, else `data_base64`."""
     try:

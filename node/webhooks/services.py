@@ -14,6 +14,7 @@ from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import subscription_of
 from millpond.actors.streams.subscription_index import SubscriptionIndex
+from millpond.actors.streams.takeovers import Takeovers
 from millpond.actors.subscriptions.context import (
     SubscriptionContext,
     SubscriptionCounters,
@@ -58,6 +59,7 @@ class SubscriptionServices:
         self._entropy = entropy
         self._rng = rng
         self._numbers = count(1)
+        self._takeovers = Takeovers()
         self._seed = b""
         self._keys: list[WebhookKey] = []
         self._tokens: LeaseTokens | None = None
@@ -125,6 +127,7 @@ class SubscriptionServices:
             self.statuses,
             lambda maker: self.makers().scope_of(maker),
             self._numbers,
+            self._takeovers,
         )
         return Subscription(id_, snapshot, context)
 

@@ -44,6 +44,10 @@ class ActiveRequest:
         return self.address
 
     @property
+    def summary(self) -> None:
+        """None: requests come and go."""
+
+    @property
     def draining(self) -> anyio.Event:
         """An event that is set once the node stops; the same one at each call."""
         if self._draining is None:

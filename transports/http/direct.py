@@ -279,6 +279,10 @@ class DirectPort(Port):
     def peer(self) -> str:
         return self.address
 
+    @property
+    def summary(self) -> None:
+        """None: requests come and go."""
+
     def wake(self, now: float) -> None:
         """Nothing: a request arms no deadlines."""
 

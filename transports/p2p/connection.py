@@ -72,6 +72,7 @@ from millpond.transports.p2p.nacks import (
 )
 from millpond.transports.p2p.streams.operations import Operation
 from millpond.transports.p2p.streams.requests import StreamRequests
+from millpond.transports.server.interface import ConnectionSummary
 from millpond.transports.server.memory_budget import (
     CHECK_BYTES,
     READ_BYTES,
@@ -428,6 +429,20 @@ class P2PConnection(Port):
     def address(self) -> str:
         """The host of the other end, without its port."""
         return self._wire.host
+
+    @property
+    def summary(self) -> ConnectionSummary:
+        """The connection, for operators."""
+        admission = self._admission
+        return ConnectionSummary(
+            self.number,
+            "ws" if self._stats is self._node.protocol_stats["ws"] else "p2p",
+            self._wire.peer,
+            self._opened_at,
+            self._moved_bytes,
+            None if admission is None else admission.channel,
+            None if admission is None else admission.principal.identity,
+        )
 
     def wake(self, now: float) -> None:
         """Handle a deadline of the connection itself; those of its messages are the channel's."""

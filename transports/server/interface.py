@@ -75,6 +75,19 @@ class ConnectionCounters:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
+class ConnectionSummary(msgspec.Struct, frozen=True):
+    """A connection, as operators see it. `moved_bytes` is what was received and written until now;
+    `channel` and `identity` are those of P2P clients."""
+
+    number: int
+    listener: str
+    peer: str
+    opened_at: float
+    moved_bytes: int
+    channel: bytes | None = None
+    identity: bytes | None = None
+
+
 class ServerConnection(Protocol):
     """A connection, as its node sees it."""
 
@@ -87,6 +100,10 @@ class ServerConnection(Protocol):
     @property
     def address(self) -> str:
         """The host of the other end, without its port."""
+
+    @property
+    def summary(self) -> ConnectionSummary | None:
+        """The connection, for operators; None: this is a request of HTTP."""
 
     def wake(self, now: float) -> None:
         """The deadline that was armed has passed."""

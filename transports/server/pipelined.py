@@ -31,7 +31,7 @@ from millpond.actors.messages import (
 from millpond.actors.streams.messages import CancelRead, FinishRead
 from millpond.transports.io.address import port_of
 from millpond.transports.io.interface import Wire
-from millpond.transports.server.interface import NodeServices, Principal
+from millpond.transports.server.interface import ConnectionSummary, NodeServices, Principal
 from millpond.transports.server.memory_budget import (
     CHECK_BYTES,
     READ_BYTES,
@@ -214,6 +214,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_moved_bytes",
         "_node",
         "_observer",
+        "_opened_at",
         "_out",
         "_out_bytes",
         "_partial_bytes",
@@ -294,6 +295,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._answered_before = 0
         """The value of `answered` when that was looked at."""
         self._account: MemoryAccount | None = None
+        self._opened_at = 0.0
         self._moved_bytes = 0
         """All bytes received and written."""
         self._check_at = CHECK_BYTES
@@ -320,7 +322,7 @@ class PipelinedConnection(Port, Generic[R]):
     def opened(self, wire: Wire) -> None:
         self._wire = wire
         node = self._node
-        self.received_at = self.now = node.now()
+        self.received_at = self.now = self._opened_at = node.now()
         node.memory.connection_opened()
         self._stats.connections += 1
         if self._observer is not None:
@@ -504,6 +506,13 @@ class PipelinedConnection(Port, Generic[R]):
     def address(self) -> str:
         """The host of the other end, without its port."""
         return self._wire.host
+
+    @property
+    def summary(self) -> ConnectionSummary:
+        """The connection, for operators."""
+        return ConnectionSummary(
+            self.number, self.listener, self._wire.peer, self._opened_at, self._moved_bytes
+        )
 
     def wake(self, now: float) -> None:
         """Requests wait to go on, or the connection was silent for long (S3A-31)."""

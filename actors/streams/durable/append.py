@@ -20,6 +20,7 @@ from millpond.actors.streams.durable.messages import (
 from millpond.actors.streams.messages import Append, Appended
 from millpond.actors.streams.metadata import StreamMetadata
 from millpond.actors.streams.producers import ProducerCheck, check_producer
+from millpond.actors.streams.takeovers import Takeovers
 
 _REASONS = {
     ProducerCheck.STALE_EPOCH: RefusalReason.STALE_EPOCH,
@@ -32,11 +33,18 @@ class DurableAppends:
     """The appends of Durable Streams to one stream. An append is checked and done in one step, so
     nothing comes in between."""
 
-    __slots__ = ("_appender", "_bounds", "_metadata", "was_closed")
+    __slots__ = ("_appender", "_bounds", "_metadata", "_name", "_takeovers", "was_closed")
 
     def __init__(
-        self, bounds: StreamBounds, metadata: StreamMetadata, appender: StreamAppender
+        self,
+        name: bytes,
+        bounds: StreamBounds,
+        metadata: StreamMetadata,
+        appender: StreamAppender,
+        takeovers: Takeovers,
     ) -> None:
+        self._name = name
+        self._takeovers = takeovers
         self._bounds = bounds
         self._metadata = metadata
         self._appender = appender
@@ -58,6 +66,9 @@ class DurableAppends:
         if request.stream_seq is not None:
             changes.append(durable.set_stream_seq(request.stream_seq))
         if request.producer is not None:
+            known = durable.producers.get(request.producer.id)
+            if known is not None and request.producer.epoch > known.epoch:
+                self._takeovers.record("producer", self._name, now_ms / 1000)
             changes += durable.advance_producer(request.producer, now_ms)
         if request.closes:
             self.close(request.producer, changes)

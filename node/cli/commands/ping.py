@@ -10,7 +10,7 @@ from typing import Any
 from millpond.node.cli.connection import INFO, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout, positive
-from millpond.node.cli.output import counted, print_json, print_line, printable
+from millpond.node.cli.output import counted, print_json, print_line, printable, size_text
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
 
@@ -104,20 +104,20 @@ async def _all_pages(channel: Channel, only: bytes | None) -> dict[str, Any]:
 
 def _page(answer: dict[str, Any]) -> list[str]:
     usage, wire, scheduler = answer["usage"], answer["wire"], answer["scheduler"]
-    kept = f"{counted(usage['messages'])}, {_size(usage['bytes'])}, {usage['keys']} keys"
+    kept = f"{counted(usage['messages'])}, {size_text(usage['bytes'])}, {usage['keys']} keys"
     rows = {
         "version": answer["version"],
         "up": f"{answer['uptime_s']:.0f} s",
         "durability": answer["durability"],
-        "memory": _size(answer["rss_bytes"]),
+        "memory": size_text(answer["rss_bytes"]),
         "connections": f"{answer['connections']} now, {wire['connections']} in all",
-        "received": f"{wire['packets_in']} packets, {_size(wire['bytes_in'])}",
+        "received": f"{wire['packets_in']} packets, {size_text(wire['bytes_in'])}",
         "refused": f"{wire['refused']} ({wire['malformed']} malformed, {wire['aborted']} aborted)",
         **_reasons(wire),
         "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels quarantined)",
         "kept": kept,
         **_store_rows(answer["store"]),
-        "streams": f"{answer['streams']}, {_size(usage['log_bytes'])}",
+        "streams": f"{answer['streams']}, {size_text(usage['log_bytes'])}",
         "channels": str(answer["channels"]),
     }
     lines = [f"{name:12} {value}" for name, value in rows.items()]
@@ -135,7 +135,7 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
         return {}
     health, counters = store["health"], store["counters"]
     state = "writable" if health["is_writable"] else f"NOT WRITABLE: {health['reason']}"
-    journal = f"{_size(counters['journal_bytes'])} in {counters['segments']} segments"
+    journal = f"{size_text(counters['journal_bytes'])} in {counters['segments']} segments"
     work = f"{counters['groups']} commits, {counters['syncs']} syncs"
     moved = f"{counters['flushes']} flushes, {counters['carries']} rewrites"
     rows = {
@@ -161,12 +161,3 @@ def _table(channels: list[dict[str, Any]]) -> list[str]:
         cells = "  ".join(f"{channel[column]!s:>11}" for column in columns)
         lines.append(f"{name:{width}}  {cells}")
     return lines
-
-
-def _size(number: int) -> str:
-    value = float(number)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"

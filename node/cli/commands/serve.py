@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -32,6 +33,7 @@ from millpond.node.cli.output import json_line, write_async
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.node.data_folder import StopTimedOut
 from millpond.node.environment import installed_version
+from millpond.node.events import EventLog, log_as_events
 from millpond.node.late_modules import load_late_modules
 from millpond.node.log_handler import flush_log, set_up_logging, write_error
 from millpond.node.machine_memory import keep_freed_blocks
@@ -211,9 +213,12 @@ def run(args: argparse.Namespace) -> int:
     deadline = _StopDeadline(config.drain_timeout_s + config.stop_timeout_s)
     gc.disable()  # until the node is ready
     try:
-        return anyio.run(
-            _serve, config, args.json, deadline, backend=backend, backend_options=options
-        )
+        with log_as_events() as record:
+            return anyio.run(
+                partial(_serve, config, args.json, deadline, record),
+                backend=backend,
+                backend_options=options,
+            )
     finally:
         deadline.cancel()
         flush_log()
@@ -293,12 +298,14 @@ class _StopDeadline:
         os._exit(ExitCode.FAILURE)
 
 
-async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
+async def _serve(
+    config: Config, as_json: bool, deadline: _StopDeadline, record: Callable[[EventLog], None]
+) -> int:
     # `nohup` ignores SIGHUP for its commands: that stays.
     numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     had_terminal = _has_terminal()
     with anyio.open_signal_receiver(*numbers) as signals:
-        node = await _started(config)
+        node = await _started(config, record)
         try:
             tune_memory()
             async with anyio.create_task_group() as announcing:
@@ -325,11 +332,12 @@ async def _serve(config: Config, as_json: bool, deadline: _StopDeadline) -> int:
     return ExitCode.OK
 
 
-async def _started(config: Config) -> Node:
+async def _started(config: Config, record: Callable[[EventLog], None]) -> Node:
     try:
         node = Node(config)
     except (AccessFileError, ConfigError) as exc:
         raise usage_error(str(exc)) from exc
+    record(node.events)
     try:
         return await node.__aenter__()
     except BaseException as exc:

@@ -1,0 +1,402 @@
+"""The activity of a node: rates, and the busiest channels, queues, streams and connections.
+
+Rates are those between two samples of the counters; a sample is taken whenever `millpond top` asks.
+Only cells in memory are looked at: others do nothing.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from heapq import nlargest
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX
+from millpond.actors.messages import Mode
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.streams.names import RESERVED, qualified_name_of
+from millpond.actors.streams.stream import Stream
+from millpond.node.client.connect import PROBE
+from millpond.node.environment import installed_version
+from millpond.node.peers.identity import peer_id
+from millpond.transports.http.interface import HttpCounters
+from millpond.transports.server.interface import ConnectionSummary, ServerConnection
+
+if TYPE_CHECKING:
+    from millpond.node.admin import StatusSources
+
+ROWS_MAX = 50
+"""The rows of a list."""
+LIST_BYTES_MAX = 12 * 1024
+"""About what a list takes in an answer."""
+ROW_BYTES = 150
+"""About what a row takes besides its name."""
+WINDOW_S_MIN = 0.5
+"""Rates are measured over as much at least, where there is an earlier sample."""
+WINDOW_S_MAX = 120.0
+NS = 1e9
+
+T = TypeVar("T")
+_Place = tuple[float, int, bytes, T]
+"""The rate of a cell, its backlog, its name and its behaviour."""
+Counts = tuple[int, int]
+"""What went in and what went out."""
+NONE: Counts = (0, 0)
+
+
+class ProtocolActivity(msgspec.Struct, frozen=True):
+    """A protocol: connections that are open, requests and received bytes a second."""
+
+    name: str
+    open: int
+    requests_s: float
+    bytes_s: float
+
+
+class ChannelActivity(msgspec.Struct, frozen=True):
+    """A channel: messages stored (`in_s`) and acknowledged (`out_s`) a second. `lag`: messages that
+    the slowest subscriber has not acknowledged (fanout)."""
+
+    name: bytes
+    mode: str
+    in_s: float
+    out_s: float
+    messages: int
+    bytes: int
+    leased: int
+    connections: int
+    lag: int
+
+
+class QueueActivity(msgspec.Struct, frozen=True):
+    """A channel in queue mode: jobs put and done a second, and their states."""
+
+    name: bytes
+    in_s: float
+    out_s: float
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    workers: int
+
+
+class StreamActivity(msgspec.Struct, frozen=True):
+    """A stream: records appended a second. `lag`: records that the slowest consumer group has not
+    committed."""
+
+    name: bytes
+    in_s: float
+    records: int
+    bytes: int
+    waiting: int
+    groups: int
+    lag: int
+
+
+class ConnectionActivity(msgspec.Struct, frozen=True):
+    """A connection: bytes moved a second, both ways. `identity`: a peer id."""
+
+    number: int
+    listener: str
+    peer: str
+    channel: bytes | None
+    identity: str | None
+    seconds: float
+    bytes_s: float
+
+
+class ActivityRequest(msgspec.Struct):
+    """`limit`: rows of each list."""
+
+    limit: int = 10
+
+
+class ActivityReply(msgspec.Struct):
+    """The node and its busiest parts. `window_s`: what the rates were measured over; 0: this was
+    the first sample, ask again. `rates`: of the counters of the node, a second."""
+
+    version: str
+    durability: str
+    uptime_s: float
+    window_s: float
+    rss_bytes: int
+    cpu: float
+    totals: dict[str, int]
+    rates: dict[str, float]
+    store: dict[str, int | bool | str]
+    protocols: list[ProtocolActivity]
+    channels: list[ChannelActivity]
+    queues: list[QueueActivity]
+    streams: list[StreamActivity]
+    connections: list[ConnectionActivity]
+
+
+R = TypeVar("R", ChannelActivity, QueueActivity, StreamActivity)
+
+
+class _Sample:
+    """The counters of one moment. Cells and connections that did nothing are left out."""
+
+    def __init__(
+        self,
+        at: float,
+        cells: dict[bytes, Counts],
+        connections: dict[int, int],
+        counters: dict[str, int],
+        cpu_s: float,
+    ) -> None:
+        self.at = at
+        self.cells = cells
+        self.connections = connections
+        self.counters = counters
+        self.cpu_s = cpu_s
+
+
+class ActivitySampler:
+    """Answers what a node does now. Holds the last two samples."""
+
+    def __init__(
+        self,
+        ticks_ns: Callable[[], int],
+        connections: Callable[[], Iterable[ServerConnection]],
+        http: HttpCounters,
+        appended: Callable[[], int],
+    ) -> None:
+        self._ticks_ns = ticks_ns
+        self._connections = connections
+        self._http = http
+        self._appended = appended
+        self._samples: list[_Sample] = []
+
+    def answer(self, request: ActivityRequest, sources: StatusSources) -> ActivityReply:
+        """The activity since a sample that is half a second old at least, if there is one."""
+        limit = max(1, min(request.limit, ROWS_MAX))
+        summaries = [
+            summary for each in self._connections() if (summary := each.summary) is not None
+        ]
+        sample = self._sample(sources, summaries)
+        base = self._base(sample)
+        window_s = sample.at - base.at
+        rates = _Rates(base, sample)
+        channels, queues, streams = self._busiest(rates, sources, limit)
+        open_now = Counter(each.listener for each in summaries)
+        connections = nlargest(limit, summaries, key=rates.of_connection)
+        store, delivery = sources.store, sources.delivery
+        return ActivityReply(
+            version=installed_version(),
+            durability=sources.durability.name.lower(),
+            uptime_s=round(sources.uptime_s, 3),
+            window_s=round(window_s, 3),
+            rss_bytes=sources.rss_bytes,
+            cpu=round((sample.cpu_s - base.cpu_s) / window_s, 3) if window_s else 0.0,
+            totals={
+                "connections": sources.connections,
+                "channels": sum(not name.startswith(RESERVED) for name in sources.scheduler.cells),
+                "streams": sources.streams,
+                "messages": store.usage.messages,
+                "message_bytes": store.usage.bytes,
+                "stream_bytes": store.usage.log_bytes,
+                "dead_letters": delivery.dead_letters,
+                "crashes": sources.scheduler.counters.crashes,
+                "refused": sources.wire.refused,
+            },
+            rates={name: rates.of(name) for name in sample.counters if "." not in name},
+            store=_store(sources),
+            protocols=[
+                ProtocolActivity(
+                    name, open_now[name], rates.of(f"{name}.requests"), rates.of(f"{name}.bytes")
+                )
+                for name in sources.protocol_stats
+            ],
+            channels=_fitting(channels),
+            queues=_fitting(queues),
+            streams=_fitting(streams),
+            connections=[_connection(each, rates, sources.now) for each in connections],
+        )
+
+    def _sample(self, sources: StatusSources, summaries: list[ConnectionSummary]) -> _Sample:
+        cells = {}
+        for name, cell in sources.scheduler.cells.items():
+            counts = _counts(cell.behaviour)
+            if counts is not None and counts != NONE:
+                cells[name] = counts
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return _Sample(
+            self._ticks_ns() / NS,
+            cells,
+            {each.number: each.moved_bytes for each in summaries},
+            self._counters(sources),
+            used.ru_utime + used.ru_stime,
+        )
+
+    def _counters(self, sources: StatusSources) -> dict[str, int]:
+        delivery = sources.delivery
+        found = {each.name: getattr(delivery, each.name) for each in fields(delivery)}
+        found["appended"] = self._appended()
+        found["refused"] = sources.wire.refused
+        if isinstance(sources.store, DurableStore):
+            stats = sources.store.stats
+            found |= {"commits": stats.groups, "syncs": stats.syncs}
+            found["written_bytes"] = sources.store.journal_stats.bytes
+        for name, each in sources.protocol_stats.items():
+            is_http = name == "http"
+            found[f"{name}.requests"] = self._http.requests if is_http else each.requests
+            found[f"{name}.bytes"] = self._http.bytes_in if is_http else each.bytes_in
+        return found
+
+    def _base(self, sample: _Sample) -> _Sample:
+        """The sample that this one is compared with; itself, if there is none."""
+        self._samples = [each for each in self._samples if each.at > sample.at - WINDOW_S_MAX]
+        old = [each for each in self._samples if each.at <= sample.at - WINDOW_S_MIN]
+        if len(old) == len(self._samples):
+            self._samples = [*old[-1:], sample]
+        return old[-1] if old else sample
+
+    def _busiest(
+        self, rates: _Rates, sources: StatusSources, limit: int
+    ) -> tuple[list[ChannelActivity], list[QueueActivity], list[StreamActivity]]:
+        channels: list[_Place[Channel]] = []
+        queues: list[_Place[Channel]] = []
+        streams: list[_Place[Stream]] = []
+        for name, cell in sources.scheduler.cells.items():
+            behaviour = cell.behaviour
+            if isinstance(behaviour, Channel):
+                if name != PROBE:
+                    is_queue = behaviour.delivery.mode is Mode.QUEUE
+                    place = (sum(rates.of_cell(name)), len(behaviour.buffer.rows), name, behaviour)
+                    (queues if is_queue else channels).append(place)
+            elif isinstance(behaviour, Stream) and qualified_name_of(name) is not None:
+                streams.append((sum(rates.of_cell(name)), behaviour.records, name, behaviour))
+        return (
+            [_channel(each[3], rates) for each in _first(channels, limit)],
+            [_queue(each[3], rates, sources) for each in _first(queues, limit)],
+            [_stream(each[2], each[3], rates) for each in _first(streams, limit)],
+        )
+
+
+class _Rates:
+    """What happened a second between two samples."""
+
+    def __init__(self, base: _Sample, sample: _Sample) -> None:
+        self._base = base
+        self._sample = sample
+        self._seconds = sample.at - base.at
+
+    def of(self, counter: str) -> float:
+        """The rate of a counter of the node."""
+        return self._rate(self._base.counters.get(counter, 0), self._sample.counters[counter])
+
+    def of_cell(self, name: bytes) -> tuple[float, float]:
+        """The rates of a cell."""
+        before = self._base.cells.get(name, NONE)
+        now = self._sample.cells.get(name, NONE)
+        return self._rate(before[0], now[0]), self._rate(before[1], now[1])
+
+    def of_connection(self, summary: ConnectionSummary) -> float:
+        """The bytes of a connection."""
+        return self._rate(self._base.connections.get(summary.number, 0), summary.moved_bytes)
+
+    def _rate(self, before: int, now: int) -> float:
+        if not self._seconds:
+            return 0.0
+        # A cell that was built anew counts from 0 again.
+        return round((now - before if now >= before else now) / self._seconds, 1)
+
+
+def _counts(behaviour: object) -> Counts | None:
+    if isinstance(behaviour, Channel):
+        return behaviour.kept, behaviour.acked
+    return (behaviour.appended, 0) if isinstance(behaviour, Stream) else None
+
+
+def _first(rows: list[_Place[T]], limit: int) -> list[_Place[T]]:
+    return nlargest(limit, rows, key=lambda row: row[:2])
+
+
+def _channel(channel: Channel, rates: _Rates) -> ChannelActivity:
+    info, (in_s, out_s) = channel.info, rates.of_cell(channel.name)
+    lag = max(channel.lags, default=0)
+    return ChannelActivity(
+        channel.name,
+        info.mode,
+        in_s,
+        out_s,
+        info.messages,
+        info.bytes,
+        info.leased,
+        info.connections,
+        lag,
+    )
+
+
+def _queue(channel: Channel, rates: _Rates, sources: StatusSources) -> QueueActivity:
+    in_s, out_s = rates.of_cell(channel.name)
+    delivery, pending = channel.delivery, len(channel.dead_letters)
+    delayed = len(delivery.delayed) - pending
+    return QueueActivity(
+        channel.name,
+        in_s,
+        out_s,
+        max(0, len(channel.buffer.rows) - delivery.leased - delayed - pending),
+        delayed,
+        delivery.leased,
+        sources.store.partition_usage(channel.name + DEAD_SUFFIX).messages,
+        len(delivery.receivers),
+    )
+
+
+def _stream(cell: bytes, stream: Stream, rates: _Rates) -> StreamActivity:
+    lags = stream.lags
+    return StreamActivity(
+        qualified_name_of(cell) or b"",
+        rates.of_cell(cell)[0],
+        stream.records,
+        stream.bytes_kept,
+        stream.waiting,
+        len(lags),
+        max(lags, default=0),
+    )
+
+
+def _connection(summary: ConnectionSummary, rates: _Rates, now: float) -> ConnectionActivity:
+    return ConnectionActivity(
+        summary.number,
+        summary.listener,
+        summary.peer,
+        summary.channel,
+        None if summary.identity is None else peer_id(summary.identity),
+        round(max(0.0, now - summary.opened_at), 1),
+        rates.of_connection(summary),
+    )
+
+
+def _store(sources: StatusSources) -> dict[str, int | bool | str]:
+    store = sources.store
+    found: dict[str, int | bool | str] = {
+        "is_writable": store.health.is_writable,
+        "reason": store.health.reason,
+        "failures": store.health.failures,
+    }
+    if isinstance(store, DurableStore):
+        stats = store.stats
+        found |= {"journal_bytes": stats.journal_bytes, "segments": stats.segments}
+        found |= {"files": stats.files, "damages": stats.damages}
+    return found
+
+
+def _fitting(rows: list[R]) -> list[R]:
+    """The first rows, as many as surely fit."""
+    kept: list[R] = []
+    size = 0
+    for row in rows:
+        size += len(row.name) + ROW_BYTES
+        if size > LIST_BYTES_MAX and kept:
+            break
+        kept.append(row)
+    return kept
