@@ -147,7 +147,7 @@ def question_of(data: bytes) -> JobMessage | None:
 
 
 def payload_of(question: JobMessage) -> bytes:
-    """What was asked."""
+    """The payload of a question, as bytes."""
     return _bytes_of(question.payload)
 
 

@@ -157,6 +157,7 @@ def connect(
                 Target(
                     _dialling(dialer, address, tls),
                     partial(_framing, address, hello, unpredictable),
+                    str(address),
                 )
                 for address in addresses
             ),

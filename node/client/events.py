@@ -12,10 +12,16 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection ended, or could not be opened; `lived_s` is 0 then."""
+    """The connection ended, or could not be opened; `lived_s` is 0 then.
+
+    `address` is that of the node. `refused`: it refuses this client for good. The client retries
+    as long as another address of its list may come back.
+    """
 
     reason: str
     lived_s: float
+    address: str = ""
+    refused: bool = False
 
 
 class Retrying(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from ssl import SSLError
 from typing import NamedTuple
@@ -33,6 +34,8 @@ from millpond.transports.p2p.handshake import Hello
 from millpond.transports.p2p.nacks import HelloCode
 from millpond.transports.p2p.packets import encode
 
+log = logging.getLogger("millpond.client")
+
 PACKET_MAX = 2**20
 CREDIT_MAX = 2**16 - 1
 LEAVE_S = 2.0
@@ -46,6 +49,7 @@ class Target(NamedTuple):
 
     dial: Dial
     framing: Callable[[], Framing]
+    address: str = ""
 
 
 TEMPORARY_REFUSALS = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, HelloCode.INTERNAL)
@@ -103,6 +107,12 @@ class Link:
         """Connections in a row that were never live."""
         self._refusals = 0
         """Those of them that the node refused for good."""
+        self._refusal: Exception | None = None
+        """The last refusal since a connection was live."""
+        self._told: set[int] = set()
+        """The addresses whose refusal was logged."""
+        self._opening: Session | None = None
+        """The connection that is being opened, or is open."""
         self._live_at = 0.0
         self._stopping = False
         # Shielded: only `stop` ends it, so that a cancelled user still says goodbye.
@@ -180,7 +190,7 @@ class Link:
 
     def end_in_child(self, error: ClientForked) -> None:
         """See `node.client.forks`."""
-        session, self._session = self._session, None
+        session, self._opening, self._session = self._opening, None, None
         self.error = error
         self.inbox.end_in_child(error)
         if session is not None:
@@ -198,12 +208,12 @@ class Link:
                 failure = session.failure or ConnectionLost("the connection ended")
                 self.inflight.lost()
                 self.inbox.lost()
-                self._tell(Disconnected(str(failure) or type(failure).__name__, lived_s))
+                self._tell_end(failure, lived_s)
                 if self._stopping:
                     return
                 self._count(session, failure)
                 if self._is_final(give_up_at):
-                    self._give_up(_final(failure))
+                    self._give_up(_final(self._refusal or failure))
                     return
                 self._target = (self._target + 1) % len(self._settings.targets)
                 delay_s = self._delay_s(lived_s, session)
@@ -226,6 +236,7 @@ class Link:
             credentials=settings.credentials,
             allow_plain=settings.allow_plain,
         )
+        self._opening = session
         try:
             async with anyio.create_task_group() as tasks:
                 if await self._dial(tasks, session):
@@ -316,8 +327,11 @@ class Link:
     def _count(self, session: Session, failure: Exception) -> None:
         if session.ready is not None:
             self._misses = self._refusals = 0
+            self._refusal = None
+            self._told.clear()
         if _is_refusal(failure):
             self._refusals += 1
+            self._refusal = failure
         elif session.ready is None:
             self._refusals = 0
         self._misses += session.ready is None
@@ -346,6 +360,17 @@ class Link:
         self.inbox.fail(self.error)
         self.first.fail(self.error)
         self._changed.set()
+
+    def _tell_end(self, failure: Exception, lived_s: float) -> None:
+        """Tell of the end of a connection; a refusal is logged as well, where others are tried."""
+        target, targets = self._target, self._settings.targets
+        text = str(failure) or type(failure).__name__
+        is_refused = _is_refusal(failure)
+        address = targets[target].address
+        if is_refused and len(targets) > 1 and target not in self._told:
+            self._told.add(target)
+            log.warning("node refuses, others are tried: address=%s error=%s", address, text)
+        self._tell(Disconnected(text, lived_s, address, is_refused))
 
     def _tell(self, event: Event) -> None:
         if self._settings.on_event is not None:

@@ -25,7 +25,7 @@ Scope = tuple[str, ...] | None
 
 
 class _Shown(msgspec.Struct, frozen=True, array_like=True):
-    """What a client showed, as MessagePack."""
+    """The credentials that a client showed, as MessagePack."""
 
     token: bytes | None
     identity: bytes | None
@@ -48,7 +48,7 @@ class Makers:
         self._known: dict[bytes, Principal] = {}
 
     def credentials(self, principal: Principal) -> bytes:
-        """What a client showed, sealed."""
+        """The credentials that a client showed, sealed."""
         shown = _Shown(
             principal.token,
             principal.identity,

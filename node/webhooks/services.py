@@ -103,7 +103,7 @@ class SubscriptionServices:
         return self._makers
 
     def credentials(self, principal: Principal) -> bytes:
-        """What a client showed, sealed."""
+        """The credentials that a client showed, sealed."""
         return self.makers().credentials(principal)
 
     def spawn(self, id_: bytes, snapshot: LogSnapshot, directory: Directory) -> Subscription:

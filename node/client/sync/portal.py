@@ -32,7 +32,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NOT_RUNNING = "This portal is not running"
-"""What anyio says of a loop that has ended."""
+"""The text of anyio's error for a loop that has ended."""
 
 
 class Portal:
@@ -234,7 +234,7 @@ class BlockingContext(BlockingCalls[A]):
     ) -> None:
         self._make = make
         self._opened = opened
-        """What was opened last; it stays when it is closed."""
+        """The client that was opened last; it stays when it is closed."""
         self._is_open = opened is not None
         self._lock = Lock()
 
@@ -298,6 +298,9 @@ class BlockingContext(BlockingCalls[A]):
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
+        with self._lock:
+            if self._holds:
+                raise RuntimeError("the client is open already")
         return self.open()
 
     def __exit__(

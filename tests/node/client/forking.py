@@ -9,10 +9,12 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
 import anyio
+import anyio.to_thread
 
 from millpond import connect, connect_s3p, connect_streams, sync
 from millpond.errors import ClientClosed, ClientForked
@@ -152,7 +154,38 @@ def asynchronous(url: str, s3p_address: str) -> None:
     asyncio.run(main())
 
 
+def handshake(_: str, __: str) -> None:
+    """The other end of a connection whose handshake was under way sees its end, though a child of
+    that moment lives on."""
+
+    async def main(server: socket.socket) -> None:
+        channel = connect(f"tcp://127.0.0.1:{server.getsockname()[1]}", "c")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.open)
+            accepted, _ = await anyio.to_thread.run_sync(server.accept)
+            accepted.settimeout(HANGS_S)
+            await anyio.to_thread.run_sync(accepted.recv, 100)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(2 * HANGS_S)
+                signal.pause()
+            tasks.cancel_scope.cancel()
+        try:
+            rest = accepted.recv(100)
+        except ConnectionResetError:
+            rest = b""
+        except TimeoutError:
+            rest = b"nothing"
+        print("rest", rest)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)  # noqa: ASYNC222  it is killed
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asyncio.run(main(server))
+
+
 PROGRAMS = {
+    "handshake": handshake,
     "blocking": blocking,
     "with_block": with_block,
     "processes": processes,

@@ -99,6 +99,33 @@ async def test_a_refusal_by_all_addresses_is_final() -> None:
     assert peers.dialled == ["a", "b"]
 
 
+async def test_a_refusal_is_told_where_the_other_address_is_down() -> None:
+    """A client that was connected goes on, as the other node may come back."""
+    a, b = Peer(keep), Peer(keep)
+    peers, events = Peers(a=a, b=b), list[Event]()
+    async with peers.connect(on_event=events.append) as channel:
+        b.answer = refuse
+        a.up = False
+        a.line.cut()
+        await anyio.sleep(60)
+        assert not channel.connected
+        ends = [each for each in events[1:] if isinstance(each, Disconnected)]
+        refusals = [each for each in ends if each.refused]
+        assert {each.address for each in refusals} == {"b:7400"}
+        assert "authentication failed" in refusals[0].reason
+        assert {each.address for each in ends if not each.refused} == {"a:7400"}
+        a.up = True
+        await a.until(lambda: channel.connected)
+
+
+async def test_a_client_that_never_was_connected_raises_the_refusal() -> None:
+    a, b = Peer(refuse), Peer()
+    b.up = False
+    with pytest.raises(HandshakeRefused, match="authentication failed"):
+        async with Peers(a=a, b=b).connect():
+            pass
+
+
 async def test_a_service_that_nobody_offers_is_told_after_one_try_of_each_address() -> None:
     a, b = Peer(), Peer()
     a.up = b.up = False

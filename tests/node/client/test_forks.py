@@ -68,6 +68,12 @@ def test_an_async_client_raises_at_once_and_opens_in_the_child(listeners: dict[s
     )
 
 
+def test_a_handshake_that_is_under_way_is_not_kept_open_by_a_child(
+    listeners: dict[str, str],
+) -> None:
+    assert run("handshake", listeners) == "rest b''\n"
+
+
 APPLICATION = """
 from millpond import sync
 

@@ -14,6 +14,7 @@ from millpond.errors import ChannelClosed, ClientClosed, ConnectionLost
 from millpond.jobs import Queue
 from millpond.node.config import Config
 from millpond.node.node import Node
+from millpond.testing import run_node
 
 SOON_S = 10
 NOBODY = "tcp://127.0.0.1:1"
@@ -212,3 +213,28 @@ print("end")
     assert (done.returncode, done.stdout) == (0, b"end\n"), done.stderr
     async with connect(url_of(node), "notes") as channel:
         assert len(await channel.list()) == 1
+
+
+async def test_an_open_client_is_not_opened_by_a_block(node: Node) -> None:
+    """The end of the block would close it under its owner."""
+    for client in (connect(url_of(node), "notes"), connect_streams(url_of(node))):
+        await client.open()
+        with pytest.raises(RuntimeError, match="open already"):
+            async with client:
+                pass
+        assert client.connected
+        await client.close()
+
+
+def test_an_open_blocking_client_is_not_opened_by_a_block() -> None:
+    with run_node(s3p="off", rustlog="off", http="off") as real:
+        for client in (sync.connect(real.url, "notes"), sync.connect_streams(real.url)):
+            client.open()
+            with pytest.raises(RuntimeError, match="open already"), client:
+                pass
+            assert client.connected
+            client.close()
+        with sync.connect(real.url, "notes") as channel:
+            with pytest.raises(RuntimeError, match="open already"), channel:
+                pass
+            channel.put(b"still open")
