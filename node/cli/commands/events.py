@@ -117,7 +117,7 @@ async def _pages(channel: Channel) -> AsyncGenerator[dict[str, Any]]:
     run, after = "", 0
     while True:
         try:
-            page = await channel.admin(EVENTS, {"after": after, "run": run})
+            page: dict[str, Any] = await channel.admin(EVENTS, {"after": after, "run": run})
         except OutcomeUnknown:  # the connection is lost; the next request waits for it
             continue
         page["is_new_run"] = run not in ("", page["run"])
