@@ -241,6 +241,30 @@ class OpenMoves(Notice, frozen=True, gc=False):
     origins: tuple[int, ...]
 
 
+class ScheduledJob(Notice, frozen=True, gc=False):
+    """A job of the schedule `number`, for the moment `at_ms`, from the cell `sender`. However often
+    it comes, it is stored once. Answered by `ScheduledJobStored`."""
+
+    sender: bytes
+    number: int
+    at_ms: int
+    ttl: int
+    data: bytes
+
+    def bounced(self, code: Code) -> tuple[bytes, CellMessage]:
+        return self.sender, ScheduledJobStored(self.number, self.at_ms, 0, code)
+
+
+class ScheduledJobStored(Notice, frozen=True, gc=False):
+    """The job of that schedule and moment is stored, as durably as its channel promises; with a
+    `code` it is not."""
+
+    number: int
+    at_ms: int
+    id: int
+    code: Code | None = None
+
+
 class DeferredRequest(Message, frozen=True, gc=False):
     """A request that a cell may answer in a later batch. `number` is the sender's own: the reply
     carries it."""
@@ -383,6 +407,8 @@ CellMessage = (
     | DeadLettersRequeued
     | MovesDone
     | OpenMoves
+    | ScheduledJob
+    | ScheduledJobStored
     | TeeAppend
     | TeeAppended
 )

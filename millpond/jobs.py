@@ -10,6 +10,7 @@ from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
+from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.task import Backoff, Task, task
 from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
 from millpond.node.jobs.worker.worker import Worker
@@ -30,7 +31,9 @@ __all__ = [
     "QueueCounts",
     "Reject",
     "Retry",
+    "ScheduleInfo",
     "Task",
+    "Timing",
     "Worker",
     "WorkerStats",
     "task",

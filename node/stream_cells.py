@@ -11,6 +11,7 @@ import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
+from millpond.actors.jobs.schedules import SCHEDULES, Schedules
 from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.runtime.cell import Loading
 from millpond.actors.state.cell import StateCell, StateContext
@@ -48,6 +49,7 @@ from millpond.actors.streams.subscription_index import NO_SUBSCRIPTIONS
 from millpond.actors.subscriptions.subscription import Subscription
 from millpond.node.config import Config
 from millpond.node.config_rules import RuleTable, StreamRule
+from millpond.node.jobs.payload import encode_scheduled
 from millpond.node.webhooks.services import SubscriptionServices
 
 log = logging.getLogger(__name__)
@@ -59,11 +61,11 @@ WAKE_EVERY_S = 0.002
 """Channels with something to do at the start are woken one after the other."""
 
 
-ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription
+ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription | Schedules
 
 
 class StreamCells:
-    """The cells whose names are reserved: streams, states and catalogs."""
+    """The cells whose names are reserved: streams, states, catalogs and schedules."""
 
     def __init__(
         self,
@@ -115,6 +117,8 @@ class StreamCells:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
         if cell == CHANNELS:
             return CatalogCell(ChannelCatalog(snapshot, self._channels))
+        if cell == SCHEDULES:
+            return Schedules(snapshot, encode_scheduled)
         subscription = subscription_of(cell)
         if subscription is not None:
             return self.subscriptions.spawn(subscription, snapshot, self.directory)
@@ -168,8 +172,8 @@ class StreamCells:
             streams = (stream_of(cell) for cell in cells)
             self.checkpoints.keep_only(name for name in streams if name is not None)
         for cell in self._store.logs():
-            if cell in (TOPICS, BASINS, TOKENS, CHANNELS):
-                yield cell, 0.0  # a deletion may be unfinished
+            if cell in (TOPICS, BASINS, TOKENS, CHANNELS, SCHEDULES):
+                yield cell, 0.0  # a deletion may be unfinished, or a moment have come
             elif subscription_of(cell) is not None:
                 self.subscriptions.index.cells.add(cell)
                 yield cell, 0.0  # records may have come that it was not told of

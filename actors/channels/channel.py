@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, takewhile
+from itertools import chain, count, takewhile
 from math import inf
 
 import msgspec
@@ -32,8 +32,8 @@ from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, NumberedIdentity, Subscribers
 from millpond.actors.channels.tee import Tee
 from millpond.actors.errors import Code
+from millpond.actors.jobs.attributes import JobAttributes
 from millpond.actors.jobs.requests import answer_job_request
-from millpond.actors.jobs.schedule import JobSchedule
 from millpond.actors.messages import (
     Ack,
     Attach,
@@ -67,6 +67,8 @@ from millpond.actors.messages import (
     Put,
     PutAck,
     Reply,
+    ScheduledJob,
+    ScheduledJobStored,
     TeeAppended,
     Touch,
     TouchAck,
@@ -94,6 +96,8 @@ DEADLINE_SLACK_S = 60.0
 """Deadlines may be further ahead by this, as small steps of the clock are followed."""
 CORRECTIONS_MAX = 2_000
 """So many deadlines are corrected in the store with one wake."""
+KEYS = 1 << SENDER_SHIFT
+"""Keys of clients are below this."""
 MOVES_TOLD_MAX = 1_000
 """Of so many dead letters their channel is told with one wake."""
 CLEARED_MAX, CLEARED_BYTES_MAX = 1_000, 4 * 2**20
@@ -163,7 +167,7 @@ class Channel:
         self.delivery = self._new_delivery(mode, snapshot.attempts)
         mode = self.delivery.mode
         self.publisher = Publisher(self.buffer, self.keys, settings, context, mode)
-        self.jobs = JobSchedule.of(snapshot, self.delivery, name)
+        self.jobs = JobAttributes.of(snapshot, self.delivery, name)
         self.tee = Tee.of(name, settings, snapshot.rows, context)
         self._heartbeat_at = inf
         for message_id in snapshot.attempts:
@@ -224,9 +228,9 @@ class Channel:
             inf if self.tee is None else self.tee.deadline,
         )
 
-    def _job_schedule(self) -> JobSchedule:
+    def _job_attributes(self) -> JobAttributes:
         if self.jobs is None:
-            self.jobs = JobSchedule()
+            self.jobs = JobAttributes()
         return self.jobs
 
     # Batches.
@@ -372,8 +376,8 @@ class Channel:
             case Touch():
                 reply = self._touch(port, message, now)
             case JobRequest():
-                schedule = self._job_schedule()
-                reply = answer_job_request(message, self, schedule, port, now, effects)
+                attributes = self._job_attributes()
+                reply = answer_job_request(message, self, attributes, port, now, effects)
             case Attach():
                 reply = self._attach(port, message, now)
                 self._keep_attachment(port, effects)
@@ -416,6 +420,8 @@ class Channel:
             case OpenMoves(origins=origins):
                 done = set(self.keys.moved).difference(origins)
                 effects.changes += self.keys.forget_moves(done)
+            case ScheduledJob():
+                self._store_scheduled(message, now, effects)
             case TeeAppended():
                 if self.tee is not None:
                     self.tee.appended(message, self.buffer, now, effects)
@@ -610,7 +616,7 @@ class Channel:
             if nack.delay_ms and is_queue and nack.id not in self.dead_letters:
                 until = delivery.delayed_until(nack.id)
                 if until:
-                    self._job_schedule().delay(nack.id, until, effects.changes)
+                    self._job_attributes().delay(nack.id, until, effects.changes)
         elif is_queue:
             # The way to the dead letters may take longer than this run of the node.
             effects.changes.append(AttemptsSet(nack.id, count))
@@ -622,8 +628,8 @@ class Channel:
     def _count_failed(
         self, failed: dict[int, int], reason: str, now: float, effects: Effects
     ) -> None:
-        for message_id, count in failed.items():
-            effects.changes.append(AttemptsSet(message_id, count))
+        for message_id, attempts in failed.items():
+            effects.changes.append(AttemptsSet(message_id, attempts))
             if self.delivery.is_exhausted(message_id):
                 self.give_up(message_id, reason, now, effects)
 
@@ -718,6 +724,37 @@ class Channel:
         channel, ids = self.name.removesuffix(DEAD_SUFFIX), self._stored_dead_letters
         some, self._stored_dead_letters = ids[:MOVES_TOLD_MAX], ids[MOVES_TOLD_MAX:]
         effects.posts += tuple((channel, DeadLetterStored(each)) for each in some)
+
+    # Jobs of schedules.
+
+    def _store_scheduled(self, job: ScheduledJob, now: float, effects: Effects) -> None:
+        """Store the job of a schedule once, however often it comes (also after a crash of either
+        cell): the last moment of each schedule is remembered with its job."""
+        stored = self.keys.scheduled(job.number, job.at_ms)
+        outcome = self._put_scheduled(job, now, effects) if stored is None else stored
+        code = outcome if isinstance(outcome, Code) else None
+        message_id = 0 if isinstance(outcome, Code) else outcome
+        answer = ScheduledJobStored(job.number, job.at_ms, message_id, code)
+        effects.posts += ((job.sender, answer),)
+
+    def _put_scheduled(self, job: ScheduledJob, now: float, effects: Effects) -> int | Code:
+        """The id of the new job, or why there is none."""
+        if not self.delivery.consumers and not self.buffer.rows:
+            self._choose_mode(Attach(mode=Mode.QUEUE))
+        if self.delivery.mode is not Mode.QUEUE or is_dead_letter_channel(self.name):
+            return Code.NOT_A_QUEUE
+        publisher, keys = self.publisher, self.keys
+        # A key that nobody has: clients' keys are random, and this is for no retry.
+        key = next(each for each in count(job.at_ms) if each % KEYS not in keys.rows) % KEYS
+        put = Put(key, job.ttl, job.data)
+        if (refusal := publisher.refusal(put, now, effects, self)) is not None:
+            return refusal
+        ttl = publisher.ttl_of(job.ttl)
+        if not publisher.add(key, ttl, job.data, now, effects):
+            return Code.IDS_EXHAUSTED
+        row = publisher.added[-1]
+        effects.changes.append(keys.remember_scheduled(job.number, job.at_ms, row))
+        return row.id
 
     # The tee.
 

@@ -12,6 +12,10 @@ from millpond.actors.store.changes import KeyExpired, KeyRetained, StoredKey, St
 MOVE_KEYS = 1 << 63
 """Keys from here on are of moves: this, and the id that the message had before. No message id and
 no key of a client is so high."""
+SCHEDULES_MAX = 1 << 32
+SCHEDULE_KEYS = (1 << 64) - SCHEDULES_MAX
+"""Keys from here on are of schedules: this, and the number of the schedule. They are above those of
+all moves but the ones of the last second that ids have."""
 SWEEP_GAP_S = 1.0
 SWEEP_GAP_S_PER_KEY = 1e-4
 
@@ -71,7 +75,7 @@ class IdempotencyKeys:
     @property
     def moved(self) -> list[int]:
         """The origins of all moves that are remembered."""
-        return [key ^ MOVE_KEYS for key in self.rows if key >= MOVE_KEYS]
+        return [key ^ MOVE_KEYS for key in self.rows if MOVE_KEYS <= key < SCHEDULE_KEYS]
 
     def remember_move(
         self, origin: int, row: StoredMessage | StoredKey, until: float
@@ -82,6 +86,22 @@ class IdempotencyKeys:
         left = self.rows[key] = StoredKey(row.id, row.ttl, until, digest)
         self.expiry_at = min(self.expiry_at, until)
         return KeyRetained(key, left)
+
+    def scheduled(self, number: int, at_ms: int) -> int | None:
+        """The id of the job that a schedule put for this moment; 0: its last job is of a later one;
+        None: it put none yet."""
+        known = self.rows.get(SCHEDULE_KEYS + number)
+        if not isinstance(known, StoredKey):
+            return None
+        last_ms = int.from_bytes(known.digest, "big")
+        return None if last_ms < at_ms else known.id if last_ms == at_ms else 0
+
+    def remember_scheduled(self, number: int, at_ms: int, row: StoredMessage) -> KeyRetained:
+        """A schedule put this job for that moment. Of each schedule the last one is remembered, in
+        the place of a digest, until `forget_moves` of `schedule_origin`."""
+        key = SCHEDULE_KEYS + number
+        last = self.rows[key] = StoredKey(row.id, row.ttl, inf, at_ms.to_bytes(32, "big"))
+        return KeyRetained(key, last)
 
     def forget_moves(self, origins: Iterable[int]) -> list[KeyExpired]:
         """Forget moves that do not come again. Gives the changes."""
@@ -124,6 +144,11 @@ class IdempotencyKeys:
         gap_s = SWEEP_GAP_S + SWEEP_GAP_S_PER_KEY * len(self.rows)
         self.expiry_at = max(earliest, now + gap_s) if self.rows else inf
         return expired
+
+
+def schedule_origin(number: int) -> int:
+    """The origin that stands for a schedule among those of moves."""
+    return (SCHEDULE_KEYS + number) ^ MOVE_KEYS
 
 
 def _expiry_of(key: int, row: StoredMessage | StoredKey) -> KeyExpired:

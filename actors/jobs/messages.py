@@ -11,6 +11,8 @@ from enum import Enum
 
 import msgspec
 
+from millpond.actors.errors import Code
+from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest
 
 
@@ -41,6 +43,43 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None
     origin: int = 0
     reason: str = ""
+
+
+class Missed(Enum):
+    """The policy for moments of a schedule that passed while the node was down: none of them puts
+    a job, the last one does, or each does."""
+
+    SKIP = "skip"
+    ONE = "one"
+    ALL = "all"
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The part of a schedule that its maker gives. `data` are the bytes of its jobs, to which the
+    moment is added; `ttl` as in `PutJob`."""
+
+    recurrence: Recurrence
+    data: bytes
+    ttl: int = 0
+    missed: Missed = Missed.ONE
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
+    """A schedule as lists show it, with so many bytes of its data.
+
+    `next_at` 0: it is paused, or no moment comes any more. `last_at` and `last_job` are the moment
+    and the id of the last job that it put; 0: none. `refusal` is why the last moment put no job.
+    """
+
+    name: bytes
+    spec: ScheduleSpec
+    is_paused: bool
+    next_at: float
+    last_at: float
+    last_job: int
+    jobs: int
+    size: int
+    refusal: Code | None = None
 
 
 # Requests of connections.
@@ -114,6 +153,55 @@ class PurgeDeadLetters(JobRequest, frozen=True, gc=False):
     ids: tuple[int, ...] | None
 
 
+class PutSchedule(JobRequest, frozen=True, gc=False):
+    """Make a schedule of the queue, or change the one of this name, which stays paused if it is.
+    Answered by `ScheduleDone`."""
+
+    name: bytes
+    spec: ScheduleSpec
+
+
+class DeleteSchedule(JobRequest, frozen=True, gc=False):
+    """Delete a schedule; its jobs stay. Answered by `ScheduleDone`."""
+
+    name: bytes
+
+
+class PauseSchedule(JobRequest, frozen=True, gc=False):
+    """Pause a schedule, or have it go on with the next moment. Answered by `ScheduleDone`."""
+
+    name: bytes
+    is_paused: bool
+
+
+class RunSchedule(JobRequest, frozen=True, gc=False):
+    """Put a job of the schedule now, besides those of its moments. `key` as in `PutJob`. Answered
+    by `JobStored`."""
+
+    name: bytes
+    key: int
+
+
+class ListSchedules(JobRequest, frozen=True, gc=False):
+    """The schedules of the queue whose names are above `after`, in the order of their names. With
+    `name` that one alone, with all its data. Answered by `SchedulePage`."""
+
+    after: bytes
+    limit: int
+    bytes_max: int
+    name: bytes | None = None
+
+
+# From a channel to the schedules.
+
+
+class ScheduleRequest(JobRequest, frozen=True, gc=False):
+    """A request to a channel, for the schedules. `number` is that of the request."""
+
+    channel: bytes
+    request: PutSchedule | DeleteSchedule | PauseSchedule | RunSchedule | ListSchedules
+
+
 # Replies.
 
 
@@ -142,6 +230,21 @@ class JobDone(JobReply, frozen=True, gc=False):
     """The request is done; `state` is the one that the job was in."""
 
     state: JobState
+
+
+class ScheduleDone(JobReply, frozen=True, gc=False):
+    """The request is done. `next_at` is the next moment, 0: none comes. `existing`: there was a
+    schedule of this name before."""
+
+    next_at: float
+    existing: bool
+
+
+class SchedulePage(JobReply, frozen=True, gc=False):
+    """Schedules in the order of their names. `more`: there are some behind the last one."""
+
+    rows: tuple[ScheduleRow, ...]
+    more: bool
 
 
 class DeadLettersDone(JobReply, frozen=True, gc=False):

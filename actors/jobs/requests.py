@@ -1,6 +1,7 @@
 """Requests about jobs, as a channel in queue mode answers them.
 
-Requests about dead letters go on to their channel, with the port of the client, and it answers.
+Requests about dead letters go on to their channel, and those about schedules to their cell, with
+the port of the client, and these answer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from millpond.actors.channels.publish import Publisher
 from millpond.actors.channels.settings import ChannelSettings, EmptyPolicy
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.attributes import JobAttributes
 from millpond.actors.jobs.dead_letters import (
     CountDeadLetters,
     DeadLetterRequest,
@@ -31,7 +33,7 @@ from millpond.actors.jobs.dead_letters import (
     answer_dead_letter_request,
 )
 from millpond.actors.jobs.listing import JobView, with_all_data
-from millpond.actors.jobs.schedule import JobSchedule
+from millpond.actors.jobs.schedules import SCHEDULES
 from millpond.actors.messages import (
     Batch,
     DeadLettersRequeued,
@@ -76,7 +78,7 @@ class JobChannel(Protocol):
 def answer_job_request(
     request: JobRequest,
     channel: JobChannel,
-    schedule: JobSchedule,
+    attributes: JobAttributes,
     port: Port,
     now: float,
     effects: Effects,
@@ -86,30 +88,30 @@ def answer_job_request(
         return answer_dead_letter_request(request, channel, port, now, effects)
     if channel.delivery.mode is not Mode.QUEUE or is_dead_letter_channel(channel.name):
         return Failed(request, Code.NOT_A_QUEUE)
-    return _JobHandler(channel, schedule, port, now, effects).answer(request)
+    return _JobHandler(channel, attributes, port, now, effects).answer(request)
 
 
 class _JobHandler:
     """One request of one connection."""
 
-    __slots__ = ("_channel", "_effects", "_now", "_port", "_schedule")
+    __slots__ = ("_attributes", "_channel", "_effects", "_now", "_port")
 
     def __init__(
         self,
         channel: JobChannel,
-        schedule: JobSchedule,
+        attributes: JobAttributes,
         port: Port,
         now: float,
         effects: Effects,
     ) -> None:
         self._channel = channel
-        self._schedule = schedule
+        self._attributes = attributes
         self._port = port
         self._now = now
         self._effects = effects
 
     def answer(self, request: JobRequest) -> JobReply | Failed | None:
-        """The reply; None: the dead-letter channel replies."""
+        """The reply; None: the dead-letter channel or the schedules reply."""
         match request:
             case m.PutJob():
                 return self._put(request)
@@ -134,6 +136,15 @@ class _JobHandler:
                 self._pass_on(DeleteDeadLetters(request.number, request.ids))
             case RequeueDeadLetters():
                 return self._requeue(request)
+            case (
+                m.PutSchedule()
+                | m.DeleteSchedule()
+                | m.PauseSchedule()
+                | m.RunSchedule()
+                | m.ListSchedules()
+            ):
+                asked = m.ScheduleRequest(request.number, self._channel.name, request)
+                self._effects.forwards += ((SCHEDULES, Batch(self._port, [asked])),)
             case _:
                 raise AssertionError(f"no channel answers {request}")
         return None
@@ -172,14 +183,14 @@ class _JobHandler:
             return Failed(put, Code.IDS_EXHAUSTED)
         if due:
             channel.delivery.delay((message_id, 0), due)
-            self._schedule.delay(message_id, due, effects.changes)
+            self._attributes.delay(message_id, due, effects.changes)
         if put.unique:
-            self._schedule.claim(message_id, put.unique, effects.changes)
+            self._attributes.claim(message_id, put.unique, effects.changes)
         return m.JobStored(put.number, message_id, ttl)
 
     def _job_with(self, unique: bytes) -> StoredMessage | None:
         """The job of that unique key; a dead letter is none, also before it has arrived."""
-        found = self._schedule.find(unique)
+        found = self._attributes.find(unique)
         if found is None or found in self._channel.dead_letters:
             return None
         return self._channel.buffer.get(found, self._now)
@@ -196,7 +207,7 @@ class _JobHandler:
                 delivery.give_back(holder, request.id)
         elif state is m.JobState.DELAYED:
             delivery.end_delay_now(request.id)
-            self._schedule.end_delay(request.id, self._effects.changes)
+            self._attributes.end_delay(request.id, self._effects.changes)
         return m.JobDone(request.number, state)
 
     def _cancel(self, request: m.CancelJob) -> JobReply | Failed:

@@ -7,6 +7,7 @@ Any other message is a job as well, without a name: `millpond put jobs/mail '{..
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ NAME_BYTES_MAX = 250 - len("jobs/") - len("/r/") - 32
 """A queue's name is within a channel's, and so is that of the mailbox of results beside it."""
 ATTEMPTS_MAX = 2**16 - 1
 MAILBOX_BYTES = 16
+SCHEDULE_HEADER, MOMENT_HEADER = "schedule", "scheduled-at"
 _RESULT_MAILBOX = re.compile(rb".+/r/[0-9a-f]{%d}" % (2 * MAILBOX_BYTES), re.DOTALL)
 UNREADABLE = (
     msgspec.MsgspecError,
@@ -105,6 +107,16 @@ def encode_job(body: JobMessage) -> bytes:
             body.enqueued_ms,
         )
     )
+
+
+def encode_scheduled(data: bytes, schedule: bytes, at_ms: int, now_ms: int) -> bytes:
+    """The bytes of a job that a schedule puts for the moment `at_ms`: those of the schedule with
+    the time of the put, and headers that name the schedule and the moment."""
+    body = decode_job(data)
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+    name = schedule.decode("utf-8", "replace")
+    headers = {**body.headers, SCHEDULE_HEADER: name, MOMENT_HEADER: at}
+    return encode_job(msgspec.structs.replace(body, headers=headers, enqueued_ms=now_ms))
 
 
 def decode_job(data: bytes) -> JobMessage:

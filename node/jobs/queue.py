@@ -56,6 +56,15 @@ from millpond.node.jobs.requests import (
 )
 from millpond.node.jobs.result_watch import ResultWatch
 from millpond.node.jobs.results import ResultMailboxes
+from millpond.node.jobs.schedules import (
+    Missed,
+    ScheduleInfo,
+    Timing,
+    When,
+    moment,
+    schedule_info,
+    schedule_name,
+)
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
@@ -243,6 +252,70 @@ class Queue(Openable):
         """The number of jobs in each state, and of workers."""
         return await queue_counts(self.channel)
 
+    async def schedule(
+        self,
+        name: str,
+        when: When,
+        payload: object = None,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "one",
+        task: str | None = None,
+        ttl: int = 0,
+        attempts: int | None = None,
+        headers: Headers | None = None,
+    ) -> datetime | None:
+        """Have the node put a job at each moment of `when`, once, and give the next moment.
+
+        `when` is a cron expression ("0 7 * * mon-fri"), read in the time zone `tz`, or an interval
+        from now on. `missed`: what becomes of moments at which the node was down. `task`: the name
+        of the jobs. Other arguments as in `put`. A schedule of this name is changed; it stays
+        paused if it is. Raises ValueError.
+        """
+        body = JobMessage(payload, task, None, attempts, headers or {})
+        fields = Timing(when, tz, missed).fields()
+        fields |= {"name": schedule_name(name), "ttl": ttl, "data": encode_job(body)}
+        answer = await ask(self.channel, Operation.PUT_SCHEDULE, **fields)
+        return moment(answer["next"])
+
+    async def schedules(self) -> AsyncIterator[ScheduleInfo]:
+        """The schedules of the queue, in the order of their names."""
+        after, more = b"", True
+        while more:
+            answer = await ask(self.channel, Operation.LIST_SCHEDULES, after=after, limit=PAGE)
+            for fields in answer["schedules"]:
+                yield schedule_info(fields)
+            more = bool(answer["more"]) and bool(answer["schedules"])
+            after = answer["schedules"][-1]["name"] if answer["schedules"] else after
+
+    async def show_schedule(self, name: str) -> ScheduleInfo:
+        """One schedule with all its data. Raises NotFound."""
+        wanted = schedule_name(name)
+        answer = await ask(self.channel, Operation.LIST_SCHEDULES, name=wanted)
+        return schedule_info(answer["schedules"][0])
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; its jobs stay. Raises NotFound."""
+        await ask(self.channel, Operation.DELETE_SCHEDULE, name=schedule_name(name))
+
+    async def pause_schedule(self, name: str) -> None:
+        """Put no jobs until `resume_schedule`. Raises NotFound."""
+        await self._pause(name, is_paused=True)
+
+    async def resume_schedule(self, name: str) -> datetime | None:
+        """Go on with the next moment, and give it. Raises NotFound."""
+        return await self._pause(name, is_paused=False)
+
+    async def _pause(self, name: str, *, is_paused: bool) -> datetime | None:
+        fields = {"name": schedule_name(name), "paused": is_paused}
+        answer = await ask(self.channel, Operation.PAUSE_SCHEDULE, **fields)
+        return moment(answer["next"])
+
+    async def run_schedule(self, name: str, *, retry_for: float = 0.0) -> Handle:
+        """Put a job of a schedule now, besides those of its moments. Raises NotFound."""
+        fields = {"name": schedule_name(name), "key": self._connector.rng.randrange(KEYS)}
+        return await self._put_request(fields, retry_for, None, Operation.RUN_SCHEDULE)
+
     def _put_fields(
         self, data: bytes, ttl: int, due: Due | None, unique_key: bytes | None
     ) -> dict[str, Any]:
@@ -258,13 +331,18 @@ class Queue(Openable):
         return fields
 
     async def _put_request(
-        self, fields: dict[str, Any], retry_for: float, pending: PendingResult | None
+        self,
+        fields: dict[str, Any],
+        retry_for: float,
+        pending: PendingResult | None,
+        operation: Operation = Operation.PUT,
     ) -> Handle:
-        """Put by the operation that has `due` and `unique`, with one key for all retries."""
+        """Put by the operation that has `due` and `unique`, or by another one that puts a job, with
+        one key for all retries."""
         budget = RetryBudget(retry_for, self._connector.rng, self._connector.now())
         while True:
             try:
-                answer = await ask(self.channel, Operation.PUT, **fields)
+                answer = await ask(self.channel, operation, **fields)
             except KeyReused:  # of another client, by chance: nothing was stored
                 fields["key"] = self._connector.rng.randrange(KEYS)
                 continue

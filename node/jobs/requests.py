@@ -27,6 +27,11 @@ class Operation(IntEnum):
     DEAD_PURGE = 7
     COUNTS = 8
     REJECT = 9
+    PUT_SCHEDULE = 10
+    DELETE_SCHEDULE = 11
+    PAUSE_SCHEDULE = 12
+    RUN_SCHEDULE = 13
+    LIST_SCHEDULES = 14
 
 
 class JobInfo(msgspec.Struct, frozen=True):

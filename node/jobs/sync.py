@@ -6,6 +6,7 @@ Written by scripts/generate_sync.py: do not edit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Generic, Unpack
 
@@ -19,6 +20,7 @@ from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
 from millpond.node.jobs.queue import Queue as AsyncQueue
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
+from millpond.node.jobs.schedules import Missed, ScheduleInfo, When
 
 
 class Handle(Blocking[AsyncHandle[R]], Generic[R]):
@@ -157,3 +159,62 @@ class Queue(BlockingContext[AsyncQueue]):
     def counts(self) -> QueueCounts:
         """The number of jobs in each state, and of workers."""
         return self._await(self._async.counts)
+
+    def schedule(
+        self,
+        name: str,
+        when: When,
+        payload: object = None,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "one",
+        task: str | None = None,
+        ttl: int = 0,
+        attempts: int | None = None,
+        headers: Headers | None = None,
+    ) -> datetime | None:
+        """Have the node put a job at each moment of `when`, once, and give the next moment.
+
+        `when` is a cron expression ("0 7 * * mon-fri"), read in the time zone `tz`, or an interval
+        from now on. `missed`: what becomes of moments at which the node was down. `task`: the name
+        of the jobs. Other arguments as in `put`. A schedule of this name is changed; it stays
+        paused if it is. Raises ValueError.
+        """
+        return self._await(
+            self._async.schedule,
+            name,
+            when,
+            payload,
+            tz=tz,
+            missed=missed,
+            task=task,
+            ttl=ttl,
+            attempts=attempts,
+            headers=headers,
+        )
+
+    def schedules(self) -> Iterator[ScheduleInfo]:
+        """The schedules of the queue, in the order of their names."""
+        return self._iterate(self._async.schedules())
+
+    def show_schedule(self, name: str) -> ScheduleInfo:
+        """One schedule with all its data. Raises NotFound."""
+        return self._await(self._async.show_schedule, name)
+
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; its jobs stay. Raises NotFound."""
+        self._await(self._async.delete_schedule, name)
+
+    def pause_schedule(self, name: str) -> None:
+        """Put no jobs until `resume_schedule`. Raises NotFound."""
+        self._await(self._async.pause_schedule, name)
+
+    def resume_schedule(self, name: str) -> datetime | None:
+        """Go on with the next moment, and give it. Raises NotFound."""
+        return self._await(self._async.resume_schedule, name)
+
+    def run_schedule(self, name: str, *, retry_for: float = 0.0) -> Handle:
+        """Put a job of a schedule now, besides those of its moments. Raises NotFound."""
+        return Handle(
+            self._await(self._async.run_schedule, name, retry_for=retry_for), self._portal
+        )

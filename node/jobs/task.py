@@ -25,6 +25,7 @@ import msgspec
 
 from millpond.node.jobs.errors import PayloadRefused, Retry, seconds_of
 from millpond.node.jobs.payload import ATTEMPTS_MAX, JobMessage
+from millpond.node.jobs.schedules import Missed, Timing, When
 
 if TYPE_CHECKING:
     from millpond.node.jobs.handle import Handle
@@ -82,7 +83,7 @@ class Task(Generic[P_contra, R_co]):
     calls the handler, as in a test.
 
     `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
-    their names are.
+    their names are. `timing`: the schedule that workers of the task have the node keep, if any.
     """
 
     def __init__(
@@ -95,6 +96,9 @@ class Task(Generic[P_contra, R_co]):
         backoff: Backoff | None = None,
         lease: float = LEASE_S,
         any_name: bool = False,
+        schedule: When | None = None,
+        tz: str = "UTC",
+        missed: Missed = "one",
     ) -> None:
         if not 1 <= attempts <= ATTEMPTS_MAX:
             raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {attempts}")
@@ -107,6 +111,7 @@ class Task(Generic[P_contra, R_co]):
         self.backoff = backoff or Backoff()
         self.lease_s = lease
         self.takes_any_name = any_name
+        self.timing = None if schedule is None else Timing(schedule, tz, missed)
         self.is_async = _is_async(handler)
         self._parameters = _parameters(handler)
         self._payload_type: Any = None
@@ -168,6 +173,12 @@ class Task(Generic[P_contra, R_co]):
                 msgspec.convert(None, found)
         except Exception as exc:  # the border to code that is not ours: annotations are evaluated
             raise TypeError(f"{self!r} cannot take its payload: {exc}") from exc
+        if self.timing is not None and self._parameters:
+            try:
+                msgspec.convert(None, found)
+            except msgspec.ValidationError as exc:
+                text = "its jobs have no payload: use Queue.schedule for jobs that have one"
+                raise TypeError(f"{self!r} has a schedule, and {text}") from exc
         self._payload_type = found
 
     def arguments(self, payload: object, job: object) -> tuple[object, ...]:
@@ -204,6 +215,9 @@ def task(
     attempts: int = ATTEMPTS,
     backoff: Backoff | None = None,
     lease: float = LEASE_S,
+    schedule: When | None = None,
+    tz: str = "UTC",
+    missed: Missed = "one",
 ) -> TaskDecorator:
     """Make a function a task: `@task(queue="mail") def send(mail: Mail, job: Job) -> None`.
 
@@ -211,11 +225,24 @@ def task(
     converted (msgspec), and a job whose payload does not fit is rejected. `name` names the task in
     its jobs, by default as the function is called. `attempts` before the job is a dead letter;
     `lease`, in seconds, is renewed after each third of it.
+
+    `schedule`: a worker has the node put a job without payload at each moment of this cron
+    expression, read in the time zone `tz`, or interval; the schedule has the name of the task.
+    `missed` as in `Queue.schedule`. It stays when the code has it no more: `millpond jobs schedule
+    rm`.
     """
 
     def decorate(handler: Callable[..., R]) -> Task[P, R]:
         return Task(
-            handler, name=name, queue=queue, attempts=attempts, backoff=backoff, lease=lease
+            handler,
+            name=name,
+            queue=queue,
+            attempts=attempts,
+            backoff=backoff,
+            lease=lease,
+            schedule=schedule,
+            tz=tz,
+            missed=missed,
         )
 
     return decorate
@@ -294,6 +321,16 @@ class TaskRegistry:
     def queues(self) -> list[str]:
         """The queues that the tasks name."""
         return sorted({task.queue for task in self._tasks.values() if task.queue is not None})
+
+    def scheduled(self, queue: str, *, is_only: bool) -> list[AnyTask]:
+        """The tasks whose schedules are to be kept in this queue. One that names no queue is for
+        the only one that the worker has."""
+        wanted = (queue, None) if is_only else (queue,)
+        return [
+            task
+            for task in self._tasks.values()
+            if task.timing is not None and task.queue in wanted
+        ]
 
     def task_for(self, queue: str, body: JobMessage) -> AnyTask:
         """The task of a job. A job without one fails, and says so.

@@ -24,9 +24,10 @@ from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions, Connector
 from millpond.node.jobs.history import History
-from millpond.node.jobs.payload import decode_job
-from millpond.node.jobs.requests import is_empty, queue_counts
+from millpond.node.jobs.payload import JobMessage, decode_job, encode_job
+from millpond.node.jobs.requests import Operation, ask, is_empty, queue_counts
 from millpond.node.jobs.results import ResultMailboxes
+from millpond.node.jobs.schedules import schedule_name
 from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import run_handler
@@ -176,10 +177,26 @@ class Worker:
             background.start_soon(self._leases.run)
             if self._history is not None:
                 background.start_soon(self._history.run, self._streams)
+            for subscription in self._subscriptions:
+                await self._put_schedules(subscription)
             await self._work(background, burst)
             for subscription in self._subscriptions:
                 await self._leave(subscription)
             background.cancel_scope.cancel()
+
+    async def _put_schedules(self, subscription: QueueSubscription) -> None:
+        """Have the node keep the schedules of the tasks. A node that refuses one keeps no worker
+        from its jobs."""
+        is_only = len(self._subscriptions) == 1
+        for task in self._tasks.scheduled(subscription.queue, is_only=is_only):
+            assert task.timing is not None
+            body = encode_job(JobMessage(None, task.name))
+            fields = task.timing.fields() | {"name": schedule_name(task.name), "data": body}
+            try:
+                await ask(subscription.channel, Operation.PUT_SCHEDULE, **fields)
+            except RequestError as error:
+                queue, name = subscription.queue, task.name
+                log.warning("schedule not kept: queue=%s task=%s error=%s", queue, name, error)
 
     async def _work(self, background: TaskGroup, burst: bool) -> None:
         async with anyio.create_task_group() as jobs:

@@ -7,8 +7,8 @@ import pytest
 from millpond.actors.channels.settings import TTL_UNLIMITED, ChannelSettings
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.attributes import JobAttributes
 from millpond.actors.jobs.listing import first_page, merge_pages
-from millpond.actors.jobs.schedule import JobSchedule
 from millpond.actors.messages import Mode, NackReason
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.store.message_attributes import MessageAttributes
@@ -420,7 +420,7 @@ def test_rows_above_a_page_with_more_are_for_the_next_page() -> None:
 
 
 def test_a_ledger_forgets_all_and_a_name_belongs_to_its_last_claimant() -> None:
-    schedule = JobSchedule(MessageAttributes({1: 5.0}, {1: b"a", 2: b"b"}))
+    schedule = JobAttributes(MessageAttributes({1: 5.0}, {1: b"a", 2: b"b"}))
     assert (schedule.find(b"a"), schedule.find(b"b")) == (1, 2)
     schedule.claim(3, b"a", [])
     schedule.forget(1)

@@ -13,18 +13,22 @@ import msgspec
 
 from millpond.actors.errors import Malformed
 from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest, Rights
 from millpond.transports.p2p.bodies import read_body
+from millpond.transports.p2p.nacks import CODES
 
 IDS_MAX = 1000
 PAGE_MAX = 500
 REASON_MAX = 200
 UNIQUE_BYTES_MAX = 64
+SCHEDULE_NAME_BYTES_MAX = 128
 
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 U53 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Id = Annotated[int, msgspec.Meta(ge=0)]
 """A u64; what msgspec takes is no more."""
+ScheduleName = Annotated[bytes, msgspec.Meta(min_length=1, max_length=SCHEDULE_NAME_BYTES_MAX)]
 Ids = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=IDS_MAX)]
 
 
@@ -40,6 +44,11 @@ class JobOperation(IntEnum):
     PURGE_DEAD = 7
     COUNTS = 8
     REJECT = 9
+    PUT_SCHEDULE = 10
+    DELETE_SCHEDULE = 11
+    PAUSE_SCHEDULE = 12
+    RUN_SCHEDULE = 13
+    LIST_SCHEDULES = 14
 
 
 RIGHTS: dict[JobOperation, Rights] = {
@@ -52,6 +61,11 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.PURGE_DEAD: Rights.ACK,
     JobOperation.COUNTS: Rights.LIST,
     JobOperation.REJECT: Rights.ACK,
+    JobOperation.PUT_SCHEDULE: Rights.PUT,
+    JobOperation.DELETE_SCHEDULE: Rights.ACK,
+    JobOperation.PAUSE_SCHEDULE: Rights.ACK,
+    JobOperation.RUN_SCHEDULE: Rights.PUT,
+    JobOperation.LIST_SCHEDULES: Rights.LIST,
 }
 """The right that each operation takes in the channel."""
 
@@ -105,6 +119,46 @@ class RejectBody(_Body, frozen=True):
 
     id: Id
     reason: Annotated[str, msgspec.Meta(max_length=REASON_MAX)] = ""
+
+
+class ScheduleBody(_Body, frozen=True):
+    """PUT_SCHEDULE: either `cron`, in the time zone `zone`, or `every` ms."""
+
+    name: ScheduleName
+    data: bytes
+    cron: str = ""
+    zone: str = "UTC"
+    every: U53 = 0
+    ttl: U32 = 0
+    missed: m.Missed = m.Missed.ONE
+
+
+class NameBody(_Body, frozen=True):
+    """DELETE_SCHEDULE."""
+
+    name: ScheduleName
+
+
+class PauseBody(_Body, frozen=True):
+    """PAUSE_SCHEDULE. `paused` false: it goes on."""
+
+    name: ScheduleName
+    paused: bool = True
+
+
+class RunBody(_Body, frozen=True):
+    """RUN_SCHEDULE."""
+
+    name: ScheduleName
+    key: U32
+
+
+class ListSchedulesBody(_Body, frozen=True):
+    """`name`: that one alone, with all its data."""
+
+    after: bytes = b""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
+    name: ScheduleName | None = None
 
 
 # Answers.
@@ -165,6 +219,40 @@ class JobCountsBody(msgspec.Struct, frozen=True):
     oldest: int
 
 
+class ScheduleDoneBody(msgspec.Struct, frozen=True):
+    """PUT_SCHEDULE, DELETE_SCHEDULE and PAUSE_SCHEDULE. `next`: the next moment."""
+
+    next: int
+    existing: bool
+
+
+class ScheduleRowBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A schedule. `last` and `last_job` are of its last job; `jobs` counts them; `refusal`: the
+    code of the refusal of the last moment's job."""
+
+    name: bytes
+    cron: str
+    zone: str
+    every: int
+    ttl: int
+    missed: m.Missed
+    paused: bool
+    next: int
+    last: int
+    last_job: int
+    jobs: int
+    size: int
+    data: bytes
+    refusal: int = 0
+
+
+class SchedulePageBody(msgspec.Struct, frozen=True):
+    """LIST_SCHEDULES."""
+
+    schedules: list[ScheduleRowBody]
+    more: bool
+
+
 def request_of(
     number: int, operation: JobOperation, body: bytes, answer_bytes_max: int
 ) -> JobRequest:
@@ -191,6 +279,19 @@ def request_of(
         case JobOperation.REJECT:
             reject = read_body(body, RejectBody)
             return m.RejectJob(number, reject.id, reject.reason)
+        case JobOperation.PUT_SCHEDULE:
+            return _put_schedule(number, read_body(body, ScheduleBody))
+        case JobOperation.DELETE_SCHEDULE:
+            return m.DeleteSchedule(number, read_body(body, NameBody).name)
+        case JobOperation.PAUSE_SCHEDULE:
+            pause = read_body(body, PauseBody)
+            return m.PauseSchedule(number, pause.name, pause.paused)
+        case JobOperation.RUN_SCHEDULE:
+            run = read_body(body, RunBody)
+            return m.RunSchedule(number, run.name, run.key)
+        case JobOperation.LIST_SCHEDULES:
+            of = read_body(body, ListSchedulesBody)
+            return m.ListSchedules(number, of.after, of.limit, answer_bytes_max, of.name)
         case _:
             assert_never(operation)
 
@@ -209,6 +310,10 @@ def answer_body(reply: JobReply) -> bytes:
             answer = StateBody(reply.state)
         case m.DeadLettersDone():
             answer = DeadCountBody(reply.count, reply.more)
+        case m.ScheduleDone():
+            answer = ScheduleDoneBody(_ms(reply.next_at), reply.existing)
+        case m.SchedulePage():
+            answer = SchedulePageBody([_schedule(row) for row in reply.rows], reply.more)
         case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
             oldest = _ms(reply.oldest)
             answer = JobCountsBody(ready, delayed, leased, reply.dead, reply.workers, oldest)
@@ -236,6 +341,32 @@ def _row(row: m.JobRow) -> RowBody:
         row.data,
         row.origin,
         row.reason,
+    )
+
+
+def _put_schedule(number: int, body: ScheduleBody) -> m.PutSchedule:
+    recurrence = Recurrence(body.cron, body.zone, body.every)
+    spec = m.ScheduleSpec(recurrence, body.data, body.ttl, body.missed)
+    return m.PutSchedule(number, body.name, spec)
+
+
+def _schedule(row: m.ScheduleRow) -> ScheduleRowBody:
+    spec, recurrence = row.spec, row.spec.recurrence
+    return ScheduleRowBody(
+        row.name,
+        recurrence.cron,
+        recurrence.zone,
+        recurrence.every_ms,
+        spec.ttl,
+        spec.missed,
+        row.is_paused,
+        _ms(row.next_at),
+        _ms(row.last_at),
+        row.last_job,
+        row.jobs,
+        row.size,
+        spec.data,
+        0 if row.refusal is None else CODES[row.refusal],
     )
 
 

@@ -13,9 +13,10 @@ from millpond.transports.p2p.nacks import encode_refusal
 
 REQUESTS_MAX = 1024
 READS_MAX = 16
-"""The number of LISTs and SHOWs among them, whose answers may be large."""
+"""The number of lists and SHOWs among them, whose answers may be large."""
 
-READS = frozenset({JobOperation.LIST, JobOperation.SHOW})
+PAGES = frozenset({JobOperation.LIST, JobOperation.LIST_SCHEDULES})
+READS = PAGES | {JobOperation.SHOW}
 PAGE_BYTES_MAX = 256 * 1024
 
 
@@ -77,7 +78,7 @@ class JobRequests:
         is_read = operation in READS
         if len(self._in_flight) >= REQUESTS_MAX or (is_read and self._reads >= READS_MAX):
             return _refusal(number, Code.BUFFER_FULL)
-        is_page = operation is JobOperation.LIST
+        is_page = operation in PAGES
         most = min(self._part_bytes, PAGE_BYTES_MAX) if is_page else self._part_bytes
         request = request_of(number, operation, packet.body, most)
         size = len(packet.body)

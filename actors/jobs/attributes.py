@@ -1,6 +1,6 @@
-"""The schedule of a channel's jobs: when they are due, and which job has which unique key.
+"""The attributes of a channel's jobs: when they are due, and which job has which unique key.
 
-Most channels have no jobs, and no schedule either.
+Most channels have no jobs, and none of these either.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Self
 
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX, is_dead_letter_channel
 from millpond.actors.channels.delivery import Delivery
+from millpond.actors.channels.idempotency import MOVE_KEYS
 from millpond.actors.messages import DeadLettersRequeued, Mode
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import Change, Snapshot
@@ -18,7 +19,7 @@ DEAD_LETTER_ID_MIN = 2**59
 """A requeued dead letter has the id that it had as its idempotency key; no client's is as high."""
 
 
-class JobSchedule:
+class JobAttributes:
     """Times and unique keys, only of jobs that have any.
 
     `due` are the ends of delays that the store knows of, in seconds since 1970. `requeued` are dead
@@ -36,19 +37,19 @@ class JobSchedule:
 
     @classmethod
     def of(cls, snapshot: Snapshot, delivery: Delivery, name: bytes) -> Self | None:
-        """The schedule of a stored channel, if it has one; jobs that are not due are delayed."""
+        """Those of a stored channel, if its jobs have any; jobs that are not due are delayed."""
         if delivery.mode is not Mode.QUEUE:
             return None
         requeued: tuple[int, ...] = ()
         if not is_dead_letter_channel(name):
-            requeued = tuple(key for key in snapshot.keys if key >= DEAD_LETTER_ID_MIN)
+            requeued = tuple(k for k in snapshot.keys if DEAD_LETTER_ID_MIN <= k < MOVE_KEYS)
         if snapshot.attributes is None and not requeued:
             return None
-        schedule = cls(snapshot.attributes)
-        schedule.requeued = requeued
-        for message_id, due in schedule.due.items():
+        attributes = cls(snapshot.attributes)
+        attributes.requeued = requeued
+        for message_id, due in attributes.due.items():
             delivery.delay((message_id, 0), due)
-        return schedule
+        return attributes
 
     def announce_requeued(self, name: bytes, effects: Effects) -> None:
         """Tell the dead-letter channel that requeued messages are stored."""
