@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
-from millpond.actors.jobs.schedules import SCHEDULES, Schedules
+from millpond.actors.jobs.schedules import Schedules
 from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.runtime.cell import Loading
 from millpond.actors.state.cell import StateCell, StateContext
@@ -32,6 +32,7 @@ from millpond.actors.streams.names import (
     BASINS,
     CHANNELS,
     RESERVED,
+    SCHEDULES,
     TOKENS,
     TOPICS,
     basin_stream_of,

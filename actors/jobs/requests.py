@@ -33,7 +33,6 @@ from millpond.actors.jobs.dead_letters import (
     answer_dead_letter_request,
 )
 from millpond.actors.jobs.listing import JobView, with_all_data
-from millpond.actors.jobs.schedules import SCHEDULES
 from millpond.actors.messages import (
     Batch,
     DeadLettersRequeued,
@@ -48,6 +47,7 @@ from millpond.actors.messages import (
 )
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
+from millpond.actors.streams.names import SCHEDULES
 
 DUE_S_MAX = 366 * 86_400
 """The furthest time ahead at which a job may be due, in seconds."""

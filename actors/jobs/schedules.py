@@ -39,9 +39,8 @@ from millpond.actors.messages import (
 )
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
+from millpond.actors.streams.names import SCHEDULES
 
-SCHEDULES = b"\0schedules"
-"""The name of the cell, and of its partition."""
 COUNT_MAX = 1000
 DATA_BYTES_MAX = 16 * 1024
 DATA_SHOWN = 256

@@ -22,6 +22,9 @@ BASINS = b"\0basins"
 TOKENS = b"\0tokens"
 """The cell of the catalog of access tokens that S2 clients were issued."""
 
+SCHEDULES = b"\0schedules"
+"""The cell of the schedules of job queues."""
+
 CHANNELS = b"\0channels"
 """The cell of the catalog of channels that were created."""
 

@@ -10,6 +10,7 @@ from websockets import http11 as websocket_heads
 from millpond.actors.channels import channel, dead_letters
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import dead_letters as dead_jobs
+from millpond.actors.jobs import recurrence, schedules
 from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
 from millpond.actors.runtime.scheduler import SchedulerSettings
@@ -189,6 +190,14 @@ CHANNELS: dict[str, Numbers] = {
     ),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
+    "schedules of a node": (schedules.COUNT_MAX,),
+    "a schedule: its name; the bytes of its jobs; its cron expression; its interval": (
+        job_bodies.SCHEDULE_NAME_BYTES_MAX,
+        schedules.DATA_BYTES_MAX,
+        recurrence.CRON_CHARACTERS_MAX,
+        recurrence.EVERY_MS_MIN / 1000,
+    ),
+    "moments of a schedule that were missed": (schedules.CATCH_UP_S, schedules.LATE_S),
     "channels that were created": (created_channels.CHANNELS_MAX,),
     "messages purged or deleted by one request": (channel.CLEARED_MAX, channel.CLEARED_BYTES_MAX),
     "requests about channels by name of a connection without an answer; their patterns": (

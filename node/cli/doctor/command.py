@@ -20,6 +20,7 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams.names import (
     BASINS,
     CHANNELS,
+    SCHEDULES,
     TOKENS,
     TOPICS,
     basin_cell,
@@ -133,6 +134,13 @@ def add_parser(subparsers: Any) -> None:
         action="store_const",
         const=CHANNELS,
         help="repair the catalog of created channels",
+    )
+    which.add_argument(
+        "--repair-schedules",
+        dest="repair",
+        action="store_const",
+        const=SCHEDULES,
+        help="repair the catalog of schedules of job queues",
     )
     which.add_argument(
         "--repair-subscription",

@@ -27,6 +27,7 @@ from millpond.actors.store.repair.quarantine import Damage, read_reports
 from millpond.actors.streams.names import (
     BASINS,
     CHANNELS,
+    SCHEDULES,
     TOKENS,
     TOPICS,
     basin_stream_of,
@@ -376,7 +377,13 @@ class _Inspection:
         return f"{describe_partition(damage.name)} is not served; {what}; `{advice}` repairs it"
 
 
-CATALOGS = {TOPICS: "topics", BASINS: "basins", TOKENS: "tokens", CHANNELS: "channels"}
+CATALOGS = {
+    TOPICS: "topics",
+    BASINS: "basins",
+    TOKENS: "tokens",
+    CHANNELS: "channels",
+    SCHEDULES: "schedules",
+}
 
 
 def describe_partition(name: bytes) -> str:

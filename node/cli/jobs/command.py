@@ -20,6 +20,7 @@ from millpond.node.cli.jobs.options import (
     shown_time,
     summary,
 )
+from millpond.node.cli.jobs.schedule import add_schedule
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action
@@ -106,6 +107,7 @@ def add_parser(subparsers: Any) -> None:
     cancel = _add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel)
     _add_ids(cancel)
     _make_removal(cancel, _cancel_question, _cancel)
+    add_schedule(actions, _JobsParser)
     dead = action(actions, "dead", "Inspect, retry and purge dead letters.", DEAD_EPILOG)
     dead_actions = dead.add_subparsers(
         dest="deed", metavar="COMMAND", required=True, parser_class=_JobsParser

@@ -1,5 +1,5 @@
 """`millpond doctor` and damaged partitions that hold metadata alone: a subscription of Durable
-Streams, and the catalog of access tokens that S2 clients were issued."""
+Streams, the catalog of access tokens that S2 clients were issued, that of schedules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.store.changes import MetadataSet
-from millpond.actors.streams.names import TOKENS, subscription_cell
+from millpond.actors.streams.names import SCHEDULES, TOKENS, subscription_cell
 from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
@@ -22,8 +22,9 @@ from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
             ["--repair-subscription", "kitchen"],
         ),
         (TOKENS, "the catalog of tokens", ["--repair-tokens"]),
+        (SCHEDULES, "the catalog of schedules", ["--repair-schedules"]),
     ],
-    ids=["subscription", "tokens"],
+    ids=["subscription", "tokens", "schedules"],
 )
 def test_metadata_is_named_and_repaired(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], cell: bytes, name: str, options: list[str]

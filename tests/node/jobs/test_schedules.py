@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from millpond.actors.errors import BufferFull, Malformed, NotAQueue, NotFound
-from millpond.actors.jobs.schedules import COUNT_MAX, LATE_S, RETRY_S
+from millpond.actors.errors import BufferFull, DataTooLarge, Malformed, NotAQueue, NotFound
+from millpond.actors.jobs.schedules import COUNT_MAX, DATA_BYTES_MAX, LATE_S, RETRY_S
 from millpond.jobs import Job, Queue, ScheduleInfo, task
 from millpond.node import clock_file
 from millpond.node.jobs.payload import MOMENT_HEADER, SCHEDULE_HEADER, decode_job
@@ -179,6 +179,17 @@ async def test_there_is_a_limit_and_lists_have_pages(setup: JobSetup) -> None:
         assert whole.body is not None and whole.body.payload == "x" * 300
 
 
+async def test_what_is_too_large_is_refused(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
+        with pytest.raises(DataTooLarge):
+            await queue.schedule("report", MINUTE, "x" * DATA_BYTES_MAX)
+        with pytest.raises(ValueError, match="128 bytes"):
+            await queue.schedule("x" * 129, MINUTE)
+        with pytest.raises(Malformed):  # of a client that checks nothing
+            await ask(queue.channel, Operation.DELETE_SCHEDULE, name=b"x" * 129)
+        assert [each async for each in queue.schedules()] == []
+
+
 async def test_a_moment_waits_for_room_in_the_queue() -> None:
     async with job_setup(channel_messages_max=1) as setup, setup.queue() as queue:
         first = await queue.put("first")
@@ -243,6 +254,21 @@ async def test_what_passed_while_the_node_was_down(missed: Any, expected: list[f
             assert await moments(queue) == list(map(moment, expected))
             await world.clock.sleep(600)
             assert await moments(queue) == [*map(moment, expected), moment(2400)]
+
+
+@pytest.mark.usefixtures("looks_rarely")
+async def test_a_day_of_missed_moments_is_caught_up_with() -> None:
+    async with World() as world:
+        node = await world.node("pond")
+        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+            await queue.schedule("report", "0 */6 * * *", missed="all")
+        await node.stop()
+        await world.clock.sleep(5 * 86_400 + 100)
+        await node.start()
+        await world.clock.sleep(5)
+        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+            days = [4.25, 4.5, 4.75, 5.0]
+            assert await moments(queue) == [moment(each * 86_400) for each in days]
 
 
 async def test_a_moment_that_is_just_past_is_not_missed() -> None:

@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempts not written",
         "leases",
         "actors/channels/channel.py",
-        "            effects.changes.append(AttemptsSet(message_id, count))\n",
+        "            effects.changes.append(AttemptsSet(message_id, attempts))\n",
         "",
     ),
     Mutant(

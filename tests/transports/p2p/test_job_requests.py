@@ -122,7 +122,14 @@ def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply
     ("operation", "body"),
     [
         (0, {}),
+        (0x7F, {}),
         (10, {}),
+        (10, {"name": b"", "data": b"x", "cron": "* * * * *"}),
+        (10, {"name": b"a", "data": b"x", "every": -1}),
+        (10, {"name": b"a", "data": b"x", "missed": "perhaps"}),
+        (12, {"name": b"a", "paused": 1}),
+        (13, {"name": b"a"}),
+        (14, {"limit": 501}),
         (1, {}),
         (1, {"key": 2**32, "data": b"x"}),
         (1, {"key": -1, "data": b"x"}),
@@ -160,7 +167,7 @@ def test_any_bytes_are_a_request_or_a_refusal(operation: int, body: bytes) -> No
 
 @pytest.mark.parametrize("operation", list(JobOperation))
 def test_each_operation_needs_its_right(operation: JobOperation) -> None:
-    body = {"key": 1, "data": b"x", "id": 1}
+    body = {"key": 1, "data": b"x", "id": 1, "name": b"a"}
     fields = {"ids": [1]} if "DEAD" in operation.name else body
     without = Rights.ALL & ~RIGHTS[operation]
     assert job_requests(without).take(jobs(1, operation, fields)) == refusal(1, 0xF6)
