@@ -273,9 +273,9 @@ class Queue(Openable):
         paused if it is. Raises ValueError.
         """
         body = JobMessage(payload, task, None, attempts, headers or {})
-        fields = Timing(when, tz, missed).fields()
-        fields |= {"name": schedule_name(name), "ttl": ttl, "data": encode_job(body)}
-        answer = await ask(self.channel, Operation.PUT_SCHEDULE, **fields)
+        fields = {"name": schedule_name(name), "ttl": ttl, "data": encode_job(body)}
+        timing = Timing(when, tz, missed).fields()
+        answer = await ask(self.channel, Operation.PUT_SCHEDULE, **fields, **timing)
         return moment(answer["next"])
 
     async def schedules(self) -> AsyncIterator[ScheduleInfo]:

@@ -46,7 +46,7 @@ class Timing(msgspec.Struct, frozen=True):
             case str(cron):
                 return Recurrence(cron, self.tz)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, str | int]:
         """The fields of the request."""
         found = self.recurrence()
         return {

@@ -191,9 +191,10 @@ class Worker:
         for task in self._tasks.scheduled(subscription.queue, is_only=is_only):
             assert task.timing is not None
             body = encode_job(JobMessage(None, task.name))
-            fields = task.timing.fields() | {"name": schedule_name(task.name), "data": body}
+            fields = {"name": schedule_name(task.name), "data": body}
+            timing = task.timing.fields()
             try:
-                await ask(subscription.channel, Operation.PUT_SCHEDULE, **fields)
+                await ask(subscription.channel, Operation.PUT_SCHEDULE, **fields, **timing)
             except RequestError as error:
                 queue, name = subscription.queue, task.name
                 log.warning("schedule not kept: queue=%s task=%s error=%s", queue, name, error)
