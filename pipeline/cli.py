@@ -10,11 +10,12 @@ from pathlib import Path
 
 from millpond.pipeline.commands.run import run_pipeline, with_cli_options
 from millpond.pipeline.commands.tables import SHOWN_MAX, changes, compact, query, show, vacuum
-from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.spark.packaging import pack
 from millpond.pipeline.spark.session import LOCAL
 from millpond.pipeline.state.change_feed import BATCHES_KEPT
 from millpond.pipeline.state.formats import FORMATS
+from millpond.pipeline.state.location import Location, location_of
 from millpond.pipeline.state.table import BUCKETS, VERSIONS_KEPT
 
 OK, FAILURE, NOT_FOUND = 0, 1, 4
@@ -30,25 +31,25 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _add_table(running)
     _add_spark(running)
     showing = actions.add_parser("show", help="show the entities of a table")
-    showing.add_argument("table", type=Path, metavar="TABLE")
+    showing.add_argument("table", type=_location, metavar="TABLE")
     showing.add_argument("-n", type=int, default=20, help="number of entities (%(default)s)")
     _add_as_of(showing)
     showing.add_argument("--json", action="store_true", help="one JSON object a line")
     querying = actions.add_parser("query", help="query a table, called `state`, with SQL")
-    querying.add_argument("table", type=Path, metavar="TABLE")
+    querying.add_argument("table", type=_location, metavar="TABLE")
     _add_as_of(querying)
     what = f"the query; at most {SHOWN_MAX} rows of its result are shown"
     querying.add_argument("sql", metavar="SQL", help=what)
     changing = actions.add_parser("changes", help="show the change feed of a table")
-    changing.add_argument("feed", type=Path, metavar="DIR", help="the folder of --changes")
+    changing.add_argument("feed", type=_location, metavar="DIR", help="the folder of --changes")
     what = "begin behind this batch (the first that is kept)"
     changing.add_argument("--after", type=_version, default=-1, metavar="BATCH", help=what)
     changing.add_argument("-n", type=int, default=1000, help="number of changes (%(default)s)")
     changing.add_argument("--json", action="store_true", help="one JSON object a line")
     compacting = actions.add_parser("compact", help="merge the files of a table")
-    compacting.add_argument("table", type=Path, metavar="TABLE")
+    compacting.add_argument("table", type=_location, metavar="TABLE")
     vacuuming = actions.add_parser("vacuum", help="remove old versions of a table")
-    vacuuming.add_argument("table", type=Path, metavar="TABLE")
+    vacuuming.add_argument("table", type=_location, metavar="TABLE")
     what = "keep the last N versions"
     vacuuming.add_argument("--keep", type=int, required=True, metavar="N", help=what)
     packing = actions.add_parser("pack", help="write the file for Spark's --py-files")
@@ -92,18 +93,19 @@ def _add_source(running: argparse.ArgumentParser) -> None:
 
 def _add_table(running: argparse.ArgumentParser) -> None:
     add = running.add_argument
-    add("--table", required=True, type=Path, metavar="DIR", help="folder of the table")
+    what = "folder of the table, or the URL of an object store, such as s3://BUCKET/NAME"
+    add("--table", required=True, type=_location, metavar="DIR", help=what)
     add(
         "--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the job's progress"
     )
     add("--dead-letters", type=Path, metavar="DIR", help="folder for records that are no events")
     what = "folder of a change feed: what each batch inserts, updates and deletes"
-    add("--changes", type=Path, metavar="DIR", help=what)
+    add("--changes", type=_location, metavar="DIR", help=what)
     what = "batches of the change feed to keep (%(default)s)"
     add("--keep-changes", type=int, default=BATCHES_KEPT, metavar="N", help=what)
     add("--schemas", type=Path, metavar="FILE", help="JSON Schema for each type")
-    add("--format", choices=FORMATS, help="format of a new table (parquet)")
-    add("--buckets", type=int, default=BUCKETS, help="buckets of a new table (%(default)s)")
+    add("--format", choices=FORMATS, help="format of a new table (delta)")
+    add("--buckets", type=int, default=BUCKETS, help="buckets of a new Parquet table (%(default)s)")
     what = "Parquet versions to keep for slow readers (%(default)s)"
     add("--keep", type=int, default=VERSIONS_KEPT, metavar="N", help=what)
 
@@ -132,6 +134,13 @@ def _version(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise argparse.ArgumentTypeError(f"{text!r} is not a version")
     return int(text)
+
+
+def _location(text: str) -> Location:
+    try:
+        return location_of(text)
+    except BadOption as error:
+        raise argparse.ArgumentTypeError(error.text) from None
 
 
 def _time(text: str) -> datetime:

@@ -83,7 +83,7 @@ def options_of(args: argparse.Namespace) -> JobOptions:
     source["timeoutMs"] = str(max(1, round(args.timeout * 1000)))
     return JobOptions(
         source,
-        args.table.absolute(),
+        args.table,
         args.checkpoint.absolute(),
         args.dead_letters and args.dead_letters.absolute(),
         args.every,
@@ -91,7 +91,7 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         args.buckets,
         args.format,
         args.keep,
-        args.changes and args.changes.absolute(),
+        args.changes,
         args.keep_changes,
     )
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.changes import CHANGES, ORDER
 from millpond.pipeline.state.dead_letters import claim
+from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.table import sync
 
 BATCHES_KEPT = 10_000
@@ -108,14 +109,14 @@ class ChangeFeed:
         folder.replace(self.folder / f".{uuid4().hex}")
 
 
-def check_gap(folder: Path, last: int | None, table_last: int) -> None:
+def check_gap(folder: Location, last: int | None, table_last: int) -> None:
     """Raise PipelineError for a feed that lacks batches which the table has."""
     if last is not None and last < table_last:
         text = f"{folder} has batch {last} as its last, but the table has batch {table_last}"
         raise PipelineError("feed_behind", text, "some batches ran without it: use a new folder")
 
 
-def check_kept(folder: Path, first: int | None, after: int) -> None:
+def check_kept(folder: Location, first: int | None, after: int) -> None:
     """Raise PipelineError if batches behind `after` are removed; -1 takes the first there is."""
     if first is not None and 0 <= after < first - 1:
         text = f"{folder} has no batches {after + 1} to {first - 1}: its first is {first}"

@@ -7,13 +7,13 @@ its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millpond.pipeline.state.change_feed import BATCHES_KEPT, check_kept
 from millpond.pipeline.state.changes import CHANGES, ORDER
+from millpond.pipeline.state.delta_log import sync_commits, take_back
 from millpond.pipeline.state.delta_table import (
     MAINTAIN_EVERY,
     delta_errors,
@@ -22,6 +22,7 @@ from millpond.pipeline.state.delta_table import (
     owner,
     remove_old_files,
 )
+from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.table import foreign
 
 if TYPE_CHECKING:
@@ -33,17 +34,18 @@ _FIRST = "first"
 
 
 class DeltaFeed:
-    """A change feed as a Delta table in a folder, which may not exist yet.
+    """A change feed as a Delta table, which may not exist yet.
 
     `kept`: batches to keep.
     """
 
-    def __init__(self, folder: Path, kept: int = BATCHES_KEPT) -> None:
+    def __init__(self, folder: Location, kept: int = BATCHES_KEPT) -> None:
         self.folder = folder
         self._kept = kept
 
     def claim(self, query: str) -> None:
         """Make the feed this query's. Raises PipelineError if it is another's."""
+        take_back(self.folder)
         table = open_delta(self.folder)
         if table is not None and owner(table) != query:
             raise foreign(self.folder)
@@ -66,6 +68,7 @@ class DeltaFeed:
                 )
             else:
                 write_deltalake(table, rows, mode="append", commit_properties=done)
+            sync_commits(self.folder, table.version())
             if batch % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
                 self._maintain(table, batch - self._kept + 1)
 
@@ -77,7 +80,7 @@ class DeltaFeed:
             done = CommitProperties(app_transactions=[Transaction(_FIRST, first)])
             table.delete(f"batch < {first}", commit_properties=done)
         table.optimize.compact()
-        remove_old_files(table, MAINTAIN_EVERY)
+        remove_old_files(table, self.folder, MAINTAIN_EVERY)
 
     def last(self) -> int | None:
         """The last batch; None before the first."""
@@ -92,16 +95,17 @@ class DeltaFeed:
         table = open_delta(self.folder)
         if table is None:
             return
-        rows = table.to_pyarrow_dataset()
-        numbers = {
-            number
-            for piece in rows.to_batches(columns=["batch"])
-            for number in piece.column("batch").unique().to_pylist()
-        }
         check_kept(self.folder, table.transaction_version(_FIRST), after)
-        for number in sorted(each for each in numbers if each > after):
-            found = rows.to_table(columns=CHANGES.names, filter=ds.field("batch") == number)
-            yield number, found.cast(CHANGES).sort_by(ORDER)
+        with delta_errors(self.folder):
+            rows = table.to_pyarrow_dataset()
+            numbers = {
+                number
+                for piece in rows.to_batches(columns=["batch"], filter=ds.field("batch") > after)
+                for number in piece.column("batch").unique().to_pylist()
+            }
+            for number in sorted(numbers):
+                found = rows.to_table(columns=CHANGES.names, filter=ds.field("batch") == number)
+                yield number, found.cast(CHANGES).sort_by(ORDER)
 
     def _create(self, query: str) -> DeltaTable:
         from deltalake import DeltaTable

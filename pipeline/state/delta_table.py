@@ -1,13 +1,14 @@
 """A table of state as a Delta table, written by the package `deltalake`.
 
 A batch is one commit, a MERGE, with a Delta transaction of the query and the batch number. So the
-table itself recognizes a batch that Spark runs again.
+table itself recognizes a batch that Spark runs again. In an object store nothing is locked: of two
+commits of one batch, or to the same files, the format refuses the second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,34 +20,38 @@ from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.bucket import COLUMNS, STORED, WIDE, Floors, floors_of, is_before
 from millpond.pipeline.state.changes import changes_of
 from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
+from millpond.pipeline.state.delta_log import LOG, sync_commits, take_back
+from millpond.pipeline.state.location import Location, store_error
 from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from millpond.pipeline.state.summary import Summary
 from millpond.pipeline.state.table import At, behind, foreign, locked, no_version
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
     from millpond.pipeline.state.delta_feed import DeltaFeed
 
-LOG = "_delta_log"
 MAINTAIN_EVERY = 50
 VERSIONS_KEPT = 50
 _SAME = " AND ".join(f"new.`{name}` = old.`{name}`" for name in IDENTITY)
 
 
 class DeltaState:
-    """A Delta table of state in a folder, which may not exist yet.
+    """A Delta table of state, which may not exist yet.
 
     `at`: a kept version to read, instead of the current one.
     """
 
-    def __init__(self, folder: Path, at: At | None = None) -> None:
+    def __init__(self, folder: Location, at: At | None = None) -> None:
         self.folder = folder
         self._at = at
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Lock the table for one job. Raises PipelineError."""
-        return locked(self.folder)
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the table for one job, in a folder. Raises PipelineError."""
+        with locked(self.folder) if isinstance(self.folder, Path) else nullcontext():
+            take_back(self.folder)
+            yield
 
     def summary(self) -> Summary | None:
         """The summary; None before the first write. Raises PipelineError."""
@@ -59,9 +64,10 @@ class DeltaState:
         """The entities, piece by piece."""
         table = self._open()
         if table is not None:
-            for batch in table.to_pyarrow_dataset().to_batches():
-                if batch.num_rows:
-                    yield pa.Table.from_batches([batch]).select(COLUMNS).cast(STORED)
+            with delta_errors(self.folder):
+                for batch in table.to_pyarrow_dataset().to_batches():
+                    if batch.num_rows:
+                        yield pa.Table.from_batches([batch]).select(COLUMNS).cast(STORED)
 
     def read(self) -> pa.Table:
         """All entities, in memory."""
@@ -77,7 +83,10 @@ class DeltaState:
             return True
         if owner(table) != query:
             raise foreign(self.folder)
-        return batch > last_batch(table)
+        last = last_batch(table)
+        if batch > last + 1:
+            raise behind(self.folder, last, batch)
+        return batch > last
 
     def add(
         self,
@@ -103,39 +112,34 @@ class DeltaState:
             feed.add(query, batch, changes_of(self.buckets(), changes, resets))
         changes = latest(changes.select(COLUMNS).cast(STORED))
         changes = changes.filter(pc.invert(is_before(changes, floors)))
-        if changes.num_rows or floors:
-            self._merge(query, batch, changes, floors)
-        elif self._open() is None:
-            self._create(query)
+        self._commit(query, batch, changes, floors)
         return changes.num_rows, rejects.num_rows
 
     def compact(self) -> int:
         """Merge files; the number of merged files."""
         table = self._open()
-        return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
+        with delta_errors(self.folder):
+            return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
 
     def vacuum(self, kept: int = VERSIONS_KEPT) -> int:
         """Remove files of old versions; their number. The caller holds the lock."""
         table = self._open()
-        if table is None:
-            return 0
-        return remove_old_files(table, kept)
+        with delta_errors(self.folder):
+            return 0 if table is None else remove_old_files(table, self.folder, kept)
 
-    def _merge(self, query: str, batch: int, changes: pa.Table, floors: Floors) -> None:
-        from deltalake import CommitProperties, Transaction
+    def _commit(self, query: str, batch: int, changes: pa.Table, floors: Floors) -> None:
+        """Commit a batch, also one that changes nothing: so a table that lacks batches is seen."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
 
         with delta_errors(self.folder):
             table = self._open() or self._create(query)
             done = CommitProperties(app_transactions=[Transaction(query, batch)])
-            merging = (
-                table.merge(changes, _SAME, "new", "old", commit_properties=done)
-                .when_matched_delete("new.value IS NULL")
-                .when_matched_update_all("new.value IS NOT NULL")
-                .when_not_matched_insert_all("new.value IS NOT NULL")
-            )
-            for place, floor in floors.items():
-                merging = merging.when_not_matched_by_source_delete(_before(*place, floor))
-            merging.execute()
+            if changes.num_rows or floors:
+                _merge(table, changes, floors, done)
+            if last_batch(table) < batch:  # the package commits no MERGE that changes no row
+                nothing = STORED.empty_table()
+                write_deltalake(table, nothing, mode="append", commit_properties=done)
+            sync_commits(self.folder, table.version())
         if batch % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
             self.compact()
             self.vacuum()
@@ -143,7 +147,9 @@ class DeltaState:
     def _create(self, query: str) -> DeltaTable:
         from deltalake import DeltaTable
 
-        return DeltaTable.create(self.folder, STORED, description=query)
+        table = DeltaTable.create(self.folder, STORED, description=query)
+        sync_commits(self.folder, table.version())
+        return table
 
     def _open(self) -> DeltaTable | None:
         table = open_delta(self.folder)
@@ -163,7 +169,8 @@ class DeltaState:
         except DeltaError:
             raise no_version(self.folder, at) from None
         names = pa.table(table.get_add_actions()).column("path").to_pylist()
-        if not all((self.folder / name).exists() for name in names):
+        folder = self.folder
+        if isinstance(folder, Path) and not all((folder / name).exists() for name in names):
             raise no_version(self.folder, at)
 
     def _number_at(self, table: DeltaTable, at: datetime) -> int:
@@ -175,28 +182,45 @@ class DeltaState:
         raise no_version(self.folder, at)
 
 
-def open_delta(folder: Path) -> DeltaTable | None:
-    """The Delta table in a folder; None if there is none. Raises PipelineError."""
+def open_delta(folder: Location) -> DeltaTable | None:
+    """The Delta table at a location; None if there is none. Raises PipelineError."""
     try:
         from deltalake import DeltaTable
     except ImportError as error:
         text = f"a Delta table needs the package deltalake: {error}"
         raise PipelineError("no_delta", text, "pip install '.[spark]'") from None
-    if not (folder / LOG).is_dir():
-        return None
     with delta_errors(folder):
-        return DeltaTable(folder)
+        if isinstance(folder, Path):
+            return DeltaTable(folder) if (folder / LOG).is_dir() else None
+        return DeltaTable(folder) if DeltaTable.is_deltatable(folder) else None
 
 
 @contextmanager
-def delta_errors(folder: Path) -> Iterator[None]:
+def delta_errors(folder: Location) -> Iterator[None]:
     """Raise PipelineError for errors of the package in the block."""
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import CommitFailedError, DeltaError
 
     try:
         yield
+    except CommitFailedError as error:
+        text, hint = f"another job wrote to {folder}: {error}", "a restart continues"
+        raise PipelineError("table_in_use", text, hint) from None
     except DeltaError as error:
         raise PipelineError("bad_table", f"{folder}: {error}") from None
+    except OSError as error:
+        raise store_error(folder, error) from None
+
+
+def _merge(table: DeltaTable, changes: pa.Table, floors: Floors, done: CommitProperties) -> None:
+    merging = (
+        table.merge(changes, _SAME, "new", "old", commit_properties=done)
+        .when_matched_delete("new.value IS NULL")
+        .when_matched_update_all("new.value IS NOT NULL")
+        .when_not_matched_insert_all("new.value IS NOT NULL")
+    )
+    for place, floor in floors.items():
+        merging = merging.when_not_matched_by_source_delete(_before(*place, floor))
+    merging.execute()
 
 
 def owner(table: DeltaTable) -> str:
@@ -210,11 +234,19 @@ def last_batch(table: DeltaTable) -> int:
     return -1 if version is None else int(version)
 
 
-def remove_old_files(table: DeltaTable, kept: int) -> int:
-    """Remove files that only versions before the last `kept` have; their number."""
+def remove_old_files(table: DeltaTable, folder: Location, kept: int) -> int:
+    """Remove files that only versions before the last `kept` have; their number.
+
+    In a folder, which is locked, also files that no version has: a killed job leaves them.
+    """
     version = table.version()
-    versions = list(range(max(0, version - kept + 1), version + 1))
-    old = table.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=versions)
+    old = table.vacuum(
+        0,
+        dry_run=False,
+        enforce_retention_duration=False,
+        full=isinstance(folder, Path),
+        keep_versions=list(range(max(0, version - kept + 1), version + 1)),
+    )
     return len(old)
 
 

@@ -25,7 +25,8 @@ from millpond.pipeline.state.changes import changes_of
 from millpond.pipeline.state.dead_letters import claim, commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.delta_feed import DeltaFeed
 from millpond.pipeline.state.delta_table import DeltaState
-from millpond.pipeline.state.formats import table_in
+from millpond.pipeline.state.formats import Feed, feed_of, table_in
+from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.reduce import REJECTS, RESETS, ROWS, reduce_batches
 from millpond.pipeline.state.table import (
     BUCKETS,
@@ -59,11 +60,11 @@ class JobOptions:
     """The options of a job.
 
     `source`: options of the source. `format`: of a new table. `kept`: Parquet versions to keep.
-    `changes`: the folder of a change feed, with the last `changes_kept` batches.
+    `changes`: the place of a change feed, with the last `changes_kept` batches.
     """
 
     source: dict[str, str]
-    table: Path
+    table: Location
     checkpoint: Path
     dead_letters: Path | None = None
     every_s: float | None = None
@@ -71,7 +72,7 @@ class JobOptions:
     buckets: int = BUCKETS
     format: str | None = None
     kept: int = VERSIONS_KEPT
-    changes: Path | None = None
+    changes: Location | None = None
     changes_kept: int = BATCHES_KEPT
 
 
@@ -125,6 +126,7 @@ class BatchWriter:
     def __init__(self, options: JobOptions, on_batch: Callable[[BatchReport], None]) -> None:
         self._options = options
         self._table = table_in(options.table, options.format)
+        self._feed = feed_of(self._table, options.changes, options.changes_kept)
         self._on_batch = on_batch
         self._query: str | None = None
 
@@ -133,25 +135,25 @@ class BatchWriter:
         began = time.monotonic()
         query = self._query or self._begin()
         self._sync_plan(batch)
+        if self._feed is not None and (last := self._table.summary()) is not None:
+            check_gap(self._feed.folder, self._feed.last(), last.batch)
         match self._table:
             case Table() as table:
-                done = _add_to_buckets(table, frame, query, batch, self._options)
+                done = _add_to_buckets(table, self._feed, frame, query, batch, self._options)
             case DeltaState() as table:
-                done = _add_to_delta(table, frame, query, batch, self._options)
+                done = _add_to_delta(table, self._feed, frame, query, batch, self._options)
             case _:
                 assert_never(self._table)
         if done is not None:
             self._on_batch(BatchReport(batch, *done, time.monotonic() - began))
 
     def _begin(self) -> str:
-        """The query's id; it owns the folder of dead letters. Raises PipelineError."""
+        """The query's id; it owns dead letters and change feed. Raises PipelineError."""
         query = query_id(self._options.checkpoint)
         if self._options.dead_letters is not None:
             claim(self._options.dead_letters, query)
-        if self._options.changes is not None:
-            is_delta = isinstance(self._table, DeltaState)
-            feed = DeltaFeed if is_delta else ChangeFeed
-            feed(self._options.changes).claim(query)
+        if self._feed is not None:
+            self._feed.claim(query)
         self._query = query
         return query
 
@@ -167,16 +169,18 @@ class BatchWriter:
 
 
 def _add_to_buckets(
-    table: Table, frame: DataFrame, query: str, batch: int, options: JobOptions
+    table: Table,
+    feed: Feed | None,
+    frame: DataFrame,
+    query: str,
+    batch: int,
+    options: JobOptions,
 ) -> tuple[int, int] | None:
     before = due(table, query, batch, options.buckets)
     if before is None:
         return None
-    feed = None if options.changes is None else ChangeFeed(options.changes, options.changes_kept)
-    if feed is not None:
-        check_gap(feed.folder, feed.last(), before.batch)
-    written = _write(frame, options, before)
-    if feed is not None:
+    written = _write(table, frame, options, before)
+    if isinstance(feed, ChangeFeed):
         feed.commit(batch, written.column("changes").drop_null().to_pylist())
     dead_letters, now = options.dead_letters, time.time()
     after = finish(table, before, batch, written, dead_letters, options.kept, now=now)
@@ -184,7 +188,12 @@ def _add_to_buckets(
 
 
 def _add_to_delta(
-    table: DeltaState, frame: DataFrame, query: str, batch: int, options: JobOptions
+    table: DeltaState,
+    feed: Feed | None,
+    frame: DataFrame,
+    query: str,
+    batch: int,
+    options: JobOptions,
 ) -> tuple[int, int] | None:
     """Collect the reduced rows of a batch: one process makes the commit."""
     if not table.is_due(query, batch):
@@ -193,10 +202,8 @@ def _add_to_delta(
 
     parse = partial(reduce_batches, buckets=1, schemas=options.schemas)
     rows = frame.mapInArrow(parse, from_arrow_schema(ROWS)).toArrow()
-    feed = None if options.changes is None else DeltaFeed(options.changes, options.changes_kept)
-    if feed is not None and (last := table.summary()) is not None:
-        check_gap(feed.folder, feed.last(), last.batch)
-    return table.add(query, batch, rows, options.dead_letters, feed)
+    delta_feed = feed if isinstance(feed, DeltaFeed) else None
+    return table.add(query, batch, rows, options.dead_letters, delta_feed)
 
 
 def due(table: Table, query: str, batch: int, buckets: int = BUCKETS) -> Version | None:
@@ -234,7 +241,7 @@ def query_id(checkpoint: Path) -> str:
     return found
 
 
-def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
+def _write(table: Table, frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
     """Run a batch: reduce records where they are read, then write each bucket in one task."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -247,7 +254,7 @@ def _write(frame: DataFrame, options: JobOptions, before: Version) -> pa.Table:
     dead_letters = None if options.dead_letters is None else str(options.dead_letters)
     write = partial(
         add_to_buckets,
-        folder=str(options.table),
+        folder=str(table.folder),
         dead_letters=dead_letters,
         files=before.files,
         floors=dict(before.floors),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+
+from millpond.pipeline.state.location import Location
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,11 @@ class Summary:
 
 
 class StateTable(Protocol):
-    """A table of state in a folder."""
+    """A table of state."""
 
-    folder: Path
+    @property
+    def folder(self) -> Location:
+        """The place of the table."""
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the table for one job. Raises PipelineError."""

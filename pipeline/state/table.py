@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.bucket import STORED, Floors, merge_files, read_bucket
+from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.summary import Summary
 
 POINTER = "_current"
@@ -196,20 +197,20 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def foreign(folder: Path) -> PipelineError:
+def foreign(folder: Location) -> PipelineError:
     """The error of a query whose table belongs to another query."""
     text = f"{folder} was written by another query, with another checkpoint"
     return PipelineError("other_query", text, "use its checkpoint, or a new folder")
 
 
-def behind(folder: Path, last: int, batch: int) -> PipelineError:
+def behind(folder: Location, last: int, batch: int) -> PipelineError:
     """The error of a query whose table lacks some of its batches."""
     has = "nothing" if last < 0 else f"batch {last} as its last"
     text = f"the checkpoint continues with batch {batch}, but the table {folder} has {has}"
     return PipelineError("table_behind", text, "use its table, or also a new checkpoint")
 
 
-def no_version(folder: Path, at: At) -> PipelineError:
+def no_version(folder: Location, at: At) -> PipelineError:
     """The error of a version that a table does not have, or no longer."""
     which = at if isinstance(at, int) else f"as old as {at.isoformat()}"
     text = f"{folder} has no version {which}"

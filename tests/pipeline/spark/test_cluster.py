@@ -47,7 +47,7 @@ def test_a_worker_that_is_killed_costs_nothing(node: NodeProcess, tmp_path: Path
             words += [f"--{name}", str(tmp_path / name)]
         for name, value in CONF.items():
             words += ["--conf", f"{name}={value}"]
-        words += ["--max-per-batch", str(AT_ONCE), "--json"]
+        words += ["--max-per-batch", str(AT_ONCE), "--json", "--format", "parquet"]
         given = cluster.environment | {"PYSPARK_PYTHON": str(cluster.python)}
         environment = given | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
         command = [sys.executable, "-m", "millpond", "pipeline", "run", *words]

@@ -30,7 +30,7 @@ def change(key: str, value: int) -> bytes:
 
 
 def state_of(folder: Path) -> dict[str, int]:
-    return {row["key"]: json.loads(row["value"]) for row in Table(folder).read().to_pylist()}
+    return {row["key"]: json.loads(row["value"]) for row in table_in(folder).read().to_pylist()}
 
 
 def options(
@@ -83,7 +83,7 @@ def test_a_change_feed_has_each_batch_once(
     shared_node.make("state")
     bodies, expected = events(2000)
     shared_node.fill("state", bodies)
-    asked = options(shared_node, tmp_path, changes=tmp_path / "changes")
+    asked = options(shared_node, tmp_path, changes=tmp_path / "changes", format="parquet")
     commit = Table.commit
 
     def out_of_space(table: Table, version: Version) -> None:
@@ -137,7 +137,7 @@ def test_a_job_keeps_the_state_and_goes_on_over_a_killed_node(
     node.make("state")
     node.fill("state", [change(f"k{i % 100}", i) for i in range(2000)] + [b"{"])
     asked = options(node, tmp_path)
-    with Table(asked.table).lock():
+    with table_in(asked.table).lock():
         done = run(spark, asked)
     assert [each.rejected for each in done] == [0, 1]
     assert state_of(asked.table) == {f"k{i % 100}": i for i in range(2000)}

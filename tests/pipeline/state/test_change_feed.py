@@ -21,6 +21,7 @@ from millpond.pipeline.state.delta_feed import DeltaFeed
 from millpond.pipeline.state.delta_table import MAINTAIN_EVERY, DeltaState
 from millpond.pipeline.state.formats import existing_feed
 from millpond.pipeline.state.job import add_to_buckets, due, finish
+from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.reduce import ROWS, reduce_batches
 from millpond.pipeline.state.table import Table
 from tests.pipeline.histories import RECORDS, SCHEMAS, change, event, numbered, runs, straight
@@ -58,12 +59,13 @@ def add_to_parquet(folder: Path, batch: int, rows: Rows, pieces: int = 2) -> Non
     finish(table, before, batch, table_of, folder / "dead")
 
 
-def add_to_delta(folder: Path, batch: int, rows: Rows, pieces: int = 2) -> None:
-    table, feed = DeltaState(folder / "table"), DeltaFeed(folder / "changes")
+def add_to_delta(folder: Location, batch: int, rows: Rows, pieces: int = 2) -> None:
+    table = DeltaState(folder / "table" if isinstance(folder, Path) else f"{folder}/table")
+    feed = DeltaFeed(folder / "changes" if isinstance(folder, Path) else f"{folder}/changes")
     feed.claim("q")
     if table.is_due("q", batch):
         found = pa.Table.from_batches(reduced(rows, pieces, 1), ROWS)
-        table.add("q", batch, found, folder / "dead", feed)
+        table.add("q", batch, found, None, feed)
 
 
 def difference(before: dict[Any, Any], after: dict[Any, Any], again: set[Any]) -> dict[Any, Any]:
@@ -143,8 +145,7 @@ def test_a_feed_in_delta(
         for batch, (start, end) in enumerate(pairwise(bounds)):
             if data.draw(st.booleans()):  # killed between the feed and the table
                 with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                    patch.setattr(DeltaState, "_merge", interrupted)
-                    patch.setattr(DeltaState, "_create", interrupted)
+                    patch.setattr(DeltaState, "_commit", interrupted)
                     add_to_delta(folder, batch, all_rows[start:end])
                     raise KeyboardInterrupt
             add_to_delta(folder, batch, all_rows[start:end])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -104,6 +107,8 @@ def test_many_files_become_few_and_old_ones_go(tmp_path: Path) -> None:
     for batch in range(5):
         add(table, batch, rows_of(change("cart", f"k{batch}", "insert", batch), first=batch), None)
     before = state_of(table)
+    assert isinstance(table.folder, Path)
+    (table.folder / "part-of-a-killed-job.parquet").touch()
     assert table.compact() == 5
     with table.lock():
         assert table.vacuum(1) >= 5
@@ -111,3 +116,77 @@ def test_many_files_become_few_and_old_ones_go(tmp_path: Path) -> None:
     assert len(list(table.folder.glob("*.parquet"))) == 1
     found = table.summary()
     assert found is not None and found.batch == 4
+
+
+def entry(table: DeltaState, number: int) -> Path:
+    assert isinstance(table.folder, Path)
+    return table.folder / "_delta_log" / f"{number:020}.json"
+
+
+def emptied(file: Path) -> None:
+    """As a loss of power leaves a file whose name is on the disk, and whose bytes are not."""
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("lost", ["entry", "half of the entry", "bytes of a file", "a file"])
+def test_a_commit_that_a_loss_of_power_tears_is_taken_back(tmp_path: Path, lost: str) -> None:
+    table = DeltaState(tmp_path / "all of 100%" / "table")
+    for batch in range(2):
+        add(table, batch, rows_of(change("cart", "a", "update", batch), first=batch), None)
+    before = table.summary()
+    assert before is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millpond.pipeline.state.delta_table.sync_commits", lambda *of: None)
+        add(table, 2, rows_of(change("cart", "a", "update", 2), first=2), None)
+    last = entry(table, before.version + 1)
+    lines = [json.loads(line) for line in last.read_text().splitlines()]
+    (name,) = (each["add"]["path"] for each in lines if "add" in each)
+    match lost:
+        case "entry":
+            emptied(last)
+        case "half of the entry":
+            last.write_bytes(last.read_bytes()[:-20])
+        case "bytes of a file":
+            emptied(table.folder / unquote(name))
+        case _:
+            (table.folder / unquote(name)).unlink()
+    with table.lock():
+        assert table.is_due("q", 2) and state_of(table) == {(0, "cart", "a"): 1}
+        add(table, 2, rows_of(change("cart", "a", "update", 2), first=2), None)
+    with table.lock():
+        assert not table.is_due("q", 2) and state_of(table) == {(0, "cart", "a"): 2}
+
+
+def test_a_damaged_commit_that_was_told_of_is_not_taken_back(tmp_path: Path) -> None:
+    """It is lost, and a batch of Spark's that is done does not run again."""
+    table = DeltaState(tmp_path / "table")
+    for batch in range(2):
+        add(table, batch, rows_of(change("cart", "a", "update", batch), first=batch), None)
+    found = table.summary()
+    assert found is not None
+    emptied(entry(table, found.version))
+    with table.lock(), pytest.raises(PipelineError, match="table_behind"):
+        table.is_due("q", 2)
+
+
+def test_a_commit_is_on_the_disk_before_it_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = DeltaState(tmp_path / "table")
+    add(table, 0, rows_of(change("cart", "a", "insert", 1)), None)
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        name = Path(f"/proc/self/fd/{handle}").readlink().name
+        synced.append(name.removesuffix(f".{os.getpid()}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    add(table, 1, rows_of(change("cart", "b", "insert", 1), first=1), None)
+    found = table.summary()
+    assert found is not None
+    last = entry(table, found.version)
+    lines = [json.loads(line) for line in last.read_text().splitlines()]
+    names = [each["add"]["path"] for each in lines if "add" in each]
+    assert synced == [*names, last.name, "_delta_log", "table", "._synced", "table"]

@@ -1,0 +1,32 @@
+"""The location of a table: a folder of this machine, or a URL of an object store.
+
+Access to a store is by environment variables, such as AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from millpond.pipeline.errors import BadOption, PipelineError
+
+Location = Path | str
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|[\u21b3|]")
+
+
+def location_of(text: str) -> Location:
+    """The location that a text names. Raises BadOption."""
+    scheme, colon, _ = text.partition("://")
+    if not colon:
+        return Path(text).absolute()
+    if scheme not in SCHEMES:
+        raise BadOption(f"{text}: no store {scheme}://", f"a folder, or {', '.join(SCHEMES)}")
+    return text.rstrip("/")
+
+
+def store_error(location: Location, error: Exception) -> PipelineError:
+    """The error of a store that does not answer, or refuses. Its texts are trees of many lines."""
+    lines = [_COLOURS.sub("", line).strip() for line in str(error).splitlines()]
+    text = " ".join(line for line in lines if line)
+    return PipelineError("bad_store", f"{location}: {text[:400]}", "see its environment variables")
