@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from heapq import nsmallest
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.interface import Health, Store, Usage
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.catalogs.access_tokens import AccessToken
+from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.metadata import GroupProgress
 from millpond.actors.streams.names import RESERVED
 from millpond.actors.subscriptions.status import SubscriptionStatus
@@ -217,6 +219,16 @@ class EventsRequest(msgspec.Struct):
     run: str = ""
 
 
+class PeerRow(NamedTuple):
+    """A contact: its name, whether it is online, the sealed messages that wait for it, and those
+    without a receipt."""
+
+    name: str
+    is_online: bool
+    queued: int
+    unconfirmed: int
+
+
 class StatusSources(msgspec.Struct):
     """The parts of a node that the answers are made from."""
 
@@ -240,6 +252,10 @@ class StatusSources(msgspec.Struct):
     """By id; None: the node cannot serve it."""
     tokens: Callable[[], Iterator[tuple[bytes, AccessToken]]]
     """The issued tokens by id."""
+    queues: Mapping[bytes, DeliveryCounters]
+    """The counters of queues, which `delivery` has as well."""
+    peers: Callable[[], list[PeerRow]]
+    directory: Directory
     backup: Callable[[BackupRequest], BackupReply]
     is_operator: Callable[[Principal], bool]
     activity: ActivitySampler

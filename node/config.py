@@ -54,6 +54,7 @@ MAY_BE_ZERO = frozenset(
         *(
             "drain_timeout_s",
             "memory_bytes_max",
+            "metrics_names_max",
             "passivate_after_s",
             "rate_refusals_max",
             "requests_per_s_max",
@@ -72,6 +73,7 @@ MOST = {
     **dict.fromkeys(("ttl_default_s", "ttl_max_s", "dead_letter_ttl_s", "peer_ttl_s"), U32_MAX),
     **dict.fromkeys(("window", "window_max", "window_queue_max", "list_page"), U16_MAX),
     "attempts_max": U16_MAX,
+    "metrics_names_max": 1000,
     "keep_alive_s": U32_MAX // 1000,
     "s3p_name_bytes_max": 4000,
     "rustlog_frame_bytes_max": 10 * 2**20,
@@ -352,6 +354,13 @@ class Config:
     reported as room is made; above four times this, PUT gets NACK e1. At least twice
     `segment_bytes`. It bounds memory as well: about four times this for messages of 100 bytes that
     are not in a file yet. Counter: `store.counters.journal_bytes`."""
+    metrics_names: tuple[str, ...] = ("*",)
+    """Patterns of channels, queues and streams whose names may be labels in `/metrics`. Chats,
+    mailboxes and mailboxes of results never are."""
+    metrics_names_max: int = 50
+    """The most channels, queues, streams, consumer groups and peers, of each, that `/metrics` shows
+    by name: those with the most messages, jobs, bytes or lag. The others are one row, `_other`. 0:
+    no names."""
     scrub_bytes_s: int = 2**20
     """Bytes a second that the scrub reads: once a day it reads all files and complete segments, and
     checks what nobody requests. 0: off. Counters: `store.counters.scrub_bytes`, `scrub_passes`."""

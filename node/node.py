@@ -16,7 +16,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.context import ChannelContext
+from millpond.actors.channels.context import ChannelContext, DeliveryCounters, QueueCounters
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.ids import IdSource, last_id_at
@@ -145,6 +145,7 @@ class Node:
         self._store = self._choose_store(disk or OsDisk())
 
         # Cells: channels and streams, and their scheduler.
+        self._queues = QueueCounters(DeliveryCounters())
         self._channels = ChannelContext(
             ids=IdSource(self._rng.randrange(INSTANCES)),
             rng=self._rng,
@@ -153,6 +154,8 @@ class Node:
             limits=config.node_limits,
             jump=self.clock.jump,
             now=self.clock.now,
+            counters=self._queues.shared,
+            queues=self._queues,
         )
         self.subscriptions = SubscriptionServices(
             config,
@@ -644,7 +647,7 @@ class Node:
         return admin.StatusSources(
             scheduler=self.scheduler,
             store=self._store,
-            delivery=self._channels.counters,
+            delivery=self._queues.total,
             wire=self.registry.counters,
             durability=self.durability,
             uptime_s=self.clock.now() - self._started_at,
@@ -662,6 +665,9 @@ class Node:
             tokens=partial(self._streams.tokens.all, self.clock.now()),
             activity=self._activity,
             events=self.events,
+            queues=self._queues.by_name,
+            peers=self.peer_services.peer_rows,
+            directory=self._streams.directory,
             backup=self.backups.answer,
             is_operator=self._access.is_operator,
         )

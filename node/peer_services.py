@@ -21,6 +21,7 @@ from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.runtime.supervisor import RestartPolicy, supervise
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.interface import Store
+from millpond.node.admin import PeerRow
 from millpond.node.chat.chat import Chat
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import MessageRequests
@@ -137,6 +138,22 @@ class PeerServices:
     def one_time_prekey_count(self) -> int:
         """The number of one-time prekeys that this node and its relays can hand out."""
         return 0 if self._keyring is None else self._keyring.one_time.waiting
+
+    def peer_rows(self) -> list[PeerRow]:
+        """The contacts of this node; none before `open`."""
+        if self._keyring is None:
+            return []
+        outbox = self.outbox
+        return [
+            PeerRow(
+                each.name,
+                outbox.presence.last_seen(each.public).is_online,
+                outbox.queued(each.public),
+                outbox.unconfirmed(each.public),
+            )
+            for each in self._keyring.book.peers
+            if each.is_contact
+        ]
 
     def close(self) -> None:
         """Close the files that are open; nothing else is called afterwards."""

@@ -45,6 +45,8 @@ GROUPS = {
 """The first setting of each section of the page, and its title."""
 
 FAMILIES = (
+    ("By name", r"detailed"),
+    ("Workers (`millpond work --metrics`)", r"worker_"),
     ("Channels", r"channel|subscriber|message|push|redeliver|ack|nack|late_|dead|tee|limit_"),
     ("Streams", r"stream|group|transaction|state"),
     ("Cells", r"cell|mailbox"),
@@ -273,7 +275,7 @@ def metrics() -> str:
     """Every metric of a node with a data folder."""
     import anyio
 
-    text = anyio.run(exposed)
+    text = anyio.run(exposed) + exposed_by_worker()
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     helps = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
     groups: dict[str, list[str]] = {title: [] for title, _ in FAMILIES}
@@ -282,14 +284,20 @@ def metrics() -> str:
             continue
         sample = re.search(rf"^{name}(?:_bucket)?{{(.*)}} ", text, re.MULTILINE)
         labels = re.findall(r'(\w+)="', sample[1]) if sample else []
+        if name.startswith("millpond_detailed_peer"):
+            labels = ["peer"]  # there is none
         told = [f"`{label}`" for label in labels if label != "le"]
         by = f", by {' and '.join(told)}" if told else ""
         groups[family(name)].append(item(f"`{name}` ({kinds[name]}{by}): {helps[name]}"))
     parts = [f"## {title}\n\n" + "\n".join(rows) for title, rows in groups.items() if rows]
     about = (
         "Every metric of `/metrics` on the HTTP listener. Counters begin at 0 with each start of "
-        "the node. No label has a value that clients choose. The metrics of the journal exist "
-        "only with a data folder. [Monitoring](../guides/monitoring.md) explains what to watch."
+        "the node. Labels of `millpond_detailed_` metrics have names of channels, queues, "
+        "streams, groups and peers: of each kind the `metrics_names_max` busiest that match "
+        "`metrics_names`. The rest of a gauge is the row `_other`; counters have none, as their "
+        "total is a metric of its own. No other label has a value that clients choose. The "
+        "metrics of the journal exist only with a data folder. "
+        "[Monitoring](../guides/monitoring.md) explains what to watch."
     )
     return page("Metrics", about, parts)
 
@@ -299,11 +307,27 @@ def family(name: str) -> str:
     return next(title for title, start in FAMILIES if re.match(start, short))
 
 
+def exposed_by_worker() -> str:
+    """The metrics of `millpond work --metrics`, after one attempt."""
+    from types import SimpleNamespace
+
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from millpond.node.cli.jobs.work_metrics import WorkerCollector
+    from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
+
+    stats = WorkerStats()
+    stats.ended(AttemptResult(1, "mail", "send", 1, "done", "", 0.1))
+    registry = CollectorRegistry()
+    registry.register(WorkerCollector(SimpleNamespace(stats=stats, oldest_s=0.0)))
+    return generate_latest(registry).decode()
+
+
 async def exposed() -> str:
     """The text of `/metrics`, once each kind of label was used."""
     from anyio import connect_tcp, to_thread
 
-    from millpond import Config, Node
+    from millpond import Config, Node, connect
 
     def get(url: str) -> str:
         with urlopen(url) as answer:
@@ -320,6 +344,11 @@ async def exposed() -> str:
             drain_timeout_s=0.1,
         )
         async with Node(config) as node:
+            url = f"tcp://{node.listeners['p2p']}"
+            async with connect(url, channel="jobs/mail", mode="queue") as channel:
+                await channel.put(b"job")
+                await channel.streams.stream("orders").create()
+                await channel.streams.stream("orders").append(b"order")
             host, _, port = node.listeners["p2p"].rpartition(":")
             async with await connect_tcp(host, int(port)) as stranger:
                 await stranger.send(b"\0\0\0\0")

@@ -33,7 +33,7 @@ from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, NumberedIdentit
 from millpond.actors.channels.tee import Tee
 from millpond.actors.errors import Code
 from millpond.actors.jobs.attributes import JobAttributes
-from millpond.actors.jobs.requests import answer_job_request
+from millpond.actors.jobs.requests import JobTotals, answer_job_request, job_totals
 from millpond.actors.messages import (
     Ack,
     Attach,
@@ -166,6 +166,8 @@ class Channel:
             mode = context.created[name]  # what is left of an earlier mode binds nobody
         self.delivery = self._new_delivery(mode, snapshot.attempts)
         mode = self.delivery.mode
+        if not is_dead_letter_channel(name):
+            self.context = context.of_mode(name, mode)
         self.publisher = Publisher(self.buffer, self.keys, settings, context, mode)
         self.jobs = JobAttributes.of(snapshot, self.delivery, name)
         self.tee = Tee.of(name, settings, snapshot.rows, context)
@@ -499,6 +501,8 @@ class Channel:
         is_stopped = self.delivery.is_stopped
         self.delivery = self._new_delivery(mode, {})
         self.publisher.use_mode(self.delivery.mode)
+        if not is_dead_letter_channel(self.name):
+            self.context = self.context.of_mode(self.name, self.delivery.mode)
         if is_stopped:
             self.delivery.stop_pushing()
 
@@ -868,6 +872,17 @@ class Channel:
             credit=sum(each.credit for each in consumers if each.receives),
             subscribers=len(self.subscribers.subscriptions),
         )
+
+    def jobs_now(self, now: float, *, with_oldest: bool = True) -> JobTotals | None:
+        """The jobs of a queue; None: the channel is none."""
+        if self.delivery.mode is not Mode.QUEUE or is_dead_letter_channel(self.name):
+            return None
+        return job_totals(self, now, with_oldest=with_oldest)
+
+    def oldest_s(self, now: float) -> float:
+        """The age in seconds of the oldest message, about; 0: there is none."""
+        row = next(self.buffer.after(0, now), None)
+        return 0.0 if row is None else max(0.0, now - (row.expires_at - row.ttl))
 
     @property
     def lags(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
 from random import Random
 
@@ -43,6 +43,36 @@ class DeliveryCounters:
     tee_missed: int = 0
 
 
+QUEUES_COUNTED_MAX = 1000
+"""The queues that have counters of their own: the first since the start."""
+
+
+class QueueCounters:
+    """The counters of each queue. Other channels count in `shared`, and so do queues beyond the
+    first `QUEUES_COUNTED_MAX`. They stay until the node stops, whatever becomes of the queue."""
+
+    def __init__(self, shared: DeliveryCounters) -> None:
+        self.shared = shared
+        self.by_name: dict[bytes, DeliveryCounters] = {}
+
+    def of(self, name: bytes, mode: Mode) -> DeliveryCounters:
+        """The counters for a channel of this mode."""
+        if mode is not Mode.QUEUE:
+            return self.shared
+        found = self.by_name.get(name)
+        if found is None and len(self.by_name) < QUEUES_COUNTED_MAX:
+            found = self.by_name[name] = DeliveryCounters()
+        return found or self.shared
+
+    @property
+    def total(self) -> DeliveryCounters:
+        """The counts of all channels."""
+        every = [self.shared, *self.by_name.values()]
+        return DeliveryCounters(
+            *(sum(getattr(each, field.name) for each in every) for field in fields(self.shared))
+        )
+
+
 @dataclass(slots=True)
 class TeeContext:
     """State that tees share. `node_run`: a number of this run of the node, once one is needed.
@@ -74,6 +104,16 @@ class ChannelContext(msgspec.Struct, frozen=True):
     now: Callable[[], float] = _no_time
     uncorrected: set[bytes] = msgspec.field(default_factory=set)
     created: dict[bytes, Mode] = msgspec.field(default_factory=dict)
+    queues: QueueCounters | None = None
+
+    def of_mode(self, name: bytes, mode: Mode) -> ChannelContext:
+        """The context for a channel of this mode: a queue has its own counters."""
+        if self.queues is None:
+            return self
+        counters = self.queues.of(name, mode)
+        return (
+            self if counters is self.counters else msgspec.structs.replace(self, counters=counters)
+        )
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

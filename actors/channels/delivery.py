@@ -409,6 +409,11 @@ class Delivery(ABC):
         return bool(self._delays)
 
     @property
+    def delay_count(self) -> int:
+        """The number of delays; in a queue each is of another message."""
+        return len(self._delays)
+
+    @property
     def delayed(self) -> list[int]:
         """The messages that are delayed for all consumers."""
         return [message_id for message_id, number in self._delays if not number]

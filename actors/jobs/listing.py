@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge, nsmallest
+from itertools import islice
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
@@ -96,9 +97,10 @@ class JobView:
         rows = (self._buffer.get(each, self._now) for each in lowest)
         return (row for row in rows if row is not None)
 
-    def oldest_ready(self) -> float:
-        """The time since which the first ready job is ready, about; 0: there is none."""
-        for row in self._buffer.after(0, self._now):
+    def oldest_ready(self, among: int | None = None) -> float:
+        """The time since which the first ready job is ready, about; 0: there is none `among` the
+        first so many."""
+        for row in islice(self._buffer.after(0, self._now), among):
             if row.id not in self._dead_letters and self.state(row.id) is JobState.READY:
                 return row.expires_at - row.ttl
         return 0.0

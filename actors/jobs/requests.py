@@ -6,7 +6,7 @@ the port of the client, and these answer.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.context import ChannelContext
@@ -51,6 +51,7 @@ from millpond.actors.streams.names import SCHEDULES
 
 DUE_S_MAX = 366 * 86_400
 """The furthest time ahead at which a job may be due, in seconds."""
+OLDEST_AMONG = 1000
 
 
 class JobChannel(Protocol):
@@ -89,6 +90,30 @@ def answer_job_request(
     if channel.delivery.mode is not Mode.QUEUE or is_dead_letter_channel(channel.name):
         return Failed(request, Code.NOT_A_QUEUE)
     return _JobHandler(channel, attributes, port, now, effects).answer(request)
+
+
+class JobTotals(NamedTuple):
+    """The jobs of a queue: those that are ready, delayed and running (leased), and the connections
+    that take some. `oldest_s`: the age of the oldest ready one, in seconds, 0 for none; it is
+    looked for among the first 1,000."""
+
+    ready: int
+    delayed: int
+    running: int
+    workers: int
+    oldest_s: float
+
+
+def job_totals(channel: JobChannel, now: float, *, with_oldest: bool = True) -> JobTotals:
+    """The jobs of a queue now. Without the oldest one it takes no time, however many there are."""
+    delivery, pending = channel.delivery, len(channel.dead_letters)
+    running = delivery.leased
+    delayed = delivery.delay_count - pending
+    ready = len(channel.buffer.rows) - running - delayed - pending
+    view = JobView(channel.buffer, delivery, channel.dead_letters, now)
+    since = view.oldest_ready(OLDEST_AMONG) if ready and with_oldest else 0.0
+    oldest_s = max(0.0, now - since) if since else 0.0
+    return JobTotals(ready, delayed, running, len(delivery.receivers), oldest_s)
 
 
 class _JobHandler:
@@ -252,12 +277,9 @@ class _JobHandler:
         return m.JobFound(request.number, with_all_data(found, request.bytes_max))
 
     def _counts(self, number: int) -> m.JobCounts:
-        channel, pending = self._channel, len(self._channel.dead_letters)
-        leased = channel.delivery.leased
-        delayed = len(channel.delivery.delayed) - pending
-        ready = len(channel.buffer.rows) - leased - delayed - pending
-        workers, oldest = len(channel.delivery.receivers), self._view().oldest_ready()
-        return m.JobCounts(number, ready, delayed, leased, workers, oldest)
+        now = job_totals(self._channel, self._now)
+        oldest = self._view().oldest_ready()
+        return m.JobCounts(number, now.ready, now.delayed, now.running, now.workers, oldest)
 
     # Dead letters that come back.
 

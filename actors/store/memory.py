@@ -95,7 +95,8 @@ class MemoryStore:
     def partition_usage(self, name: bytes) -> PartitionUsage:
         partition = self._partitions.get(name)
         if partition is None:
-            return PartitionUsage()
+            log = self._logs.get(name)
+            return PartitionUsage() if log is None else PartitionUsage(bytes=log.chunk_bytes)
         keys = len(partition.rows) + partition.remembered
         return PartitionUsage(len(partition.rows), partition.bytes, keys, partition.mode)
 

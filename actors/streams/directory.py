@@ -161,6 +161,10 @@ class Directory:
         """The offsets of the groups of each stream that has any and was in use since the start."""
         return [progress for _, progress in self._groups.values()]
 
+    def group_progress(self) -> list[tuple[bytes, GroupProgress]]:
+        """The same, with the names of the streams."""
+        return [(name, progress) for name, (_, progress) in self._groups.items()]
+
     def partitions(self, topic: bytes) -> int | None:
         """The number of partitions of a topic; None: there is no such topic."""
         count = self._topics.get(topic)

@@ -97,6 +97,10 @@ class GroupProgress:
         """The number of records that each group has not read."""
         return [max(self.tail - offset, 0) for offset in self.offsets.values()]
 
+    def by_group(self) -> list[tuple[bytes, int]]:
+        """Each group with the number of records that it has not read."""
+        return [(group, max(self.tail - offset, 0)) for group, offset in self.offsets.items()]
+
 
 class TeePosition(msgspec.Struct, frozen=True, gc=False):
     """The progress of a channel: up to `id`. Its messages until then expire before `until_ms`."""

@@ -160,6 +160,11 @@ class Stream:
 
     # Batches.
 
+    @property
+    def tail(self) -> int:
+        """The sequence of the next record."""
+        return self._bounds.tail
+
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
         self._begin(now, effects)

@@ -1,6 +1,6 @@
 """`/metrics` in Prometheus's text format: read from the node's counters when somebody asks.
 
-Nothing here is counted in the hot path, and no label has a name that clients choose.
+Nothing here is counted in the hot path. `named_metrics` has those with names as labels.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from millpond.actors.runtime.cell import Cell
 from millpond.node.admin import StatusSources
 from millpond.node.http.health import RightsOf, rejection_of
 from millpond.node.http.metric_sources import CellTotals, MetricSources
+from millpond.node.http.named_metrics import (
+    ChannelRow,
+    NamedMetricsMemory,
+    NameRules,
+    NameScan,
+)
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter, plain_rejection
@@ -31,17 +37,22 @@ class MetricsApi:
     def __init__(self, sources: MetricSources, rights_of: RightsOf) -> None:
         self._sources = sources
         self._rights_of = rights_of
+        config = sources.config
+        self._names = NamedMetricsMemory(NameRules(config.metrics_names_max, config.metrics_names))
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         refusal = rejection_of(request, self._rights_of)
         if refusal is not None:
             return refusal
-        totals = await _totals(self._sources.status())
+        status = self._sources.status()
+        scan = self._names.scan(status)
+        totals = await _totals(status, scan)
+        named = self._names.finish(scan, status.directory, _all_channels(status, totals))
         # Imported on the first request: the module takes 3 MB.
         from millpond.node.http.prometheus import expose
 
         accept = (request.header(b"accept") or b"").decode("latin-1")
-        content_type, text = expose(self._sources, totals, accept)
+        content_type, text = expose(self._sources, totals, named, accept)
         headers = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
         return Response(200, headers, text)
 
@@ -51,16 +62,30 @@ class MetricsApi:
         )
 
 
-async def _totals(status: StatusSources) -> CellTotals:
+def _all_channels(status: StatusSources, totals: CellTotals) -> ChannelRow:
+    usage = status.store.usage
+    lag = totals.subscriber_lag.total
+    return ChannelRow(usage.messages, usage.bytes, totals.leased, totals.consumers, lag)
+
+
+async def _totals(status: StatusSources, scan: NameScan) -> CellTotals:
     totals, done = CellTotals(), 0
-    for cell in list(status.scheduler.cells.values()):
+    for name, cell in list(status.scheduler.cells.items()):
         done += _count(cell, totals)
+        scan.offer_cell(name, cell)
         if done >= CELLS_PER_PASS:
             done = 0
             await checkpoint()
-    for progress in status.progress():
-        lags = progress.lags()
-        totals.group_lag.add(lags)
+    for name in list(status.directory.streams):
+        scan.offer_stream(name, status.directory)
+        done += 1
+        if done >= CELLS_PER_PASS:
+            done = 0
+            await checkpoint()
+    for name, progress in status.directory.group_progress():
+        lags = progress.by_group()
+        totals.group_lag.add(lag for _, lag in lags)
+        scan.offer_groups(name, lags)
         done += len(lags)
         if done >= CELLS_PER_PASS:
             done = 0

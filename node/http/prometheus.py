@@ -30,6 +30,7 @@ from millpond.actors.store.stats import JournalStats
 from millpond.actors.subscriptions.context import SubscriptionCounters
 from millpond.node.environment import installed_version
 from millpond.node.http.metric_sources import CellTotals, MetricSources
+from millpond.node.http.named_metrics import ChannelRow, NamedMetrics, QueueRow
 from millpond.node.log_handler import dropped_records
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
@@ -41,10 +42,12 @@ Rows = Iterable[tuple[str, str, Amount]]
 """Rows of metrics: the name without its prefix, the help text, the value."""
 
 
-def expose(sources: MetricSources, totals: CellTotals, accept: str) -> tuple[str, bytes]:
+def expose(
+    sources: MetricSources, totals: CellTotals, named: NamedMetrics, accept: str
+) -> tuple[str, bytes]:
     """Content type and text of `/metrics`, in the format that the header `accept` asks for."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(sources, totals))
+    registry.register(_Snapshot(sources, totals, named))
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
@@ -52,15 +55,17 @@ def expose(sources: MetricSources, totals: CellTotals, accept: str) -> tuple[str
 class _Snapshot(Collector):
     """A collector of the values of one moment."""
 
-    def __init__(self, sources: MetricSources, totals: CellTotals) -> None:
+    def __init__(self, sources: MetricSources, totals: CellTotals, named: NamedMetrics) -> None:
         self._sources = sources
         self._status = sources.status()
         self._totals = totals
+        self._named = named
 
     def collect(self) -> Iterator[Metric]:
         yield from _families(GaugeMetricFamily, self._gauges())
         yield from _families(CounterMetricFamily, self._counters())
         yield from self._labelled()
+        yield from of_names(self._named)
         yield from of_protocols(self._status.protocol_stats, self._sources.http)
         if isinstance(self._status.store, DurableStore):
             yield from of_journal(self._status.store.journal_stats)
@@ -434,6 +439,87 @@ def of_protocols(stats: Mapping[str, ProtocolStats], http: HttpCounters) -> Iter
             received.add_metric((name,), each.bytes_in)
         latency.add_metric((name,), _buckets(each.latency), each.latency.total)
     yield from (connections, requests, received, latency)
+
+
+def of_names(named: NamedMetrics) -> Iterator[Metric]:
+    """Channels, queues, streams, groups and peers by name."""
+    channels, queues, jobs = named.channels, named.queues, named.jobs
+    for name, text, field in (
+        ("channel_messages", "Messages stored in a channel.", "messages"),
+        ("channel_bytes", "Bytes of data stored in a channel.", "bytes"),
+        ("channel_leased_messages", "Messages of a channel that were pushed, unacked.", "leased"),
+        ("channel_clients", "Connections of consumers and producers to a channel.", "consumers"),
+        ("channel_lag_messages", "Messages that subscribers of a fanout have not acked.", "lag"),
+        ("channel_oldest_seconds", "Age of the oldest message of a channel.", "oldest_s"),
+    ):
+        yield _by_label(name, text, ("channel",), _of_field(channels, field))
+    for name, text, field in (
+        ("jobs_waiting", "Jobs of a queue that are ready and wait for a worker.", "ready"),
+        ("jobs_delayed", "Jobs of a queue that are not due yet.", "delayed"),
+        ("jobs_running", "Jobs of a queue that a worker has a lease of.", "running"),
+        ("jobs_dead", "Dead letters of a queue.", "dead"),
+        ("job_workers", "Connections of workers that take jobs of a queue.", "workers"),
+        ("job_oldest_seconds", "Age of the oldest job of a queue that waits.", "oldest_s"),
+    ):
+        yield _by_label(name, text, ("queue",), _of_field(queues, field))
+    for name, text, field in (
+        ("jobs_put", "Jobs put into a queue since the start of the node.", "put"),
+        ("jobs_done", "Jobs of a queue that were done since the start of the node.", "done"),
+        ("jobs_failed", "Attempts of jobs of a queue that failed or were lost.", "failed"),
+        ("jobs_died", "Jobs of a queue that became dead letters.", "dead"),
+    ):
+        counter = CounterMetricFamily(f"millpond_detailed_{name}", text, labels=("queue",))
+        for queue, counts in jobs.items():
+            counter.add_metric((queue,), getattr(counts, field))
+        yield counter
+    label = ("stream", "topic")
+    sizes = ((key, row.bytes) for key, row in named.streams.items())
+    yield _by_label("stream_bytes", "Bytes kept in a stream.", label, sizes)
+    tails = CounterMetricFamily(
+        "millpond_detailed_stream_records",
+        "Records appended to a stream since it was created.",
+        labels=label,
+    )
+    for key, row in named.streams.items():
+        if row.tail is not None:
+            tails.add_metric(key, row.tail)
+    yield tails
+    yield _by_label(
+        "group_lag_records",
+        "Records of a stream that a consumer group has not committed yet.",
+        ("stream", "topic", "group"),
+        named.groups.items(),
+    )
+    peers = [((name,), row) for name, row in named.peers.items()]
+    for name, text, field in (
+        ("peer_online", "1 if a contact is online, otherwise 0.", "is_online"),
+        ("peer_waiting_messages", "Sealed messages that wait for a contact.", "queued"),
+        ("peer_unconfirmed_messages", "Messages to a contact without receipt.", "unconfirmed"),
+    ):
+        rows = ((key, int(getattr(row, field))) for key, row in peers)
+        yield _by_label(name, text, ("peer",), rows)
+
+
+def _of_field(
+    rows: Mapping[str, ChannelRow] | Mapping[str, QueueRow], field: str
+) -> Iterator[tuple[tuple[str], Amount]]:
+    """The rows with a value, by their label."""
+    for name, row in rows.items():
+        value: Amount | None = getattr(row, field)
+        if value is not None:
+            yield (name,), value
+
+
+def _by_label(
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    rows: Iterable[tuple[tuple[str, ...], Amount]],
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"millpond_detailed_{name}", text, labels=labels)
+    for values, amount in rows:
+        family.add_metric(values, amount)
+    return family
 
 
 def of_journal(timings: JournalStats) -> Iterator[Metric]:

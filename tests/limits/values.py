@@ -8,6 +8,7 @@ import inspect
 from websockets import http11 as websocket_heads
 
 from millpond.actors.channels import channel, dead_letters
+from millpond.actors.channels import context as channel_context
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import dead_letters as dead_jobs
 from millpond.actors.jobs import recurrence, schedules
@@ -15,7 +16,7 @@ from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.runtime.supervisor import RestartPolicy
-from millpond.actors.store import catalog_copy, changes, compaction, group_commit
+from millpond.actors.store import catalog_copy, changes, compaction, group_commit, snapshot
 from millpond.actors.store.journal import segments
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.streams import (
@@ -33,6 +34,7 @@ from millpond.actors.streams.catalogs import access_tokens, topics
 from millpond.actors.streams.catalogs import channels as created_channels
 from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import admin, log_handler
+from millpond.node.backup import service as backup_service
 from millpond.node.chat import message_requests
 from millpond.node.cli import jsonl
 from millpond.node.cli.commands import import_
@@ -40,8 +42,9 @@ from millpond.node.client import asking, connect, inbox, link
 from millpond.node.client import channel as client_channel
 from millpond.node.client.channels import Channels
 from millpond.node.client.retry import ReconnectBackoff
-from millpond.node.config import Config
+from millpond.node.config import MOST, Config
 from millpond.node.http import listener as http_listener
+from millpond.node.jobs.worker import outcome
 from millpond.node.outbox import deliveries, given_prekeys, inbound, key_exchange, mailbox
 from millpond.node.peers import (
     contact_keys,
@@ -301,6 +304,17 @@ STORE: dict[str, Numbers] = {
     "message ids reserved ahead": ((segments.ID_STEP >> 22) / 1000,),
     "the scrub": (),
     "changes without a sync (`os`, acks)": (1.0,),
+    "backups in progress": (1,),
+    "a backup that its command does not ask for": (backup_service.ASKED_S_MAX,),
+    "files that change before a backup has copied them": (
+        snapshot.HELD_MAX,
+        snapshot.SMALL_BYTES_MAX,
+        snapshot.MEMORY_BYTES_MAX,
+    ),
+    "the moment of a backup on a disk that does not answer": (backup_service.SNAPSHOT_S_MAX,),
+    "names as labels in `/metrics`": (config.metrics_names_max, MOST["metrics_names_max"]),
+    "queues with counters of their own in `/metrics`": (channel_context.QUEUES_COUNTED_MAX,),
+    "tasks by name in the metrics of a worker": (outcome.TASKS_MAX,),
 }
 
 STREAMS: dict[str, Numbers] = {

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +31,7 @@ from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.weighted_queues import parse_queues
 from millpond.node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
 from millpond.node.log_handler import LOG_THREAD, flush_log, set_up_logging
+from millpond.transports.io.address import parse_address
 
 EPILOG = """\
 examples:
@@ -114,6 +117,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--log-done", action="store_true", help="write successes to the history, too"
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve the worker's metrics for Prometheus there, as http://HOST:PORT/metrics",
+    )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     add_node_options(parser)
@@ -122,6 +130,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the worker until a signal, or until no job is due."""
     args.timeout = None
+    if args.metrics is not None:
+        _metrics_address(args)
     work = _found(args)
     level = (args.log_level or "warning").upper()
     set_up_logging(level, as_json=args.log_format == "json")
@@ -202,8 +212,11 @@ def _options(args: argparse.Namespace) -> ConnectionOptions:
 async def _work(args: argparse.Namespace, work: Any) -> int:
     view = WorkStatus(is_wanted=not args.json)
     worker = _worker(args, work, view)
-    async with worker:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(worker)
         args.channel = worker.subscriptions[0].name
+        if args.metrics is not None:
+            stack.enter_context(_metrics(args, worker))
         async with anyio.create_task_group() as tasks:
             stopped: list[int] = []
             tasks.start_soon(view.ready, worker)
@@ -215,6 +228,31 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
                 view.close()
             tasks.cancel_scope.cancel()
     return ExitCode.FAILURE if len(stopped) > 1 else ExitCode.OK
+
+
+def _metrics_address(args: argparse.Namespace) -> tuple[str, int]:
+    try:
+        return parse_address(args.metrics)
+    except ValueError as exc:
+        raise usage_error(f"--metrics: {exc}") from exc
+
+
+@contextmanager
+def _metrics(args: argparse.Namespace, worker: Worker) -> Iterator[None]:
+    """The metrics of the worker, for the block."""
+    from millpond.node.cli.jobs.work_metrics import worker_metrics  # it takes time to load
+
+    host, port = _metrics_address(args)
+    try:
+        served = worker_metrics(worker, host, port)
+        found = served.__enter__()
+    except OSError as exc:
+        raise Failure(f"--metrics: cannot listen on {args.metrics}: {exc.strerror}") from exc
+    try:
+        print(f"millpond work: metrics at http://{host}:{found}/metrics", file=sys.stderr)
+        yield
+    finally:
+        served.__exit__(None, None, None)
 
 
 async def _watch_signals(worker: Worker, stopped: list[int]) -> None:

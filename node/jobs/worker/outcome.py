@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
+from millpond.actors.histogram import Histogram
+
 OutcomeName = Literal["done", "failed", "rejected", "lost", "cancelled", "returned"]
+OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
+TASKS_MAX = 100
+"""The most tasks of all queues that are counted by name; the others are `_other`."""
+OTHER = "_other"
+SECONDS = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
+"""Bounds of durations of jobs."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -53,10 +61,9 @@ class AttemptResult(msgspec.Struct, frozen=True):
     exception: BaseException | None = None
 
 
-class WorkerStats(msgspec.Struct):
-    """The number of attempts by outcome since the worker began; `running` now."""
+class AttemptCounts(msgspec.Struct):
+    """The number of attempts by outcome."""
 
-    running: int = 0
     done: int = 0
     failed: int = 0
     rejected: int = 0
@@ -67,6 +74,32 @@ class WorkerStats(msgspec.Struct):
     def count(self, what: OutcomeName) -> None:
         """One more."""
         setattr(self, what, getattr(self, what) + 1)
+
+
+class TaskStats(AttemptCounts):
+    """The attempts of one task of a queue, and their durations in seconds."""
+
+    seconds: Histogram = msgspec.field(default_factory=lambda: Histogram(SECONDS))
+
+
+class WorkerStats(AttemptCounts):
+    """The attempts since the worker began; `running` now. `tasks` has them by queue and task: the
+    first 100, then `_other`."""
+
+    running: int = 0
+    tasks: dict[tuple[str, str], TaskStats] = {}
+
+    def ended(self, result: AttemptResult) -> None:
+        """Count an attempt."""
+        self.count(result.what)
+        key = result.queue, result.task
+        if key not in self.tasks and len(self.tasks) >= TASKS_MAX:
+            key = OTHER, OTHER
+        task = self.tasks.get(key)
+        if task is None:
+            task = self.tasks[key] = TaskStats()
+        task.count(result.what)
+        task.seconds.add(result.seconds)
 
 
 def error_text(error: BaseException) -> str:

@@ -359,7 +359,7 @@ class Worker:
         return is_done
 
     def _ended(self, ended: AttemptResult) -> None:
-        self.stats.count(ended.what)
+        self.stats.ended(ended)
         if self._on_end is not None:
             self._on_end(ended)
 

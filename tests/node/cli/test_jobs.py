@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -177,6 +180,36 @@ def test_a_failure_shows_where_the_handler_failed(run: Run, work: Work, name: st
     code, _, err = work.run("tasks:fail", "--queue", name, "--burst")
     assert code == 0 and "ValueError: no such user" in err and "in fail" in err
     assert "perform.py" not in err and "asyncio" not in err
+
+
+def test_a_worker_serves_attempts_and_durations_by_task(run: Run, work: Work) -> None:
+    run("jobs", "put", "mail-tasks", '"ann"', "--name", "send")
+    run("jobs", "put", "mail-tasks", '"bob"', "--name", "refuse")
+    with work.start("tasks", "--metrics", "127.0.0.1:0", "--no-history") as process:
+        assert process.stderr is not None
+        told = ""
+        while "metrics at " not in told:
+            told = process.stderr.readline()
+            assert told
+        assert line(process) == "send ann"
+        url = told.split()[-1]
+        wanted = {("send", "done"), ("refuse", "rejected")}
+        end, seen = time.monotonic() + LIMIT_S, ""
+        while time.monotonic() < end:
+            with urlopen(url) as answer:
+                seen = answer.read().decode()
+            counted = re.findall(
+                r'attempts_total{outcome="(\w+)",queue="mail-tasks",task="(\w+)"} 1\.0', seen
+            )
+            if {(task, outcome) for outcome, task in counted} == wanted:
+                break
+        else:
+            raise AssertionError(seen)
+        assert 'attempt_seconds_bucket{le="+Inf",queue="mail-tasks",task="send"} 1.0' in seen
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    code, _, err = work.run("tasks", "--metrics", "nowhere")
+    assert code == 2 and "--metrics" in err
 
 
 def test_a_signal_drains_and_a_second_one_does_not_wait(run: Run, work: Work, name: str) -> None:

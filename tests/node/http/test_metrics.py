@@ -55,7 +55,7 @@ async def test_deliveries_are_counted() -> None:
             assert (again.id, again.attempt) == (second.id, 2)
             await again.nack(reject=True)
             await worker.flush()
-            await eventually(lambda: node._channels.counters.dead_letters == 1)
+            await eventually(lambda: node._queues.total.dead_letters == 1)
         told = await plain(application)
         assert told["messages_kept_total"] == 4, "the dead letter among them"
         assert told["pushes_total"] >= 3 and told["redeliveries_total"] == 1

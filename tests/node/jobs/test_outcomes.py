@@ -12,7 +12,13 @@ import anyio.to_thread
 import pytest
 
 from millpond.jobs import Backoff, JobFailed, Reject, Retry, task
-from millpond.node.jobs.worker.outcome import error_text
+from millpond.node.jobs.worker.outcome import (
+    OTHER,
+    TASKS_MAX,
+    AttemptResult,
+    WorkerStats,
+    error_text,
+)
 from tests.node.jobs.job_setup import JobSetup, job_setup
 
 SHORT = Backoff(0.01, 0.02)
@@ -312,3 +318,14 @@ def test_an_errors_text_can_be_encoded() -> None:
     assert error_text(Sad()) == r"Sad: no file caf\udce9"
     assert error_text(Broken()) == "Broken: no text, str() of it raises KeyError"
     assert error_text(ValueError()) == "ValueError"
+
+
+def test_a_hundred_tasks_are_counted_by_name() -> None:
+    stats = WorkerStats()
+    for number in range(TASKS_MAX + 5):
+        stats.ended(AttemptResult(number, "mail", f"task-{number}", 1, "done", "", 0.2))
+    stats.ended(AttemptResult(1, "mail", "task-1", 2, "failed", "x", 90.0))
+    assert len(stats.tasks) == TASKS_MAX + 1 and stats.done == TASKS_MAX + 5
+    first, rest = stats.tasks["mail", "task-1"], stats.tasks[OTHER, OTHER]
+    assert (first.done, first.failed, first.seconds.count) == (1, 1, 2)
+    assert rest.done == 5 and rest.seconds.total == pytest.approx(1.0)

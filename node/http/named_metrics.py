@@ -1,0 +1,316 @@
+"""Metrics with names: channels, queues, streams, consumer groups and peers, each the busiest few.
+
+Nothing is counted for them while requests are served: a scrape reads what the actors have. Of each
+kind at most `metrics_names_max` names that match `metrics_names` are shown, and the rest is one
+row, `_other`. A name that was shown stays unless another has twice its weight, so that series do
+not come and go. Names of chats, mailboxes and mailboxes of results are never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from heapq import heappush, heapreplace
+from typing import Generic, TypeVar
+
+import msgspec
+
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX, is_dead_letter_channel
+from millpond.actors.messages import Mode
+from millpond.actors.runtime.cell import Cell
+from millpond.actors.store.interface import PartitionUsage
+from millpond.actors.streams.directory import Directory
+from millpond.actors.streams.names import RESERVED
+from millpond.actors.streams.stream import Stream
+from millpond.node.admin import PeerRow, StatusSources
+from millpond.node.client.connect import PROBE
+from millpond.node.jobs.payload import is_result_mailbox
+from millpond.transports.server.private_names import is_private
+
+OTHER = "_other"
+"""The label value of all names that are not shown."""
+IN_USE = 1000
+"""A stream that is in use weighs so many times what one at rest does."""
+
+Name = TypeVar("Name", bound=bytes | tuple[bytes, bytes])
+
+
+class NameRules(msgspec.Struct, frozen=True):
+    """The rules of names as labels: so many of each kind, which match one of the patterns."""
+
+    count_max: int
+    patterns: tuple[str, ...]
+
+    def allows(self, name: bytes) -> bool:
+        """True for a name that may be shown."""
+        if is_private(name) or is_result_mailbox(name) or name == PROBE:
+            return False
+        text = name.decode("utf-8", "surrogateescape")
+        return any(fnmatchcase(text, pattern) for pattern in self.patterns)
+
+
+class Busiest(Generic[Name]):
+    """The names of one kind with the highest weights."""
+
+    def __init__(
+        self, count_max: int, before: frozenset[Name], allows: Callable[[Name], bool]
+    ) -> None:
+        self._count_max = count_max
+        self._before = before
+        self._allows = allows
+        self._heap: list[tuple[float, Name]] = []
+
+    def offer(self, name: Name, weight: float) -> None:
+        """Consider a name. It is compared with the patterns only where its weight suffices."""
+        if name in self._before:
+            weight *= 2
+        heap = self._heap
+        if len(heap) < self._count_max:
+            if self._allows(name):
+                heappush(heap, (weight, name))
+        elif heap and weight > heap[0][0] and self._allows(name):
+            heapreplace(heap, (weight, name))
+
+    @property
+    def names(self) -> list[Name]:
+        """The names, in order."""
+        return sorted(name for _, name in self._heap)
+
+
+class ChannelRow(msgspec.Struct):
+    """A channel, or the sum of the rest. `oldest_s` None: not known."""
+
+    messages: int = 0
+    bytes: int = 0
+    leased: int = 0
+    consumers: int = 0
+    lag: int = 0
+    oldest_s: float | None = None
+
+    def without(self, other: ChannelRow) -> None:
+        """Take a part from a sum."""
+        self.messages = max(0, self.messages - other.messages)
+        self.bytes = max(0, self.bytes - other.bytes)
+        self.leased = max(0, self.leased - other.leased)
+        self.consumers = max(0, self.consumers - other.consumers)
+        self.lag = max(0, self.lag - other.lag)
+
+
+class QueueRow(msgspec.Struct):
+    """A queue, or the sum of the rest: its jobs now."""
+
+    ready: int = 0
+    delayed: int = 0
+    running: int = 0
+    workers: int = 0
+    dead: int = 0
+    oldest_s: float | None = None
+
+    def add(self, other: QueueRow, sign: int = 1) -> None:
+        """Add to a sum, or take a part from it."""
+        self.ready = max(0, self.ready + sign * other.ready)
+        self.delayed = max(0, self.delayed + sign * other.delayed)
+        self.running = max(0, self.running + sign * other.running)
+        self.workers = max(0, self.workers + sign * other.workers)
+        self.dead = max(0, self.dead + sign * other.dead)
+
+
+class JobRow(msgspec.Struct):
+    """The jobs of a queue since the start of the node."""
+
+    put: int
+    done: int
+    failed: int
+    dead: int
+
+
+class StreamRow(msgspec.Struct):
+    """A stream, or the sum of the rest. `tail` None: not known."""
+
+    bytes: int = 0
+    tail: int | None = None
+
+
+class NamedMetrics(msgspec.Struct):
+    """The rows of one scrape, by their labels; `_other` is last. A stream and a group have their
+    topic, if it has several partitions."""
+
+    channels: dict[str, ChannelRow] = {}
+    queues: dict[str, QueueRow] = {}
+    jobs: dict[str, JobRow] = {}
+    streams: dict[tuple[str, str], StreamRow] = {}
+    groups: dict[tuple[str, str, str], int] = {}
+    peers: dict[str, PeerRow] = {}
+
+
+class _Shown(msgspec.Struct):
+    """The names of the last scrape."""
+
+    channels: frozenset[bytes] = frozenset()
+    queues: frozenset[bytes] = frozenset()
+    streams: frozenset[bytes] = frozenset()
+    groups: frozenset[tuple[bytes, bytes]] = frozenset()
+
+
+class NameScan:
+    """One scrape: every channel, stream and group is offered once, then `rows` reads those that
+    are shown."""
+
+    def __init__(self, rules: NameRules, shown: _Shown, status: StatusSources) -> None:
+        count, allows = rules.count_max, rules.allows
+        self._status = status
+        self._count_max = count
+        self._channels = Busiest(count, shown.channels, allows)
+        self._queues = Busiest(count, shown.queues, allows)
+        self._streams = Busiest(count, shown.streams, allows)
+        self._groups = Busiest(count, shown.groups, lambda name: allows(name[0]))
+        self._queue_total = QueueRow()
+
+    def offer_cell(self, name: bytes, cell: Cell) -> None:
+        """Consider a channel, loaded or at rest. Other cells are no channels."""
+        if name.startswith(RESERVED) or not self._count_max:
+            return
+        behaviour = cell.behaviour
+        if isinstance(behaviour, Channel):
+            info = behaviour.info
+            self._channels.offer(name, info.messages + info.leased + info.connections)
+            mode = behaviour.delivery.mode
+        else:
+            usage = self._status.store.partition_usage(name)
+            self._channels.offer(name, usage.messages)
+            mode = usage.mode or Mode.PAIR
+        if is_dead_letter_channel(name):
+            self._queue_total.dead += self._usage(name).messages
+        elif mode is Mode.QUEUE:
+            row = self._queue(name, with_oldest=False)
+            self._queue_total.add(row)
+            self._queues.offer(name, row.ready + row.delayed + row.running + row.workers)
+
+    def offer_stream(self, name: bytes, directory: Directory) -> None:
+        """Consider a stream."""
+        if self._count_max:
+            cell = directory.cell_of(name)
+            weight = self._usage(cell).bytes + 1
+            is_used = self._status.scheduler.view(cell) is not None
+            self._streams.offer(name, weight * IN_USE if is_used else weight)
+
+    def offer_groups(self, stream: bytes, lags: Sequence[tuple[bytes, int]]) -> None:
+        """Consider the groups of a stream, with their lags."""
+        for group, lag in lags:
+            self._groups.offer((stream, group), lag + 1)
+
+    def rows(self, directory: Directory, oldest: dict[bytes, float]) -> NamedMetrics:
+        """What is shown, at this moment. `oldest` has the time of the oldest message of channels
+        when they were loaded last: while one is at rest, that is still the oldest."""
+        found = NamedMetrics()
+        if not self._count_max:
+            return found
+        status = self._status
+        for name in self._channels.names:
+            found.channels[_text(name)] = self._channel(name, oldest)
+        for name in self._queues.names:
+            row = self._queue(name, with_oldest=True)
+            if row.oldest_s is None and name in oldest:
+                row.oldest_s = max(0.0, status.now - oldest[name])
+            found.queues[_text(name)] = row
+            self._queue_total.add(row, -1)
+            counters = status.queues.get(name)
+            if counters is not None:
+                failed = counters.nacks + counters.timeouts + counters.lost
+                found.jobs[_text(name)] = JobRow(
+                    counters.kept, counters.acks, failed, counters.dead_letters
+                )
+        found.queues[OTHER] = self._queue_total
+        for name in self._streams.names:
+            found.streams[_text(name), _topic(name, directory)] = self._stream(name, directory)
+        rest = status.store.usage.log_bytes - sum(each.bytes for each in found.streams.values())
+        found.streams[OTHER, ""] = StreamRow(max(0, rest))
+        lags = {name: dict(progress.by_group()) for name, progress in directory.group_progress()}
+        for stream, group in self._groups.names:
+            lag = lags.get(stream, {}).pop(group, 0)
+            found.groups[_text(stream), _topic(stream, directory), _text(group)] = lag
+        found.groups[OTHER, "", OTHER] = sum(sum(each.values()) for each in lags.values())
+        peers = sorted(status.peers(), key=lambda row: (-row.queued - row.unconfirmed, row.name))
+        for each in peers[: self._count_max]:
+            found.peers[each.name] = each
+        return found
+
+    def shown(self) -> _Shown:
+        """The names, for the next scrape."""
+        return _Shown(
+            frozenset(self._channels.names),
+            frozenset(self._queues.names),
+            frozenset(self._streams.names),
+            frozenset(self._groups.names),
+        )
+
+    def _usage(self, cell: bytes) -> PartitionUsage:
+        return self._status.store.partition_usage(cell)
+
+    def _channel(self, name: bytes, oldest: dict[bytes, float]) -> ChannelRow:
+        now, behaviour = self._status.now, self._status.scheduler.view(name)
+        if not isinstance(behaviour, Channel):
+            usage, since = self._usage(name), oldest.get(name)
+            oldest_s = None if since is None or not usage.messages else max(0.0, now - since)
+            return ChannelRow(usage.messages, usage.bytes, oldest_s=oldest_s)
+        info, oldest_s = behaviour.info, behaviour.oldest_s(now)
+        if info.messages:
+            oldest[name] = now - oldest_s
+        lag = sum(behaviour.lags)
+        return ChannelRow(info.messages, info.bytes, info.leased, info.connections, lag, oldest_s)
+
+    def _queue(self, name: bytes, *, with_oldest: bool) -> QueueRow:
+        dead = self._usage(name + DEAD_SUFFIX).messages if with_oldest else 0
+        behaviour = self._status.scheduler.view(name)
+        if not isinstance(behaviour, Channel):
+            return QueueRow(ready=self._usage(name).messages, dead=dead)
+        jobs = behaviour.jobs_now(self._status.now, with_oldest=with_oldest)
+        if jobs is None:
+            return QueueRow()
+        ready, delayed, running, workers, oldest_s = jobs
+        return QueueRow(ready, delayed, running, workers, dead, oldest_s)
+
+    def _stream(self, name: bytes, directory: Directory) -> StreamRow:
+        cell = directory.cell_of(name)
+        behaviour, position = self._status.scheduler.view(cell), directory.position(name)
+        tail = None if position is None else position[1]
+        if isinstance(behaviour, Stream):
+            tail = behaviour.tail
+        return StreamRow(self._usage(cell).bytes, tail)
+
+
+class NamedMetricsMemory:
+    """The memory between two scrapes: what was shown, and times of oldest messages of that."""
+
+    def __init__(self, rules: NameRules) -> None:
+        self._rules = rules
+        self._shown = _Shown()
+        self._oldest: dict[bytes, float] = {}
+
+    def scan(self, status: StatusSources) -> NameScan:
+        """A new scrape."""
+        return NameScan(self._rules, self._shown, status)
+
+    def finish(self, scan: NameScan, directory: Directory, totals: ChannelRow) -> NamedMetrics:
+        """The rows of a scrape; `totals` are those of all channels."""
+        found = scan.rows(directory, self._oldest)
+        if found.channels or self._rules.count_max:
+            for row in found.channels.values():
+                totals.without(row)
+            found.channels[OTHER] = totals
+        self._shown = scan.shown()
+        kept = self._shown.channels | self._shown.queues
+        self._oldest = {name: since for name, since in self._oldest.items() if name in kept}
+        return found
+
+
+def _topic(stream: bytes, directory: Directory) -> str:
+    """The topic of several partitions that the stream is one of; empty: it is of none."""
+    topic, slash, number = stream.rpartition(b"/")
+    return _text(topic) if slash and number.isdigit() and directory.has_topic(topic) else ""
+
+
+def _text(name: bytes) -> str:
+    """A name as the value of a label."""
+    return name.decode("utf-8", "backslashreplace")
