@@ -263,13 +263,16 @@ class Scheduler:
         cell.is_queued = False
         share = self._settings.turn_messages
         pending_max = self._settings.mailbox_bytes
+        left = len(cell.mailbox or ())  # what comes meanwhile waits for the next turn
         while (
-            cell.mailbox
+            left
+            and cell.mailbox
             and share > 0
             and cell.resumes_at <= now
             and cell.pending_bytes <= pending_max
         ):
             batch = cell.mailbox.popleft()
+            left -= 1
             if len(batch.messages) > share:
                 batch, rest = batch.split(share)
                 cell.mailbox.appendleft(rest)

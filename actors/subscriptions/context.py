@@ -46,10 +46,12 @@ class SubscriptionCounters:
 
 
 class SubscriptionContext(msgspec.Struct, frozen=True):
-    """The parts that the subscriptions of a node share. `post` sends a message to a cell;
+    """The parts that the subscriptions of a node share. `post` sends a message to a cell,
+    `post_later` one that nobody waits for, which gives way to others;
     `webhooks` takes each `Delivery`; `entropy` gives so many unpredictable bytes."""
 
     post: Callable[[bytes, CellMessage], None]
+    post_later: Callable[[bytes, CellMessage], None]
     directory: Directory
     index: SubscriptionIndex
     limits: SubscriptionLimits

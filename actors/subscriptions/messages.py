@@ -248,3 +248,9 @@ class DeliveryFinished(SubscriptionRequest, frozen=True, gc=False):
 
     outcome: DeliveryOutcome
     error: str = ""
+
+
+class ContinueWork(SubscriptionRequest, frozen=True, gc=False):
+    """The work of this number goes on: the cell tells itself, after others had their turn."""
+
+    is_answered: ClassVar[bool] = False

@@ -5,6 +5,10 @@ told to subscriptions that do not follow them. What such a notice was lost with 
 mailbox) also ends the behaviour, and a behaviour that is built looks up the tails of all its
 streams before it does anything else. So a wake is repeated by a crash, and never lost.
 
+A request about very many streams is work of several turns: so many names are compared with the
+pattern, and so many links stored, in each. A subscription exists once its configuration is stored,
+behind all its links.
+
 It makes no requests of its own. A delivery leaves as a reply to the port of the webhooks, and an
 event as an append to the wake stream; both wait, as all effects do, until the generation is stored.
 Requests that need tails wait in line while these are looked up. docs/internals/streams.md has the
@@ -13,8 +17,10 @@ table of states.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from enum import Enum, auto
 from math import inf
 from typing import assert_never
 
@@ -47,7 +53,7 @@ from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionContext
 from millpond.actors.subscriptions.links import Link, Links, StoredLink
 from millpond.actors.subscriptions.status import ERROR_CHARACTERS_MAX, SubscriptionStatus
-from millpond.actors.subscriptions.tail_lookups import TailLookups
+from millpond.actors.subscriptions.tail_lookups import StreamTail, TailLookups
 from millpond.actors.subscriptions.wake import WAKE, Wake, WakePhase, stored_wake
 
 CONFIG = b"config"
@@ -62,6 +68,10 @@ EVENT_PAUSE_S = 1.0
 RECHECK_S = 5.0
 """Before streams that could not be read are looked up again."""
 NONCE_BYTES, WAKE_ID_BYTES = 8, 12
+NAMES_A_TURN = 500
+"""Names of streams that a turn compares with a pattern."""
+LINKS_A_TURN = 100
+"""Links that a turn stores, or checks against their streams."""
 
 
 class StoredConfig(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -76,7 +86,27 @@ class StoredConfig(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StoredConfig).decode
-_Then = Callable[[float, Effects], None]
+
+
+class Pause(Enum):
+    """The reason why work of several turns does not go on at once."""
+
+    TURN = auto()
+    """Others have their turn first."""
+    TAILS = auto()
+    """Tails are looked up."""
+
+
+_Steps = Generator[Pause, None, None]
+
+
+class _Work(msgspec.Struct, frozen=True):
+    """Work of several turns, and the request that waits for it."""
+
+    number: int
+    steps: _Steps
+    port: Port | None = None
+    request: StreamRequest | None = None
 
 
 class Subscription:
@@ -88,17 +118,21 @@ class Subscription:
         "_context",
         "_delivery",
         "_delivery_generation",
+        "_effects",
         "_event",
         "_glob",
+        "_has_leftovers",
         "_id",
         "_is_changed",
         "_is_checked",
         "_is_draining",
+        "_is_paused",
         "_is_scope_known",
         "_links",
         "_lookups",
         "_lost_holder",
         "_notices",
+        "_now",
         "_port",
         "_queue",
         "_recheck_at",
@@ -106,9 +140,9 @@ class Subscription:
         "_revision",
         "_scope",
         "_shown",
-        "_then",
         "_unknown",
         "_wake",
+        "_work",
         "deadline",
     )
 
@@ -118,8 +152,11 @@ class Subscription:
         self._context = context
         self._port = CellPort(self._cell, context.post)
         self._lookups = TailLookups(self._port)
-        self._then: tuple[Port | None, StreamRequest | None, _Then] | None = None
-        """What goes on once the tails are known, and the request that waits for it."""
+        self._now, self._effects = 0.0, Effects()
+        """The time and the effects of the turn."""
+        self._work: _Work | None = None
+        self._is_paused = False
+        """The work goes on in another turn."""
         self._queue: deque[tuple[Port, s.SubscriptionRequest]] = deque()
         self._lost_holder = ""
         """The worker whose lease ran out last."""
@@ -143,11 +180,15 @@ class Subscription:
         stored = snapshot.metadata.get(CONFIG)
         self._config = None if stored is None else _decode(stored)
         self._glob: Glob | None = None
+        self._has_leftovers = self._config is None and bool(snapshot.metadata)
+        """There are links of a subscription that was never made: the node died before that."""
         self._wake = stored_wake(snapshot.metadata.get(WAKE))
         self._is_changed = False
         """The wake is not what is stored."""
-        own = None if self._config is None else self._config.spec.wake_stream
-        self._links = Links(snapshot.metadata, own)
+        config = self._config
+        self._links = (
+            Links({}, None) if config is None else Links(snapshot.metadata, config.spec.wake_stream)
+        )
         self._revision = next(context.numbers)
         self._is_scope_known = False
         self._scope: tuple[str, ...] | None = ()
@@ -158,11 +199,11 @@ class Subscription:
         else:
             self._register(self._config.spec)
         self._note_status()
-        self.deadline = inf if self._is_checked else -inf
+        self.deadline = inf if self._is_checked and not self._has_leftovers else -inf
 
     @property
     def is_empty(self) -> bool:
-        return self._config is None and not self._queue and self._then is None
+        return self._config is None and not self._queue and self._work is None
 
     @property
     def can_passivate(self) -> bool:
@@ -170,8 +211,9 @@ class Subscription:
 
     @property
     def unanswered(self) -> Iterable[tuple[Port, StreamRequest]]:
-        if self._then is not None and self._then[0] is not None and self._then[1] is not None:
-            yield self._then[0], self._then[1]
+        work = self._work
+        if work is not None and work.port is not None and work.request is not None:
+            yield work.port, work.request
         yield from self._queue
 
     def clock_moved(self, seconds: float) -> None:
@@ -201,18 +243,29 @@ class Subscription:
         """Act on the time: a lease is over, a retry is due, or streams are to be looked up."""
         effects = Effects()
         self._begin(now, effects)
-        if now >= self._recheck_at and self._then is None:
+        if now >= self._recheck_at and self._work is None:
             self._recheck_at = inf
-            self._look_up(sorted(self._unknown), None, None, self._finish_check, effects)
+            self._begin_work(self._check_steps(sorted(self._unknown)))
         self._continue(now, effects)
         return effects
 
     def _begin(self, now: float, effects: Effects) -> None:
         """Begin a turn with what was missed since the one before it."""
-        self._check_scope()
+        self._now, self._effects = now, effects
+        if self._has_leftovers:
+            self._has_leftovers = False
+            effects.changes.append(LogDeleted())
+        if self._is_checked:
+            self._check_scope()
         for notice in self._context.index.notices.take(self._cell):
             self._notice(notice)
-        self._check_first(now, effects)
+        if not self._is_checked:
+            # A behaviour that was built looks at all its streams: notices may have been lost.
+            self._is_checked = True
+            if self._config is not None:
+                self._is_scope_known = True
+                self._scope = self._context.scope_of(self._config.maker)
+            self._begin_work(self._first_check_steps())
         self._end_lease(now)
 
     def _check_scope(self) -> None:
@@ -245,10 +298,13 @@ class Subscription:
             case m.StreamGrew() | m.StreamGone():
                 self._notice(message)
             case StreamReplyReceived(port=own, reply=reply):
-                if own is self._port and not self._lookups.take(reply, effects):
+                if own is self._port and not self._lookups.take(reply):
                     self._take_event_reply(reply, now, effects)
             case s.DeliveryFinished():
                 self._finish_delivery(message, now, effects)
+            case s.ContinueWork():
+                if self._work is not None and message.number == self._work.number:
+                    self._is_paused = False
             case Detach():
                 self._queue = deque(each for each in self._queue if each[0] is not port)
             case Drain():
@@ -268,11 +324,10 @@ class Subscription:
     def _continue(self, now: float, effects: Effects) -> None:
         """Go on with everything that waits for nothing."""
         while True:
-            if self._then is not None:
-                if self._lookups.is_waiting:
+            if self._work is not None:
+                if self._is_paused or self._lookups.is_waiting:
                     break
-                (_, _, then), self._then = self._then, None
-                then(now, effects)
+                self._go_on(self._work)
             elif self._notices:
                 notices, self._notices = self._notices, {}
                 for notice in notices.values():
@@ -282,7 +337,7 @@ class Subscription:
                 self._answer(port, request, now, effects)
             else:
                 break
-        if self._then is None and self._wake.phase is WakePhase.IDLE and self._links.pending:
+        if self._work is None and self._wake.phase is WakePhase.IDLE and self._links.pending:
             self._start_wake(now)
         self._act(now, effects)
         if self._is_changed:
@@ -293,7 +348,7 @@ class Subscription:
         self.deadline = self._next_deadline()
 
     def _next_deadline(self) -> float:
-        if self._config is None or self._then is not None:
+        if self._config is None or self._work is not None:
             return inf
         wake, times = self._wake, [self._recheck_at]
         if wake.lease_until and not self._delivery:
@@ -302,48 +357,83 @@ class Subscription:
             times.append(wake.retry_at)
         return min(times)
 
-    # Tails.
+    # Work of several turns. Requests and notices wait in line for its end.
 
-    def _look_up(
-        self,
-        paths: Iterable[bytes],
-        port: Port | None,
-        request: StreamRequest | None,
-        then: _Then,
-        effects: Effects,
+    def _begin_work(
+        self, steps: _Steps, port: Port | None = None, request: StreamRequest | None = None
     ) -> None:
-        """Go on with `then` once these tails are known; other requests wait in line."""
-        self._then = (port, request, then)
-        self._lookups.begin(paths, effects)
+        self._work = _Work(next(self._context.numbers), steps, port, request)
+        self._is_paused = False
 
-    def _check_first(self, now: float, effects: Effects) -> None:
-        """A behaviour that was built looks at all its streams: notices may have been lost."""
-        if self._is_checked:
-            return
-        self._is_checked = True
-        paths = {link.path for link in self._links} | self._matching_names()
-        self._look_up(sorted(paths), None, None, self._finish_first_check, effects)
+    def _go_on(self, work: _Work) -> None:
+        """Do the next step of the work."""
+        match next(work.steps, None):
+            case None:
+                self._work = None
+            case Pause.TURN:
+                self._is_paused = True
+                self._context.post_later(self._cell, s.ContinueWork(work.number))
+            case Pause.TAILS:
+                pass
 
-    def _finish_first_check(self, now: float, effects: Effects) -> None:
-        self._finish_check(now, effects)
+    def _look_up(self, paths: Iterable[bytes]) -> _Steps:
+        """Find the tails of these streams."""
+        lookups = self._lookups
+        lookups.begin(paths)
+        while lookups.ask(self._effects):
+            yield Pause.TAILS
+            if lookups.has_more:
+                yield Pause.TURN
+
+    def _find_names(
+        self, found: set[bytes], matches: Callable[[bytes], bool], names_max: int
+    ) -> _Steps:
+        """Add the names of streams that match, as soon as there are more than `names_max` no
+        more. A stream that comes later tells of its first record."""
+        names = [*self._context.directory.streams]
+        for at in range(0, len(names), NAMES_A_TURN):
+            if at:
+                yield Pause.TURN
+            found.update(filter(matches, names[at : at + NAMES_A_TURN]))
+            if len(found) > names_max:
+                return
+
+    def _first_check_steps(self) -> _Steps:
+        links = [*self._links]
+        for at in range(0, len(links), NAMES_A_TURN):
+            if at:
+                yield Pause.TURN
+            for link in links[at : at + NAMES_A_TURN]:
+                self._check_hidden(link)
+        paths = {link.path for link in links}
+        yield from self._find_names(paths, self._does_match, sys.maxsize)
+        yield from self._check_steps(sorted(paths))
         wake = self._wake
         if wake.phase is WakePhase.WOKEN and not wake.retry_at:
             # The delivery or the event that was under way may be lost.
-            wake.retry_at = now
+            wake.retry_at = self._now
 
-    def _finish_check(self, now: float, effects: Effects) -> None:
-        for path, tail in self._lookups.found.items():
-            link = self._links.get(path)
-            if link is not None and link.incarnation not in (0, tail.incarnation):
-                self._gone(path, link.incarnation, effects)
-            elif link is not None and link.acked > tail.tail:
-                # Not every stream is as durable as this: the power may have failed.
-                effects.changes.append(self._links.rewind(link, tail.tail))
-            if tail.incarnation:
-                self._grew(m.StreamGrew(0, path, tail.incarnation, tail.tail), effects)
+    def _check_steps(self, paths: Iterable[bytes]) -> _Steps:
+        yield from self._look_up(paths)
+        found = [*self._lookups.found.items()]
+        for at in range(0, len(found), LINKS_A_TURN):
+            if at:
+                yield Pause.TURN
+            for path, tail in found[at : at + LINKS_A_TURN]:
+                self._check_link(path, tail)
         self._unknown = self._lookups.unreadable
         if self._unknown:
-            self._recheck_at = now + RECHECK_S
+            self._recheck_at = self._now + RECHECK_S
+
+    def _check_link(self, path: bytes, tail: StreamTail) -> None:
+        effects, link = self._effects, self._links.get(path)
+        if link is not None and link.incarnation not in (0, tail.incarnation):
+            self._gone(path, link.incarnation, effects)
+        elif link is not None and link.acked > tail.tail:
+            # Not every stream is as durable as this: the power may have failed.
+            effects.changes.append(self._links.rewind(link, tail.tail))
+        if tail.incarnation:
+            self._grew(m.StreamGrew(0, path, tail.incarnation, tail.tail), effects)
 
     def _observe(self, notice: m.StreamGrew | m.StreamGone, effects: Effects) -> None:
         if isinstance(notice, m.StreamGrew):
@@ -397,9 +487,6 @@ class Subscription:
             return False
         return self._context.may_link(scope, path)
 
-    def _matching_names(self) -> set[bytes]:
-        return {name for name in self._context.directory.streams if self._does_match(name)}
-
     def _register(self, spec: s.SubscriptionSpec) -> None:
         """Have the streams tell of records."""
         self._glob = None if spec.pattern is None else Glob(spec.pattern)
@@ -418,7 +505,7 @@ class Subscription:
         reply: Reply | None
         match request:
             case s.PutSubscription():
-                reply = self._put(port, request, effects)
+                reply = self._put(port, request)
             case s.ManagingRequest(revision=int(known)) if config and known != self._revision:
                 reply = _refused(number, s.SubscriptionRefusal.CHANGED)
             case s.DeleteSubscription():
@@ -477,7 +564,7 @@ class Subscription:
             self._check_scope()
         return s.SubscriptionDone(request.number)
 
-    def _put(self, port: Port, request: s.PutSubscription, effects: Effects) -> Reply | None:
+    def _put(self, port: Port, request: s.PutSubscription) -> Reply | None:
         config, spec, number = self._config, request.spec, request.number
         if config is not None:
             if config.spec == spec:
@@ -488,46 +575,70 @@ class Subscription:
             text = f"at most {limits.subscriptions_max} subscriptions"
             return _refused(number, s.SubscriptionRefusal.INVALID_REQUEST, text)
         glob = None if spec.pattern is None else Glob(spec.pattern)
-        paths = set(spec.streams)
-        if glob is not None:
-            scope = self._context.scope_of(request.maker)
-            names = self._context.directory.streams - {spec.wake_stream or b""}
-            paths |= {each for each in names if self._may_link(glob, scope, each)}
-        if len(paths) > limits.links_max:
-            text = f"at most {limits.links_max} streams"
-            return _refused(number, s.SubscriptionRefusal.INVALID_REQUEST, text)
-
         # Streams tell of records from here on: a tail that is looked up may be outdated then.
         index.add(self._cell, glob, spec.wake_stream)
         for path in spec.streams:
             index.link(self._cell, path)
-
-        def then(now: float, effects: Effects) -> None:
-            effects.port_replies.append((port, self._create(request, glob, now, effects)))
-
-        self._look_up(sorted(paths), port, request, then, effects)
+        self._begin_work(self._put_steps(port, request, glob), port, request)
         return None
 
-    def _create(
-        self, request: s.PutSubscription, glob: Glob | None, now: float, effects: Effects
-    ) -> Reply:
+    def _put_steps(self, port: Port, request: s.PutSubscription, glob: Glob | None) -> _Steps:
+        spec, number, limits = request.spec, request.number, self._context.limits
+
+        def matches(path: bytes) -> bool:
+            if glob is None or path == spec.wake_stream:
+                return False
+            return self._may_link(glob, scope, path)
+
+        scope = self._context.scope_of(request.maker)
+        paths = set(spec.streams)
+        if glob is not None:
+            yield from self._find_names(paths, matches, limits.links_max)
+        if len(paths) > limits.links_max:
+            text = f"at most {limits.links_max} streams"
+            refused = _refused(number, s.SubscriptionRefusal.INVALID_REQUEST, text)
+            self._refuse_put(port, refused)
+            return
+        yield from self._look_up(sorted(paths))
         if self._lookups.unreadable:
-            self._context.index.remove(self._cell)
-            return StreamFailed(request.number, Code.STORAGE_FAILED)
-        spec, changes = request.spec, effects.changes
+            self._refuse_put(port, StreamFailed(number, Code.STORAGE_FAILED))
+            return
+        links, found = Links({}, spec.wake_stream), self._lookups.found
+        explicit = frozenset(spec.streams)
+        order = sorted(found)
+        for at in range(0, len(order), LINKS_A_TURN):
+            if at:
+                yield Pause.TURN
+            for path in order[at : at + LINKS_A_TURN]:
+                tail, is_explicit = found[path], path in explicit
+                if not (is_explicit or tail.incarnation):
+                    continue  # it was deleted meanwhile
+                stored = StoredLink(matches(path), is_explicit, tail.tail, tail.incarnation)
+                self._effects.changes.append(links.set(path, stored, tail.tail))
+        reply = self._create(request, glob, links, scope)
+        self._effects.port_replies.append((port, reply))
+
+    def _refuse_put(self, port: Port, reply: Reply) -> None:
+        self._context.index.remove(self._cell)
+        self._effects.port_replies.append((port, reply))
+
+    def _create(
+        self,
+        request: s.PutSubscription,
+        glob: Glob | None,
+        links: Links,
+        scope: tuple[str, ...] | None,
+    ) -> Reply:
+        """Make the subscription, whose links are stored; `scope` is the one that they were chosen
+        by."""
         nonce = self._context.entropy(NONCE_BYTES)
-        config = StoredConfig(spec, request.maker, int(now * 1000), nonce)
+        config = StoredConfig(request.spec, request.maker, int(self._now * 1000), nonce)
         self._config, self._glob, self._wake = config, glob, Wake()
-        self._is_scope_known = False
+        self._links, self._scope, self._is_scope_known = links, scope, True
         self._check_scope()
         self._revision = next(self._context.numbers)
-        self._links = Links({}, spec.wake_stream)
-        changes += (MetadataSet(CONFIG, _encode(config)), self._wake.change())
-        for path, tail in self._lookups.found.items():
-            is_explicit = path in spec.streams
-            stored = StoredLink(self._does_match(path), is_explicit, tail.tail, tail.incarnation)
-            changes.append(self._links.set(path, stored, tail.tail))
-        self._register(spec)
+        self._effects.changes += (MetadataSet(CONFIG, _encode(config)), self._wake.change())
+        self._register(request.spec)
         self._note_status()
         return self._describe(request, config, is_new=True)
 
@@ -559,11 +670,13 @@ class Subscription:
                 effects.changes.append(self._links.change(link, is_explicit=True))
                 self._check_hidden(link)
 
-        def then(now: float, effects: Effects) -> None:
-            effects.port_replies.append((port, self._link_found(request, effects)))
-
-        self._look_up(fresh, port, request, then, effects)
+        self._begin_work(self._link_steps(port, request, fresh), port, request)
         return None
+
+    def _link_steps(self, port: Port, request: s.LinkStreams, fresh: list[bytes]) -> _Steps:
+        yield from self._look_up(fresh)
+        reply = self._link_found(request, self._effects)
+        self._effects.port_replies.append((port, reply))
 
     def _link_found(self, request: s.LinkStreams, effects: Effects) -> Reply:
         self._revision = next(self._context.numbers)
@@ -613,7 +726,7 @@ class Subscription:
     def _act(self, now: float, effects: Effects) -> None:
         """Make the delivery or the event that is due."""
         wake, config = self._wake, self._config
-        if config is None or self._then is not None or self._is_draining:
+        if config is None or self._work is not None or self._is_draining:
             return
         if wake.phase is not WakePhase.WOKEN or not wake.retry_at or now < wake.retry_at:
             return

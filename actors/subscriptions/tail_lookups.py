@@ -25,7 +25,8 @@ class StreamTail(msgspec.Struct, frozen=True, gc=False):
 
 
 class TailLookups:
-    """The lookups of one cell. `found` and `unreadable` are complete once nothing is waited for."""
+    """The lookups of one cell. `found` and `unreadable` are complete once there is nothing more to
+    ask."""
 
     __slots__ = ("_asked", "_number", "_paths", "_port", "found", "is_waiting", "unreadable")
 
@@ -39,14 +40,30 @@ class TailLookups:
         self.unreadable: set[bytes] = set()
         """Streams that cannot say it now."""
 
-    def begin(self, paths: Iterable[bytes], effects: Effects) -> None:
+    def begin(self, paths: Iterable[bytes]) -> None:
         """Look up other streams; what was found before is forgotten."""
         self._paths = deque(paths)
         self._asked.clear()
         self.found, self.unreadable = {}, set()
-        self._ask_on(effects)
+        self.is_waiting = False
 
-    def take(self, reply: object, effects: Effects) -> bool:
+    def ask(self, effects: Effects) -> bool:
+        """Ask the next streams. False: there are none."""
+        while self._paths and len(self._asked) < AT_ONCE:
+            path = self._paths.popleft()
+            self._number -= 1  # numbers below 0: those of other requests are above
+            self._asked[self._number] = path
+            batch = Batch(self._port, [Describe(self._number)])
+            effects.forwards += ((stream_cell(path), batch),)
+        self.is_waiting = bool(self._asked)
+        return self.is_waiting
+
+    @property
+    def has_more(self) -> bool:
+        """True: there are streams to be asked."""
+        return bool(self._paths)
+
+    def take(self, reply: object) -> bool:
         """Take a reply that came to the port. False: it answers no lookup."""
         number = (
             reply.request.number
@@ -63,14 +80,5 @@ class TailLookups:
                 self.found[path] = StreamTail(0, 0)
             case _:
                 self.unreadable.add(path)
-        self._ask_on(effects)
-        return True
-
-    def _ask_on(self, effects: Effects) -> None:
-        while self._paths and len(self._asked) < AT_ONCE:
-            path = self._paths.popleft()
-            self._number -= 1  # numbers below 0: those of other requests are above
-            self._asked[self._number] = path
-            batch = Batch(self._port, [Describe(self._number)])
-            effects.forwards += ((stream_cell(path), batch),)
         self.is_waiting = bool(self._asked)
+        return True

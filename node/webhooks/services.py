@@ -53,7 +53,7 @@ class SubscriptionServices:
         resolve_name: Resolve | None = None,
     ) -> None:
         self._config = config
-        self._post = post
+        self._post, self._post_later = post, post_later
         self._scope = scope
         self._makers: Makers | None = None
         self._entropy = entropy
@@ -111,6 +111,7 @@ class SubscriptionServices:
         config = self._config
         context = SubscriptionContext(
             self._post,
+            self._post_later,
             directory,
             self.index,
             SubscriptionLimits(

@@ -72,8 +72,8 @@ SUBSCRIPTION_MUTANTS: tuple[Mutant, ...] = (
         "streams that a node did not tell of before it died stay unseen",
         Fault.WAKES,
         ACTOR,
-        "paths = {link.path for link in self._links} | self._matching_names()",
-        "paths = {link.path for link in self._links}",
+        "        yield from self._find_names(paths, self._does_match, sys.maxsize)\n",
+        "",
         STATES + "test_records_that_it_was_not_told_of",
     ),
     Mutant(

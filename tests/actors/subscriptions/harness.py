@@ -71,6 +71,8 @@ class SubscriptionHarness(StreamHarness):
         self.subscription_limits = limits or SubscriptionLimits()
         self.scopes: dict[bytes, tuple[str, ...] | None] = {}
         """The scopes of makers by their credentials."""
+        self.linkable: Callable[[tuple[str, ...] | None, bytes], bool] = is_in_scope
+        """Asked whether a maker of this scope may read a stream."""
         self.entropy = (number.to_bytes(32) for number in itertools.count(1))
         super().__init__(folder, **options)
 
@@ -95,6 +97,7 @@ class SubscriptionHarness(StreamHarness):
         assert isinstance(kept, LogSnapshot)
         context = SubscriptionContext(
             self.post,
+            self.post_later,
             self.directory,
             self.shared.subscriptions,
             self.subscription_limits,
@@ -103,7 +106,7 @@ class SubscriptionHarness(StreamHarness):
             self.webhooks,
             lambda size: next(self.entropy)[-size:],
             self.random,
-            is_in_scope,
+            lambda scope, path: self.linkable(scope, path),
             self.statuses,
             lambda maker: self.scopes.get(maker.credentials, maker.scope),
             self.numbers,

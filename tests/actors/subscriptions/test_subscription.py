@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import pytest
@@ -12,15 +14,24 @@ from millpond.actors.errors import Code
 from millpond.actors.messages import Batch, Failed, StreamFailed
 from millpond.actors.store.changes import Change, MetadataSet
 from millpond.actors.store.interface import Commit, Fault
+from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.actors.streams.names import stream_cell, subscription_cell
+from millpond.actors.streams.stream import Stream
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionLimits
 from millpond.actors.subscriptions.links import LINK, StoredLink
 from millpond.actors.subscriptions.status import SubscriptionStatus
-from millpond.actors.subscriptions.subscription import EVENT_RETRY_S, RECHECK_S
+from millpond.actors.subscriptions.subscription import (
+    EVENT_RETRY_S,
+    LINKS_A_TURN,
+    NAMES_A_TURN,
+    RECHECK_S,
+)
+from millpond.actors.subscriptions.tail_lookups import AT_ONCE
 from millpond.actors.subscriptions.tokens import TOKEN_S
+from millpond.node.access.grants import is_in_scope
 from tests.actors.streams.harness import SlowMemory
 from tests.actors.subscriptions.harness import (
     HOOK,
@@ -758,6 +769,130 @@ def test_too_many_requests_that_wait(node: SubscriptionHarness) -> None:
     replies = port.take()
     assert [each.code for each in replies if isinstance(each, Failed)] == [Code.BUFFER_FULL] * 2
     assert len(replies) == 4
+
+
+# Very many streams.
+
+
+class CountingMemory(MemoryStore):
+    """Counts changes."""
+
+    changes = 0
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> None:
+        self.changes += len(changes)
+        super().write(name, changes)
+
+
+MANY = 2000
+
+
+def turns_of(node: SubscriptionHarness, store: CountingMemory) -> list[tuple[int, int, int]]:
+    """Of each turn of the node until nothing is left to do: names that were compared, changes that
+    were stored, streams that were asked."""
+    found: list[tuple[int, int, int]] = []
+    compared, asked = [0], [0]
+
+    def compare(scope: tuple[str, ...] | None, path: bytes) -> bool:
+        compared[0] += 1
+        return is_in_scope(scope, path)
+
+    def count_asked(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call" and frame.f_code is Stream._describe.__code__:
+            asked[0] += 1
+
+    node.linkable = compare
+    before_profile = sys.getprofile()
+    sys.setprofile(count_asked)
+    try:
+        has_more = True
+        while has_more:
+            before = compared[0], store.changes, asked[0]
+            has_more = node.scheduler.turn(node.now)
+            after = compared[0], store.changes, asked[0]
+            found.append(tuple(b - a for a, b in zip(before, after, strict=True)))  # type: ignore[arg-type]
+    finally:
+        sys.setprofile(before_profile)
+        node.linkable = is_in_scope
+    return found
+
+
+def test_a_pattern_over_very_many_streams_gives_way_to_others() -> None:
+    store = CountingMemory()
+    with subscriptions(store=store) as node:
+        for number in range(MANY):
+            node.put(b"events/%d" % number, b"1")
+        port, cell = node.port(), subscription_cell(SUB)
+        put = s.PutSubscription(0, HOOK, MAKER)
+        node.scheduler.submit(cell, Batch(port, [put, s.DescribeSubscription(1)]), node.now)
+        turns = turns_of(node, store)
+        assert sum(changes for _, changes, _ in turns) == MANY + 2
+        # A cell has its share with those that somebody waits for, and another with the others.
+        assert max(changes for _, changes, _ in turns) <= 2 * LINKS_A_TURN + 2
+        assert max(compared for compared, _, _ in turns) <= 2 * NAMES_A_TURN
+        assert max(asked for _, _, asked in turns) <= 2 * AT_ONCE
+        made, found = port.take()
+        assert isinstance(made, s.SubscriptionDescribed) and made.is_new
+        assert isinstance(found, s.SubscriptionDescribed), "which waited for it"
+        assert node.cursors() == {b"events/%d" % number: 1 for number in range(MANY)}
+        assert node.deliveries() == []
+
+        node.scheduler.cells[cell].behaviour = None  # as a crash does
+        node.post(cell, s.DeliveryFinished(99, s.DeliveryOutcome.DONE))
+        turns = turns_of(node, store)
+        assert sum(asked for _, _, asked in turns) >= MANY - AT_ONCE
+        assert max(asked for _, _, asked in turns) <= 2 * AT_ONCE
+        assert max(compared for compared, _, _ in turns) <= 2 * NAMES_A_TURN
+        assert node.deliveries() == []
+
+
+def test_streams_that_grow_come_and_go_while_a_pattern_is_compared() -> None:
+    store = CountingMemory()
+    with subscriptions(store=store) as node:
+        for number in range(MANY):
+            node.put(b"events/%d" % number, b"1")
+        port, cell = node.port(), subscription_cell(SUB)
+        node.scheduler.submit(cell, Batch(port, [s.PutSubscription(0, HOOK, MAKER)]), node.now)
+        gone, grown, turns = 0, 0, 0
+        while node.scheduler.turn(node.now):
+            turns += 1
+            if turns % 10 == 0 and not port.written:
+                node.say(node.port(), m.Delete(0), name=b"events/%d" % gone)
+                gone += 1
+                append = d.DurableAppend(0, [b"2"], b"application/json")
+                node.say(node.port(), append, name=b"events/%d" % (MANY - 1 - grown))
+                grown += 1
+                create = d.CreateSpec(b"application/json", None, False, [b"1"])
+                node.say(node.port(), d.DurableCreate(0, create), name=b"events/new%d" % gone)
+        assert gone == grown > 3
+        cursors = node.cursors()
+        assert not any(b"events/%d" % each in cursors for each in range(gone))
+        pending = {each.path: each.tail - max(each.acked, 0) for each in node.found().links}
+        news = {path for path, lag in pending.items() if lag}
+        assert {b"events/new%d" % (each + 1) for each in range(gone)} <= set(cursors)
+        # Each of those that grew is new, or its record came before its tail was looked up.
+        assert news <= {b"events/%d" % (MANY - 1 - each) for each in range(grown)} | {
+            b"events/new%d" % (each + 1) for each in range(gone)
+        }
+        for each in range(grown):
+            path = b"events/%d" % (MANY - 1 - each)
+            assert path in news or cursors[path] == 2
+        assert bool(news) == bool(node.deliveries())
+
+
+def test_links_of_a_subscription_that_was_never_made_are_no_links(tmp_path: Path) -> None:
+    """The node died before its configuration was stored."""
+    with subscriptions(tmp_path) as node:
+        node.put(EVENT, b"1", b"2")
+        stored = StoredLink(True, False, 0, 0)
+        cell = subscription_cell(SUB)
+        node.store.write(cell, [MetadataSet(LINK + b"events/old", msgspec.msgpack.encode(stored))])
+        node.restart()
+        assert node.store.log_snapshot(cell).metadata == {}
+        assert node.refusal(s.DescribeSubscription(0)) is Refusal.SUBSCRIPTION_NOT_FOUND
+        node.subscribe()
+        node.restart()
+        assert node.cursors() == {EVENT: 2}
 
 
 # Durability.
