@@ -391,6 +391,16 @@ async def test_rb_17_a_fetch_beyond_the_end_finds_nothing_and_does_not_wait() ->
         await peer.says(fetch("t", group="g"), fetched(50))
 
 
+async def test_rb_18_a_fetch_has_so_many_records_and_the_next_one_the_others() -> None:
+    async with rustlog_server() as server:
+        peer = await binary(server)
+        await opened(peer)
+        await peer.says(produce("t", *[b"x"] * 16_390), produced(0, 16_390))
+        whole = {"max_bytes": 2**22}
+        await peer.says(fetch("t", **whole), fetched(16_384, *[b"x"] * 16_384))
+        await peer.says(fetch("t", 16_384, **whole), fetched(16_390, *[b"x"] * 6))
+
+
 async def test_rb_18_a_record_costs_twelve_bytes_and_its_length() -> None:
     async with rustlog_server() as server:
         peer = await binary(server)

@@ -82,7 +82,7 @@ from millpond.transports.p2p.jobs import bodies as job_bodies
 from millpond.transports.p2p.jobs import requests as job_requests
 from millpond.transports.p2p.streams import bodies as stream_bodies
 from millpond.transports.p2p.streams import requests as stream_requests
-from millpond.transports.rustlog import json_fallback
+from millpond.transports.rustlog import json_fallback, metrics, responses, topic_requests
 from millpond.transports.rustlog import settings as rustlog_settings
 from millpond.transports.rustlog.codec import RustlogLimits
 from millpond.transports.server import memory_budget as memory
@@ -326,6 +326,15 @@ STREAMS: dict[str, Numbers] = {
     ),
     "strings of a Produce, fields of a RustLog request": (json_fallback.FIELDS_MAX,),
     "records of a Produce in RustLog's binary form": (RustlogLimits().binary_records_max,),
+    "records of a RustLog Fetch": (
+        rustlog_settings.RustlogSettings().fetch_records_max,
+        RustlogLimits().frame_bytes_max,
+    ),
+    "consumer lag in a RustLog MetricsFetch": (
+        responses.LAGS_MAX,
+        topic_requests.LAG_PARTITIONS_MAX,
+        metrics.WATCHED_MAX,
+    ),
     "records, headers, protobuf bytes of an S2 append": (
         s2.RECORDS_MAX,
         s2.HEADERS_MAX,
@@ -378,6 +387,7 @@ STREAMS: dict[str, Numbers] = {
     ),
     "an HTTP answer above 16 KiB": (http1.PIECE_BYTES,),
     "HTTP body read ahead of the API": (http.unread_bytes_max, http1.BODY_PIECE_BYTES),
+    "a request line that cannot be parsed": (http.url_bytes_max + http1.REQUEST_LINE_BYTES,),
     "HTTP/1.1 requests read ahead of their turn": (http1.AHEAD_MAX,),
     "cached HTTP/1.1 heads": (
         head_cache.HEADS_MAX,
