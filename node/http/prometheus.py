@@ -201,6 +201,11 @@ class _Snapshot(Collector):
             "Connections closed because the client did not read.",
             wire.stalled,
         )
+        yield (
+            "overloaded_connections",
+            "Connections closed because a stream took no more of their requests for 28 s.",
+            wire.overloaded,
+        )
         yield "slowed_requests", "Requests delayed or denied by a rate limit.", wire.slowed
         yield (
             "identified_clients",

@@ -12,9 +12,9 @@ not hold those of others:
 from __future__ import annotations
 
 from collections import Counter
-from urllib.parse import urlsplit
 
 from millpond.actors.subscriptions.messages import Delivery
+from millpond.transports.http.webhooks.destination import receiver_of
 
 PROMPT_S = 1.0
 """A call that takes at most so long is prompt."""
@@ -56,7 +56,7 @@ class DeliverySlots:
         before = self._waiting_at.pop(delivery.cell, None)
         if before is not None:
             self._drop(before, delivery.cell)
-        receiver = _receiver(delivery)
+        receiver = receiver_of(delivery.url)
         self._queues.setdefault(receiver, {})[delivery.cell] = delivery
         self._waiting_at[delivery.cell] = receiver
 
@@ -76,7 +76,7 @@ class DeliverySlots:
 
     def finish(self, delivery: Delivery, took_s: float, *, is_failed: bool) -> None:
         """Free the slot of a delivery."""
-        receiver = _receiver(delivery)
+        receiver = receiver_of(delivery.url)
         _count_down(self._receivers, receiver)
         if delivery.number in self._unproven:
             self._unproven.discard(delivery.number)
@@ -109,11 +109,3 @@ def _count_down(counter: Counter[str], key: str) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
-
-
-def _receiver(delivery: Delivery) -> str:
-    """The host and port that a delivery goes to."""
-    try:
-        return urlsplit(delivery.url).netloc.lower()
-    except ValueError:
-        return delivery.url

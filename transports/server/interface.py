@@ -59,7 +59,8 @@ class ConnectionCounters:
     """Failures on connections since the start; `ProtocolStats` counts the requests.
 
     `challenged` clients were asked to prove their identity, `identified` ones did;
-    `challenges_refused` came above the rate. `reasons` counts refused connections and requests by
+    `challenges_refused` came above the rate. `overloaded` were closed because a mailbox had no room
+    for their requests for long. `reasons` counts refused connections and requests by
     `refusals.Refusal`.
     """
 
@@ -69,6 +70,7 @@ class ConnectionCounters:
     aborted: int = 0
     stalled: int = 0
     slowed: int = 0
+    overloaded: int = 0
     challenged: int = 0
     challenges_refused: int = 0
     identified: int = 0

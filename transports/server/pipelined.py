@@ -579,6 +579,7 @@ class PipelinedConnection(Port, Generic[R]):
         if now < due:
             self._node.arm(self, due)
             return
+        self._node.counters.overloaded += 1
         self.close()
 
     def start_drain(self) -> None:

@@ -68,6 +68,26 @@ def test_a_slow_subscription_keeps_no_others_at_its_host_waiting() -> None:
     assert started(slots) == [good]
 
 
+def test_a_receiver_is_one_in_all_notations_of_its_url() -> None:
+    notations = ["h.example", "h.example:443", "H.Example", "h.example.", "H.example.:443"]
+    slots = DeliverySlots(8)
+    for number in range(20):
+        slots.add(delivery(number, notations[number % len(notations)]))
+    assert len(started(slots)) == len(started_of_one_name()) == 2
+    others = ["h.example:444", "x@h.example", "[::1", "h.example:x"]
+    # The second one is the same receiver.
+    for number, host in enumerate(others, 100):
+        slots.add(delivery(number, host))
+    assert [each.number for each in started(slots)] == [100, 102]
+
+
+def started_of_one_name() -> list[Delivery]:
+    slots = DeliverySlots(8)
+    for number in range(20):
+        slots.add(delivery(number, "h.example"))
+    return started(slots)
+
+
 def test_receivers_take_turns() -> None:
     slots = DeliverySlots(2)
     for number in range(6):

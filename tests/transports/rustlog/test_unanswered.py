@@ -84,8 +84,9 @@ def test_a_connection_whose_requests_find_no_room_is_closed() -> None:
     node.batcher.submit_all()
     node.pass_time(connection, ANSWER_S)
     assert UNKNOWN in wire.written and PING not in wire.written and not wire.is_over
+    assert node.counters.overloaded == 0
     node.pass_time(connection, ANSWER_S)
-    assert wire.is_over
+    assert wire.is_over and node.counters.overloaded == 1
 
 
 def test_room_in_time_keeps_the_connection() -> None:

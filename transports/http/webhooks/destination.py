@@ -102,6 +102,17 @@ def destination_of(url: str, policy: WebhookPolicy) -> Destination:
     return Destination(parts.scheme == "https", host, port or _PORTS[parts.scheme], target, network)
 
 
+def receiver_of(url: str) -> str:
+    """The host and port of a URL, in one form for all its notations; the URL where it has none."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").removesuffix(".")
+        address, port = _literal(host), parts.port or _PORTS[parts.scheme]
+    except (KeyError, ValueError):
+        return url
+    return f"{host if address is None else address} {port}"
+
+
 def hosts_of(names: Collection[str]) -> frozenset[str]:
     """Hosts of the configuration, in the form that they are compared in."""
     return frozenset(each.lower().removesuffix(".").strip("[]") for each in names)
