@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import matches
 from tests.node.processes import serving
+from tests.suites.guide import SHOWN_NODE, programs
 
 LIMIT_S = 120.0
 BASIN = "trial-basin"
@@ -148,3 +150,20 @@ def test_streams_and_basins_are_listed_and_deleted(s2: S2) -> None:
     assert s2.run("read", f"s2://{BASIN}/a", "-s", "0", "-n", "1").returncode == 1
     s2.told("delete-basin", BASIN)
     assert "basin_not_found" in s2.run("check-tail", f"s2://{BASIN}/b/c").stderr
+
+
+def test_the_commands_of_the_guide(tmp_path: Path) -> None:
+    commands, shown = programs("sh")["s2-cli"]
+    folder = Path(program()).parent
+    quiet = ("--p2p", "off", "--ws", "off", "--http", "127.0.0.1:0")
+    with serving(*quiet, limit_s=LIMIT_S) as node:
+        done = subprocess.run(
+            ("sh", "-e"),
+            input=commands.replace(SHOWN_NODE, node.ready["listeners"]["http"]),
+            env={"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT_S,
+            text=True,
+        )
+    assert done.returncode == 0 and matches(done.stdout, shown), done.stdout

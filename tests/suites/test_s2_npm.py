@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.node.processes import serving
+from tests.suites.issued_tokens import QUIET, guarded_node
 from tests.suites.npm import installed
 
 CHECKS_S = 90.0
@@ -24,15 +26,21 @@ def folder() -> Path:
     return installed("s2-npm", ("checks.mjs",))
 
 
-def test_the_typescript_client(folder: Path, tmp_path: Path) -> None:
-    """A.1 to A.9: every check of checks.mjs, with retries off."""
+@pytest.mark.parametrize("is_guarded", [False, True], ids=["open", "guarded"])
+def test_the_typescript_client(folder: Path, tmp_path: Path, is_guarded: bool) -> None:
+    """A.1 to A.9: every check of checks.mjs, with retries off; at an open node, which takes any
+    token, and with a token that the node issued (S2X-27)."""
     config = tmp_path / "millpond.toml"
     config.write_text(f"s2_trim_grace_s = {GRACE_S}\n")
-    quiet = ("--p2p", "off", "--ws", "off", "--http", "127.0.0.1:0", "--config", str(config))
-    with serving(*quiet, limit_s=CHECKS_S) as node:
-        url = f"http://{node.ready['listeners']['http']}"
+    words = ("--config", str(config))
+    with ExitStack() as stack:
+        if is_guarded:
+            at = stack.enter_context(guarded_node(tmp_path, *words, limit_s=CHECKS_S))
+        else:
+            node = stack.enter_context(serving(*QUIET, *words, limit_s=CHECKS_S))
+            at = f"http://{node.ready['listeners']['http']}", "ignored"
         done = subprocess.run(
-            ("node", "checks.mjs", url),
+            ("node", "checks.mjs", *at),
             cwd=folder,
             capture_output=True,
             timeout=CHECKS_S,

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,36 +15,16 @@ import pytest
 from millpond.sync import connect_s3p
 from tests.node.processes import serving
 from tests.state.vectors import FILE, VECTORS, name_of
+from tests.suites import npm
 
-HERE = Path(__file__).parent / "state-npm"
-FILES = ("package.json", "package-lock.json")
-INSTALL_S, CHECKS_S = 120.0, 30.0
+CHECKS_S = 30.0
 UNDEFINED = {"$undefined": True}
 
 
 @pytest.fixture(scope="session")
 def installed() -> Path:
-    """A folder with the packages and the scripts; kept, so that they are installed once."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("no node and npm here: the published classes are not run")
-    kept = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in FILES)).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "millpond-tests" / f"state-npm-{kept}"
-    if not (folder / ".installed").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            shutil.copy(HERE / name, folder)
-        words = (npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-        done = subprocess.run(
-            words, cwd=folder, capture_output=True, timeout=INSTALL_S, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"npm could not install the packages: {done.stderr.decode()[-200:]}")
-        (folder / ".installed").touch()
-    for name in ("checks.mjs", "streamdb.mjs"):
-        shutil.copy(HERE / name, folder)
-    return folder
+    """A folder with the packages and the scripts."""
+    return npm.installed("state-npm", ("checks.mjs", "streamdb.mjs"))
 
 
 @pytest.fixture(scope="session")

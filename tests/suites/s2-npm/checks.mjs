@@ -1,5 +1,5 @@
-// The published TypeScript client against a node: `node checks.mjs URL`. Each check prints one line
-// of JSON, {"name", "ok", "error"?}; the last line is {"done": N}. Nothing is tried twice.
+// The published TypeScript client against a node: `node checks.mjs URL TOKEN`. Each check prints one
+// line of JSON, {"name", "ok", "error"?}; the last line is {"done": N}. Nothing is tried twice.
 
 import assert from "node:assert/strict";
 import {
@@ -13,10 +13,10 @@ import {
   SeqNumMismatchError,
 } from "@s2-dev/streamstore";
 
-const url = process.argv[2];
+const [url, token] = process.argv.slice(2);
 const endpoints = new S2Endpoints({ account: url, basin: url });
 const client = (options = {}) =>
-  new S2({ accessToken: "ignored", endpoints, retry: { maxAttempts: 1 }, ...options });
+  new S2({ accessToken: token, endpoints, retry: { maxAttempts: 1 }, ...options });
 const s2 = client();
 const BASIN = "npm-basin";
 const basin = s2.basin(BASIN);
