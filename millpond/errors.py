@@ -7,6 +7,7 @@ time that is over is TimeoutError.
 
     MillpondError
       AskFailed
+      AttemptTimedOut
       BadCheckpoint + ValueError
       BadReply
       BadSchema + ValueError
@@ -24,6 +25,7 @@ time that is over is TimeoutError.
           NotSent
       DuplicateType + ValueError
       FolderInUse
+      HandlersHang
       InvalidEvent
       JobCancelled
       JobFailed
@@ -157,6 +159,8 @@ from millpond.node.client.state.writer import SnapshotOpen
 from millpond.node.config_rules import ConfigError
 from millpond.node.data_folder import FolderInUse, StopTimedOut
 from millpond.node.jobs.errors import (
+    AttemptTimedOut,
+    HandlersHang,
     JobCancelled,
     JobFailed,
     LeaseExpired,
@@ -168,6 +172,7 @@ from millpond.transports.p2p.nacks import HelloCode
 
 __all__ = [
     "AskFailed",
+    "AttemptTimedOut",
     "BadCheckpoint",
     "BadRange",
     "BadReply",
@@ -187,6 +192,7 @@ __all__ = [
     "Fenced",
     "FolderInUse",
     "GroupsFull",
+    "HandlersHang",
     "HandshakeRefused",
     "HelloCode",
     "IdsExhausted",

@@ -4,7 +4,15 @@ Programs without an event loop use `millpond.sync.Queue`.
 """
 
 from millpond.node.jobs.connector import ConnectionOptions
-from millpond.node.jobs.errors import JobCancelled, JobFailed, LeaseExpired, Reject, Retry
+from millpond.node.jobs.errors import (
+    AttemptTimedOut,
+    HandlersHang,
+    JobCancelled,
+    JobFailed,
+    LeaseExpired,
+    Reject,
+    Retry,
+)
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.job import Job
@@ -17,9 +25,11 @@ from millpond.node.jobs.worker.worker import Worker
 
 __all__ = [
     "AttemptResult",
+    "AttemptTimedOut",
     "Backoff",
     "ConnectionOptions",
     "Handle",
+    "HandlersHang",
     "HistoryEntry",
     "Job",
     "JobCancelled",

@@ -43,6 +43,15 @@ class LeaseExpired(MillpondError):
     """The job was done after its lease was over: it is not acknowledged, and may run again."""
 
 
+class AttemptTimedOut(MillpondError):
+    """An attempt took longer than its task allows; it counts, and the job is tried again."""
+
+
+class HandlersHang(MillpondError):
+    """As many handlers in threads as a worker has slots did not end after their time-out: the
+    worker ends, so that its process can be replaced."""
+
+
 class JobFailed(MillpondError):
     """The job became a dead letter. `error` is the text of the error of its last attempt."""
 

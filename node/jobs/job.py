@@ -48,9 +48,11 @@ class Job:
     def cancelled(self) -> bool:
         """Whether the handler should stop: an async one is cancelled, one in a thread has to look.
 
-        True when the lease is lost, the job was cancelled, or the worker ends.
+        True when the lease is lost, the job was cancelled, its attempt took too long, or the worker
+        ends.
         """
-        return self._leased.is_lost or self._leased.is_given_up
+        leased = self._leased
+        return leased.is_lost or leased.is_given_up or leased.is_timed_out
 
     def progress(self, value: object) -> None:
         """Report progress to the producer that waits. Returns at once; any thread may call.

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
-from math import isinf
+from math import inf, isinf
 from random import Random
 from typing import (
     TYPE_CHECKING,
@@ -95,6 +95,7 @@ class Task(Generic[P_contra, R_co]):
         attempts: int = ATTEMPTS,
         backoff: Backoff | None = None,
         lease: float = LEASE_S,
+        timeout: float | None = None,
         any_name: bool = False,
         schedule: When | None = None,
         tz: str = "UTC",
@@ -109,7 +110,10 @@ class Task(Generic[P_contra, R_co]):
         self.queue = queue
         self.attempts = attempts
         self.backoff = backoff or Backoff()
+        if timeout is not None and not 0 < seconds_of("timeout", timeout) < inf:
+            raise ValueError(f"a time-out has more than 0 seconds, and an end, not {timeout}")
         self.lease_s = lease
+        self.timeout_s = timeout
         self.takes_any_name = any_name
         self.timing = None if schedule is None else Timing(schedule, tz, missed)
         self.is_async = _is_async(handler)
@@ -215,6 +219,7 @@ def task(
     attempts: int = ATTEMPTS,
     backoff: Backoff | None = None,
     lease: float = LEASE_S,
+    timeout: float | None = None,
     schedule: When | None = None,
     tz: str = "UTC",
     missed: Missed = "one",
@@ -224,7 +229,8 @@ def task(
     The function takes the payload, and the job if it wants to. If the payload is annotated, it is
     converted (msgspec), and a job whose payload does not fit is rejected. `name` names the task in
     its jobs, by default as the function is called. `attempts` before the job is a dead letter;
-    `lease`, in seconds, is renewed after each third of it.
+    `lease`, in seconds, is renewed after each third of it. `timeout`: an attempt has so many
+    seconds; then its handler is cancelled, the attempt counts, and the job is tried again.
 
     `schedule`: a worker has the node put a job without payload at each moment of this cron
     expression, read in the time zone `tz`, or interval; the schedule has the name of the task.
@@ -240,6 +246,7 @@ def task(
             attempts=attempts,
             backoff=backoff,
             lease=lease,
+            timeout=timeout,
             schedule=schedule,
             tz=tz,
             missed=missed,

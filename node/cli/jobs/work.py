@@ -26,6 +26,7 @@ from millpond.node.cli.jobs.work_status import WorkStatus
 from millpond.node.cli.options.node import add_node_options, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.jobs.connector import ConnectionOptions
+from millpond.node.jobs.errors import HandlersHang
 from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
 from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.weighted_queues import parse_queues
@@ -224,6 +225,8 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
             tasks.start_soon(view.run)
             try:
                 await worker.run(burst=args.burst)
+            except HandlersHang as exc:
+                raise Failure(str(exc)) from exc
             finally:
                 view.close()
             tasks.cancel_scope.cancel()

@@ -14,7 +14,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
-from millpond.node.jobs.errors import PayloadRefused, Reject, Retry
+from millpond.node.jobs.errors import AttemptTimedOut, PayloadRefused, Reject, Retry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.task import finished
 from millpond.node.jobs.worker.cancellation import (
@@ -40,9 +40,9 @@ Report = Callable[[Any], None]
 
 
 async def run_handler(
-    leased: LeasedJob, now: Callable[[], float], report: Report, threads: anyio.CapacityLimiter
+    leased: LeasedJob, now: Callable[[], float], report: Report, threads: HandlerThreads
 ) -> Outcome:
-    """Run the handler once. Whatever it raises is the outcome.
+    """Run the handler once, for as long as its task allows. Whatever it raises is the outcome.
 
     Only the cancellation of the whole worker is raised, and KeyboardInterrupt.
     """
@@ -51,6 +51,8 @@ async def run_handler(
     outcome: Outcome = Stopped()
     try:
         with leased.handler_scope() as scope:
+            if leased.task.timeout_s is not None:
+                scope.deadline = anyio.current_time() + leased.task.timeout_s
             if not (leased.is_lost or leased.is_given_up):
                 job = Job(leased, now, _reporting(leased, report))
                 outcome = Done(await _result(leased, job, threads))
@@ -60,17 +62,63 @@ async def run_handler(
         if _is_cancellation(exc) and await is_worker_cancelled():
             raise
         outcome = _outcome(scope, exc)
+    if isinstance(outcome, Stopped) and _is_timed_out(leased, scope):
+        leased.is_timed_out = True
+        error = AttemptTimedOut(f"it took longer than {leased.task.timeout_s:g} s")
+        outcome = Failed(error)
     await drop_own_cancellation()
     return outcome
 
 
-async def _result(leased: LeasedJob, job: Job, threads: anyio.CapacityLimiter) -> Any:
+def _is_timed_out(leased: LeasedJob, scope: anyio.CancelScope) -> bool:
+    """Whether nothing but its time-out stopped the handler."""
+    return not (leased.is_lost or leased.is_given_up) and anyio.current_time() >= scope.deadline
+
+
+class HandlerThreads:
+    """The threads that handlers run in, and those that were left behind.
+
+    A handler in a thread cannot be stopped: after its time-out, or when its worker ends, the thread
+    is left to itself. It counts in `left_behind` until the handler returns.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.left_behind = 0
+        self._limiter = anyio.CapacityLimiter(slots)
+        self._lock = threading.Lock()
+        """Guards the moment at which a thread ends, or is left behind."""
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """The value of the call."""
+        has_ended = is_left = False
+
+        def called() -> Any:
+            nonlocal has_ended
+            try:
+                return call()
+            finally:
+                with self._lock:
+                    has_ended = True
+                    self.left_behind -= is_left
+
+        try:
+            return await anyio.to_thread.run_sync(
+                called, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except anyio.get_cancelled_exc_class():
+            with self._lock:
+                is_left = not has_ended
+                self.left_behind += is_left
+            raise
+
+
+async def _result(leased: LeasedJob, job: Job, threads: HandlerThreads) -> Any:
     task = leased.task
     call = partial(task.handler, *task.arguments(leased.content.payload, job))
     if task.is_async:
         value = call()
     else:
-        value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads)
+        value = await threads.run(call)
     return await run_in_context(finished(value))
 
 

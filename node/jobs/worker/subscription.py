@@ -32,6 +32,7 @@ class LeasedJob:
 
     `until`: the lease lasts at least that long. `renew_at`: it is renewed then. `was_refused`: the
     node ended it before that. `is_given_up`: the worker ends, and waits no longer for the handler.
+    `is_timed_out`: the attempt took too long.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class LeasedJob:
         "is_given_up",
         "is_lost",
         "is_renewing",
+        "is_timed_out",
         "message",
         "renew_at",
         "subscription",
@@ -70,6 +72,7 @@ class LeasedJob:
         self.is_lost = False
         self.was_refused = False
         self.is_given_up = False
+        self.is_timed_out = False
         self._is_granted = False
         self._handler: anyio.CancelScope | None = None
         self._completion: anyio.CancelScope | None = None

@@ -23,6 +23,7 @@ from millpond.node.client.streams.streams import Streams
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions, Connector
+from millpond.node.jobs.errors import HandlersHang
 from millpond.node.jobs.history import History
 from millpond.node.jobs.payload import JobMessage, decode_job, encode_job
 from millpond.node.jobs.requests import Operation, ask, is_empty, queue_counts
@@ -30,7 +31,7 @@ from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.schedules import schedule_name
 from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
 from millpond.node.jobs.worker.completion import JobCompletion
-from millpond.node.jobs.worker.executor import run_handler
+from millpond.node.jobs.worker.executor import HandlerThreads, run_handler
 from millpond.node.jobs.worker.leases import Leases
 from millpond.node.jobs.worker.outcome import AttemptResult, Done, WorkerStats
 from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
@@ -160,6 +161,8 @@ class Worker:
         """Work until `drain`, or with `burst` until no queue has a job that is due.
 
         Raises ConnectionLost when the node refuses the worker for good; otherwise it reconnects.
+        Raises HandlersHang when as many handlers in threads as there are slots have not ended after
+        the time-out of their attempts.
         Cancelled, it returns no jobs: the node pushes them again once the worker has left.
         """
         with single_errors():
@@ -172,7 +175,7 @@ class Worker:
             self._completion = JobCompletion(
                 self._leases, mailboxes, self._history, rng, self._now, self._ended, log_done
             )
-            self._threads = anyio.CapacityLimiter(self._slots)
+            self._threads, self._is_hung = HandlerThreads(self._slots), False
             self._background = background
             background.start_soon(self._leases.run)
             if self._history is not None:
@@ -183,6 +186,9 @@ class Worker:
             for subscription in self._subscriptions:
                 await self._leave(subscription)
             background.cancel_scope.cancel()
+        if self._is_hung:
+            text = f"{self._slots} handlers did not end after their time-out"
+            raise HandlersHang(f"{text}; the process is to be replaced")
 
     async def _put_schedules(self, subscription: QueueSubscription) -> None:
         """Have the node keep the schedules of the tasks. A node that refuses one keeps no worker
@@ -346,6 +352,7 @@ class Worker:
             report = partial(self._completion.report, leased)
             outcome = await run_handler(leased, self._now, report, self._threads)
             await self._completion.complete(leased, outcome, began_at)
+            self._check_threads()
             is_done = isinstance(outcome, Done)
         except Exception as exc:  # no error of one job ends its worker
             await self._completion.fail(leased, exc, began_at)
@@ -357,6 +364,14 @@ class Worker:
             self._changed.set()
             self._fill()
         return is_done
+
+    def _check_threads(self) -> None:
+        """Handlers that hang have their threads to themselves: the worker ends before there are
+        more of them than slots."""
+        if self._threads.left_behind >= self._slots and not self._draining.is_set():
+            self._is_hung = True
+            log.error("handlers do not end after their time-out: threads=%d", self._slots)
+            self.drain()
 
     def _ended(self, ended: AttemptResult) -> None:
         self.stats.ended(ended)
