@@ -16,6 +16,8 @@ NAME_BYTES_MAX = 250 - len("jobs/") - len("/r/") - 32
 """A queue's name is within a channel's, and so is that of the mailbox of results beside it."""
 ATTEMPTS_MAX = 2**16 - 1
 MAILBOX_BYTES = 16
+QUEUE_PREFIX = b"jobs/"
+"""The channel of a queue is this, and the name of the queue."""
 SCHEDULE_HEADER, MOMENT_HEADER = "schedule", "scheduled-at"
 _RESULT_MAILBOX = re.compile(rb".+/r/[0-9a-f]{%d}" % (2 * MAILBOX_BYTES), re.DOTALL)
 UNREADABLE = (
@@ -72,7 +74,7 @@ def channel_of(queue: str) -> bytes:
     if not 0 < len(name) <= NAME_BYTES_MAX or b"!" in name:
         text = f"a queue's name has 1 to {NAME_BYTES_MAX} bytes and no `!`, and is not {queue!r}"
         raise ValueError(text)
-    return b"jobs/" + name
+    return QUEUE_PREFIX + name
 
 
 def mailbox_of(channel: bytes, mailbox: bytes) -> bytes:

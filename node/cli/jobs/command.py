@@ -20,6 +20,7 @@ from millpond.node.cli.jobs.options import (
     shown_time,
     summary,
 )
+from millpond.node.cli.jobs.queues import add_queues
 from millpond.node.cli.jobs.schedule import add_schedule
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
@@ -34,6 +35,7 @@ a first job:
   millpond jobs put mail '{"to": "alice"}'      prints the id of the job
   millpond work tasks:send --queue mail         runs the function `send` of tasks.py for each job
   millpond jobs ls mail                         list jobs in all states
+  millpond jobs queues                          list the queues of the node
 
 A queue NAME is the channel `jobs/NAME`. `millpond jobs COMMAND --help` has more examples.
 """
@@ -101,6 +103,7 @@ def add_parser(subparsers: Any) -> None:
     ls = _add(actions, "ls", "List jobs.", LS_EPILOG, _ls)
     ls.add_argument("--state", choices=STATES, help="only jobs in this state")
     ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
+    add_queues(actions)
     _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
     _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
     _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
