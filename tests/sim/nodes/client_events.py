@@ -82,6 +82,41 @@ class Read(ClientEvent, frozen=True, gc=False):
     is_all: bool
 
 
+class Subscribed(ClientEvent, frozen=True, gc=False):
+    """A subscription follows the stream, and begins at `acked`."""
+
+    stream: str
+    asked_at: float
+    acked: int
+
+
+class Claimed(ClientEvent, frozen=True, gc=False):
+    """A worker has the lease of a wake, and was shown the stream up to `tail`."""
+
+    stream: str
+    generation: int
+    asked_at: float
+    acked: int
+    tail: int
+
+
+class Settling(ClientEvent, frozen=True, gc=False):
+    """A worker asks to acknowledge a position; `ends`: and to end its lease."""
+
+    stream: str
+    generation: int
+    position: int
+    ends: bool
+
+
+class Settled(ClientEvent, frozen=True, gc=False):
+    """The node says that this is so."""
+
+    stream: str
+    generation: int
+    position: int
+
+
 class JobPut(ClientEvent, frozen=True, gc=False):
     """A job that was put."""
 

@@ -42,6 +42,8 @@ KINDS: tuple[Kind, ...] = (
     "mail",
     "mixed",
 )
+SUBSCRIBED_SHARE = 0.5
+"""The share of streams that a subscription follows."""
 OVERSLEEP_SHARE = 0.2
 """The share of worlds that oversleep."""
 TTL_SHARE = 0.3
@@ -77,7 +79,9 @@ def draw(seed: int) -> Plan:
     )
     jobs = tuple(draw_jobs(names, n, rng.choice(nodes), mostly, lasts_s) for n in range(counts[1]))
     streams = tuple(
-        with_history(seed, draw_stream(names, n, rng.choice(nodes), mostly, lasts_s))
+        with_subscribers(
+            seed, with_history(seed, draw_stream(names, n, rng.choice(nodes), mostly, lasts_s))
+        )
         for n in range(counts[2])
     )
     mail = tuple(draw_mail(rng, nodes, lasts_s) for _ in range(counts[3]))
@@ -322,6 +326,19 @@ def with_history(seed: int, plan: StreamPlan) -> StreamPlan:
         age_s=rng.choice((None, AGE_S)),
         is_stamped=rng.random() < 0.6,
         ends=rng.choice((0.0, 0.0, 0.2, 0.6)),
+    )
+
+
+def with_subscribers(seed: int, plan: StreamPlan) -> StreamPlan:
+    """Perhaps: workers of a subscription to the stream."""
+    rng = Random(f"subscribers {seed} {plan.name}")
+    if rng.random() >= SUBSCRIBED_SHARE:
+        return plan
+    return replace(
+        plan,
+        workers=rng.choice((1, 2, 3)),
+        lease_s=rng.choice((1.0, 3.0, 10.0)),
+        is_pattern=rng.random() < 0.5,
     )
 
 

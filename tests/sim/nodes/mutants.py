@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Area = Literal["acks", "leases", "ttl", "journal", "reconnect", "tees", "streams"]
+Area = Literal["acks", "leases", "ttl", "journal", "reconnect", "tees", "streams", "subscriptions"]
 
 
 class Mutant(NamedTuple):
@@ -414,6 +414,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "actors/streams/stream.py",
         "        if not self._limits.trim_grace_s:\n",
         "        if True:\n",
+    ),
+    Mutant(
+        "a lease is given twice",
+        "subscriptions",
+        "actors/subscriptions/subscription.py",
+        "        if wake.phase is WakePhase.CLAIMED:\n            return s.SubscriptionRefused(\n",
+        "        if False:\n            return s.SubscriptionRefused(\n",
+    ),
+    Mutant(
+        "an ack of a worker is not stored",
+        "subscriptions",
+        "actors/subscriptions/subscription.py",
+        "                effects.changes.append(self._links.change(link, acked=position))\n",
+        "                self._links.change(link, acked=position)\n",
+    ),
+    Mutant(
+        "a wake that is not stored",
+        "subscriptions",
+        "actors/subscriptions/subscription.py",
+        "            effects.changes.append(self._wake.change())\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a lease that never runs out",
+        "subscriptions",
+        "actors/subscriptions/subscription.py",
+        "        self._lost_holder = wake.holder\n        self._end_wake(now)\n",
+        "        self._lost_holder = wake.holder\n",
     ),
     Mutant(
         "jump counts at once",

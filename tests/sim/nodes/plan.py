@@ -126,7 +126,8 @@ class StreamPlan:
     """A stream, with its writers and followers.
 
     `age_s` 0: records do not expire. `is_stamped`: writers give timestamps, long ago or far ahead.
-    `ends`: the share of appends that end with a trim of all before it and with a fence.
+    `ends`: the share of appends that end with a trim of all before it and with a fence. `workers`
+    claim the wakes of a subscription to it, which names it or has a pattern.
     """
 
     node: str
@@ -141,6 +142,9 @@ class StreamPlan:
     age_s: int | None = None
     is_stamped: bool = False
     ends: float = 0.0
+    workers: int = 0
+    lease_s: float = 2.0
+    is_pattern: bool = False
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from tests.sim.nodes.checks import (
     order,
     retries,
     streams,
+    subscriptions,
     tees,
 )
 from tests.sim.nodes.clients import Consumer, Producer, drain, inspect, joined
@@ -45,9 +46,10 @@ from tests.sim.nodes.fault_injector import FaultInjector
 from tests.sim.nodes.history import History
 from tests.sim.nodes.job_clients import JobProducer, JobWorker
 from tests.sim.nodes.livelock import CountingLoop
-from tests.sim.nodes.plan import Plan
+from tests.sim.nodes.plan import Plan, StreamPlan
 from tests.sim.nodes.simulation import Simulation, Unending
 from tests.sim.nodes.stream_clients import Writer, follow, read_all
+from tests.sim.nodes.subscriber_clients import Subscriber, is_settled
 
 Check = Callable[[History], Iterator[str]]
 CHECKS: dict[str, Check] = {
@@ -60,6 +62,7 @@ CHECKS: dict[str, Check] = {
     "acks": acks.check,
     "once": once.check,
     "streams": streams.check,
+    "subscriptions": subscriptions.check,
     "jobs": jobs.check,
     "mail": mail.check,
     "retries": retries.check,
@@ -210,6 +213,8 @@ async def running_clients(sim: Simulation) -> AsyncIterator[TaskGroup]:
                 tasks.start_soon(Writer(sim, stream, number).run)
             for number in range(stream.readers):
                 tasks.start_soon(follow, sim, stream, number)
+            for number in range(stream.workers):
+                tasks.start_soon(Subscriber(sim, stream, number).run)
         for number, mail in enumerate(sim.plan.mail):
             tasks.start_soon(mail_clients.send, sim, mail, number)
         for target in sorted({mail.target for mail in sim.plan.mail}):
@@ -233,6 +238,8 @@ async def _finish(sim: Simulation) -> None:
     await _until(sim, lambda: not _missing_mail(sim), give_up_at, lambda: _missing_mail(sim))
     await _until_all_is_read(sim)
     for stream in plan.streams:
+        if stream.workers:
+            await _until_settled(sim, stream, give_up_at)
         await read_all(sim, stream)
 
 
@@ -255,6 +262,14 @@ async def _until(
     while not done():
         if sim.now > give_up_at:
             raise NoProgress(f"{what()} not finished {PROGRESS_S:g} s after the last fault ended")
+        await anyio.sleep(LOOK_S)
+
+
+async def _until_settled(sim: Simulation, stream: StreamPlan, give_up_at: float) -> None:
+    """Wait until a subscription has nothing that is not acknowledged."""
+    while not await is_settled(sim, stream):
+        if sim.now > give_up_at:
+            raise NoProgress(f"the subscription to {stream.name} has records that nobody handled")
         await anyio.sleep(LOOK_S)
 
 

@@ -50,5 +50,6 @@ def test_the_seeds_do_what_they_are_for() -> None:
     }
     for fault in ("partition", "reset", "stall", "disk", "hang", "crash", "power", "stop", "skew"):
         assert injected[fault] > 0, fault
-    for seen in ("receipt", "again", "acked", "jobends", "appended", "read", "mailread"):
+    clients = ("receipt", "again", "acked", "jobends", "appended", "read", "mailread", "claimed")
+    for seen in clients:
         assert counts[seen] > 20, seen

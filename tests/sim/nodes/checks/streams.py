@@ -26,11 +26,11 @@ def check(history: History) -> Iterator[str]:
         if not last:
             continue
         twice = _maybe_twice(history, plan, client_events)
-        is_lossy = _is_lossy(history, plan)
+        may_lose = is_lossy(history, plan)
         if plan.ends:
-            texts = _check_generations(history, plan, last[-1], client_events, is_lossy)
+            texts = _check_generations(history, plan, last[-1], client_events, may_lose)
         else:
-            texts = _check(plan, last[-1], client_events, is_lossy, twice)
+            texts = _check(plan, last[-1], client_events, may_lose, twice)
         for text in texts:
             yield f"{plan.node}/{plan.name}: {text}"
 
@@ -40,10 +40,10 @@ def _check_generations(
     plan: StreamPlan,
     whole: ce.Read,
     client_events: list[ce.ClientEvent],
-    is_lossy: bool,
+    may_lose: bool,
 ) -> Iterator[str]:
     """S2X-70 to S2X-73: records go by trims alone, and followers get them before."""
-    if is_lossy:
+    if may_lose:
         return
     sequences = [sequence for sequence, _, _ in whole.records]
     start = sequences[0] if sequences else 0
@@ -84,7 +84,7 @@ def _keeps_grace(history: History, plan: StreamPlan) -> bool:
     return is_long or not any(plan.node in (fault.a, fault.b) for fault in faults)
 
 
-def _is_lossy(history: History, plan: StreamPlan) -> bool:
+def is_lossy(history: History, plan: StreamPlan) -> bool:
     """May anything have been lost that was told to be kept?"""
     if plan.durability is Durability.DISK:
         return False
@@ -126,7 +126,7 @@ def _check(
     plan: StreamPlan,
     whole: ce.Read,
     client_events: list[ce.ClientEvent],
-    is_lossy: bool,
+    may_lose: bool,
     twice: set[bytes],
 ) -> Iterator[str]:
     records = whole.records
@@ -140,7 +140,7 @@ def _check(
         if bodies.count(body) > 1 + (body in twice):
             yield f"{body[:30]!r} is there {bodies.count(body)} times"
     yield from _check_writers(bodies, client_events)
-    if is_lossy:
+    if may_lose:
         return
     for event in client_events:
         match event:
