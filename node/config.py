@@ -29,6 +29,7 @@ from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
 from millpond.node.ip import is_loopback
+from millpond.node.units import byte_count, span
 from millpond.transports.browser_policy import host_name_of, origin_of
 from millpond.transports.io.address import parse_address
 from millpond.transports.p2p.admission import LoginSettings
@@ -701,10 +702,8 @@ def _convert(name: str, default: Any, value: Any) -> Any:
                 return EmptyPolicy(value)
             case Durability():
                 return durability_of(name, str(value))
-            case int():
-                return int(value)
-            case float():
-                return float(value)
+            case int() | float():
+                return _number(name, default, value)
             case tuple():
                 separators = ",;" if name == "tls_listeners" else ";"
                 parts = re.split(f"[{separators}]", value) if isinstance(value, str) else value
@@ -714,6 +713,20 @@ def _convert(name: str, default: Any, value: Any) -> Any:
                 return str(value)
     except (ValueError, TypeError, AttributeError) as exc:
         raise ConfigError(f"{name}: cannot use {value!r}") from exc
+
+
+def _number(name: str, default: int | float, value: Any) -> int | float:
+    """A number; times also as `90s`, `15m` or `1h30m`, sizes as `64KiB` or `2GB`."""
+    read = float if isinstance(default, float) else int
+    if isinstance(value, str):
+        is_time = name.endswith(("_s", "_ms")) and not name.endswith("_bytes_s")
+        found = span(value) if is_time else byte_count(value) if "bytes" in name else None
+        if found is not None and value[-1:].isalpha():
+            amount = found * (1000 if name.endswith("_ms") else 1)
+            if read is int and amount != int(amount):
+                raise ValueError(value)
+            return read(amount)
+    return read(value)
 
 
 def _boolean(value: Any) -> bool:

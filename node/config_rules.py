@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from millpond.actors.errors import MillpondError
 from millpond.actors.messages import Durability, Mode
+from millpond.node.units import byte_count, span
 
 T = TypeVar("T")
 
@@ -128,9 +129,16 @@ def durability_of(what: str, text: str) -> Durability:
 
 
 def _positive(what: str, text: str, is_fraction: bool) -> float | int:
+    found: float | None = byte_count(text) if what.endswith("bytes") else None
+    if found is None and not what.endswith(("bytes", "attempts")):
+        found = span(text)
     try:
-        value = float(text) if is_fraction else int(text)
-    except ValueError as exc:
+        value = float(text) if found is None else found
+        if not is_fraction:
+            if value != int(value):
+                raise ValueError(text)
+            value = int(value)
+    except (ValueError, OverflowError) as exc:
         raise ConfigError(f"{what} must be a number, not {text!r}") from exc
     if not 0 < value < float("inf"):
         raise ConfigError(f"{what} must be above 0, not {text!r}")

@@ -119,7 +119,8 @@ def parser_tree() -> argparse.ArgumentParser:
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
+            # The names that help shows: earlier ones lead to the same parsers.
+            return {each: it for each, it in action.choices.items() if it.prog.endswith(f" {each}")}
     return {}
 
 
@@ -232,7 +233,8 @@ def configuration() -> str:
         "a variable `MILLPOND_<SETTING>` in upper case, a field of `millpond.Config` and, where "
         "one is named, a flag of `millpond serve`. Flags win over the environment, the "
         "environment over the file, the file over the defaults. `millpond config show --origin` "
-        "prints what applies. Sizes are in bytes, times in seconds. Lists are separated by `;` "
+        "prints what applies. Sizes are in bytes, times in seconds; text may have units (`64KiB`, "
+        "`2GB`, `90s`, `1h30m`), also in rules (`age=7d`). Lists are separated by `;` "
         "in the environment. A number is positive unless it may be 0. A counter is a field of "
         "`millpond info --json`; codes are those of [the wire protocol](wire-protocol.md). "
     )

@@ -24,12 +24,25 @@ def complete(parser: argparse.ArgumentParser) -> None:
     """Print the words that may follow, for the shell that asks, and end the process."""
     import argcomplete
 
+    _hide_aliases(parser)
     for program, action in _arguments(parser):
         is_peer = action.metavar == "NAME" and program.startswith("millpond peer ")
         names = NAMES.get("PEER" if is_peer else str(action.metavar))
         if names is not None:
             action.completer = partial(_complete_name, names)  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _hide_aliases(parser: argparse.ArgumentParser) -> None:
+    """Offer commands by their names alone, unless an earlier name is in the line."""
+    words = os.environ.get("COMP_LINE", "").split()
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for name, each in list(action.choices.items()):
+                if not each.prog.endswith(f" {name}") and name not in words:
+                    del action.choices[name]
+                else:
+                    _hide_aliases(each)
 
 
 def command_in(line: str) -> str:

@@ -202,19 +202,19 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return explain_mismatch(error, where)
         case NotEncrypted():
             how = "use tls:// (docs/guides/tls.md), or accept that with --allow-plain"
-            return Failure(f"{error}; {how}", ExitCode.REFUSED)
+            return Failure(str(error), ExitCode.REFUSED, how)
         case HandshakeRefused():
             return _refused(error, args, where)
         case ConnectionLost(__cause__=ssl.SSLError() | HandshakeFailed() as cause):
             return Failure(f"{where}: {reason_of(cause)}")
         case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
             # Without a number: a name with several addresses, each of which refused.
-            return Failure(f"no node at {where}: start one with `millpond serve`")
+            return Failure(f"no node at {where}", hint="start one with `millpond serve`")
         case ConnectionLost():
             if (other := _other_listener(error.__cause__, args)) is not None:
                 return Failure(f"{where}: {other}")
-            text = f"{where}: {error}; is a Millpond node there{_without_tls(args)}?"
-            return Failure(f"{text} See `millpond doctor`")
+            hint = f"is a Millpond node there{_without_tls(args)}? See `millpond doctor`"
+            return Failure(f"{where}: {error}", hint=hint)
         case BrokenPipeError():
             return None
         case TimeoutError():
@@ -229,15 +229,16 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             about = "" if name is None else f"{os.fsdecode(name)!r}: "
             return Failure(f"{about}{error}", ExitCode.NOT_FOUND)
         case NotAllowed() if args.command == "put" and b"!" in args.channel:
-            return Failure(f"{error}: clients cannot write to names with `!`", ExitCode.REFUSED)
+            hint = "clients cannot write to names with `!`"
+            return Failure(str(error), ExitCode.REFUSED, hint)
         case NotAllowed() if args.command == "chat" or getattr(args, "to", None):
-            text = f"{error}; chats are for the operator of the node (--token-file {COOKIE})"
-            return Failure(text, ExitCode.REFUSED)
+            hint = f"chats are for the operator of the node (--token-file {COOKIE})"
+            return Failure(str(error), ExitCode.REFUSED, hint)
         case NotAllowed():
-            text = f"{error}; use a token with this right (--token-file)"
-            return Failure(text, ExitCode.REFUSED)
+            hint = "use a token with this right (--token-file)"
+            return Failure(str(error), ExitCode.REFUSED, hint)
         case StorageFailed():
-            return Failure(f"{error}; see `millpond doctor`")
+            return Failure(str(error), hint="see `millpond doctor`")
         case NotNegotiated():
             return Failure(f"the node at {where} cannot do this: {error}")
         case RequestError(delay_ms=int(delay_ms)):
@@ -283,16 +284,16 @@ def _without_tls(args: argparse.Namespace) -> str:
 def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> Failure:
     if error.code in ACCESS_CODES or error.status in ACCESS_STATUSES:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
-        text = f"the node at {where} refuses access to channel {name!r}: {_login_hint(args)}"
-        return Failure(text, ExitCode.REFUSED)
+        text = f"the node at {where} refuses access to channel {name!r}"
+        return Failure(text, ExitCode.REFUSED, _login_hint(args))
     if isinstance(error, ModeMismatch):
-        return Failure(f"{error}; remove --mode, or use another channel")
+        return Failure(str(error), hint="remove --mode, or use another channel")
     if error.code == HelloCode.TLS_REQUIRED:
-        return Failure(f"{where}: {error}: use tls:// or wss://", ExitCode.REFUSED)
+        return Failure(f"{where}: {error}", ExitCode.REFUSED, "use tls:// or wss://")
     if error.code == HelloCode.STORAGE_FAILED:
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
-        text = f"{where}: {error}: channel {name!r} cannot be read; see `millpond doctor`"
-        return Failure(text)
+        text = f"{where}: {error}: channel {name!r} cannot be read"
+        return Failure(text, hint="see `millpond doctor`")
     if error.status == 404:
         return Failure(f"{where}: {error}: this is a port of HTTP; WebSocket listens on 7401")
     return Failure(f"{where}: {error}")

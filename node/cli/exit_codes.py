@@ -24,16 +24,28 @@ class ExitCode(IntEnum):
 
 
 class Failure(Exception):
-    """An error that ends a command; the text says what failed and what to do about it."""
+    """An error that ends a command: `message` says what failed, `hint` what to do about it, where
+    the message does not."""
 
-    def __init__(self, text: str, code: ExitCode = ExitCode.FAILURE) -> None:
-        super().__init__(text)
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILURE, hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.message = message
         self.code = code
+        self.hint = hint
 
 
-def usage_error(text: str) -> Failure:
+class WrongArguments(Failure):
+    """The arguments of a command are not those that it has. `usage` is its line of usage."""
+
+    def __init__(self, prog: str, usage: str, message: str, hint: str) -> None:
+        super().__init__(message, ExitCode.USAGE, hint)
+        self.prog = prog
+        self.usage = usage
+
+
+def usage_error(text: str, hint: str = "") -> Failure:
     """The failure of a command whose arguments are not valid."""
-    return Failure(text, ExitCode.USAGE)
+    return Failure(text, ExitCode.USAGE, hint)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -7,12 +7,11 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from importlib import import_module
-from io import StringIO
 from typing import Any
 
-from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
+from millpond.node.cli.exit_codes import ExitCode, Failure, WrongArguments, first_cause
 from millpond.node.cli.parser import CommandParser
 
 COMMANDS = {
@@ -132,7 +131,7 @@ def _run(words: list[str]) -> int:
     with _without_collections():
         module = import_module(f"{COMMANDS_PACKAGE}.{COMMANDS[wanted][0]}")
         module.add_parser(commands)
-        arguments = _parsed(parser, words)
+        arguments = parser.parse_args(words)
         if getattr(arguments, "uses_context", False):
             from millpond.node.cli.options.context import resolve
 
@@ -170,19 +169,6 @@ def _without_collections() -> Generator[None]:
             gc.enable()
 
 
-def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """The arguments. A service does not wait for a reader of what is wrong with them."""
-    if words[0] not in SERVICES:
-        return parser.parse_args(words)
-    said = StringIO()
-    try:
-        with redirect_stderr(said):
-            return parser.parse_args(words)
-    finally:
-        if said.getvalue():
-            _write_error(said.getvalue().rstrip("\n"))
-
-
 def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.version:
         from millpond.node.cli.output import installed
@@ -199,7 +185,7 @@ def _end(error: BaseException, words: list[str]) -> int:
     """The exit code of an error that ended a command, after its line on stderr."""
     match error:
         case Failure():
-            _print_error(str(error), words)
+            _print_failure(error, words)
             return error.code
         case BrokenPipeError():
             # The reader of the output has gone; the interpreter's last flush must not complain.
@@ -211,7 +197,8 @@ def _end(error: BaseException, words: list[str]) -> int:
             return code
         case _:
             where = _line_of(error)
-            _print_error(f"internal error{where}: {type(error).__name__}: {error}", words)
+            text = f"internal error{where}: {type(error).__name__}: {error}"
+            _print_failure(Failure(text, hint="please report it"), words, "internal")
             return ExitCode.FAILURE
 
 
@@ -223,9 +210,24 @@ def _line_of(error: BaseException) -> str:
     return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
-def _print_error(text: str, words: list[str]) -> None:
+def _print_failure(failure: Failure, words: list[str], code: str = "") -> None:
+    """Say on stderr why a command ends: a line for people, with --json an object."""
     command = words[0] if words and words[0] in COMMANDS else ""
-    line = f"millpond {command}".rstrip() + f": {text}"
+    if "--json" in (words[: words.index("--")] if "--" in words else words):
+        import json
+
+        fields = {
+            "code": code or failure.code.name.lower(),
+            "message": failure.message,
+            "hint": failure.hint or None,
+            "exit_status": int(failure.code),
+        }
+        line = json.dumps(fields, ensure_ascii=False)
+    elif isinstance(failure, WrongArguments):
+        usage = f"usage: {failure.usage} (all options: --help)"
+        line = f"{usage}\n{failure.prog}: error: {failure}"
+    else:
+        line = f"millpond {command}".rstrip() + f": {failure}"
     if command in SERVICES:
         _write_error(line)
     else:

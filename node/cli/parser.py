@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from millpond.node.cli.exit_codes import WrongArguments
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that answers a wrong argument with one line of usage and the nearest right word."""
@@ -14,33 +16,34 @@ class CommandParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
-        word = next((each for each in unknown if each.startswith("--") and each != "--"), None)
+        word = next((each for each in unknown if each[:1] == "-" and each.strip("-")), None)
         if word is not None:  # told here, as the parser above does not know the options
             option = word.partition("=")[0]
-            self.error(f"unknown option {option}{nearest(option, self._option_string_actions)}")
+            hint = nearest(option, self._option_string_actions)
+            self.error(f"unknown option {option}", hint)
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         is_command = action.nargs == argparse.PARSER
         if is_command and value not in (action.choices or ()):
             known = list(action.choices or ())
-            hint = nearest(str(value), known) or f"; expected one of: {', '.join(known)}"
-            self.error(f"there is no command {value!r}{hint}")
+            hint = nearest(str(value), known) or f"expected one of: {', '.join(known)}"
+            self.error(f"there is no command {value!r}", hint)
         super()._check_value(action, value)
 
-    def error(self, message: str) -> NoReturn:
-        """End with exit code 2 after one line of usage and the error."""
+    def error(self, message: str, hint: str = "") -> NoReturn:
+        """Raise WrongArguments, which ends the command with exit code 2."""
         words = [each.metavar or each.dest for each in self._get_positional_actions()]
         usage = " ".join([self.prog, "[OPTION ...]", *(w for w in words if isinstance(w, str))])
-        self.exit(2, f"usage: {usage} (all options: --help)\n{self.prog}: error: {message}\n")
+        raise WrongArguments(self.prog, usage, message, hint)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error line that names the known word most like this one; empty if none is."""
+    """The hint that names the known word most like this one; empty if none is."""
     from difflib import get_close_matches  # late: commands without a mistake do not need it
 
     found = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    return f"did you mean {found[0]}?" if found else ""
 
 
 class Parser(CommandParser):
@@ -79,6 +82,11 @@ class Parser(CommandParser):
     @staticmethod
     def _joined(option: str, value: str, is_long: bool) -> list[str]:
         return [f"{option}={value}"] if is_long else [option, value]
+
+
+def add_alias(subparsers: Any, old: str, parser: argparse.ArgumentParser) -> None:
+    """Have an earlier name of a command work for one version more; no help shows it."""
+    subparsers._name_parser_map[old] = parser  # noqa: SLF001  argparse shows all other aliases
 
 
 def action(subparsers: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:

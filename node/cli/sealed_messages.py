@@ -55,7 +55,7 @@ async def send_message(channel: Channel, args: argparse.Namespace, data: bytes) 
     try:
         body = await _request(channel, PeerOperation.SEND, request)
     except UnknownPeer as exc:
-        text = f"there is no contact {args.to!r}; `millpond peer list` lists them"
+        text = f"there is no contact {args.to!r}; `millpond peer ls` lists them"
         raise Failure(text, ExitCode.NOT_FOUND) from exc
     except NoPrekey as exc:
         text = (

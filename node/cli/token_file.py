@@ -20,7 +20,7 @@ def read_token(file: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as exc:
         raise usage_error(f"--token-file: {exc}") from exc
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        raise usage_error(f"--token-file: other users can read it; run `chmod 600 {file}`")
+        raise usage_error("--token-file: other users can read it", f"run `chmod 600 {file}`")
     for line in lines:
         words = line.split()
         if words and not words[0].startswith("#"):

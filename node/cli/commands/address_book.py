@@ -139,7 +139,7 @@ def get_peer(book: AddressBook, text: str) -> Peer:
     """The peer of this name or id. Raises UnknownPeer."""
     peer = book.resolve(text)
     if peer is None:
-        raise UnknownPeer(f"there is no peer {text!r}; `millpond peer list` lists them")
+        raise UnknownPeer(f"there is no peer {text!r}; `millpond peer ls` lists them")
     return peer
 
 

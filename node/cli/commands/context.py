@@ -204,8 +204,8 @@ def _show_effective(args: argparse.Namespace) -> None:
 
 def _settings(contexts: Contexts, name: str) -> Settings:
     if name not in contexts.by_name:
-        hint = nearest(name, contexts.by_name) or "; `millpond context ls` lists them"
-        raise Failure(f"there is no context {name!r}{hint}", ExitCode.NOT_FOUND)
+        hint = nearest(name, contexts.by_name) or "`millpond context ls` lists them"
+        raise Failure(f"there is no context {name!r}", ExitCode.NOT_FOUND, hint)
     return contexts.by_name[name]
 
 

@@ -118,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
                 with explain_errors(args):
                     anyio.run(partial(_import_online, args, fd, summary))
         if len(args.words) == 1 and file == "-" != args.words[0] and summary.is_empty:
-            raise Failure(f"there is no file {args.words[0]!r}, and nothing came on stdin")
+            text = f"there is no file {args.words[0]!r}, and nothing came on stdin"
+            raise Failure(text, ExitCode.NOT_FOUND)
     finally:
         print(summary, file=sys.stderr)
         if args.json:

@@ -34,7 +34,7 @@ from millpond.node.cli.commands.peer import relay_texts
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.cli.parser import Parser
+from millpond.node.cli.parser import Parser, add_alias
 from millpond.node.client.url import parse_url, pinned
 from millpond.node.data_folder import FolderLock, has_no_secrets
 from millpond.node.peers.address_book import Peer, Trust
@@ -92,7 +92,7 @@ examples:
 """
 LIST_EPILOG = """\
 example:
-  millpond keys list                          all peers with the trust in their keys
+  millpond keys ls                          all peers with the trust in their keys
 """
 REVOKE_EPILOG = """\
 example:
@@ -137,7 +137,7 @@ def add_parser(subparsers: Any) -> None:
     trusted.add_argument("peer", metavar="PEER", help="name or id of a peer")
     add_key_options(trusted, required=False)
     trusted.add_argument("--replace", action="store_true", help="accept a changed or blocked key")
-    add_command(actions, "list", "List all keys.", LIST_EPILOG, _list)
+    add_alias(actions, "list", add_command(actions, "ls", "List all keys.", LIST_EPILOG, _list))
     revoked = add_command(
         actions, "revoke", "Block a key, as `peer block`.", REVOKE_EPILOG, _revoke
     )

@@ -26,7 +26,7 @@ from millpond.node.cli.commands.address_book import (
 from millpond.node.cli.exit_codes import Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.cli.parser import Parser
+from millpond.node.cli.parser import Parser, add_alias
 from millpond.node.cli.removal import add_yes, confirm, is_asked, say_removed
 from millpond.node.peers.address_book import (
     AddressBook,
@@ -101,11 +101,15 @@ running node tells its relays within seconds, a stopped one when it starts.
 """
 LS_EPILOG = """\
 example:
-  millpond peer list --json
+  millpond peer ls --json
 
 `version` is that of messages to a contact, `unconfirmed` the number of those without a receipt. A
 running node is asked, else the data folder is read. Of an encrypted folder the version is not known
 without MILLPOND_PASSPHRASE_FILE.
+"""
+SHOW_EPILOG = """\
+example:
+  millpond peer show bob                      id, fingerprint, trust, addresses and relays
 """
 RM_EPILOG = """\
 example:
@@ -167,11 +171,18 @@ def add_parser(subparsers: Any) -> None:
     token.add_argument(
         "--end-old", action="store_true", help="with rotate: end all old tokens at once"
     )
-    for name in ("list", "ls"):
-        add_command(actions, name, "List peers.", LS_EPILOG, _ls)
+    listed = add_command(actions, "ls", "List peers.", LS_EPILOG, _ls)
+    add_alias(actions, "list", listed)
+    shown = add_command(actions, "show", "Show a peer.", SHOW_EPILOG, _show)
+    shown.add_argument("name", metavar="NAME", help="name or id of a peer")
     removed = add_command(actions, "rm", "Remove a peer.", RM_EPILOG, _rm)
     removed.add_argument("name", metavar="NAME", help="name or id of a peer")
     add_yes(removed)
+
+
+def _show(folder: Path, args: argparse.Namespace) -> None:
+    peer = get_peer(open_address_book(folder), args.name)
+    print_identity(peer.public, peer, as_json=args.json)
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:

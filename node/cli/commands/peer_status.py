@@ -1,4 +1,4 @@
-"""The state of peers for `millpond peer list`: from the running node, else from its data folder."""
+"""The state of peers for `millpond peer ls`: from the running node, else from its data folder."""
 
 from __future__ import annotations
 

@@ -58,8 +58,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("channels", metavar="CHANNEL", type=channel_name, nargs="+")
     amount = parser.add_mutually_exclusive_group()
-    amount.add_argument("-n", dest="count", type=positive, metavar="N", default=1)
-    amount.add_argument("--follow", action="store_true", help="receive until Ctrl-C")
+    amount.add_argument(
+        "-n", dest="count", type=positive, metavar="N", default=1, help="at most N (default 1)"
+    )
+    amount.add_argument("-f", "--follow", action="store_true", help="receive until Ctrl-C")
     parser.add_argument("--no-ack", action="store_true", help="do not acknowledge messages")
     parser.add_argument(
         "--sealed", action="store_true", help="print encrypted messages as they are"

@@ -46,12 +46,12 @@ from millpond.node.cli.connection import ISSUED_TOKENS, open_channel, run_in_loo
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.options.node import add_node_options, add_timeout
-from millpond.node.cli.options.units import span
 from millpond.node.cli.output import print_json, print_line, printable
-from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, confirm, is_asked
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.connect import PROBE
+from millpond.node.units import span
 
 _ID = re.compile(r"[0-9a-f]{12,64}")
 
@@ -85,10 +85,14 @@ examples:
 They are issued and revoked over HTTP (docs/reference/s2.md). Requires the right `admin`, which
 every local client has if there is no token file.
 """
+SHOW_EPILOG = """\
+example:
+  millpond token show 3f0a61c9d2b7       rights and end of a token; exit code 4: not found
+"""
 REVOKE_EPILOG = """\
 examples:
-  millpond token revoke 3f0a61c9d2b7 --data DIR      by the id from `token ls` or `token new`
-  millpond token revoke --token-file jobs.token      by the token itself
+  millpond token rm 3f0a61c9d2b7 --data DIR      by the id from `token ls` or `token new`
+  millpond token rm --token-file jobs.token      by the token itself
 """
 
 
@@ -124,13 +128,16 @@ def add_parser(subparsers: Any) -> None:
     add_timeout(issued)
     add_node_options(issued)
     issued.set_defaults(work=_issued)
-    revoked = add_command(actions, "revoke", "Revoke a token.", REVOKE_EPILOG, _revoke)
+    shown = add_command(actions, "show", "Show a token of the access file.", SHOW_EPILOG, _show_one)
+    shown.add_argument("id", metavar="ID", help="id of the token, or how it begins")
+    revoked = add_command(actions, "rm", "Revoke a token.", REVOKE_EPILOG, _revoke)
+    add_alias(actions, "revoke", revoked)
     revoked.add_argument(
         "id", metavar="ID", nargs="?", help="id of the token, at least 12 hexadecimal digits"
     )
     revoked.add_argument("--token-file", metavar="FILE", help="its first word is the token")
     add_yes(revoked)
-    for each in (made, listed, revoked):
+    for each in (made, listed, shown, revoked):
         each.add_argument(
             "--access-file",
             metavar="FILE",
@@ -180,7 +187,7 @@ def _show(args: argparse.Namespace, token: str, token_id: str, line: str | None)
     print_line(token)
     if line is not None:
         print_line(line)
-    print(f"millpond token: id for `token revoke`: {token_id}", file=sys.stderr)
+    print(f"millpond token: id for `token rm`: {token_id}", file=sys.stderr)
 
 
 def _report_change(path: Path, *, is_new: bool) -> None:
@@ -195,11 +202,26 @@ def _report_change(path: Path, *, is_new: bool) -> None:
 
 
 def _ls(folder: Path, args: argparse.Namespace) -> None:
-    path = _path(folder, args)
+    _print_rows(args, _rows(_path(folder, args)))
+
+
+def _show_one(folder: Path, args: argparse.Namespace) -> None:
+    path, wanted = _path(folder, args), args.id.lower()
+    rows = [row for row in _rows(path) if wanted and row["id"].startswith(wanted[:ID_DIGITS])]
+    if not rows:
+        raise Failure(f"{path} has no token {args.id}", ExitCode.NOT_FOUND)
+    _print_rows(args, rows)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
-        text = f"there is no access file {path}, so there are no tokens; make one with"
-        raise Failure(f"{text} `millpond token new --rights RIGHTS`", ExitCode.NOT_FOUND)
-    rows = [row for note, words in notes_of(path) if (row := _row(note, words)) is not None]
+        text = f"there is no access file {path}, so there are no tokens"
+        hint = "make one with `millpond token new --rights RIGHTS`"
+        raise Failure(text, ExitCode.NOT_FOUND, hint)
+    return [row for note, words in notes_of(path) if (row := _row(note, words)) is not None]
+
+
+def _print_rows(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     if args.json:
         for row in rows:
             print_json(row)

@@ -12,7 +12,7 @@ from millpond.actors.errors import StreamExists, UnknownStream
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import (
     add_yes,
     plural,
@@ -51,7 +51,7 @@ example:
 """
 DESCRIBE_EPILOG = """\
 example:
-  millpond topic describe orders     offsets of each partition; exit code 4: not found
+  millpond topic show orders     offsets of each partition; exit code 4: not found
 """
 PRODUCE_EPILOG = """\
 examples:
@@ -77,8 +77,8 @@ example:
 """
 DELETE_EPILOG = """\
 example:
-  millpond topic delete orders              with its records and commits
-  millpond topic delete orders --yes        do not ask, on a terminal
+  millpond topic rm orders              with its records and commits
+  millpond topic rm orders --yes        do not ask, on a terminal
 """
 
 
@@ -96,7 +96,8 @@ def add_parser(subparsers: Any) -> None:
     create = _add(actions, "create", "Create a topic.", CREATE_EPILOG, _create)
     create.add_argument("--partitions", type=partitions, metavar="N", default=1)
     _add(actions, "ls", "List topics.", LS_EPILOG, _ls, has_topic=False)
-    _add(actions, "describe", "Show the partitions of a topic.", DESCRIBE_EPILOG, _describe)
+    show = _add(actions, "show", "Show the partitions of a topic.", DESCRIBE_EPILOG, _describe)
+    add_alias(actions, "describe", show)
     produce = action(actions, "produce", "Append records to a topic.", PRODUCE_EPILOG)
     produce.add_argument("name", metavar="TOPIC", type=topic_name)
     where = produce.add_mutually_exclusive_group()
@@ -130,9 +131,10 @@ def add_parser(subparsers: Any) -> None:
     )
     offset.add_argument("group", metavar="GROUP", type=os.fsencode)
     _add_partition(offset, 0)
-    delete = _add(actions, "delete", "Delete a topic and its records.", DELETE_EPILOG, None)
-    add_yes(delete)
-    delete.set_defaults(work=_run_delete)
+    rm = _add(actions, "rm", "Delete a topic and its records.", DELETE_EPILOG, None)
+    add_yes(rm)
+    rm.set_defaults(work=_run_delete)
+    add_alias(actions, "delete", rm)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from millpond.actors.errors import NotAllowed, NotNegotiated
 from millpond.node.cli.connection import run_in_loop
-from millpond.node.cli.exit_codes import ExitCode, usage_error
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs import put as jobs_put
 from millpond.node.cli.jobs.options import (
     body_fields,
@@ -24,7 +24,7 @@ from millpond.node.cli.jobs.queues import add_queues
 from millpond.node.cli.jobs.schedule import add_schedule
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.jobs.history import HistoryEntry, expiry_entry
 from millpond.node.jobs.queue import Queue
@@ -63,8 +63,8 @@ example:
 """
 CANCEL_EPILOG = """\
 example:
-  millpond jobs cancel mail ID               remove a job, even a leased one
-  millpond jobs cancel mail ID --yes         do not ask, on a terminal
+  millpond jobs rm mail ID               remove a job, even a leased one
+  millpond jobs rm mail ID --yes         do not ask, on a terminal
 
 A running async handler is cancelled at the next renewal of its lease, within a third of the lease.
 """
@@ -73,7 +73,7 @@ examples:
   millpond jobs dead ls mail                 dead letters with their reasons
   millpond jobs dead retry mail ID           back into the queue, with a new id and new attempts
   millpond jobs dead retry mail --all
-  millpond jobs dead purge mail --all        delete them, and print their number; asks on a terminal
+  millpond jobs dead rm mail --all        delete them, and print their number; asks on a terminal
 """
 STATES: tuple[JobState, ...] = ("ready", "delayed", "leased", "dead")
 
@@ -107,9 +107,10 @@ def add_parser(subparsers: Any) -> None:
     _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
     _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
     _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
-    cancel = _add(actions, "cancel", "Cancel jobs.", CANCEL_EPILOG, _cancel)
-    _add_ids(cancel)
-    _make_removal(cancel, _cancel_question, _cancel)
+    rm = _add(actions, "rm", "Remove jobs, also running ones.", CANCEL_EPILOG, _cancel)
+    _add_ids(rm)
+    _make_removal(rm, _cancel_question, _cancel)
+    add_alias(actions, "cancel", rm)
     add_schedule(actions, _JobsParser)
     dead = action(actions, "dead", "Inspect, retry and purge dead letters.", DEAD_EPILOG)
     dead_actions = dead.add_subparsers(
@@ -122,9 +123,10 @@ def add_parser(subparsers: Any) -> None:
     _add_dead(
         _add(dead_actions, "retry", "Put dead letters back into the queue.", DEAD_EPILOG, _dead)
     )
-    purge = _add(dead_actions, "purge", "Delete dead letters.", DEAD_EPILOG, _dead)
-    _add_dead(purge)
-    _make_removal(purge, _purge_question, _dead)
+    rm = _add(dead_actions, "rm", "Delete dead letters.", DEAD_EPILOG, _dead)
+    _add_dead(rm)
+    _make_removal(rm, _purge_question, _dead)
+    add_alias(dead_actions, "purge", rm)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -297,3 +299,7 @@ async def _dead(args: argparse.Namespace, queue: Queue) -> None:
         print_json({"count": count})
     else:
         print_line(str(count))
+    if count < len(set(args.ids)):
+        missing = len(set(args.ids)) - count
+        text = f"{plural(missing, 'dead letter')} of {len(set(args.ids))} not there"
+        raise Failure(text, ExitCode.NOT_FOUND, "`millpond jobs dead ls` lists them")

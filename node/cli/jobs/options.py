@@ -14,7 +14,6 @@ import msgspec
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
-from millpond.node.cli.options.units import span
 from millpond.node.cli.output import printable
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.url import parse_urls
@@ -22,6 +21,7 @@ from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo
+from millpond.node.units import span
 
 LINE_CHARS_MAX = 60
 

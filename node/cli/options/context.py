@@ -89,6 +89,6 @@ def _context(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
     if name not in contexts.by_name:
         from millpond.node.cli.parser import nearest
 
-        hint = nearest(name, contexts.by_name) or "; `millpond context ls` lists them"
-        raise usage_error(f"{where}: there is no context {name!r}{hint}")
+        hint = nearest(name, contexts.by_name) or "`millpond context ls` lists them"
+        raise usage_error(f"{where}: there is no context {name!r}", hint)
     return contexts.by_name[name], name

@@ -106,7 +106,7 @@ def _key_of(text: str, book: AddressBook | None) -> bytes:
         )
     peer = book.by_name(text)
     if peer is None:
-        raise usage_error(f"--peer: there is no peer {text!r}; `millpond peer list` lists them")
+        raise usage_error(f"--peer: there is no peer {text!r}; `millpond peer ls` lists them")
     return peer.public
 
 

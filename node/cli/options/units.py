@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from math import isfinite
 
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
+from millpond.node.units import byte_count, span
+
 U32_MAX = 2**32 - 1
-SIZE_MAX = 2**62
-_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|[smhdw])")
-_SPAN = re.compile(rf"(?:{_PART.pattern})+")
-_PLAIN = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
-_SIZE = re.compile(r"(\d{1,15})(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-
-
-def span(text: str) -> float | None:
-    """The seconds of `90`, `90s`, `1.5h`, `1h30m` or `7d`; None: the text is none of these."""
-    if _PLAIN.fullmatch(text):
-        return float(text)
-    if _SPAN.fullmatch(text):
-        return sum(float(count) * SECONDS[unit] for count, unit in _PART.findall(text))
-    return None
 
 
 def seconds(text: str) -> float:
@@ -57,8 +42,7 @@ def some_seconds(text: str) -> int:
 
 def size(text: str) -> int:
     """Bytes; K, M, G and T, also as KB or KiB, are powers of 1024."""
-    found = _SIZE.fullmatch(text)
-    number = int(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()] if found else 0
-    if not 0 < number <= SIZE_MAX:
+    number = byte_count(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: 1000, 64KiB, 10M, 2GB")
     return number

@@ -15,7 +15,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout, positive
 from millpond.node.cli.options.units import size, some_seconds
 from millpond.node.cli.output import data_field, print_json, print_line, printable, write_async
-from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.stream import append as stream_append
 from millpond.node.cli.stream import read as stream_read
 from millpond.node.cli.stream import removal
@@ -48,7 +48,7 @@ examples:
 """
 INFO_EPILOG = """\
 example:
-  millpond stream info orders        exit code 4 if it does not exist
+  millpond stream show orders        exit code 4 if it does not exist
 """
 
 
@@ -77,9 +77,11 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="show records, bytes and the time of the last record",
     )
-    ls.add_argument("--limit", type=positive, metavar="N", help="at most N")
-    info = _add(actions, "info", "Show a stream.", INFO_EPILOG, _info)
-    info.add_argument("name", metavar="STREAM", type=stream_name)
+    ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
+    ls.add_argument("--limit", dest="count", type=positive, help=argparse.SUPPRESS)
+    show = _add(actions, "show", "Show a stream.", INFO_EPILOG, _info)
+    show.add_argument("name", metavar="STREAM", type=stream_name)
+    add_alias(actions, "info", show)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -145,7 +147,7 @@ async def _create(args: argparse.Namespace, streams: Streams) -> None:
 
 
 async def _ls(args: argparse.Namespace, streams: Streams) -> None:
-    left = args.limit
+    left = args.count
     async for name in streams.names(args.prefix):
         fields: dict[str, Any] = data_field(name, "stream")
         text = printable(name)

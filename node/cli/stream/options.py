@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.durable.messages import is_content_type
 from millpond.node.cli.options.node import U64_MAX
-from millpond.node.cli.options.units import span
 from millpond.node.client.streams.stream import Start
+from millpond.node.units import span
 from millpond.transports.p2p.streams.bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
 
 _AGO = re.compile(r"-?(.*[a-z])")

@@ -1,4 +1,4 @@
-"""`millpond stream trim` and `delete`: records that are removed, after a look at them."""
+"""`millpond stream trim` and `rm`: records that are removed, after a look at them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.actors.store.changes import Position
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout
 from millpond.node.cli.output import data_field, print_json, printable
-from millpond.node.cli.parser import action
+from millpond.node.cli.parser import action, add_alias
 from millpond.node.cli.removal import (
     add_yes,
     run_removal,
@@ -35,8 +35,8 @@ the command asks before it removes anything. The number of removed records is pr
 """
 DELETE_EPILOG = """\
 example:
-  millpond stream delete orders logs      exit code 4 if one does not exist
-  millpond stream delete orders --yes     do not ask, on a terminal
+  millpond stream rm orders logs      exit code 4 if one does not exist
+  millpond stream rm orders --yes     do not ask, on a terminal
 """
 
 
@@ -52,10 +52,11 @@ def add_trim(actions: Any) -> None:
 
 
 def add_delete(actions: Any) -> None:
-    """Add `delete` to the command line."""
-    parser = _add(actions, "delete", "Delete streams and their records.", DELETE_EPILOG)
+    """Add `rm` to the command line."""
+    parser = _add(actions, "rm", "Delete streams and their records.", DELETE_EPILOG)
     parser.add_argument("names", metavar="STREAM", type=stream_name, nargs="+")
     parser.set_defaults(work=_run_delete)
+    add_alias(actions, "delete", parser)
 
 
 def _add(actions: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
