@@ -1,4 +1,4 @@
-"""Pages of docs/reference that are made from the code: commands, settings, metrics, Python API.
+"""Pages that are made from the code: commands, settings, metrics, Python API; the man page.
 
     python scripts/generate_reference.py            writes them
     python scripts/generate_reference.py --check    exit code 1 if one of them is not up to date
@@ -519,11 +519,19 @@ def split(parameters: str) -> list[str]:
     return [each.strip() for each in found]
 
 
-PAGES: dict[str, Callable[[], str]] = {
-    "command-line.md": command_line,
-    "configuration.md": configuration,
-    "metrics.md": metrics,
-    "python-api.md": python_api,
+def man_page() -> str:
+    """The man page."""
+    from generate_man import page as man  # it uses this module
+
+    return str(man())
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    REFERENCE / "command-line.md": command_line,
+    REFERENCE / "configuration.md": configuration,
+    REFERENCE / "metrics.md": metrics,
+    REFERENCE / "python-api.md": python_api,
+    ROOT / "share" / "man" / "man1" / "millpond.1": man_page,
 }
 
 
@@ -535,11 +543,11 @@ def main() -> int:
         del os.environ[name]
     os.environ["HOME"] = "/home/you"
     stale = []
-    for name, make in PAGES.items():
-        text, path = make(), REFERENCE / name
+    for path, make in PAGES.items():
+        text = make()
         if path.exists() and path.read_text("utf-8") == text:
             continue
-        stale.append(name)
+        stale.append(path.name)
         if not options.check:
             path.write_text(text, "utf-8")
     if stale and options.check:

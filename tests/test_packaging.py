@@ -90,12 +90,16 @@ def uncompiled(wheel: Path) -> dict[str, bytes]:
 
 def test_the_wheel_holds_the_two_packages_and_nothing_twice(wheel: Path, checkout: Path) -> None:
     files = contents(wheel)
-    tops = {PurePosixPath(name).parts[0] for name in files}
+    data = {name for name in files if ".data/" in name}
+    assert [name.partition("/")[2] for name in data] == ["data/share/man/man1/millpond.1"]
+    tops = {PurePosixPath(name).parts[0] for name in files if name not in data}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         "millpond",
         "pyspark_millpond",
     }
-    packed = {PurePosixPath(name) for name in files if ".dist-info/" not in name}
+    packed = {PurePosixPath(name) for name in files if ".dist-info/" not in name} - set(
+        map(PurePosixPath, data)
+    )
     built = {path for path in packed if path.suffix == ".so"}
     assert packed - built == set(sources(checkout)) - {PurePosixPath("millpond/_speedups.c")}
     assert {path.name.partition(".")[0] for path in built} == ({"_speedups"} if COMPILER else set())

@@ -38,7 +38,6 @@ from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.url import parse_urls
 from millpond.node.ip import is_loopback
 from millpond.node.tls.errors import reason_of
-from millpond.transports.errors import FrameTooLarge
 from millpond.transports.io.address import format_address
 from millpond.transports.io.tls import HandshakeFailed
 from millpond.transports.p2p.nacks import HelloCode
@@ -206,18 +205,20 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
         case HandshakeRefused():
             return _refused(error, args, where)
         case ConnectionLost(__cause__=ssl.SSLError() | HandshakeFailed() as cause):
-            return Failure(f"{where}: {reason_of(cause)}")
+            return _other_listener(args, where) or Failure(f"{where}: {reason_of(cause)}")
         case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
             # Without a number: a name with several addresses, each of which refused.
             return Failure(f"no node at {where}", hint="start one with `millpond serve`")
         case ConnectionLost():
-            if (other := _other_listener(error.__cause__, args)) is not None:
-                return Failure(f"{where}: {other}")
+            if (other := _other_listener(args, where)) is not None:
+                return other
             hint = f"is a Millpond node there{_without_tls(args)}? See `millpond doctor`"
             return Failure(f"{where}: {error}", hint=hint)
         case BrokenPipeError():
             return None
         case TimeoutError():
+            if (other := _other_listener(args, where)) is not None:
+                return other
             text = f"no answer from {where} within {args.timeout:g} s (--timeout)"
             return Failure(text, ExitCode.TIMEOUT)
         case OSError():
@@ -249,30 +250,13 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return None
 
 
-LISTENERS = {
-    7400: "P2P (tcp://)",
-    7401: "WebSocket (ws://)",
-    7402: "S3P",
-    7403: "RustLog",
-    7404: "HTTP",
-}
-"""The usual ports of a node."""
-ANSWERS = {b"HTTP": "HTTP or WebSocket", b"-ERR": "S3P"}
-"""Protocols by the beginning of what they answer to packets of P2P."""
+def _other_listener(args: argparse.Namespace, where: str) -> Failure | None:
+    """The failure where the port is that of another listener, or has TLS or none; None: it is not
+    known to be."""
+    from millpond.node.cli.listener_probe import advice
 
-
-def _other_listener(cause: BaseException | None, args: argparse.Namespace) -> str | None:
-    """The advice where another protocol answered, or one usually has this port; None: neither."""
-    address = parse_urls(args.connect)[0]
-    wanted = "WebSocket listens on 7401" if address.websocket else "P2P listens on 7400"
-    if isinstance(cause, FrameTooLarge):
-        answered = ANSWERS.get(cause.size.to_bytes(8)[-4:])
-        if answered is not None:
-            return f"this is a port of {answered}; {wanted} unless a node is told otherwise"
-    usual = LISTENERS.get(address.port)
-    if usual is None or address.port == (7401 if address.websocket else 7400):
-        return None
-    return f"port {address.port} is usually that of {usual}; {wanted}"
+    found = advice(parse_urls(args.connect)[0])
+    return None if found is None else Failure(f"{where}: {found[0]}", hint=found[1])
 
 
 def _without_tls(args: argparse.Namespace) -> str:
@@ -294,8 +278,8 @@ def _refused(error: HandshakeRefused, args: argparse.Namespace, where: str) -> F
         name = os.fsdecode(getattr(args, "channel", None) or PROBE)
         text = f"{where}: {error}: channel {name!r} cannot be read"
         return Failure(text, hint="see `millpond doctor`")
-    if error.status == 404:
-        return Failure(f"{where}: {error}: this is a port of HTTP; WebSocket listens on 7401")
+    if error.status is not None and (other := _other_listener(args, where)) is not None:
+        return other
     return Failure(f"{where}: {error}")
 
 

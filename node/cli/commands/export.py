@@ -20,11 +20,12 @@ from millpond.actors.messages import Mode
 from millpond.actors.store.changes import Origin, Snapshot, StoredMessage
 from millpond.actors.store.interface import Fault
 from millpond.actors.store.message_attributes import MessageAttributes
-from millpond.node.cli.connection import explain_errors, open_channel
+from millpond.node.cli.connection import INFO, explain_errors, open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.jsonl import MessageLine, encode_line
 from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout
 from millpond.node.cli.output import counted, print_json, write, write_async
+from millpond.node.cli.progress import Progress
 from millpond.node.client.channel import Channel
 
 EPILOG = """\
@@ -54,7 +55,8 @@ PAGE_BYTES, PAGE_BYTES_MIN = 256 * 1024, 512
 class ExportFile:
     """The output of an export, with a count of messages."""
 
-    def __init__(self, fd: int | None) -> None:
+    def __init__(self, fd: int | None, progress: Progress) -> None:
+        self.progress = progress
         self._fd = fd
         self.count = 0
 
@@ -62,19 +64,23 @@ class ExportFile:
         """Write, and let the connection work on while the reader is slow."""
         if self._fd is None:
             await write_async(encode_line(line))
-            self.count += 1
+            self._added(line)
         else:
             self.add(line)
 
     def add(self, line: MessageLine) -> None:
         """Write."""
         data = encode_line(line)
-        self.count += 1
+        self._added(line)
         if self._fd is None:
             write(data)
             return
         while data:
             data = data[os.write(self._fd, data) :]
+
+    def _added(self, line: MessageLine) -> None:
+        self.count += 1
+        self.progress.add(1, len(line.row.data))
 
 
 def add_parser(subparsers: Any) -> None:
@@ -96,7 +102,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export one channel."""
     name = os.fsdecode(args.channel)
-    with _sink(args.file) as sink:
+    beside = args.file is not None
+    with (
+        Progress("exported", what="message", beside_output=beside) as progress,
+        _sink(args.file, progress) as sink,
+    ):
         if args.data is not None:
             _export_stopped(args, sink)
         else:
@@ -115,10 +125,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _sink(file: Path | None) -> Iterator[ExportFile]:
+def _sink(file: Path | None, progress: Progress) -> Iterator[ExportFile]:
     """The output file, which is complete or unchanged afterwards."""
     if file is None:
-        yield ExportFile(None)
+        yield ExportFile(None, progress)
         return
     if file.is_dir():
         raise Failure(f"cannot write {file}: it is a folder")
@@ -129,7 +139,7 @@ def _sink(file: Path | None) -> Iterator[ExportFile]:
         raise Failure(f"cannot write {file}: {exc.strerror}") from exc
     try:
         try:
-            yield ExportFile(fd)
+            yield ExportFile(fd, progress)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -141,6 +151,9 @@ def _sink(file: Path | None) -> Iterator[ExportFile]:
 
 async def _export_running(args: argparse.Namespace, sink: ExportFile) -> None:
     async with open_channel(args, args.channel, "consumer") as channel:
+        with anyio.fail_after(args.timeout):
+            info: dict[str, Any] = await channel.admin(INFO, {"channel": args.channel})
+        sink.progress.total = sum(each["messages"] for each in info["page"])
         async for line in _lines(args, channel):
             await sink.add_soon(line)
 
@@ -206,6 +219,7 @@ def _export_stopped(args: argparse.Namespace, sink: ExportFile) -> None:
     match kept:
         case Snapshot():
             now, terms = time.time(), kept.attributes or MessageAttributes()
+            sink.progress.total = len(kept.rows)
             for row in kept.rows:
                 if row.expires_at > now:
                     more = terms.due.get(row.id, 0.0), terms.names.get(row.id, b"")

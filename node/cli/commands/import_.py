@@ -32,6 +32,7 @@ from millpond.node.cli.jsonl import LINE_BYTES_MAX, BadLine, MessageLine, decode
 from millpond.node.cli.options.node import add_node_options, add_timeout, channel_name
 from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import counted, print_json
+from millpond.node.cli.progress import Progress
 from millpond.node.client.channel import Channel
 from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.future import ReplyFuture
@@ -111,7 +112,11 @@ def run(args: argparse.Namespace) -> int:
     args.channel, file = _channel_and_file(args.words)
     summary = Summary()
     try:
-        with _opened(file, args.words) as fd:
+        with (
+            _opened(file, args.words) as fd,
+            Progress("read", what="message", source=fd, beside_output=True) as progress,
+        ):
+            args.progress = progress
             if args.data is not None:
                 _import_offline(args, fd, summary)
             else:
@@ -174,6 +179,7 @@ async def messages(args: argparse.Namespace, fd: int) -> AsyncIterator[tuple[int
                 line = decode_line(text)
             except BadLine as exc:
                 raise Failure(f"line {number} is not an exported message: {exc}") from exc
+            args.progress.add(1, len(line.row.data))
             yield number, msgspec.structs.replace(line, channel=args.channel or line.channel)
 
 

@@ -14,9 +14,10 @@ from millpond.actors.errors import RequestError
 from millpond.node.cli import sealed_messages as sealed
 from millpond.node.cli.connection import explain, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.input import read_available, read_lines, too_large
+from millpond.node.cli.input import STDIN, read_available, read_lines, too_large
 from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.progress import Progress
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
 from millpond.node.client.future import ReplyFuture
@@ -90,7 +91,8 @@ async def _put_lines(args: argparse.Namespace) -> int:
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(_send_lines, args, channel, send)
-        await _show_answers(args, receive)
+        with Progress("put", what="message", source=STDIN) as progress:
+            await _show_answers(args, receive, progress)
     return ExitCode.OK
 
 
@@ -119,7 +121,9 @@ async def _sent(channel: Channel, data: bytes, ttl: int, key: int | None) -> Rep
 
 
 async def _show_answers(
-    args: argparse.Namespace, answers: MemoryObjectReceiveStream[ReplyFuture[Receipt]]
+    args: argparse.Namespace,
+    answers: MemoryObjectReceiveStream[ReplyFuture[Receipt]],
+    progress: Progress,
 ) -> None:
     number = 0
     with answers:
@@ -132,6 +136,7 @@ async def _show_answers(
                 assert failure is not None
                 raise Failure(f"message {number}: {failure}", failure.code) from exc
             _show(receipt, args.json)
+            progress.add(1, 0)
 
 
 def _show(receipt: Receipt, as_json: bool) -> None:

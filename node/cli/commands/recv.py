@@ -19,6 +19,7 @@ from millpond.node.cli.exit_codes import ExitCode, until_signal, usage_error
 from millpond.node.cli.options.node import add_node_options, channel_name, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field
+from millpond.node.cli.progress import Progress
 from millpond.node.cli.sealed_messages import is_envelope, open_message
 from millpond.node.client.channel import Channel, Message
 from millpond.node.client.connect import PROBE
@@ -155,6 +156,18 @@ async def _widen(channel: Channel, args: argparse.Namespace) -> None:
 
 async def _write_messages(channel: Channel, args: argparse.Namespace, output: ByteOutput) -> None:
     left = None if args.follow else args.count
+    beside = args.file is not None
+    with Progress("received", what="message", total=left, beside_output=beside) as progress:
+        await _write_some(channel, args, output, left, progress)
+
+
+async def _write_some(
+    channel: Channel,
+    args: argparse.Namespace,
+    output: ByteOutput,
+    left: int | None,
+    progress: Progress,
+) -> None:
     while left is None or left > 0:
         message = await channel.receive()
         data = await _output_of(channel, message, args, is_raw=output.is_raw)
@@ -162,6 +175,7 @@ async def _write_messages(channel: Channel, args: argparse.Namespace, output: By
             await message.decline()
             continue
         await output.write(data)
+        progress.add(1, len(data))
         if left is not None:
             left -= 1
         if not args.no_ack:

@@ -25,6 +25,7 @@ from millpond.node.cli.doctor.data_folder import (
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.data_folder import check_owner, explain_folder_errors
 from millpond.node.cli.output import counted, print_json, print_line
+from millpond.node.cli.progress import Progress
 from millpond.node.data_folder import FolderLock, was_used
 from millpond.node.environment import current_environment
 
@@ -52,9 +53,11 @@ def repair_all(folder: Path, disk: Disk, *, as_json: bool) -> int:
     with _repairs(folder, disk) as repairs:
         repairs.scrub()
         names = [name for name in repairs.names() if staged_part_of(name) is None]
-        for name in names:
-            damages = _reported(repairs, name)
-            code = max(code, _repair(folder, repairs, name, damages, as_json=as_json))
+        with Progress("repaired", what="channel or stream", total=len(names)) as progress:
+            for name in names:
+                damages = _reported(repairs, name)
+                code = max(code, _repair(folder, repairs, name, damages, as_json=as_json))
+                progress.add(1, 0)
         # Printed first: a repair that is interrupted prints it again.
         for damage in repairs.unnamed:
             code = ExitCode.FAILURE

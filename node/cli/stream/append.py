@@ -162,7 +162,8 @@ def _opened(args: argparse.Namespace) -> Iterator[int]:
 async def _until_interrupted(args: argparse.Namespace, choose: Any, fd: int) -> int:
     timeout_s, args.timeout = args.timeout, None
     is_done = False
-    with Progress("appended", beside_output=args.quiet) as progress:
+    source = None if args.data and args.data != ["-"] else fd
+    with Progress("appended", source=source, beside_output=args.quiet) as progress:
         appending = _Appender(args, progress)
         with anyio.move_on_after(timeout_s) as limit:
             try:

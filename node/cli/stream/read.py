@@ -122,7 +122,7 @@ async def _read(args: argparse.Namespace, choose: Choose, timeout_s: float | Non
 async def _show(args: argparse.Namespace, stream: Stream) -> None:
     shape = FORMATS["json" if args.json else args.format]
     remaining = args.count
-    with Progress("read") as progress:
+    with Progress("read", total=None if args.follow else remaining) as progress:
         async with aclosing(await _pages(args, stream)) as pages:
             async for page in pages:
                 records = page if remaining is None else page[:remaining]

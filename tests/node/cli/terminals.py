@@ -36,6 +36,10 @@ class Terminal:
             if not self._read(1.0):
                 raise AssertionError(f"the command ended without {text!r}: {self.written!r}")
 
+    def poll(self, seconds: float) -> None:
+        """Read what comes within a time."""
+        self._read(seconds)
+
     def interrupt(self) -> int:
         """Press Ctrl-C, and read to the end; the exit code."""
         self.process.send_signal(signal.SIGINT)

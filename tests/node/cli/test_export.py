@@ -325,7 +325,7 @@ def test_a_file_that_is_not_there_is_no_import_of_nothing(node: Serving, tmp_pat
     connected = ("--connect", node.urls["tcp"])
     absent = tmp_path / "absent.jsonl"
     done = command("import", str(absent), *connected, stdin=subprocess.DEVNULL)
-    assert done.returncode == 1 and f"no file '{absent}'" in done.stderr.decode()
+    assert done.returncode == 4 and f"no file '{absent}'" in done.stderr.decode()
     done = command("import", str(tmp_path), *connected, stdin=subprocess.DEVNULL)
     assert done.returncode == 2 and "is a folder" in done.stderr.decode()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.node.processes import Serving, command, environment, serving
+from tests.node.processes import Serving, command, command_here, environment, serving
 
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 
@@ -25,18 +27,57 @@ def failure(*words: str, **options: object) -> str:
     return done.stderr.decode()
 
 
-@pytest.mark.parametrize(
-    ("scheme", "listener", "told"),
-    [
-        ("tcp", "http", "this is a port of HTTP or WebSocket; P2P listens on 7400"),
-        ("tcp", "s3p", "this is a port of S3P; P2P listens on 7400"),
-        ("ws", "http", "this is a port of HTTP; WebSocket listens on 7401"),
-        ("tls", "p2p", "does not speak TLS here; use tcp:// or ws://"),
-    ],
-)
-def test_the_port_of_another_listener(node: Serving, scheme: str, listener: str, told: str) -> None:
-    url = f"{scheme}://{node.ready['listeners'][listener]}"
-    assert told in failure("put", "c", "hello", "--connect", url)
+NAMES = {"p2p": "P2P", "ws": "WebSocket", "s3p": "S3P", "rustlog": "RustLog", "http": "HTTP"}
+SCHEMES = {("p2p", False): "tcp", ("p2p", True): "tls", ("ws", False): "ws", ("ws", True): "wss"}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A node all of whose listeners have TLS."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = command("keys", "cert", "here", "--host", "127.0.0.1", "--out", str(folder))
+    assert made.returncode == 0, made.stderr
+    addresses = [word for name in LISTENERS for word in (f"--{name}", "127.0.0.1:0")]
+    with serving("--memory", *addresses, "--tls-cert", str(folder / "here.crt")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("scheme", ["tcp", "ws", "tls", "wss"])
+def test_the_port_of_another_listener_is_told_as_such(
+    node: Serving, secure: Serving, scheme: str, listener: str, has_tls: bool
+) -> None:
+    """Each pair of a client and a listener, with TLS and without it."""
+    right = SCHEMES.get((listener, has_tls))
+    if right == scheme:
+        return
+    where = (secure if has_tls else node).ready["listeners"][listener]
+    words = ("ping", "--connect", f"{scheme}://{where}", "--timeout", "1", "--json")
+    done = command_here(*words, env=environment())
+    *_, line = done.stderr.decode().splitlines()
+    told = json.loads(line)
+    assert done.returncode == told["exit_status"] == 1
+    assert f"{where}: this is the {NAMES[listener]} port" in told["message"]
+    if right is not None:
+        assert told["hint"] == f"use {right}://{where}"
+        assert told["message"].endswith("with TLS" if has_tls else "with no TLS")
+    else:
+        usual = "WebSocket listens on 7401" if scheme in ("ws", "wss") else "P2P listens on 7400"
+        assert told["hint"] == f"{usual} unless a node is told otherwise"
+
+
+def test_a_put_to_a_silent_port_is_told_as_well(node: Serving) -> None:
+    where = node.ready["listeners"]["rustlog"]
+    told = failure("put", "c", "hello", "--connect", f"tcp://{where}", "--timeout", "1")
+    assert f"{where}: this is the RustLog port; P2P listens on 7400" in told
+
+
+def test_a_port_of_another_server_is_no_listener_of_a_node() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        told = failure("ping", "--connect", f"tcp://{where}", "--timeout", "0.5")
+    assert f"no answer from {where} within 0.5 s" in told
 
 
 def test_a_stream_without_records_has_no_last_one(node: Serving) -> None:

@@ -62,8 +62,8 @@ def test_help_is_there_for_every_command(
     page = capfdbinary.readouterr().out.decode()
     assert "examples" in page or "a first" in page
     names = {
-        "stream": "create append read tail trim delete ls info",
-        "topic": "create ls describe produce fetch commit offset delete",
+        "stream": "create append read tail trim rm ls show",
+        "topic": "create ls show produce fetch commit offset rm",
     }
     for name in names[family].split():
         assert f"    {name}" in page
