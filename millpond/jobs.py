@@ -20,6 +20,7 @@ from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.task import Backoff, Task, task
+from millpond.node.jobs.worker.executor import Middleware, Next
 from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
 from millpond.node.jobs.worker.worker import Worker
 
@@ -37,6 +38,8 @@ __all__ = [
     "JobInfo",
     "JobState",
     "LeaseExpired",
+    "Middleware",
+    "Next",
     "Queue",
     "QueueCounts",
     "Reject",

@@ -21,10 +21,15 @@ class Job:
         "name",
         "payload",
         "queue",
+        "state",
     )
 
     def __init__(
-        self, leased: LeasedJob, now: Callable[[], float], report: Callable[[object], None]
+        self,
+        leased: LeasedJob,
+        now: Callable[[], float],
+        report: Callable[[object], None],
+        state: object = None,
     ) -> None:
         self.id = leased.message.id
         self.attempt = leased.message.attempt
@@ -32,6 +37,8 @@ class Job:
         self.payload: object = leased.content.payload
         self.queue = leased.subscription.queue
         self.headers: Headers = leased.content.headers
+        self.state = state
+        """The value of the worker's lifespan: a pool of database connections, for example."""
         self._leased = leased
         self._now = now
         self._report = report

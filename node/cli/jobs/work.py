@@ -114,6 +114,18 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--name", help="name of the worker in the history of jobs (default: host:process)"
     )
+    parser.add_argument(
+        "--lifespan",
+        metavar="NAME",
+        help="async context manager of the module, entered once: its value is `job.state`",
+    )
+    parser.add_argument(
+        "--middleware",
+        action="append",
+        metavar="NAME",
+        default=[],
+        help="function of the module that is called around each handler; repeatable",
+    )
     parser.add_argument("--no-history", action="store_true", help="do not write a history")
     parser.add_argument(
         "--log-done", action="store_true", help="write successes to the history, too"
@@ -176,6 +188,15 @@ def _found(args: argparse.Namespace) -> Any:
     return found
 
 
+def _of_module(args: argparse.Namespace, name: str) -> Any:
+    """What the module of the handler calls so."""
+    module = args.handler.partition(":")[0]
+    found = getattr(sys.modules[module], name, None)
+    if not callable(found):
+        raise usage_error(f"module {module!r} has no function {name!r}")
+    return found
+
+
 def _is_users(trace: TracebackType) -> bool:
     """Is this frame neither the command's nor the import system's?"""
     file = trace.tb_frame.f_code.co_filename
@@ -198,6 +219,8 @@ def _worker(args: argparse.Namespace, work: Any, view: WorkStatus) -> Worker:
             history=not args.no_history,
             log_done=args.log_done,
             on_end=partial(_on_attempt_end, args, view),
+            middleware=[_of_module(args, each) for each in args.middleware],
+            lifespan=None if args.lifespan is None else _of_module(args, args.lifespan),
             **_options(args),
         )
     except (TypeError, ValueError) as exc:

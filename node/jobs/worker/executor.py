@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
 from functools import partial
 from types import coroutine
@@ -13,6 +13,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
+import msgspec
 
 from millpond.node.jobs.errors import AttemptTimedOut, PayloadRefused, Reject, Retry
 from millpond.node.jobs.job import Job
@@ -37,10 +38,13 @@ NOT_CAUGHT = KeyboardInterrupt, GeneratorExit
 """Exceptions that a handler raises and did not cause."""
 
 Report = Callable[[Any], None]
+Next = Callable[[], Awaitable[object]]
+Middleware = Callable[[Job, Next], Awaitable[object]]
+"""Is called around a handler: `await call()` runs what is inside, and gives its value."""
 
 
 async def run_handler(
-    leased: LeasedJob, now: Callable[[], float], report: Report, threads: HandlerThreads
+    leased: LeasedJob, now: Callable[[], float], report: Report, shared: WorkerContext
 ) -> Outcome:
     """Run the handler once, for as long as its task allows. Whatever it raises is the outcome.
 
@@ -54,8 +58,8 @@ async def run_handler(
             if leased.task.timeout_s is not None:
                 scope.deadline = anyio.current_time() + leased.task.timeout_s
             if not (leased.is_lost or leased.is_given_up):
-                job = Job(leased, now, _reporting(leased, report))
-                outcome = Done(await _result(leased, job, threads))
+                job = Job(leased, now, _reporting(leased, report), shared.state)
+                outcome = Done(await _result(leased, job, shared))
     except NOT_CAUGHT:
         raise
     except BaseException as exc:  # the border to code that is not ours: any error is an outcome
@@ -90,10 +94,13 @@ class HandlerThreads:
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """The value of the call."""
-        has_ended = is_left = False
+        has_started = has_ended = is_left = False
 
         def called() -> Any:
-            nonlocal has_ended
+            nonlocal has_started, has_ended
+            with self._lock:
+                has_started = True
+                self.left_behind += is_left
             try:
                 return call()
             finally:
@@ -108,18 +115,34 @@ class HandlerThreads:
         except anyio.get_cancelled_exc_class():
             with self._lock:
                 is_left = not has_ended
-                self.left_behind += is_left
+                self.left_behind += has_started and not has_ended
             raise
 
 
-async def _result(leased: LeasedJob, job: Job, threads: HandlerThreads) -> Any:
+class WorkerContext(msgspec.Struct, frozen=True):
+    """The parts that the handlers of a worker share: threads, what is called around each of them,
+    and the value of the worker's lifespan."""
+
+    threads: HandlerThreads
+    middleware: tuple[Middleware, ...] = ()
+    state: object = None
+
+
+async def _result(leased: LeasedJob, job: Job, shared: WorkerContext) -> object:
+    if not shared.middleware:
+        return await run_in_context(_handled(leased, job, shared.threads))
+    call: Next = partial(_handled, leased, job, shared.threads)
+    for around in reversed(shared.middleware):
+        call = partial(around, job, call)
+    return await run_in_context(finished(call()))
+
+
+async def _handled(leased: LeasedJob, job: Job, threads: HandlerThreads) -> object:
+    """The value of the handler."""
     task = leased.task
     call = partial(task.handler, *task.arguments(leased.content.payload, job))
-    if task.is_async:
-        value = call()
-    else:
-        value = await threads.run(call)
-    return await run_in_context(finished(value))
+    value = call() if task.is_async else await threads.run(call)
+    return await finished(value)
 
 
 def _outcome(scope: anyio.CancelScope, error: BaseException) -> Outcome:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from functools import partial
 from math import ceil
 from types import TracebackType
@@ -31,7 +31,12 @@ from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.schedules import schedule_name
 from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
 from millpond.node.jobs.worker.completion import JobCompletion
-from millpond.node.jobs.worker.executor import HandlerThreads, run_handler
+from millpond.node.jobs.worker.executor import (
+    HandlerThreads,
+    Middleware,
+    WorkerContext,
+    run_handler,
+)
 from millpond.node.jobs.worker.leases import Leases
 from millpond.node.jobs.worker.outcome import AttemptResult, Done, WorkerStats
 from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
@@ -57,7 +62,10 @@ class Worker:
     `work`: one handler, or tasks. `queues`: names, or `NAME=WEIGHT`; by default those of the tasks.
     `lease` is for a handler that is no task. `grace`: running handlers have so many seconds to end
     when the worker drains. `on_end` is called with the result of each attempt. `log_done`: the
-    history has successes as well. Other options as those of `connect`.
+    history has successes as well. Each of `middleware` is called around each handler, the first
+    outermost, with the job and what is inside. `lifespan` is entered once, before the first job,
+    and left behind the last one; jobs have its value as `state`. Other options as those of
+    `connect`.
 
     Raises ValueError and TypeError for arguments.
     """
@@ -75,6 +83,8 @@ class Worker:
         history: bool = True,
         log_done: bool = False,
         on_end: Callable[[AttemptResult], None] | None = None,
+        middleware: Sequence[Middleware] = (),
+        lifespan: Callable[[], AbstractAsyncContextManager[object]] | None = None,
         wall: Callable[[], float] | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
@@ -99,6 +109,7 @@ class Worker:
         self._name, self._wall, self._keeps_history = name, wall, history
         self._history: History | None = None
         self._log_done, self._on_end = log_done, on_end
+        self._middleware, self._lifespan = tuple(middleware), lifespan or nullcontext
         self._stack = AsyncExitStack()
         self._running: dict[LeasedJob, None] = {}
         self._draining = anyio.Event()
@@ -166,9 +177,10 @@ class Worker:
         Cancelled, it returns no jobs: the node pushes them again once the worker has left.
         """
         with single_errors():
-            await self._run(burst)
+            async with self._lifespan() as state:
+                await self._run(burst, state)
 
-    async def _run(self, burst: bool) -> None:
+    async def _run(self, burst: bool, state: object) -> None:
         async with anyio.create_task_group() as background:
             mailboxes = ResultMailboxes(self._connector, background, self._now)
             rng, log_done = self._connector.rng, self._log_done
@@ -176,6 +188,7 @@ class Worker:
                 self._leases, mailboxes, self._history, rng, self._now, self._ended, log_done
             )
             self._threads, self._is_hung = HandlerThreads(self._slots), False
+            self._shared = WorkerContext(self._threads, self._middleware, state)
             self._background = background
             background.start_soon(self._leases.run)
             if self._history is not None:
@@ -350,7 +363,7 @@ class Worker:
         self._leases.started(leased)
         try:
             report = partial(self._completion.report, leased)
-            outcome = await run_handler(leased, self._now, report, self._threads)
+            outcome = await run_handler(leased, self._now, report, self._shared)
             await self._completion.complete(leased, outcome, began_at)
             self._check_threads()
             is_done = isinstance(outcome, Done)

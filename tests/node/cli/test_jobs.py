@@ -26,6 +26,7 @@ from tests.node.stream_commands import Run
 LIMIT_S = 300.0
 TASKS = """
 import time
+from contextlib import asynccontextmanager
 from millpond.jobs import Job
 from millpond.jobs import Reject
 from millpond.jobs import task
@@ -51,6 +52,17 @@ async def sleepy(payload):
 def stubborn(payload):
     print("deaf", flush=True)
     time.sleep(payload)
+
+async def told(job, call):
+    value = await call()
+    print("told", job.state, value, flush=True)
+    return value
+
+@asynccontextmanager
+async def pool():
+    print("open", flush=True)
+    yield "pool"
+    print("closed", flush=True)
 
 @task(queue="mail-tasks")
 async def send(to: str) -> None:
@@ -126,6 +138,16 @@ def test_jobs_are_put_and_worked_on(run: Run, work: Work, name: str) -> None:
     assert code == 0 and "ready" in err
     assert out.splitlines() == ["1 {'to': 'alice'}", "1 b'plain'"]
     assert run("list", f"jobs/{name}").out == b""
+
+
+def test_a_lifespan_and_middleware_of_the_module(run: Run, work: Work, name: str) -> None:
+    assert run("jobs", "put", name, '"x"').code == 0
+    words = ("--lifespan", "pool", "--middleware", "told", "--queue", name, "--burst")
+    code, out, err = work.run("tasks:echo", *words)
+    assert code == 0, err
+    assert out.splitlines() == ["open", "1 x", "told pool x", "closed"]
+    code, _, err = work.run("tasks:echo", "--lifespan", "nothing", "--queue", name)
+    assert code == 2 and "module 'tasks' has no function 'nothing'" in err
 
 
 def test_each_line_is_a_job(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
