@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millpond.node.client.receiver import Receiver
     from millpond.node.client.rustlog.client import connect_rustlog
     from millpond.node.client.s3p.client import connect_s3p
+    from millpond.node.client.settings import ConnectSettings
     from millpond.node.client.streams.connect import connect_streams
     from millpond.node.client.sync.channel import connect as connect_sync
     from millpond.node.config import Config
@@ -43,6 +44,7 @@ else:
             "Channels": "millpond.node.client.channels",
             "ClientClosed": "millpond.node.client.errors",
             "Config": "millpond.node.config",
+            "ConnectSettings": "millpond.node.client.settings",
             "ConnectionLost": "millpond.node.client.errors",
             "Durability": "millpond.actors.messages",
             "HandshakeRefused": "millpond.node.client.errors",
@@ -79,6 +81,7 @@ __all__ = [
     "Channels",
     "ClientClosed",
     "Config",
+    "ConnectSettings",
     "ConnectionLost",
     "Durability",
     "HandshakeRefused",

@@ -8,6 +8,7 @@ fixtures of the pytest plugin give a `World` and nodes in it.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millpond.node.client.settings import SimulatedSettings
     from millpond.node.testing.dialogue.protocol import BadScript, DialogueMismatch
     from millpond.node.testing.dialogue.script import Script
     from millpond.node.testing.disk.faults import DiskFault, SqlFault
@@ -34,6 +35,7 @@ else:
             "SealedMessage": "millpond.node.testing.sealed_messages",
             "SimNode": "millpond.node.testing.sim_node",
             "SimulatedDisk": "millpond.node.testing.disk.simulated",
+            "SimulatedSettings": "millpond.node.client.settings",
             "SqlFault": "millpond.node.testing.disk.faults",
             "TookTooLong": "millpond.node.testing.failures",
             "World": "millpond.node.testing.world",
@@ -53,6 +55,7 @@ __all__ = [
     "SealedMessage",
     "SimNode",
     "SimulatedDisk",
+    "SimulatedSettings",
     "SqlFault",
     "TookTooLong",
     "World",

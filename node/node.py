@@ -40,7 +40,8 @@ from millpond.node.backup.service import BackupService
 from millpond.node.browser_policy import browser_policy
 from millpond.node.channel_requests import ChannelRequests
 from millpond.node.chat.history_cipher import HistoryCipher
-from millpond.node.client.connect import PROBE, Dialer
+from millpond.node.client.connect import PROBE
+from millpond.node.client.settings import Dialer
 from millpond.node.clock import (
     BEHIND_S_MIN,
     Clock,

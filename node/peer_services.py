@@ -25,7 +25,7 @@ from millpond.node.admin import PeerRow
 from millpond.node.chat.chat import Chat
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import MessageRequests
-from millpond.node.client.connect import Dialer
+from millpond.node.client.settings import Dialer
 from millpond.node.client.url import pinned
 from millpond.node.clock import Clock
 from millpond.node.config import Config

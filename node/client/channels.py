@@ -22,6 +22,7 @@ from millpond.node.client.link import Link
 from millpond.node.client.node_requests import NodeRequests
 from millpond.node.client.openable import Client
 from millpond.node.client.receiver import Receiver
+from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
 from millpond.transports.p2p import channel_operations as b
 from millpond.transports.p2p.channel_operations import ChannelInfo as ChannelInfo
 from millpond.transports.p2p.channel_operations import ChannelOperation
@@ -166,6 +167,7 @@ def connect_channels(
     reconnect: bool = True,
     wait_s: float = 0.0,
     on_event: Callable[[Event], None] | None = None,
+    settings: ConnectSettings = DEFAULT_SETTINGS,
 ) -> Channels:
     """The channels of the node at `url` by name, for the block; see `millpond.connect`."""
     channel = connect(
@@ -182,6 +184,7 @@ def connect_channels(
         reconnect=reconnect,
         wait_s=wait_s,
         on_event=on_event,
+        settings=settings,
     )
 
     @asynccontextmanager

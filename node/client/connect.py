@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -25,6 +24,12 @@ from millpond.node.client.idempotency import KeyCounter
 from millpond.node.client.link import Dial, Link, LinkSettings, Target
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import Session
+from millpond.node.client.settings import (
+    DEFAULT_SETTINGS,
+    ConnectSettings,
+    Dialer,
+    simulated,
+)
 from millpond.node.client.url import Address, parse_urls
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
@@ -46,14 +51,6 @@ PROBE = b"millpond!probe"
 Member = TypeVar("Member", bound=IntEnum)
 
 
-class Dialer(Protocol):
-    """Opens a wire for `session`, by default a socket; OSError when there is none to be had."""
-
-    async def __call__(
-        self, tasks: TaskGroup, host: str, port: int, session: Session, /
-    ) -> None: ...
-
-
 def connect(
     url: str,
     channel: str | bytes | None = None,
@@ -61,27 +58,16 @@ def connect(
     role: RoleName = "both",
     mode: ModeName | None = None,
     window: int | None = None,
-    ordered: bool = False,
-    resume_after: int | None = None,
     token: str | bytes | None = None,
     identity: Signer | None = None,
     peer: bytes | None = None,
     on_peer: Callable[[bytes], None] | None = None,
-    delivery_key: bytes | None = None,
     tls: ssl.SSLContext | None = None,
     allow_plain: bool = False,
-    key_counter: str | os.PathLike[str] | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
-    bare: bool = False,
-    begins: bool = False,
-    keep_alive_s: float = 20.0,
-    in_flight_max: int = 1024,
     on_event: Callable[[Event], None] | None = None,
-    dialer: Dialer | None = None,
-    rng: Random | None = None,
-    now: Callable[[], float] | None = None,
-    entropy: Callable[[int], bytes] | None = None,
+    settings: ConnectSettings = DEFAULT_SETTINGS,
 ) -> Channel:
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
@@ -92,29 +78,22 @@ def connect(
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
     `mode`: the mode of the channel, which is created in it if it does not exist.
-    `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
     `wait_s`: keep trying for so long when the node is not there yet. After a loss the client always
     reconnects, with backoff, unless `reconnect` is off; `on_event` is called with each change.
-    `bare`: go on without the handshake when the other end has none (after 3 s).
-    `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
-    that is lost before has not used up an attempt.
     `tls`: the context for tls and wss, in place of the system's authorities or the pin of the URL.
     `allow_plain`: send a token, and prove an identity, to another machine without TLS as well.
     `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` accepts.
-    `delivery_key`: prove that the delivery token of the mailbox `channel` at the relay `peer` is
-    known (docs/reference/peer-formats.md).
-    `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
+    `settings`: those that few need.
 
     Raises ConnectionLost, HandshakeRefused, ModeMismatch, NotEncrypted, PeerMismatch, and
     ValueError for arguments.
     """
+    rare = simulated(settings)
     name = _name(channel)
     addresses = _addresses(url, name)
-    hello = _hello(
-        name, role, mode, token, window, resume_after, keep_alive_s, ordered=ordered, begins=begins
-    )
+    hello = _hello(name, role, mode, token, window, settings)
     _check(hello, has_identity=identity is not None)
-    _check_credentials(identity, peer, on_peer, delivery_key, bare)
+    _check_credentials(identity, peer, on_peer, settings)
     if tls is not None and not any(address.secure for address in addresses):
         raise ValueError("a TLS context needs a tls:// or wss:// address")
 
@@ -133,7 +112,6 @@ def connect(
             role=role,
             mode=mode,
             window=window,
-            resume_after=resume_after,
             token=token,
             identity=identity,
             peer=peer,
@@ -141,38 +119,36 @@ def connect(
             tls=tls,
             allow_plain=allow_plain,
             reconnect=reconnect,
-            keep_alive_s=keep_alive_s,
-            dialer=dialer,
-            rng=rng,
-            now=now,
-            entropy=entropy,
+            settings=replace(settings, resume_after=resume_after, ordered=False, key_counter=None),
         )
 
     @asynccontextmanager
     async def joined() -> AsyncIterator[ChannelConnection]:
         environment = current_environment()
-        random, unpredictable = rng or environment.rng(), entropy or environment.entropy
-        settings = LinkSettings(
+        random = rare.rng or environment.rng()
+        unpredictable = rare.entropy or environment.entropy
+        links = LinkSettings(
             targets=tuple(
                 Target(
-                    _dialling(dialer, address, tls),
+                    _dialling(rare.dialer, address, tls),
                     partial(_framing, address, hello, unpredictable),
                     str(address),
                 )
                 for address in addresses
             ),
             hello=hello,
-            credentials=_credentials(identity, peer, on_peer, delivery_key, unpredictable),
+            credentials=_credentials(identity, peer, on_peer, rare.delivery_key, unpredictable),
             on_event=on_event,
             reconnect=reconnect,
-            bare=bare,
+            bare=rare.bare,
             allow_plain=allow_plain,
             wait_s=wait_s,
-            idle_s=keep_alive_s,
+            idle_s=rare.keep_alive_s,
         )
-        keys = KeyCounter(random, None if key_counter is None else Path(key_counter))
-        limit = FlowLimit(in_flight_max, IN_FLIGHT_BYTES_MAX)
-        link = Link(settings, limit, ReconnectBackoff(random), now or environment.monotonic)
+        counter = rare.key_counter
+        keys = KeyCounter(random, None if counter is None else Path(counter))
+        limit = FlowLimit(rare.in_flight_max, IN_FLIGHT_BYTES_MAX)
+        link = Link(links, limit, ReconnectBackoff(random), rare.now or environment.monotonic)
         async with _running(link) as tasks:
             mailbox = unpredictable(MAILBOX_BYTES)
             inbox = Inbox(name or b"", mailbox, link, keys, beside, tasks)
@@ -250,13 +226,12 @@ def _check_credentials(
     identity: Signer | None,
     peer: bytes | None,
     on_peer: Callable[[bytes], None] | None,
-    delivery_key: bytes | None,
-    bare: bool,
+    settings: ConnectSettings,
 ) -> None:
     if identity is None:
-        if peer is not None or on_peer is not None or delivery_key is not None:
+        if peer is not None or on_peer is not None or settings.delivery_key is not None:
             raise ValueError("`peer`, `on_peer` and `delivery_key` need an `identity`")
-    elif bare:
+    elif settings.bare:
         raise ValueError("without a handshake there are no identities")
     if peer is not None and len(peer) != KEY_BYTES:
         raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(peer)}")
@@ -280,22 +255,18 @@ def _hello(
     mode: ModeName | None,
     token: str | bytes | None,
     window: int | None,
-    resume_after: int | None,
-    keep_alive_s: float,
-    *,
-    ordered: bool,
-    begins: bool,
+    settings: ConnectSettings,
 ) -> Hello:
     return Hello(
         want_push=role != "producer",
-        ordered=ordered,
+        ordered=settings.ordered,
         channel=name,
         role=_member(Role, role),
-        extensions=DEFAULT_EXTENSIONS | {BEGUN} if begins else DEFAULT_EXTENSIONS,
+        extensions=DEFAULT_EXTENSIONS | {BEGUN} if settings.begins else DEFAULT_EXTENSIONS,
         token=token.encode() if isinstance(token, str) else token,
         window=window,
-        keep_alive_ms=round(keep_alive_s * 1000),
-        resume_after=resume_after,
+        keep_alive_ms=round(settings.keep_alive_s * 1000),
+        resume_after=settings.resume_after,
         mode=None if mode is None else _member(Mode, mode),
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from random import Random
 from typing import TypedDict
 
 from millpond.node.client.channel import Channel, ModeName, RoleName
-from millpond.node.client.connect import Dialer, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.events import Event
+from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings, simulated
 from millpond.node.environment import current_environment
 from millpond.transports.p2p.handshake import Signer
 
@@ -25,10 +27,7 @@ class ConnectionOptions(TypedDict, total=False):
     tls: ssl.SSLContext | None
     allow_plain: bool
     wait_s: float
-    dialer: Dialer | None
-    rng: Random | None
-    now: Callable[[], float] | None
-    entropy: Callable[[int], bytes] | None
+    settings: ConnectSettings
 
 
 class Connector:
@@ -37,18 +36,20 @@ class Connector:
     def __init__(self, url: str, options: ConnectionOptions) -> None:
         self._url = url
         self._options: ConnectionOptions = {**options}
+        self._settings = simulated(options.get("settings", DEFAULT_SETTINGS))
 
     @property
     def rng(self) -> Random:
         """The source of chance, of the running loop where none was given."""
-        rng = self._options.get("rng")
+        rng = self._settings.rng
         if rng is None:
-            rng = self._options["rng"] = current_environment().rng()
+            rng = current_environment().rng()
+            self._settings = replace(self._settings, rng=rng)
         return rng
 
     def entropy(self, count: int) -> bytes:
         """A number of unpredictable bytes."""
-        return (self._options.get("entropy") or current_environment().entropy)(count)
+        return (self._settings.entropy or current_environment().entropy)(count)
 
     @property
     def has_identity(self) -> bool:
@@ -57,7 +58,7 @@ class Connector:
 
     def now(self) -> Callable[[], float]:
         """The clock of the running loop, which moves within a pass of the loop as well."""
-        return self._options.get("now") or current_environment().monotonic
+        return self._settings.now or current_environment().monotonic
 
     def join(
         self,
@@ -70,14 +71,14 @@ class Connector:
         on_event: Callable[[Event], None] | None = None,
     ) -> AbstractAsyncContextManager[Channel]:
         """The channel, for a block."""
-        options: ConnectionOptions = {**self._options, "rng": self.rng}
+        settings = replace(self._settings, rng=self.rng, begins=begins)
+        options: ConnectionOptions = {**self._options, "settings": settings}
         return connect(
             self._url,
             channel,
             role=role,
             mode=mode,
             window=window,
-            begins=begins,
             on_event=on_event,
             **options,
         )

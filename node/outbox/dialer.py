@@ -24,9 +24,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from millpond.node.client.channel import Channel, RoleName
-from millpond.node.client.connect import Dialer, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.client.session import Session
+from millpond.node.client.settings import Dialer, SimulatedSettings
 from millpond.node.client.url import Address, parse_url
 from millpond.node.ip import ip_of, is_local, is_loopback, is_own
 from millpond.node.outbox.mailbox import owner_of
@@ -114,13 +115,15 @@ class PeerDialer:
             identity=self._identity,
             peer=route.public,
             on_peer=check,
-            delivery_key=self._delivery_key(route, channel),
+            settings=SimulatedSettings(
+                delivery_key=self._delivery_key(route, channel),
+                dialer=self._dialer or self._dialling(parse_url(route.url), route.allows_local),
+                rng=self._rng,
+                now=self._now,
+                entropy=self._entropy,
+            ),
             allow_plain=self._allow_plain,
             reconnect=False,
-            dialer=self._dialer or self._dialling(parse_url(route.url), route.allows_local),
-            rng=self._rng,
-            now=self._now,
-            entropy=self._entropy,
         ) as opened:
             public = route.public or proved[0]
             self._presence.connected(public, opened, lambda: self._now() - opened.silent_s)

@@ -15,6 +15,12 @@ from anyio.abc import TaskGroup, TaskStatus
 from millpond.actors.messages import Durability
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
+from millpond.node.client.settings import (
+    DEFAULT_SETTINGS,
+    ConnectSettings,
+    SimulatedSettings,
+    simulated,
+)
 from millpond.node.config import LISTENERS, OFF, Config
 from millpond.node.error_groups import single_errors
 from millpond.node.outbox.outbox import QueuedMessage
@@ -221,7 +227,14 @@ class SimNode:
         self, channel: str | bytes | None = None, *, who: str = WHO, **options: object
     ) -> AbstractAsyncContextManager[Channel]:
         """Connect to a channel as the program `who`; options as of `millpond.connect`."""
-        return connect(self.url, channel, **self._options(who), **options)  # type: ignore[arg-type]  # as it is called
+        given = options.pop("settings", DEFAULT_SETTINGS)
+        assert isinstance(given, ConnectSettings)
+        settings = replace(simulated(given), **self._sources(who))
+        return connect(self.url, channel, settings=settings, **options)  # type: ignore[arg-type]  # as it is called
+
+    def settings(self, who: str = WHO) -> SimulatedSettings:
+        """The settings of any client that connects to the node as the program `who`."""
+        return SimulatedSettings(**self._sources(who))
 
     def streams(self, *, who: str = WHO) -> AbstractAsyncContextManager[Streams]:
         """A client of the node's streams; see `millpond.connect_streams`."""
@@ -229,7 +242,7 @@ class SimNode:
             connect_streams,  # here and below: few tests need these clients
         )
 
-        return connect_streams(self.url, **self._options(who))
+        return connect_streams(self.url, settings=self.settings(who))
 
     def s3p(self, *, who: str = WHO) -> AbstractAsyncContextManager[S3p]:
         """A client of S3P; see `millpond.connect_s3p`."""
@@ -243,7 +256,7 @@ class SimNode:
 
         return rustlog_over(self.dialer(who), self.name, self._rng(who))
 
-    def _options(self, who: str) -> dict[str, Any]:
+    def _sources(self, who: str) -> dict[str, Any]:
         world = self._world
         return {
             "dialer": self.dialer(who),

@@ -11,7 +11,7 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.memory import MemoryStore
-from millpond.node.client.connect import Dialer
+from millpond.node.client.settings import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import Config
 from millpond.node.node import Node

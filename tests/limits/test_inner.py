@@ -22,6 +22,7 @@ from millpond.actors.streams import messages as m
 from millpond.node.cli.commands import import_
 from millpond.node.cli.main import main
 from millpond.node.client.connect import connect
+from millpond.node.client.settings import SimulatedSettings
 from millpond.sync import connect as connect_sync
 from millpond.transports.p2p.packets import encode
 from tests.actors.store.harness import NOW, Run, young_id
@@ -139,7 +140,9 @@ def test_a_slice_of_retention_has_1_mib() -> None:
 async def test_65_536_acks_wait_for_a_connection() -> None:
     """The oldest is dropped; its message comes again."""
     peer = Peer()
-    async with connect("tcp://peer:7400", "chat/1", dialer=peer.dial, rng=Random(7)) as channel:
+    async with connect(
+        "tcp://peer:7400", "chat/1", settings=SimulatedSettings(dialer=peer.dial, rng=Random(7))
+    ) as channel:
         peer.line.say(encode(Msg(1, 1, b"x")))
         await channel.receive()
         peer.up = False

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from random import Random
 
 from millpond.node.client.channel import link_of
-from millpond.node.client.connect import PROBE, Dialer, connect
+from millpond.node.client.connect import PROBE, connect
 from millpond.node.client.events import Event
 from millpond.node.client.link import Link
+from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
 from millpond.node.client.streams.streams import Streams
 from millpond.transports.p2p.handshake import Signer
 
@@ -29,12 +29,8 @@ def connect_streams(
     allow_plain: bool = False,
     reconnect: bool = True,
     wait_s: float = 0.0,
-    keep_alive_s: float = 20.0,
     on_event: Callable[[Event], None] | None = None,
-    dialer: Dialer | None = None,
-    rng: Random | None = None,
-    now: Callable[[], float] | None = None,
-    entropy: Callable[[int], bytes] | None = None,
+    settings: ConnectSettings = DEFAULT_SETTINGS,
 ) -> Streams:
     """The streams of the node at `url`, for the block; see `node.client.connect.connect`."""
     channel = connect(
@@ -50,12 +46,8 @@ def connect_streams(
         allow_plain=allow_plain,
         reconnect=reconnect,
         wait_s=wait_s,
-        keep_alive_s=keep_alive_s,
         on_event=on_event,
-        dialer=dialer,
-        rng=rng,
-        now=now,
-        entropy=entropy,
+        settings=settings,
     )
 
     @asynccontextmanager

@@ -5,12 +5,10 @@ Written by scripts/generate_sync.py: do not edit.
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -20,12 +18,12 @@ from millpond.node.client.channel import Channel as AsyncChannel
 from millpond.node.client.channel import Message as AsyncMessage
 from millpond.node.client.channels import Channels as AsyncChannels
 from millpond.node.client.channels import connect_channels as connect_channels_async
-from millpond.node.client.connect import Dialer
 from millpond.node.client.connect import connect as connect_async
 from millpond.node.client.events import Event
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.inbox import Counts
 from millpond.node.client.receiver import Receiver as AsyncReceiver
+from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
 from millpond.node.client.sync.portal import Blocking, BlockingContext, SyncFuture
 from millpond.node.client.sync.streams import Streams
 from millpond.transports.p2p.channel_operations import ChannelInfo as ChannelInfo
@@ -285,27 +283,16 @@ def connect(
     role: RoleName = "both",
     mode: ModeName | None = None,
     window: int | None = None,
-    ordered: bool = False,
-    resume_after: int | None = None,
     token: str | bytes | None = None,
     identity: Signer | None = None,
     peer: bytes | None = None,
     on_peer: Callable[[bytes], None] | None = None,
-    delivery_key: bytes | None = None,
     tls: ssl.SSLContext | None = None,
     allow_plain: bool = False,
-    key_counter: str | os.PathLike[str] | None = None,
     reconnect: bool = True,
     wait_s: float = 0.0,
-    bare: bool = False,
-    begins: bool = False,
-    keep_alive_s: float = 20.0,
-    in_flight_max: int = 1024,
     on_event: Callable[[Event], None] | None = None,
-    dialer: Dialer | None = None,
-    rng: Random | None = None,
-    now: Callable[[], float] | None = None,
-    entropy: Callable[[int], bytes] | None = None,
+    settings: ConnectSettings = DEFAULT_SETTINGS,
 ) -> Channel:
     """Join a channel of the node at `url` (tcp, tls, ws or wss), and leave it with the block.
 
@@ -316,18 +303,12 @@ def connect(
 
     `window`: so many messages may be pushed and not yet acknowledged; None = 32, a worker's 1.
     `mode`: the mode of the channel, which is created in it if it does not exist.
-    `key_counter`: a file that keeps idempotency keys apart across restarts of this program.
     `wait_s`: keep trying for so long when the node is not there yet. After a loss the client always
     reconnects, with backoff, unless `reconnect` is off; `on_event` is called with each change.
-    `bare`: go on without the handshake when the other end has none (after 3 s).
-    `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
-    that is lost before has not used up an attempt.
     `tls`: the context for tls and wss, in place of the system's authorities or the pin of the URL.
     `allow_plain`: send a token, and prove an identity, to another machine without TLS as well.
     `identity`: prove it, once the node has proved `peer`, or any key that `on_peer` accepts.
-    `delivery_key`: prove that the delivery token of the mailbox `channel` at the relay `peer` is
-    known (docs/reference/peer-formats.md).
-    `rng`, `now` (monotonic, in seconds) and `entropy` (so many unpredictable bytes) are for tests.
+    `settings`: those that few need.
 
     Raises ConnectionLost, HandshakeRefused, ModeMismatch, NotEncrypted, PeerMismatch, and
     ValueError for arguments.
@@ -340,27 +321,16 @@ def connect(
             role=role,
             mode=mode,
             window=window,
-            ordered=ordered,
-            resume_after=resume_after,
             token=token,
             identity=identity,
             peer=peer,
             on_peer=on_peer,
-            delivery_key=delivery_key,
             tls=tls,
             allow_plain=allow_plain,
-            key_counter=key_counter,
             reconnect=reconnect,
             wait_s=wait_s,
-            bare=bare,
-            begins=begins,
-            keep_alive_s=keep_alive_s,
-            in_flight_max=in_flight_max,
             on_event=on_event,
-            dialer=dialer,
-            rng=rng,
-            now=now,
-            entropy=entropy,
+            settings=settings,
         )
     )
 
@@ -480,6 +450,7 @@ def connect_channels(
     reconnect: bool = True,
     wait_s: float = 0.0,
     on_event: Callable[[Event], None] | None = None,
+    settings: ConnectSettings = DEFAULT_SETTINGS,
 ) -> Channels:
     """The channels of the node at `url` by name, for the block; see `millpond.connect`."""
     return Channels(
@@ -495,5 +466,6 @@ def connect_channels(
             reconnect=reconnect,
             wait_s=wait_s,
             on_event=on_event,
+            settings=settings,
         )
     )

@@ -8,12 +8,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from random import Random
 
 from millpond.actors.state.messages import StateInfo as StateInfo
 from millpond.actors.store.changes import Position
-from millpond.node.client.connect import Dialer
 from millpond.node.client.events import Event
+from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
 from millpond.node.client.state.remote import NodeState as AsyncNodeState
 from millpond.node.client.state.remote import Row
 from millpond.node.client.streams.connect import connect_streams as connect_streams_async
@@ -226,12 +225,8 @@ def connect_streams(
     allow_plain: bool = False,
     reconnect: bool = True,
     wait_s: float = 0.0,
-    keep_alive_s: float = 20.0,
     on_event: Callable[[Event], None] | None = None,
-    dialer: Dialer | None = None,
-    rng: Random | None = None,
-    now: Callable[[], float] | None = None,
-    entropy: Callable[[int], bytes] | None = None,
+    settings: ConnectSettings = DEFAULT_SETTINGS,
 ) -> Streams:
     """The streams of the node at `url`, for the block; see `node.client.connect.connect`."""
     return Streams(
@@ -246,11 +241,7 @@ def connect_streams(
             allow_plain=allow_plain,
             reconnect=reconnect,
             wait_s=wait_s,
-            keep_alive_s=keep_alive_s,
             on_event=on_event,
-            dialer=dialer,
-            rng=rng,
-            now=now,
-            entropy=entropy,
+            settings=settings,
         )
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode, Put, PutAck
+from millpond.node.client.settings import SimulatedSettings
 from millpond.transports.io.interface import Session, Wire
 from millpond.transports.io.memory import Network
 from millpond.transports.p2p import packets as p
@@ -121,3 +123,9 @@ class Peer:
         """Wait for so many packets of a kind on the newest line."""
         await self.until(lambda: self.lines and len(self.line.of(kind)) >= count)
         return self.line.of(kind)
+
+
+def take_settings(options: dict[str, Any], **sources: Any) -> SimulatedSettings:
+    """Simulated settings with these sources, and with those of the options that are settings."""
+    names = [each.name for each in fields(SimulatedSettings) if each.name in options]
+    return SimulatedSettings(**sources, **{name: options.pop(name) for name in names})

@@ -17,7 +17,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
 from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import connect_s3p
-from tests.node.client.scripted_node import Peer, keep
+from tests.node.client.scripted_node import Peer, keep, take_settings
 
 Call = Callable[[Channel], Awaitable[object]]
 WRONG: list[tuple[type[Exception], Callable[[Any], Awaitable[object]]]] = [
@@ -46,7 +46,12 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 def join(peer: Peer, **options: Any) -> Any:
-    return connect("tcp://peer:7400", "chat/1", dialer=peer.dial, rng=Random(7), **options)
+    return connect(
+        "tcp://peer:7400",
+        "chat/1",
+        settings=take_settings(options, dialer=peer.dial, rng=Random(7)),
+        **options,
+    )
 
 
 @pytest.mark.parametrize(("error", "call"), WRONG)

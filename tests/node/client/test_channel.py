@@ -50,6 +50,7 @@ from millpond.actors.messages import (
     PutAck,
 )
 from millpond.node.client.idempotency import BLOCK, KeyCounter
+from millpond.node.client.settings import ConnectSettings
 from millpond.node.client.url import parse_url
 from millpond.node.config import ChannelRule, Config
 from millpond.node.node import Node
@@ -57,7 +58,7 @@ from millpond.transports.io import tcp
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import encode_ready
 from millpond.transports.p2p.packets import encode
-from tests.node.client.scripted_node import READY, Line, Peer, greet, keep
+from tests.node.client.scripted_node import READY, Line, Peer, greet, keep, take_settings
 
 SOON_S = 5
 
@@ -295,7 +296,7 @@ async def test_administration_answers(url: str) -> None:
 
 async def test_many_tasks_share_one_channel(url: str) -> None:
     """PA-27: each caller gets the answer to its own request."""
-    async with connect(url, "c", in_flight_max=16) as channel:
+    async with connect(url, "c", settings=ConnectSettings(in_flight_max=16)) as channel:
 
         async def use(n: int) -> None:
             data = b"%d" % n
@@ -518,7 +519,12 @@ async def test_puts_of_many_who_were_answered_together_leave_together() -> None:
 
 
 def memory(peer: Peer, **options: Any) -> Any:
-    return connect("tcp://peer:1", "c", dialer=peer.dial, rng=Random(3), **options)
+    return connect(
+        "tcp://peer:1",
+        "c",
+        settings=take_settings(options, dialer=peer.dial, rng=Random(3)),
+        **options,
+    )
 
 
 async def test_tls_needs_a_certificate_that_holds() -> None:

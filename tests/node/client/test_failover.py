@@ -21,7 +21,7 @@ from millpond.node.node import Node
 from millpond.transports.io.interface import Session
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.nacks import HelloCode, encode_hello_refusal
-from tests.node.client.scripted_node import Line, Peer, greet, keep
+from tests.node.client.scripted_node import Line, Peer, greet, keep, take_settings
 
 URLS = "tcp://a:7400,tcp://b:7400"
 
@@ -43,7 +43,12 @@ class Peers:
         await self.peers[host].dial(tasks, "peer", 0, session)
 
     def connect(self, **options: Any) -> Any:
-        return connect(URLS, "chat/1", dialer=self.dial, rng=Random(7), **options)
+        return connect(
+            URLS,
+            "chat/1",
+            settings=take_settings(options, dialer=self.dial, rng=Random(7)),
+            **options,
+        )
 
 
 def refuse(line: Line, packet: p.Packet) -> None:

@@ -13,6 +13,7 @@ import pytest
 from millpond import ConnectionLost, connect
 from millpond.node.client.events import Connected, Event, Retrying
 from millpond.node.client.session import Session
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.transports.io import tcp
@@ -84,7 +85,7 @@ async def test_a_channel_that_had_a_place_tries_until_it_has_one_again(url: str)
             await taken[0].aclose()
         await tcp.dial(tasks, host, port, session)
 
-    async with connect(url, "c", dialer=dial) as channel:
+    async with connect(url, "c", settings=SimulatedSettings(dialer=dial)) as channel:
         sessions[0].abort()
         with anyio.fail_after(60):
             await channel.put(b"in")

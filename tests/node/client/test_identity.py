@@ -18,6 +18,7 @@ from anyio.from_thread import start_blocking_portal
 from millpond import ConnectionLost, HandshakeRefused, connect
 from millpond.node.client.errors import PeerMismatch
 from millpond.node.client.events import Retrying
+from millpond.node.client.settings import ConnectSettings, SimulatedSettings
 from millpond.node.client.sync import channel as sync
 from millpond.node.config import Config
 from millpond.node.node import Node
@@ -27,7 +28,7 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import Signer, decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode
 from tests.conformance import packets as wire
-from tests.node.client.scripted_node import READY, Line, Peer
+from tests.node.client.scripted_node import READY, Line, Peer, take_settings
 from tests.transports.p2p.identity_packets import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
 
 CONFIG = Config(
@@ -163,7 +164,9 @@ class Impostor:
 
     def connect(self, **how: Any) -> Any:
         known = {"identity": ALICE, "peer": NODE.public, "wait_s": 100} | how
-        return connect("tcp://peer:1", "chat/1", dialer=self.peer.dial, **known)
+        return connect(
+            "tcp://peer:1", "chat/1", settings=take_settings(known, dialer=self.peer.dial), **known
+        )
 
     @property
     def proofs(self) -> list[bytes]:
@@ -294,7 +297,7 @@ async def test_whom_the_listener_does_not_like_is_not_told_who_we_are() -> None:
 
 async def test_after_a_loss_it_is_proved_again_with_another_nonce() -> None:
     impostor = Impostor(challenge)
-    async with impostor.connect(rng=Random(1)):
+    async with impostor.connect(settings=SimulatedSettings(rng=Random(1))):
         impostor.peer.line.cut()
         await impostor.peer.until(lambda: len(impostor.proofs) == 2)
     hellos = [decode_hello(line.of(p.Handshake)[0].raw) for line in impostor.peer.lines]
@@ -306,7 +309,7 @@ async def test_a_change_of_keys_after_a_loss_ends_it() -> None:
     """An impostor of the node does not get the requests that wait for the node."""
     keys = iter([NODE, BOB])
     impostor = Impostor(lambda hello: challenge(hello, next(keys)))
-    async with impostor.connect(rng=Random(1)) as channel:
+    async with impostor.connect(settings=SimulatedSettings(rng=Random(1))) as channel:
         impostor.peer.line.cut()
         with pytest.raises(PeerMismatch):
             await channel.put(b"for the node")
@@ -325,7 +328,7 @@ async def test_who_has_no_identity_is_not_asked_twice_for_one() -> None:
     [
         ({"peer": NODE.public}, "need an `identity`"),
         ({"on_peer": print}, "need an `identity`"),
-        ({"identity": ALICE, "bare": True}, "without a handshake"),
+        ({"identity": ALICE, "settings": ConnectSettings(bare=True)}, "without a handshake"),
         ({"identity": ALICE, "peer": b"short"}, "32 bytes, not 5"),
         ({"identity": ALICE, "token": b"t" * 4000}, "at most 4096"),
     ],

@@ -14,6 +14,7 @@ from millpond.jobs import Queue
 from millpond.node.cli.connection import explain
 from millpond.node.cli.exit_codes import ExitCode
 from millpond.node.client.session import Session
+from millpond.node.client.settings import SimulatedSettings
 from millpond.streams import connect_streams
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import decode_hello
@@ -48,7 +49,9 @@ async def test_nothing_is_sent_to_another_machine(
     """Not a byte: the upgrade of a WebSocket has the token, too."""
     peer = peer_at(host)
     with pytest.raises(NotEncrypted, match=f"not sent: {host} is reached without TLS"):
-        async with connect(url_of(scheme, host), "chat/1", dialer=peer.dial, **secrets):
+        async with connect(
+            url_of(scheme, host), "chat/1", settings=SimulatedSettings(dialer=peer.dial), **secrets
+        ):
             raise AssertionError("it is connected")
     assert peer.reads == []
     assert len(peer.dialled_at) == 1, "it is not tried again"
@@ -58,10 +61,12 @@ async def test_queues_and_streams_send_none_either() -> None:
     peer = peer_at(THERE[0])
     url = url_of("tcp", THERE[0])
     with pytest.raises(NotEncrypted):
-        async with Queue(url, "mail", token="secret", dialer=peer.dial):
+        async with Queue(url, "mail", token="secret", settings=SimulatedSettings(dialer=peer.dial)):
             raise AssertionError("it is connected")
     with pytest.raises(NotEncrypted):
-        async with connect_streams(url, token="secret", dialer=peer.dial):
+        async with connect_streams(
+            url, token="secret", settings=SimulatedSettings(dialer=peer.dial)
+        ):
             raise AssertionError("it is connected")
     assert peer.reads == []
 
@@ -69,21 +74,29 @@ async def test_queues_and_streams_send_none_either() -> None:
 @pytest.mark.parametrize("host", HERE)
 async def test_this_machine_gets_the_token(host: str) -> None:
     peer = peer_at(host)
-    async with connect(url_of("tcp", host), "chat/1", token="secret", dialer=peer.dial):
+    async with connect(
+        url_of("tcp", host), "chat/1", token="secret", settings=SimulatedSettings(dialer=peer.dial)
+    ):
         assert token_at(peer) == b"secret"
 
 
 async def test_another_machine_gets_it_where_that_is_asked_for() -> None:
     peer = peer_at(THERE[0])
     async with connect(
-        url_of("tcp", THERE[0]), "chat/1", token="secret", allow_plain=True, dialer=peer.dial
+        url_of("tcp", THERE[0]),
+        "chat/1",
+        token="secret",
+        allow_plain=True,
+        settings=SimulatedSettings(dialer=peer.dial),
     ):
         assert token_at(peer) == b"secret"
 
 
 async def test_a_client_without_secrets_needs_no_tls() -> None:
     peer = peer_at(THERE[0])
-    async with connect(url_of("tcp", THERE[0]), "chat/1", dialer=peer.dial):
+    async with connect(
+        url_of("tcp", THERE[0]), "chat/1", settings=SimulatedSettings(dialer=peer.dial)
+    ):
         assert token_at(peer) is None
 
 
@@ -97,7 +110,11 @@ async def test_a_connection_that_is_reset_at_once_is_lost_and_not_refused() -> N
 
     with pytest.raises(ConnectionLost) as caught:
         async with connect(
-            "tcp://127.0.0.1:7400", "chat/1", token="secret", dialer=dial, reconnect=False
+            "tcp://127.0.0.1:7400",
+            "chat/1",
+            token="secret",
+            settings=SimulatedSettings(dialer=dial),
+            reconnect=False,
         ):
             raise AssertionError("it is connected")
     assert not isinstance(caught.value, HandshakeRefused)

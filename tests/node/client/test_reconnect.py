@@ -32,6 +32,7 @@ from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
 from millpond.node.client.link import TEMPORARY_REFUSALS
 from millpond.node.client.retry import ReconnectBackoff
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
@@ -39,7 +40,7 @@ from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode, encode_failed, encode_hello_refusal
 from millpond.transports.p2p.packets import encode
-from tests.node.client.scripted_node import READY, Line, Peer, greet, keep
+from tests.node.client.scripted_node import READY, Line, Peer, greet, keep, take_settings
 
 URL = "tcp://peer:7400"
 
@@ -50,7 +51,9 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 def join(peer: Peer, **options: Any) -> Any:
-    return connect(URL, "chat/1", dialer=peer.dial, rng=Random(7), **options)
+    return connect(
+        URL, "chat/1", settings=take_settings(options, dialer=peer.dial, rng=Random(7)), **options
+    )
 
 
 def push(peer: Peer, message_id: int, data: bytes = b"x") -> None:
@@ -570,8 +573,12 @@ async def test_a_real_node_keeps_every_message_once_however_often_connections_br
         consumed: set[bytes] = set()
         async with (
             anyio.create_task_group() as tasks,
-            connect(url, "c", role="producer", dialer=peer.dial, rng=rng) as producer,
-            connect(url, "c", role="consumer", dialer=peer.dial, rng=rng) as consumer,
+            connect(
+                url, "c", role="producer", settings=SimulatedSettings(dialer=peer.dial, rng=rng)
+            ) as producer,
+            connect(
+                url, "c", role="consumer", settings=SimulatedSettings(dialer=peer.dial, rng=rng)
+            ) as consumer,
         ):
 
             async def consume() -> None:

@@ -13,6 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from millpond import ChannelClosed, ConnectionLost, NotFound
 from millpond.actors.errors import UnknownStream
 from millpond.actors.messages import Mode
+from millpond.node.client.settings import ConnectSettings
 from millpond.node.config import ChannelRule, Config
 from millpond.node.node import Node
 from millpond.sync import connect, connect_streams
@@ -108,11 +109,11 @@ def test_threads_share_a_channel(url: str, name: str) -> None:
 
 
 def test_puts_can_be_pipelined_and_are_bounded(url: str, name: str) -> None:
-    with connect(url, name, in_flight_max=1000) as channel:
+    with connect(url, name, settings=ConnectSettings(in_flight_max=1000)) as channel:
         pending = [channel.put_nowait(b"x") for _ in range(50)]
         assert len({each.wait().id for each in pending}) == 50
         assert all(each.done for each in pending)
-    with connect(url, name, in_flight_max=0) as channel:
+    with connect(url, name, settings=ConnectSettings(in_flight_max=0)) as channel:
         channel.put_nowait(b"alone")
         with pytest.raises(anyio.WouldBlock):
             for _ in range(100):

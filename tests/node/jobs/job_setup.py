@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.jobs.queue import Queue
@@ -41,12 +42,25 @@ class JobSetup:
         return dial
 
     def queue(self, name: str = "mail", **options: Any) -> Queue:
-        options = {"rng": Random(2), "wall": self.wall} | options
-        return Queue(URL, name, dialer=self.dialer("producer"), **options)
+        options = {"wall": self.wall} | options
+        rng = options.pop("rng", Random(2))
+        return Queue(
+            URL,
+            name,
+            settings=SimulatedSettings(dialer=self.dialer("producer"), rng=rng),
+            **options,
+        )
 
     def worker(self, work: Any, *queues: str, source: str = "worker", **options: Any) -> Worker:
-        options = {"rng": Random(3), "wall": self.wall, "on_end": self.ended.append} | options
-        return Worker(URL, work, queues=queues, dialer=self.dialer(source), **options)
+        options = {"wall": self.wall, "on_end": self.ended.append} | options
+        rng, now = options.pop("rng", Random(3)), options.pop("now", None)
+        return Worker(
+            URL,
+            work,
+            queues=queues,
+            settings=SimulatedSettings(dialer=self.dialer(source), rng=rng, now=now),
+            **options,
+        )
 
     @asynccontextmanager
     async def working(self, work: Any, *queues: str, **options: Any) -> AsyncIterator[Worker]:
@@ -76,7 +90,9 @@ class JobSetup:
     async def observed(self, channel: str) -> AsyncIterator[Channel]:
         """A channel, of an observer that takes nothing."""
         dialer = self.dialer("observer")
-        async with connect(URL, channel, role="consumer", window=0, dialer=dialer) as observed:
+        async with connect(
+            URL, channel, role="consumer", window=0, settings=SimulatedSettings(dialer=dialer)
+        ) as observed:
             yield observed
 
     async def kept(self, channel: str = "jobs/mail") -> list[bytes]:

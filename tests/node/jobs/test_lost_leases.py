@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ import anyio
 import pytest
 
 from millpond.jobs import Handle, Job, Queue, Reject, Worker, task
-from millpond.node.client.connect import Dialer
+from millpond.node.client.settings import Dialer, SimulatedSettings
 from millpond.node.jobs.handle import PendingResult
 from millpond.node.jobs.payload import JobUpdate
 from tests.node.jobs.job_setup import URL, JobSetup, job_setup
@@ -143,7 +144,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(setup: JobSetup) 
         raise Reject("no")
 
     worker = setup.worker([work], grace=1)
-    dialer = worker._connector._options["dialer"]
+    dialer = worker._connector._settings.dialer
     assert dialer is not None
 
     async def dial(*arguments: Any) -> None:
@@ -151,7 +152,7 @@ async def test_a_drain_ends_although_the_node_is_gone_for_good(setup: JobSetup) 
             raise OSError("nobody is there")
         await dialer(*arguments)
 
-    worker._connector._options["dialer"] = dial
+    worker._connector._settings = replace(worker._connector._settings, dialer=dial)
     async with setup.queue() as queue, anyio.create_task_group() as tasks:
         async with worker:
             ran = anyio.Event()
@@ -177,7 +178,9 @@ async def test_the_end_cuts_a_last_failure_short(setup: JobSetup) -> None:
         raise RuntimeError("failed")
 
     dialer, ended = slow(setup, "worker"), setup.ended
-    worker = Worker(URL, work, rng=Random(3), dialer=dialer, on_end=ended.append)
+    worker = Worker(
+        URL, work, settings=SimulatedSettings(rng=Random(3), dialer=dialer), on_end=ended.append
+    )
     async with setup.queue() as queue, anyio.create_task_group() as tasks, worker:
         tasks.start_soon(worker.run)
         await queue.put(name="t", wait=True)
@@ -200,7 +203,13 @@ async def test_the_end_does_not_wait_for_a_slow_mailbox(
             raise error
 
     dialer, ended = slow(setup, "worker"), setup.ended
-    worker = Worker(URL, work, queues=["mail"], rng=Random(3), dialer=dialer, on_end=ended.append)
+    worker = Worker(
+        URL,
+        work,
+        queues=["mail"],
+        settings=SimulatedSettings(rng=Random(3), dialer=dialer),
+        on_end=ended.append,
+    )
     async with setup.queue() as queue, anyio.create_task_group() as tasks, worker:
         tasks.start_soon(worker.run)
         await queue.put(wait=True)
@@ -263,7 +272,9 @@ async def test_a_mailbox_that_is_slow_to_reach_holds_no_cancel_up(setup: JobSetu
     """A report that is not received within 5 s is left out, and nothing stays behind."""
     async with setup.queue() as producer:
         put = await producer.put(wait=True)
-        async with Queue(URL, "mail", rng=Random(4), dialer=slow(setup, "c")) as queue:
+        async with Queue(
+            URL, "mail", settings=SimulatedSettings(rng=Random(4), dialer=slow(setup, "c"))
+        ) as queue:
             before = anyio.current_time()
             await queue.cancel(put.id)
             assert anyio.current_time() - before < 6

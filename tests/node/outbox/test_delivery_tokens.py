@@ -16,6 +16,7 @@ from millpond.actors.errors import BufferFull, Malformed, NotAllowed
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ConnectionLost, HandshakeRefused
+from millpond.node.client.settings import ConnectSettings
 from millpond.node.node import Node
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.outbox.messages import GivenKey, PeerOperation
@@ -100,7 +101,9 @@ class Village:
             mailbox_of(owner) + suffix,
             identity=who.identity,
             peer=relay,
-            delivery_key=None if token is None else delivery_key(token, owner, relay),
+            settings=ConnectSettings(
+                delivery_key=None if token is None else delivery_key(token, owner, relay)
+            ),
             reconnect=False,
             **{"role": "producer"} | options,  # type: ignore[arg-type]
         ) as channel:

@@ -11,6 +11,7 @@ import anyio
 from millpond import ConnectionLost, connect
 from millpond.actors.errors import OutcomeUnknown
 from millpond.jobs import Job, Queue, Retry, Worker
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.outbox.messages import PeerOperation
 from millpond.testing import SimNode, World, virtual
 
@@ -37,7 +38,9 @@ async def _story(world: World) -> None:
         world.start(_work, world, alice, name)
     world.start(_append, alice)
     # The queue says nothing of chance and clocks: it has them from the world.
-    async with Queue(alice.url, "mail", dialer=alice.dialer("clerk")) as queue:
+    async with Queue(
+        alice.url, "mail", settings=SimulatedSettings(dialer=alice.dialer("clerk"))
+    ) as queue:
         for number in range(JOBS):
             handle = await queue.put({"number": number}, wait=True)
             if number < MESSAGES:
@@ -77,7 +80,7 @@ async def _work(world: World, node: SimNode, name: str) -> None:
             raise Retry(2)
         return f"{name} did {payload['number']} at {world.clock.elapsed():.6f}"
 
-    options = {"queues": ["mail"], "concurrency": 2, "dialer": node.dialer(name)}
+    options = {"queues": ["mail"], "concurrency": 2, "settings": node.settings(name)}
     async with Worker(node.url, handler, **options) as worker:
         await worker.run()
 
@@ -95,7 +98,9 @@ async def _append(node: SimNode) -> None:
 
 
 async def _chat(node: SimNode, text: str) -> None:
-    async with connect(node.url, "desk", dialer=node.dialer("page")) as channel:
+    async with connect(
+        node.url, "desk", settings=SimulatedSettings(dialer=node.dialer("page"))
+    ) as channel:
         await channel.peers(PeerOperation.CHAT_SEND, {"peer": "alice", "text": text})
 
 
@@ -104,7 +109,10 @@ async def _crowd(node: SimNode) -> None:
 
     async def come(number: int) -> None:
         async with connect(
-            node.url, "crowd", dialer=node.dialer(f"subscriber-{number}"), mode="fanout"
+            node.url,
+            "crowd",
+            settings=SimulatedSettings(dialer=node.dialer(f"subscriber-{number}")),
+            mode="fanout",
         ):
             await anyio.sleep_forever()
 

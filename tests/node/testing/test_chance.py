@@ -12,6 +12,7 @@ import pytest
 
 from millpond import connect
 from millpond.jobs import Queue, Worker
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.environment import current_environment
@@ -76,7 +77,9 @@ async def what_a_program_draws(world: World) -> list[object]:
 
     async def handler(payload: object) -> None: ...
 
-    async with connect(node.url, "notes", dialer=node.dialer("me")) as notes:
+    async with connect(
+        node.url, "notes", settings=SimulatedSettings(dialer=node.dialer("me"))
+    ) as notes:
         receipt = await notes.put(b"hello")
         found += [
             receipt.id,
@@ -84,8 +87,16 @@ async def what_a_program_draws(world: World) -> list[object]:
             current_environment().wall(),
             current_environment().name(),
         ]
-    worker = Worker(node.url, handler, queues=["q"], dialer=node.dialer("worker"), log_done=True)
-    async with Queue(node.url, "q", dialer=node.dialer("clerk")) as queue:
+    worker = Worker(
+        node.url,
+        handler,
+        queues=["q"],
+        settings=SimulatedSettings(dialer=node.dialer("worker")),
+        log_done=True,
+    )
+    async with Queue(
+        node.url, "q", settings=SimulatedSettings(dialer=node.dialer("clerk"))
+    ) as queue:
         handle = await queue.put({"n": 1}, wait=True)
         found.append(decode_job((await queue.show(handle.id)).data or b""))
         world.start(work, worker)

@@ -14,6 +14,7 @@ import pytest
 import millpond.node.outbox.deliveries as sealing
 from millpond import connect
 from millpond.jobs import Job, Queue, Worker
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.outbox.messages import PeerOperation
 from millpond.testing import SimNode, World
 
@@ -21,7 +22,9 @@ Pair = tuple[SimNode, SimNode]
 
 
 async def work(node: SimNode, handler: Callable[..., object]) -> None:
-    async with Worker(node.url, handler, queues=["q"], dialer=node.dialer("worker")) as worker:
+    async with Worker(
+        node.url, handler, queues=["q"], settings=SimulatedSettings(dialer=node.dialer("worker"))
+    ) as worker:
         await worker.run()
 
 
@@ -53,7 +56,9 @@ async def test_what_a_client_asks_of_a_node_has_no_thread(
 ) -> None:
     """The connection is the node's own, whoever dialled."""
     alice, bob = two_nodes
-    async with connect(alice.url, "desk", dialer=alice.dialer("me")) as channel:
+    async with connect(
+        alice.url, "desk", settings=SimulatedSettings(dialer=alice.dialer("me"))
+    ) as channel:
         request = {"peer": "bob", "channel": b"notes", "data": b"hello"}
         await channel.peers(PeerOperation.SEND, request)
     assert (await bob.read("notes")).data == b"hello"
@@ -76,7 +81,9 @@ async def test_no_lease_is_over_while_a_sync_handler_works(node: SimNode, world:
         return world.clock.elapsed()
 
     world.start(work, node, handler)
-    async with Queue(node.url, "q", dialer=node.dialer("clerk")) as queue:
+    async with Queue(
+        node.url, "q", settings=SimulatedSettings(dialer=node.dialer("clerk"))
+    ) as queue:
         began = world.clock.elapsed()
         handle = await queue.put(1, wait=True)
         assert await handle.result(60) - began < 1
@@ -102,7 +109,9 @@ async def test_a_sync_handler_without_threads_tells_its_progress() -> None:
     async with World(threads=False) as world:
         node = await world.node("pond")
         world.start(work, node, handler)
-        async with Queue(node.url, "q", dialer=node.dialer("clerk")) as queue:
+        async with Queue(
+            node.url, "q", settings=SimulatedSettings(dialer=node.dialer("clerk"))
+        ) as queue:
             handle = await queue.put(21, wait=True)
             assert [value async for value in handle.progress()] == ["half"]
             assert await handle.result(60) == 42

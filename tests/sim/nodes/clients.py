@@ -16,6 +16,7 @@ from millpond.node.client.channel import Channel, Message
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.events import Disconnected, Event, Retrying
 from millpond.node.client.retry import RETRYABLE
+from millpond.node.client.settings import ConnectSettings
 from tests.sim.nodes import client_events as ce
 from tests.sim.nodes.client_events import Acked, Got, Putting, Receipt
 from tests.sim.nodes.plan import ChannelPlan, ConsumerPlan, ProducerPlan
@@ -52,7 +53,12 @@ async def joined(
         options["identity"] = sim.identity(who)
         options["on_peer"] = lambda peer: None
     async with sim.node(node).connect(
-        channel, who=who, wait_s=FOREVER_S, keep_alive_s=20.0, on_event=tell, **options
+        channel,
+        who=who,
+        wait_s=FOREVER_S,
+        settings=ConnectSettings(keep_alive_s=20.0),
+        on_event=tell,
+        **options,
     ) as found:
         yield found
 

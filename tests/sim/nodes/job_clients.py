@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import NotFound, RequestError
 from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.retry import RETRYABLE
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.job import Job
@@ -197,9 +198,9 @@ class JobWorker:
 def _options(sim: Simulation, plan: JobsPlan, who: str) -> dict[str, Any]:
     clock = sim.world.clock
     return {
-        "dialer": sim.node(plan.node).dialer(who),
-        "rng": sim.world.rng(who),
-        "now": clock.elapsed,
+        "settings": SimulatedSettings(
+            dialer=sim.node(plan.node).dialer(who), rng=sim.world.rng(who), now=clock.elapsed
+        ),
         "wall": clock.now,
         "wait_s": FOREVER_S,
     }

@@ -18,6 +18,7 @@ from millpond.actors.errors import (
 from millpond.actors.messages import Durability
 from millpond.actors.streams.messages import Headers
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.records import NewRecord, Record
 from millpond.node.client.streams.streams import Streams
@@ -44,10 +45,12 @@ async def streams_of(sim: Simulation, node: str, who: str) -> AsyncIterator[Stre
     async with connect_streams(
         sim_node.url,
         wait_s=FOREVER_S,
-        dialer=sim_node.dialer(who),
-        rng=sim.world.rng(who),
-        now=clock.elapsed,
-        entropy=sim.world.entropy(who),
+        settings=SimulatedSettings(
+            dialer=sim_node.dialer(who),
+            rng=sim.world.rng(who),
+            now=clock.elapsed,
+            entropy=sim.world.entropy(who),
+        ),
     ) as streams:
         yield streams
 
