@@ -97,7 +97,7 @@ class Peer:
         self.network.listen("peer", lambda: Line(self))
 
     async def dial(self, tasks: TaskGroup, host: str, port: int, session: Session) -> None:
-        """For `connect(dialer=...)`."""
+        """For `SimulatedSettings(dialer=...)`."""
         self.dialled_at.append(anyio.current_time())
         if not self.up:
             raise ConnectionRefusedError("nobody listens")

@@ -223,7 +223,7 @@ async def test_no_moment_is_lost_or_doubled_by_crashes(seed: int, power: bool) -
     rng = Random(seed)
     async with World(seed) as world:
         node = await world.node("pond")
-        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
             await queue.schedule("report", timedelta(seconds=7), missed="all")
             for _ in range(12):
                 await world.clock.sleep(rng.uniform(0.0, 30.0))
@@ -245,7 +245,7 @@ async def test_no_moment_is_lost_or_doubled_by_crashes(seed: int, power: bool) -
 async def test_what_passed_while_the_node_was_down(missed: Any, expected: list[float]) -> None:
     async with World() as world:
         node = await world.node("pond")
-        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
             await queue.schedule("report", "*/10 * * * *", missed=missed)
             await node.stop()
             await world.clock.sleep(1800 + LATE_S + 1)
@@ -260,13 +260,13 @@ async def test_what_passed_while_the_node_was_down(missed: Any, expected: list[f
 async def test_a_day_of_missed_moments_is_caught_up_with() -> None:
     async with World() as world:
         node = await world.node("pond")
-        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
             await queue.schedule("report", "0 */6 * * *", missed="all")
         await node.stop()
         await world.clock.sleep(5 * 86_400 + 100)
         await node.start()
         await world.clock.sleep(5)
-        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
             days = [4.25, 4.5, 4.75, 5.0]
             assert await moments(queue) == [moment(each * 86_400) for each in days]
 
@@ -274,7 +274,7 @@ async def test_a_day_of_missed_moments_is_caught_up_with() -> None:
 async def test_a_moment_that_is_just_past_is_not_missed() -> None:
     async with World() as world:
         node = await world.node("pond")
-        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
             await queue.schedule("report", "*/10 * * * *", missed="skip")
             await node.stop()
             await world.clock.sleep(600 + LATE_S - 5)
@@ -287,7 +287,7 @@ async def test_a_moment_that_is_just_past_is_not_missed() -> None:
 async def test_a_clock_that_was_a_year_ahead_stops_no_schedule() -> None:
     async with World() as world:
         node = await world.node("pond")
-        async with Queue(node.url, "mail", dialer=node.dialer()) as queue:
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
             await queue.schedule("report", "*/5 * * * *")
             await world.clock.sleep(310)
             world.clock.skew("pond", 366 * 86_400)
