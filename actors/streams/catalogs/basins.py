@@ -7,6 +7,7 @@ its streams is gone, so that a stop in between changes nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from math import inf
 from weakref import WeakValueDictionary
@@ -30,6 +31,9 @@ from millpond.actors.streams.messages import (
 from millpond.actors.streams.names import BASINS, basin_cell
 
 BASINS_MAX = 10_000
+DELETES_AT_ONCE = 200
+"""Streams of a deleted basin that are told at a time; each that is deleted makes way for another,
+so that very many give way to other work."""
 METADATA_BYTES_MAX = 65_536
 
 _BASIN = b"basin\0"
@@ -139,12 +143,14 @@ class BasinDirectories:
 class BasinCatalog:
     """The entries of the catalog."""
 
-    __slots__ = ("_basins", "_directories", "_removed", "deadline")
+    __slots__ = ("_basins", "_directories", "_removed", "_untold", "deadline")
 
     def __init__(self, snapshot: LogSnapshot, directories: BasinDirectories) -> None:
         self._directories = directories
         self._basins = entries_of(snapshot, _BASIN, _DECODER.decode)
         self._removed = entries_of(snapshot, _REMOVED, _DECODER.decode)
+        self._untold: dict[bytes, deque[bytes]] = {}
+        """Of deleted basins, the streams that were not told yet."""
         directories.sync(self._basins, self._removed)
         self.deadline = -inf if self._removed else inf
 
@@ -163,6 +169,7 @@ class BasinCatalog:
             case DeleteBasin():
                 return self._delete(message, now, effects)
             case BasinStreamDeleted(basin=basin):
+                self._tell(basin, 1, effects)
                 self._forget(basin, effects)
                 return None
             case _:
@@ -215,13 +222,19 @@ class BasinCatalog:
 
     def _delete_streams(self, basin: bytes, effects: Effects) -> None:
         """Delete the streams that a basin still has; without any it is forgotten."""
-        names = self._directories.streams(basin).streams
+        self._untold[basin] = deque(self._directories.streams(basin).streams)
+        self._tell(basin, DELETES_AT_ONCE, effects)
+        self._forget(basin, effects)
+
+    def _tell(self, basin: bytes, count: int, effects: Effects) -> None:
+        """Tell the next streams of a deleted basin."""
+        untold = self._untold.get(basin, ())
+        names = [untold.popleft() for _ in range(min(count, len(untold)))] if untold else []
         effects.posts += tuple((basin_cell(basin, name), Delete(0)) for name in names)
-        if not names:
-            self._forget(basin, effects)
 
     def _forget(self, basin: bytes, effects: Effects) -> None:
         if basin in self._removed and not self._directories.streams(basin).streams:
             del self._removed[basin]
+            self._untold.pop(basin, None)
             self._directories.forget(basin)
             effects.changes.append(MetadataSet(_REMOVED + basin, None))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from gc import collect, get_objects
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from millpond.actors.errors import Code
-from millpond.actors.messages import Reply, StreamRequest
+from millpond.actors.messages import Batch, Reply, StreamRequest
 from millpond.actors.streams import messages as m
-from millpond.actors.streams.catalogs.basins import BASINS_MAX, METADATA_BYTES_MAX, BasinDirectory
+from millpond.actors.streams.catalogs.basins import (
+    BASINS_MAX,
+    DELETES_AT_ONCE,
+    METADATA_BYTES_MAX,
+    BasinDirectory,
+)
+from millpond.actors.streams.catalogs.catalog import DELETE_RETRY_S
 from millpond.actors.streams.names import BASINS, basin_cell
 from tests.actors.streams.harness import (
     NAME,
@@ -47,6 +55,44 @@ def fill(streams: StreamHarness) -> None:
     streams.append(b"mine")
     assert streams.ask_cell(CELL, m.Create(1)) == m.Done(1)
     assert isinstance(streams.ask_cell(CELL, m.Append(2, [b"theirs"])), m.Appended)
+
+
+def test_a_basin_of_very_many_streams_is_deleted_step_by_step() -> None:
+    count = 5 * DELETES_AT_ONCE
+    with streams_in(None) as streams:
+        assert ask(streams, m.CreateBasin(1, OTHER, b"")) == m.Done(1)
+        for number in range(count):
+            assert streams.ask_cell(basin_cell(OTHER, b"%d" % number), m.Create(1)) == m.Done(1)
+        directory = streams.basins.streams(OTHER)
+        port, left = streams.port(), [count]
+        streams.scheduler.submit(BASINS, Batch(port, [m.DeleteBasin(2, OTHER)]), streams.now)
+        assert port.take() == [m.Done(2)]
+        has_more = True
+        while has_more:
+            left.append(len(directory.streams))
+            has_more = streams.scheduler.turn(streams.now)
+        left.append(len(directory.streams))
+        steps = [before - after for before, after in pairwise(left)]
+        assert sum(steps) == count and max(steps) <= DELETES_AT_ONCE
+        assert names(streams) == [(OWN_BASIN, False)]
+
+
+def test_a_basin_whose_streams_do_not_answer_is_told_again(
+    streams: StreamHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More of them than are told at a time."""
+    caplog.set_level(logging.CRITICAL)
+    count = DELETES_AT_ONCE + 20
+    assert ask(streams, m.CreateBasin(1, OTHER, b"")) == m.Done(1)
+    for number in range(count):
+        assert streams.ask_cell(basin_cell(OTHER, b"%d" % number), m.Create(1)) == m.Done(1)
+    streams.crash_on = {m.Delete}
+    assert ask(streams, m.DeleteBasin(2, OTHER)) == m.Done(2)
+    assert len(streams.basins.streams(OTHER).streams) >= 20, "nobody made way for them"
+    assert names(streams) == [(OTHER, True), (OWN_BASIN, False)]
+    streams.crash_on = set()
+    streams.advance(10 * DELETE_RETRY_S)
+    assert names(streams) == [(OWN_BASIN, False)]
 
 
 def test_streams_of_basins_are_apart(streams: StreamHarness) -> None:
