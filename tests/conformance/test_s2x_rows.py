@@ -772,6 +772,10 @@ async def test_s2x_24_the_asker_s_prefix_goes_before_what_it_asks_for() -> None:
             assert info["scope"]["streams"] == wanted
             if name == "prefix":
                 narrow = got.json()["access_token"]
+        # With the prefix before them they are names that no stream can have.
+        body = {"id": "long", "scope": {"streams": {"exact": "n" * 511}, "ops": ["read"]}}
+        got = await s2.ask("POST", "/access-tokens", body, token=token)
+        assert code_of(got) == (422, "invalid")
         await s2.fill("t/x/1", "t/y", "x/1")
         got = await s2.ask("GET", "/streams", token=narrow, basin=OTHER)
         assert [each["name"] for each in got.json()["streams"]] == ["1"]
