@@ -25,15 +25,18 @@ LOG_THREAD = "millpond log"
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def set_up_logging(level: str, *, as_json: bool = False) -> None:
-    """Log to standard error from this level on, unless the program has set up a log."""
+def set_up_logging(level: str, *, as_json: bool = False, before: str = "") -> None:
+    """Log to standard error from this level on, unless the program has set up a log.
+
+    `before` is written before each line of text: it clears a line of status.
+    """
     handler: logging.Handler
     try:
         handler = LogHandler(sys.stderr.fileno())
     except (AttributeError, OSError, ValueError):
         handler = logging.StreamHandler(sys.stderr)  # it is closed, or a stream of the program
     handler.setLevel(level)
-    handler.setFormatter(_json_formatter() if as_json else logging.Formatter(FORMAT))
+    handler.setFormatter(_json_formatter() if as_json else logging.Formatter(before + FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     # It logs each header field that it decodes, with tokens, at the level "debug".
     logging.getLogger("hpack").setLevel(logging.INFO)

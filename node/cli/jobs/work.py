@@ -25,6 +25,7 @@ from millpond.node.cli.jobs.options import connection_options
 from millpond.node.cli.jobs.work_status import WorkStatus
 from millpond.node.cli.options.node import add_node_options, positive
 from millpond.node.cli.options.units import seconds
+from millpond.node.cli.progress import CLEAR
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.errors import HandlersHang
 from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
@@ -147,7 +148,8 @@ def run(args: argparse.Namespace) -> int:
         _metrics_address(args)
     work = _found(args)
     level = (args.log_level or "warning").upper()
-    set_up_logging(level, as_json=args.log_format == "json")
+    has_status = not args.json and sys.stderr.isatty()
+    set_up_logging(level, as_json=args.log_format == "json", before=CLEAR if has_status else "")
     try:
         parse_queues(args.queues)
         if not 0 < args.lease <= LEASE_S_MAX:

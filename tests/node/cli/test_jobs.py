@@ -20,6 +20,7 @@ from millpond.node.cli.jobs.options import due, jsonable, queue_name, summary
 from millpond.node.jobs.payload import JobMessage, encode_job
 from millpond.node.jobs.requests import JobInfo
 from tests.fork_server import ForkedCommand
+from tests.node.cli.terminals import in_terminal
 from tests.node.processes import ROOT, Serving, environment
 from tests.node.stream_commands import Run
 
@@ -148,6 +149,20 @@ def test_a_lifespan_and_middleware_of_the_module(run: Run, work: Work, name: str
     assert out.splitlines() == ["open", "1 x", "told pool x", "closed"]
     code, _, err = work.run("tasks:echo", "--lifespan", "nothing", "--queue", name)
     assert code == 2 and "module 'tasks' has no function 'nothing'" in err
+
+
+def test_log_lines_clear_the_line_of_status(
+    run: Run, node: Serving, folder: Path, name: str
+) -> None:
+    assert run("jobs", "put", name, '"x"').code == 0
+    url, path = node.urls["tcp"], f"{folder}:{ROOT}"
+    words = ("work", "tasks:fail", "--queue", name, "--attempts", "1")
+    with in_terminal(*words, variables={"MILLPOND_CONNECT": url, "PYTHONPATH": path}) as terminal:
+        terminal.wait_for("1 dead")
+        terminal.interrupt()
+    logged = [each for each in terminal.written.splitlines() if "WARNING" in each]
+    assert logged
+    assert all(each.rpartition("\x1b[K")[2][:4].isdigit() for each in logged), logged
 
 
 def test_each_line_is_a_job(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
