@@ -2,14 +2,15 @@
 
 `connect` joins a channel of a node, `Node` runs one in this process. Queues, streams, shared state
 and tests have modules of their own: `millpond.jobs`, `.streams`, `.state`, `.chat`, `.testing`;
-`millpond.sync` has blocking clients, `millpond.errors` every error. The names are loaded on first
-use, so that a program that only sends a message does not pay for a server.
+`millpond.sync` has blocking clients, `millpond.errors` every error, `millpond.tracing` traces. The
+names are loaded on first use, so that a program that only sends a message does not pay for a
+server.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond import chat, errors, jobs, state, streams, sync, testing
+    from millpond import chat, errors, jobs, state, streams, sync, testing, tracing
     from millpond.actors.errors import LeaseLost, NotFound, RequestError
     from millpond.actors.messages import Durability, Mode
     from millpond.node.client.channel import Channel, Message
@@ -71,6 +72,7 @@ else:
             "streams": "millpond.streams",
             "sync": "millpond.sync",
             "testing": "millpond.testing",
+            "tracing": "millpond.tracing",
         },
     )
 
@@ -108,4 +110,5 @@ __all__ = [
     "streams",
     "sync",
     "testing",
+    "tracing",
 ]

@@ -64,6 +64,7 @@ MODULES = (
     "millpond.state",
     "millpond.chat",
     "millpond.testing",
+    "millpond.tracing",
     "millpond.errors",
 )
 """The public modules, in the order of the page."""

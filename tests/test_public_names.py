@@ -15,7 +15,7 @@ import pytest
 import millpond
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ("chat", "errors", "jobs", "state", "streams", "sync", "testing")
+MODULES = ("chat", "errors", "jobs", "state", "streams", "sync", "testing", "tracing")
 
 
 @pytest.mark.parametrize("name", ["millpond", *(f"millpond.{each}" for each in MODULES)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from math import inf
 from operator import index
 from random import Random
@@ -34,6 +34,7 @@ from millpond.node.client.node_requests import Request, send_operation
 from millpond.node.client.openable import Client
 from millpond.node.client.payload import Data, as_bytes
 from millpond.node.client.retry import RETRYABLE, RetryBudget
+from millpond.node.client.tracing import hook
 from millpond.node.jobs.payload import JobUpdate, ReplyTo
 from millpond.transports.p2p.packets import (
     ADMIN,
@@ -68,12 +69,23 @@ class Message:
     Cancellation does neither: the node pushes the message again once its lease is over.
     """
 
-    __slots__ = ("_connection", "_link", "_settled", "attempt", "channel", "data", "id")
+    __slots__ = (
+        "_connection",
+        "_link",
+        "_processing",
+        "_settled",
+        "_untraced",
+        "attempt",
+        "channel",
+        "data",
+        "id",
+    )
 
     id: int
     data: bytes
     attempt: int
     channel: Channel
+    _untraced: bool
 
     def __init__(self, delivery: Delivery, channel: Channel, link: Link) -> None:
         self.id = delivery.msg.id
@@ -90,12 +102,21 @@ class Message:
     async def ack(self) -> None:
         """Acknowledge: the node forgets the message. Also sent on a later connection."""
         self._settled = True
-        await self.channel.ack(self.id)
+        if hook.active is None or hasattr(self, "_untraced"):
+            await self.channel.ack(self.id)
+        else:
+            with hook.active.settle(self.channel.name, self.id, "ack"):
+                await self.channel.ack(self.id)
 
     async def nack(self, delay: float | None = None, *, reject: bool = False) -> None:
         """Return the message: for another attempt, in `delay` seconds, or as a dead letter."""
         delay_ms = None if delay is None or reject else _milliseconds(delay)
-        self._return(NackReason.REJECT if reject else NackReason.LATER, delay_ms)
+        reason = NackReason.REJECT if reject else NackReason.LATER
+        if hook.active is None or hasattr(self, "_untraced"):
+            self._return(reason, delay_ms)
+        else:
+            with hook.active.settle(self.channel.name, self.id, "reject" if reject else "nack"):
+                self._return(reason, delay_ms)
 
     @property
     def payload(self) -> bytes:
@@ -176,6 +197,10 @@ class Message:
         return max(0.0, left_s)
 
     async def __aenter__(self) -> Self:
+        if hook.active is not None:
+            name, number, attempt = self.channel.name, self.id, self.attempt
+            self._processing = hook.active.process(name, number, {}, "", attempt)
+            self._processing.__enter__()
         return self
 
     async def __aexit__(
@@ -184,12 +209,19 @@ class Message:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._settled:
-            return
-        if error is None:
-            await self.ack()
-        elif isinstance(error, Exception) and self._link.error is None:
-            await self.nack()
+        processing = getattr(self, "_processing", None)
+        try:
+            if self._settled:
+                return
+            if error is None:
+                await self.ack()
+            elif isinstance(error, Exception) and self._link.error is None:
+                await self.nack()
+        finally:
+            if processing is not None:
+                del self._processing
+                with suppress(BaseException):  # it raises what ends the block, as the block does
+                    processing.__exit__(kind, error, trace)
 
 
 def _milliseconds(seconds: float) -> int:
@@ -324,6 +356,17 @@ class Channel(Client[ChannelConnection]):
         and ValueError for arguments.
         """
         data = _bytes(data)
+        if hook.active is None:
+            return await self._put_untraced(data, ttl, key, retry_for)
+        with hook.active.send(self.name, 1, len(data)) as span:
+            receipt = await self._put_untraced(data, ttl, key, retry_for)
+            span.sent(receipt.id)
+        return receipt
+
+    async def _put_untraced(
+        self, data: bytes, ttl: int, key: int | None, retry_for: float
+    ) -> Receipt:
+        """The same without a span of its own."""
         if retry_for > 0:
             return await self._put_with_retries(data, ttl, self._key(key), retry_for)
         size = self._check(data, ttl)
@@ -520,7 +563,7 @@ class Channel(Client[ChannelConnection]):
         budget = RetryBudget(retry_for, self._rng, self._link.now)
         while True:
             try:
-                return await self.put(data, ttl=ttl, key=key)
+                return await self._put_untraced(data, ttl, key, 0.0)
             except RETRYABLE as error:
                 await budget.wait(error)
 
@@ -528,6 +571,16 @@ class Channel(Client[ChannelConnection]):
 def join_of(channel: Channel) -> Join:
     """The function of an open channel that makes clients of others."""
     return channel._join  # noqa: SLF001  its own module
+
+
+def settle_untraced(message: Message) -> None:
+    """Settle the message without a span: the caller has one."""
+    message._untraced = True  # noqa: SLF001  its own module
+
+
+async def put_untraced(channel: Channel, data: bytes, ttl: int, retry_for: float) -> Receipt:
+    """`Channel.put` without a span: the caller has one."""
+    return await channel._put_untraced(data, ttl, None, retry_for)  # noqa: SLF001  its own module
 
 
 def link_of(channel: Channel) -> Link:

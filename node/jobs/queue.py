@@ -13,6 +13,7 @@ from typing import Any, Self, Unpack
 from weakref import WeakValueDictionary
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.errors import (
@@ -23,11 +24,12 @@ from millpond.actors.errors import (
     NotNegotiated,
     OutcomeUnknown,
 )
-from millpond.node.client.channel import Channel
+from millpond.node.client.channel import Channel, put_untraced
 from millpond.node.client.errors import ClientClosed
 from millpond.node.client.idempotency import KEYS
 from millpond.node.client.openable import Openable
 from millpond.node.client.retry import TEMPORARY, RetryBudget
+from millpond.node.client.tracing import hook
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions, Connector
@@ -177,17 +179,25 @@ class Queue(Openable):
         number, pending = (await self._new_pending()) if wait else (0, None)
         reply_to = ReplyTo(self._mailbox, number) if wait else None
         enqueued_ms = round(self._wall() * 1000)
-        try:
-            data = encode_job(
-                JobMessage(payload, name, reply_to, attempts, headers or {}, enqueued_ms)
-            )
+        body = JobMessage(payload, name, reply_to, attempts, headers or {}, enqueued_ms)
+
+        async def put(body: JobMessage) -> Handle:
+            data = encode_job(body)
             # A PUT is not pushed to the identity that put it; a producer may run a worker, too.
             if due is None and unique_key is None and not self._connector.has_identity:
-                receipt = await channel.put(data, ttl=ttl, retry_for=retry_for)
-                handle = Handle(receipt.id, receipt.ttl, False, pending)
+                receipt = await put_untraced(channel, data, ttl, retry_for)
+                return Handle(receipt.id, receipt.ttl, False, pending)
+            fields = self._put_fields(data, ttl, due, unique_key)
+            return await self._put_request(fields, retry_for, pending)
+
+        try:
+            if hook.active is None:
+                handle = await put(body)
             else:
-                fields = self._put_fields(data, ttl, due, unique_key)
-                handle = await self._put_request(fields, retry_for, pending)
+                with hook.active.send(self._channel_name, 1, len(encode_job(body))) as span:
+                    traced = {**span.carrier, **body.headers}
+                    handle = await put(msgspec.structs.replace(body, headers=traced))
+                    span.sent(handle.id)
         except BaseException:
             self._pending.pop(number, None)
             raise

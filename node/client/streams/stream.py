@@ -26,6 +26,7 @@ from millpond.node.client.payload import as_bytes
 from millpond.node.client.state.remote import NodeState
 from millpond.node.client.streams.records import Appended, NewRecord, Record, StreamInfo, records_of
 from millpond.node.client.streams.requests import StreamRequests
+from millpond.node.client.tracing import hook, trace_of, with_trace
 from millpond.transports.p2p.streams import bodies as b
 from millpond.transports.p2p.streams.operations import Operation
 
@@ -115,6 +116,24 @@ class Stream:
         full = [
             each if isinstance(each, NewRecord) else NewRecord(as_bytes(each)) for each in entries
         ]
+        if hook.active is not None:
+            size = sum(len(each.data) for each in full)
+            with hook.active.send(self.name, len(full), size) as span:
+                carrier = span.carrier
+                traced = [
+                    msgspec.structs.replace(each, headers=with_trace(each.headers, carrier))
+                    for each in full
+                ]
+                return await self._append(traced, ms, match, fence)
+        return await self._append(full, ms, match, fence)
+
+    async def _append(
+        self,
+        full: Sequence[NewRecord],
+        ms: int | None,
+        match: int | None,
+        fence: bytes | None,
+    ) -> Appended:
         body = b.AppendBody(
             self.name,
             [each.data for each in full],
@@ -227,6 +246,13 @@ class Stream:
         return (await self._requests.ask(Operation.COMMITTED, body, b.OffsetBody)).offset
 
     async def _page(self, start: Start, count: int, wait_s: float) -> _Page:
+        page = await self._untraced_page(start, count, wait_s)
+        if hook.active is not None and (records := page.records):
+            carriers = (trace_of(each.headers) for each in records)
+            hook.active.received(self.name, filter(None, carriers), len(records))
+        return page
+
+    async def _untraced_page(self, start: Start, count: int, wait_s: float) -> _Page:
         match start:
             case Position():
                 body = b.ReadBody(self.name, id=start)

@@ -11,15 +11,16 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext,
 from functools import partial
 from math import ceil
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, Unpack, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
 
 from millpond.actors.errors import RequestError
-from millpond.node.client.channel import Message
+from millpond.node.client.channel import Message, settle_untraced
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.streams.streams import Streams
+from millpond.node.client.tracing import Tracing, hook
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions, Connector
@@ -38,7 +39,16 @@ from millpond.node.jobs.worker.executor import (
     run_handler,
 )
 from millpond.node.jobs.worker.leases import Leases
-from millpond.node.jobs.worker.outcome import AttemptResult, Done, WorkerStats
+from millpond.node.jobs.worker.outcome import (
+    AttemptResult,
+    Done,
+    Failed,
+    Outcome,
+    Rejected,
+    Stopped,
+    WorkerStats,
+    error_text,
+)
 from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
 from millpond.node.jobs.worker.task_pool import TaskPool
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
@@ -52,6 +62,14 @@ IDLE_S = 0.2
 """The time for which a queue has to stay empty to count as empty."""
 IDLE_CHECKS_MAX = 25
 """The checks in a row that may find ready jobs that do not come: other workers get them."""
+
+WORDS: dict[type[Outcome], str] = {
+    Done: "ack",
+    Failed: "nack",
+    Rejected: "reject",
+    Stopped: "return",
+}
+"""The spans in which the node is told of an attempt."""
 
 log = logging.getLogger("millpond.node.jobs")
 
@@ -362,9 +380,11 @@ class Worker:
         is_done = False
         self._leases.started(leased)
         try:
-            report = partial(self._completion.report, leased)
-            outcome = await run_handler(leased, self._now, report, self._shared)
-            await self._completion.complete(leased, outcome, began_at)
+            if hook.active is None:
+                outcome = await self._attempt(leased)
+                await self._completion.complete(leased, outcome, began_at)
+            else:
+                outcome = await self._traced_attempt(hook.active, leased, began_at)
             self._check_threads()
             is_done = isinstance(outcome, Done)
         except Exception as exc:  # no error of one job ends its worker
@@ -385,6 +405,33 @@ class Worker:
             self._is_hung = True
             log.error("handlers do not end after their time-out: threads=%d", self._slots)
             self.drain()
+
+    async def _attempt(self, leased: LeasedJob) -> Outcome:
+        report = partial(self._completion.report, leased)
+        return await run_handler(leased, self._now, report, self._shared)
+
+    async def _traced_attempt(
+        self, tracing: Tracing, leased: LeasedJob, began_at: float
+    ) -> Outcome:
+        """An attempt in a span of the trace that put the job. The handler's spans are below it, and
+        that of the word to the node."""
+        message, content = leased.message, leased.content
+        name, task = leased.subscription.name, content.name or ""
+        with tracing.process(name, message.id, content.headers, task, message.attempt) as span:
+            outcome = await self._attempt(leased)
+            match outcome:
+                case Failed(error=error):
+                    span.failed(error, error_text(error))
+                case Rejected(reason=reason):
+                    span.failed(None, reason)
+                case Done() | Stopped():
+                    pass
+                case _:
+                    assert_never(outcome)
+            settle_untraced(message)
+            with tracing.settle(name, message.id, WORDS[type(outcome)]):
+                await self._completion.complete(leased, outcome, began_at)
+        return outcome
 
     def _ended(self, ended: AttemptResult) -> None:
         self.stats.ended(ended)

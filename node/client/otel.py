@@ -1,0 +1,132 @@
+"""Spans by OpenTelemetry, with the attributes of its conventions for messaging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from millpond.node.client.tracing import Name, TextHeaders
+from millpond.node.environment import installed_version
+
+NAME = "millpond"
+LINKS_MAX = 32
+"""The most traces that the span of a read is linked to."""
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+Attributes = Mapping[str, Any]
+
+
+class OpenTelemetrySpan:
+    """A span of the SDK, or one that is not recorded."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    @property
+    def carrier(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        _PROPAGATOR.inject(found, trace.set_span_in_context(self._span))
+        return found
+
+    def sent(self, message_id: int | str) -> None:
+        self._span.set_attribute("messaging.message.id", str(message_id))
+
+    def failed(self, error: BaseException | None, text: str) -> None:
+        if error is not None:
+            self._span.record_exception(error)
+            self._span.set_attribute("error.type", type(error).__qualname__)
+        self._span.set_status(Status(StatusCode.ERROR, text))
+
+
+class OpenTelemetryTracing:
+    """Makes spans by a provider; None: the global one of the process, as it is at that time."""
+
+    def __init__(self, provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer(NAME, installed_version(), provider)
+
+    @contextmanager
+    def send(self, destination: Name, count: int, size: int) -> Iterator[OpenTelemetrySpan]:
+        more = {"messaging.message.body.size": size}
+        if count > 1:
+            more["messaging.batch.message_count"] = count
+        with self._span("send", "send", SpanKind.PRODUCER, destination, more) as span:
+            yield span
+
+    @contextmanager
+    def process(
+        self,
+        destination: Name,
+        message_id: int,
+        carrier: TextHeaders,
+        task: str,
+        attempt: int,
+    ) -> Iterator[OpenTelemetrySpan]:
+        more: dict[str, Any] = {
+            "messaging.message.id": str(message_id),
+            "millpond.attempt": attempt,
+        }
+        if task:
+            more["millpond.task"] = task
+        parent = context_of(carrier) if carrier else None
+        with self._span(
+            "process", "process", SpanKind.CONSUMER, destination, more, parent=parent
+        ) as span:
+            yield span
+
+    @contextmanager
+    def settle(
+        self, destination: Name, message_id: int, outcome: str
+    ) -> Iterator[OpenTelemetrySpan]:
+        more = {"messaging.message.id": str(message_id)}
+        with self._span(outcome, "settle", SpanKind.CLIENT, destination, more) as span:
+            yield span
+
+    def received(self, destination: Name, carriers: Iterable[TextHeaders], count: int) -> None:
+        contexts: dict[tuple[int, int], SpanContext] = {}
+        for carrier in carriers:
+            found = trace.get_current_span(context_of(carrier)).get_span_context()
+            if found.is_valid and len(contexts) < LINKS_MAX:
+                contexts[found.trace_id, found.span_id] = found
+        links = [Link(each) for each in contexts.values()]
+        more = {"messaging.batch.message_count": count}
+        with self._span("receive", "receive", SpanKind.CONSUMER, destination, more, links=links):
+            pass
+
+    @contextmanager
+    def _span(
+        self,
+        name: str,
+        kind: str,
+        span_kind: SpanKind,
+        destination: Name,
+        more: Attributes,
+        *,
+        parent: otel_context.Context | None = None,
+        links: list[Link] | None = None,
+    ) -> Iterator[OpenTelemetrySpan]:
+        if isinstance(destination, bytes):
+            where = destination.decode("utf-8", "backslashreplace")
+        else:
+            where = destination
+        attributes = {
+            "messaging.system": NAME,
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind,
+            "messaging.destination.name": where,
+            **more,
+        }
+        with self._tracer.start_as_current_span(
+            f"{name} {where}", parent, span_kind, attributes, links
+        ) as span:
+            yield OpenTelemetrySpan(span)
+
+
+def context_of(carrier: TextHeaders) -> otel_context.Context:
+    """The context of the trace in `carrier`, which may have none."""
+    return _PROPAGATOR.extract(dict(carrier), otel_context.Context())

@@ -1,0 +1,256 @@
+"""Traces: one from put through handler and ack, one from append to read; nothing when off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+import millpond
+from millpond import Channel, Config, Node, connect, tracing
+from millpond.errors import RequestError
+from millpond.jobs import Job, Queue, Reject, Worker, task
+from millpond.node.client.tracing import trace_of, with_trace
+from millpond.node.jobs.payload import decode_job
+from millpond.streams import NewRecord
+from tests.node.processes import ROOT
+
+trace = pytest.importorskip("opentelemetry.trace", reason="an extra, `otel`")
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: E402
+    InMemorySpanExporter,
+)
+
+SOON_S = 20
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+"""The example of W3C Trace Context."""
+
+
+class Spans:
+    """The spans that were made, by name."""
+
+    def __init__(self, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
+        self.tracer = provider.get_tracer("test")
+        self._exporter = exporter
+
+    def __getitem__(self, name: str) -> ReadableSpan:
+        (found,) = (each for each in self.all if each.name == name)
+        return found
+
+    @property
+    def all(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(each.name for each in self.all)
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.instrument(provider)
+    assert tracing.is_instrumented()
+    yield Spans(provider, exporter)
+    tracing.uninstrument()
+    assert not tracing.is_instrumented()
+
+
+@pytest.fixture
+async def url() -> Iterator[str]:  # type: ignore[misc]
+    off = dict.fromkeys(("ws", "s3p", "rustlog", "http"), "off")
+    async with Node(Config(p2p="127.0.0.1:0", drain_timeout_s=0.2, **off)) as node:  # type: ignore[arg-type]
+        yield f"tcp://{node.listeners['p2p']}"
+
+
+def is_below(span: ReadableSpan, parent: ReadableSpan) -> bool:
+    return (
+        span.parent is not None
+        and span.parent.span_id == parent.context.span_id
+        and span.context.trace_id == parent.context.trace_id
+    )
+
+
+@task(queue="mail")
+async def send(to: str, job: Job) -> str:
+    return to
+
+
+def resize(to: str) -> None:
+    """A handler in a thread."""
+    inside.append(trace.get_current_span().get_span_context().trace_id)
+
+
+inside: list[int] = []
+
+
+@pytest.mark.parametrize("options", [{}, {"due": 0.01}, {"unique": "one"}])
+async def test_a_trace_goes_from_the_put_of_a_job_to_its_ack(
+    spans: Spans, url: str, options: dict[str, object]
+) -> None:
+    async with Queue(url, "mail") as queue, Worker(url, [send], history=False) as worker:
+        with spans.tracer.start_as_current_span("request"):
+            job = await queue.put("ann", name="send", **options)  # type: ignore[arg-type]
+        with anyio.fail_after(SOON_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(worker.run)
+                while "ack jobs/mail" not in spans.names:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+                worker.drain()
+    put, process, ack = spans["send jobs/mail"], spans["process jobs/mail"], spans["ack jobs/mail"]
+    assert is_below(put, spans["request"])
+    assert is_below(process, put) and is_below(ack, process)
+    assert process.kind is trace.SpanKind.CONSUMER and put.kind is trace.SpanKind.PRODUCER
+    for each in (put, process, ack):
+        assert each.attributes is not None
+        assert each.attributes["messaging.system"] == "millpond"
+        assert each.attributes["messaging.message.id"] == str(job.id)
+        assert each.attributes["messaging.destination.name"] == "jobs/mail"
+        assert each.status.status_code is not trace.StatusCode.ERROR
+    assert process.attributes is not None and process.attributes["millpond.task"] == "send"
+
+
+async def test_a_handler_in_a_thread_is_within_the_trace(spans: Spans, url: str) -> None:
+    inside.clear()
+    async with (
+        Queue(url, "pictures") as queue,
+        Worker(url, resize, queues=["pictures"], history=False) as worker,
+    ):
+        await queue.put("cat.png")
+        with anyio.fail_after(SOON_S):
+            await worker.run(burst=True)
+    assert inside == [spans["send jobs/pictures"].context.trace_id]
+
+
+async def test_a_failure_is_an_error_of_its_span(spans: Spans, url: str) -> None:
+    async def refuse(payload: str) -> None:
+        raise Reject("not today")
+
+    async def fail(payload: str) -> None:
+        raise KeyError(payload)
+
+    for name, handler, told in (("a", refuse, "not today"), ("b", fail, "KeyError: 'x'")):
+        async with (
+            Queue(url, name) as queue,
+            Worker(url, handler, queues=[name], history=False) as worker,
+        ):
+            await queue.put("x", attempts=1)
+            with anyio.fail_after(SOON_S):
+                await worker.run(burst=True)
+        span = spans[f"process jobs/{name}"]
+        assert span.status.status_code is trace.StatusCode.ERROR
+        assert span.status.description == told
+        word = "reject" if name == "a" else "nack"
+        assert is_below(spans[f"{word} jobs/{name}"], span)
+    assert [each.name for each in spans["process jobs/b"].events] == ["exception"]
+
+
+async def test_headers_of_the_program_win_over_the_trace(spans: Spans, url: str) -> None:
+    async with Queue(url, "mail") as queue:
+        job = await queue.put("ann", headers={"traceparent": TRACE, "mine": "1"})
+        data = (await queue.show(job.id)).data
+    assert data is not None
+    assert decode_job(data).headers == {"traceparent": TRACE, "mine": "1"}
+    span = trace.get_current_span(tracing.context_of({"traceparent": TRACE}))
+    assert f"{span.get_span_context().trace_id:032x}" == TRACE.split("-")[1]
+
+
+async def test_messages_of_channels(spans: Spans, url: str) -> None:
+    """A PUT has no room for a trace: the id of the message tells which spans belong together."""
+    async with (
+        connect(url, "chat/1", role="producer") as producer,
+        connect(url, "chat/1", role="consumer") as channel,
+    ):
+        receipt = await producer.put(b"hello")
+        async with await received(channel):
+            with spans.tracer.start_as_current_span("mine"):
+                pass
+        await producer.put(b"again", retry_for=1.0)
+        with pytest.raises(KeyError):
+            async with await received(channel):
+                raise KeyError("x")
+        await (await received(channel)).ack()
+    sent = [each for each in spans.all if each.name == "send chat/1"]
+    assert (sent[0].attributes or {})["messaging.message.id"] == str(receipt.id)
+    processed = [each for each in spans.all if each.name == "process chat/1"]
+    acks = [each for each in spans.all if each.name == "ack chat/1"]
+    assert len(sent) == 2 and len(processed) == 2 and len(acks) == 2
+    assert is_below(acks[0], processed[0]) and is_below(spans["mine"], processed[0])
+    assert is_below(spans["nack chat/1"], processed[1])
+    assert processed[1].status.status_code is trace.StatusCode.ERROR
+
+
+async def received(channel: Channel) -> millpond.Message:
+    return await channel.receive(SOON_S)
+
+
+async def test_a_refused_put_is_an_error_of_its_span(spans: Spans, url: str) -> None:
+    async with connect(url, "chat/1", role="consumer") as channel:
+        with pytest.raises(RequestError):
+            await channel.put(b"hello")
+    assert spans["send chat/1"].status.status_code is trace.StatusCode.ERROR
+
+
+async def test_a_trace_goes_from_append_to_read(spans: Spans, url: str) -> None:
+    async with connect(url, "any") as channel:
+        stream = channel.streams.stream("orders")
+        await stream.create()
+        await stream.append([b"1", NewRecord(b"2", [(b"mine", b"x")])])
+        await stream.append(NewRecord(b"3", [(b"traceparent", TRACE.encode())]))
+        records = await stream.read(0)
+    wrote = [each for each in spans.all if each.name == "send orders"]
+    assert (wrote[0].attributes or {})["messaging.batch.message_count"] == 2
+    assert records[1].headers[0] == (b"mine", b"x")
+    for record, trace_id in (
+        (records[0], wrote[0].context.trace_id),
+        (records[1], wrote[0].context.trace_id),
+        (records[2], int(TRACE.split("-")[1], 16)),
+    ):
+        context = trace.get_current_span(tracing.context_of(record.headers)).get_span_context()
+        assert context.trace_id == trace_id and context.is_remote
+    read = spans["receive orders"]
+    assert {each.context.trace_id for each in read.links} == {
+        wrote[0].context.trace_id,
+        int(TRACE.split("-")[1], 16),
+    }
+
+
+def test_a_blocking_client_continues_the_trace_of_its_thread(spans: Spans) -> None:
+    with millpond.testing.run_node() as node, millpond.sync.connect(node.url, "chat/1") as channel:
+        with spans.tracer.start_as_current_span("view"):
+            channel.put(b"hello")
+    assert is_below(spans["send chat/1"], spans["view"])
+
+
+def test_a_record_keeps_a_trace_that_it_has() -> None:
+    own = [(b"traceparent", TRACE.encode())]
+    assert with_trace(own, {"traceparent": "00-other"}) == own
+    assert with_trace([(b"a", b"b")], {"traceparent": TRACE}) == [(b"a", b"b"), *own]
+    assert trace_of([(b"a", b"b"), *own]) == {"traceparent": TRACE}
+    context = tracing.context_of({"traceparent": "nonsense"})
+    assert not trace.get_current_span(context).get_span_context().is_valid
+
+
+async def test_without_it_there_are_no_headers_and_no_spans(url: str) -> None:
+    async with connect(url, "any") as channel:
+        stream = channel.streams.stream("orders")
+        await stream.create()
+        await stream.append(b"1")
+        assert list((await stream.read(0))[0].headers) == []
+
+
+def test_nothing_of_opentelemetry_is_imported_before_it_is_asked() -> None:
+    program = (
+        "import sys, millpond, millpond.jobs, millpond.sync, millpond.tracing, millpond.streams\n"
+        "import millpond.node.jobs.worker.worker, millpond.node.node\n"
+        "print([each for each in sys.modules if each.startswith('opentelemetry')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
