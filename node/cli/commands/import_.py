@@ -22,7 +22,7 @@ import msgspec
 from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.ids import EPOCH_MS
-from millpond.actors.messages import Mode
+from millpond.actors.messages import U64_MAX, Mode
 from millpond.actors.store.changes import AttemptsSet, Change, ModeSet, Snapshot, StoredMessage
 from millpond.actors.store.message_attributes import DueAt, UniqueKey
 from millpond.node.cli.connection import explain_errors, open_channel
@@ -34,7 +34,7 @@ from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import counted, print_json
 from millpond.node.cli.progress import Progress
 from millpond.node.client.channel import Channel
-from millpond.node.client.errors import ModeMismatch
+from millpond.node.client.errors import HandshakeRefused, ModeMismatch
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.retry import RETRYABLE, RetryBudget
@@ -200,11 +200,22 @@ async def _import_online(args: argparse.Namespace, fd: int, summary: Summary) ->
     while following is not None:
         line = following[1]
         async with _producing(args, line.channel, line.mode) as channel:
-            puts = _Puts(args, channel, summary)
+            puts = _Puts(args, channel, summary, await _last_id(args, line.channel, channel.mode))
             while following is not None and following[1].channel == line.channel:
                 await puts.put(*following)
                 following = await anext(rest, None)
             await puts.finish()
+
+
+async def _last_id(args: argparse.Namespace, name: bytes, mode: Mode | None) -> int:
+    """The last id in a channel, which new messages are above; 0: it is empty, or not to be seen."""
+    if mode is Mode.FANOUT:
+        return 0  # to look there would make this command a subscriber
+    try:
+        async with open_channel(args, name, "consumer") as channel:
+            return max(await channel.list(U64_MAX, limit=1), default=0)
+    except (RequestError, HandshakeRefused):
+        return 0  # it may put alone
 
 
 @asynccontextmanager
@@ -228,7 +239,11 @@ async def _producing(
 class _Puts:
     """The puts in flight, oldest first."""
 
-    def __init__(self, args: argparse.Namespace, channel: Channel, summary: Summary) -> None:
+    def __init__(
+        self, args: argparse.Namespace, channel: Channel, summary: Summary, last_id: int
+    ) -> None:
+        self._last_id = last_id
+        """New messages have ids above this one."""
         self._args = args
         self._channel = channel
         self._summary = summary
@@ -296,12 +311,17 @@ class _Puts:
         number, line, answer = self._waiting.popleft()
         try:
             with anyio.fail_after(self._args.timeout):
-                await answer
+                receipt = await answer
         except RETRYABLE:
             await self._again(line)
         except RequestError as exc:
             self._summary.refuse(number, exc)
             return
+        else:
+            if receipt.id <= self._last_id or receipt.id == line.row.id:
+                self._summary.already_there += 1
+                return
+            self._last_id = receipt.id
         self._summary.imported += 1
 
     async def _again(self, line: MessageLine) -> None:

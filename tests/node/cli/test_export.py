@@ -117,6 +117,32 @@ def test_ten_thousand_messages_through_a_pipe(node: Serving, other: Serving):
     assert [json.loads(line)["data"].encode() for line in exported.stdout.splitlines()] == messages
 
 
+@pytest.mark.parametrize("mode", ["pair", "queue"])
+def test_what_was_there_already_is_counted_apart(
+    node: Serving, other: Serving, mode: str, tmp_path: Path
+):
+    """A file that is imported twice, with more messages the second time."""
+    name, file = f"twice/{mode}", tmp_path / "kept.jsonl"
+    here, there = ("--connect", node.urls["tcp"]), ("--connect", other.urls["tcp"])
+    with connect(node.urls["tcp"], name, role="producer", mode=mode) as channel:
+        for number in range(20):
+            channel.put(b"%d" % number)
+        assert run("export", name, "-o", file, *here) == 0
+        for number in range(5):
+            channel.put(b"more %d" % number)
+    assert command("import", str(file), *there).stderr == b"20 messages imported\n"
+    assert command("import", str(file), *there).stderr == b"0 messages imported, 20 already there\n"
+    assert command("import", str(file), *here).stderr == b"0 messages imported, 20 already there\n"
+    assert run("export", name, "-o", file, *here) == 0
+    told = command("import", str(file), *there, "--json")
+    assert json.loads(told.stdout) == {
+        "imported": 5,
+        "already_there": 20,
+        "expired": 0,
+        "refused": 0,
+    }
+
+
 def test_small_packets_carry_large_channels(tmp_path: Path):
     messages = [b"%03d" % number * 40 for number in range(100)] + [b"y" * 900]
     with serving(env=environment(MILLPOND_PACKET_BYTES_MAX="1024")) as node:
