@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.actors.messages import Durability, Mode
-from millpond.actors.streams.names import BASINS, TOKENS, TOPICS, basin_cell, stream_cell
+from millpond.actors.streams.names import BASINS, CHANNELS, TOKENS, TOPICS, basin_cell, stream_cell
 from millpond.node.config_rules import ChannelRule, StreamRule
 from millpond.node.outbox.mailbox import mailbox_of
 from millpond.node.testing.world import World
@@ -22,7 +22,7 @@ async def test_no_rule_for_streams_is_for_catalogs() -> None:
     rules = (StreamRule.parse("orders/*=durability=disk"), EVERY_STREAM)
     async with World() as world:
         node = await world.node("a", streams=rules)
-        for cell in (TOPICS, BASINS, TOKENS):
+        for cell in (TOPICS, BASINS, TOKENS, CHANNELS):
             assert node.node.services.durability(cell) is Durability.DISK
         for cell in (stream_cell(b"x"), basin_cell(b"other", b"x")):
             assert node.node.services.durability(cell) is Durability.MEMORY

@@ -1,5 +1,5 @@
 """`millpond doctor` and damaged partitions that hold metadata alone: a subscription of Durable
-Streams, the catalog of access tokens that S2 clients were issued, that of schedules."""
+Streams, the catalogs of access tokens that S2 clients were issued, of channels and of schedules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.actors.store.changes import MetadataSet
-from millpond.actors.streams.names import SCHEDULES, TOKENS, subscription_cell
+from millpond.actors.streams.names import CHANNELS, SCHEDULES, TOKENS, subscription_cell
 from millpond.node.cli.main import main
 from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
 
@@ -22,9 +22,10 @@ from tests.node.folders import empty_wal, flip, partition_of, rows, stopped
             ["--repair-subscription", "kitchen"],
         ),
         (TOKENS, "the catalog of tokens", ["--repair-tokens"]),
+        (CHANNELS, "the catalog of channels", ["--repair-channels"]),
         (SCHEDULES, "the catalog of schedules", ["--repair-schedules"]),
     ],
-    ids=["subscription", "tokens", "schedules"],
+    ids=["subscription", "tokens", "channels", "schedules"],
 )
 def test_metadata_is_named_and_repaired(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], cell: bytes, name: str, options: list[str]
