@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millpond.pipeline.state.change_feed import BATCHES_KEPT, check_kept
 from millpond.pipeline.state.changes import CHANGES, ORDER
-from millpond.pipeline.state.delta_log import sync_commits, take_back
+from millpond.pipeline.state.delta_log import start_log, sync_commits, take_back
 from millpond.pipeline.state.delta_table import (
     MAINTAIN_EVERY,
     delta_errors,
@@ -80,6 +80,7 @@ class DeltaFeed:
             done = CommitProperties(app_transactions=[Transaction(_FIRST, first)])
             table.delete(f"batch < {first}", commit_properties=done)
         table.optimize.compact()
+        sync_commits(self.folder, table.version())
         remove_old_files(table, self.folder, MAINTAIN_EVERY)
 
     def last(self) -> int | None:
@@ -110,5 +111,6 @@ class DeltaFeed:
     def _create(self, query: str) -> DeltaTable:
         from deltalake import DeltaTable
 
+        start_log(self.folder)
         with delta_errors(self.folder):
             return DeltaTable.create(self.folder, FEED, description=query)

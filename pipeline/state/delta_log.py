@@ -21,6 +21,18 @@ MARK = "_synced"
 _LAST_CHECKPOINT = "_last_checkpoint"
 
 
+def start_log(folder: Location) -> None:
+    """Mark the folder of a new table, none of whose commits is on the disk yet."""
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / MARK, b"-1")
+
+
+def has_log(folder: Path) -> bool:
+    """Whether a folder has a Delta table."""
+    return any((folder / LOG).glob("*.json"))
+
+
 def sync_commits(folder: Location, version: int) -> None:
     """Sync the commits up to a version. Object stores need no sync."""
     if not isinstance(folder, Path):
@@ -40,16 +52,14 @@ def take_back(folder: Location) -> int:
     if not isinstance(folder, Path) or not (folder / MARK).exists():
         return 0
     log, synced = folder / LOG, _synced(folder)
-    torn = 0
-    for file in sorted(log.glob("*.json"), reverse=True):
-        if int(file.stem) <= synced or _is_whole(folder, file):
-            break
-        file.unlink()
-        torn += 1
-    if torn:
+    late = [each for each in sorted(log.glob("*.json")) if int(each.stem) > synced]
+    first = next((i for i, each in enumerate(late) if not _is_whole(folder, each)), len(late))
+    for each in reversed(late[first:]):  # those behind a torn one build upon it
+        each.unlink()
+    if late[first:]:
         _drop_checkpoints(log, synced)
         sync(log)
-    return torn
+    return len(late) - first
 
 
 def _drop_checkpoints(log: Path, synced: int) -> None:

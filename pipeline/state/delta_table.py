@@ -20,7 +20,7 @@ from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.bucket import COLUMNS, STORED, WIDE, Floors, floors_of, is_before
 from millpond.pipeline.state.changes import changes_of
 from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
-from millpond.pipeline.state.delta_log import LOG, sync_commits, take_back
+from millpond.pipeline.state.delta_log import has_log, start_log, sync_commits, take_back
 from millpond.pipeline.state.location import Location, store_error
 from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
 from millpond.pipeline.state.summary import Summary
@@ -118,8 +118,12 @@ class DeltaState:
     def compact(self) -> int:
         """Merge files; the number of merged files."""
         table = self._open()
+        if table is None:
+            return 0
         with delta_errors(self.folder):
-            return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
+            removed = int(table.optimize.compact()["numFilesRemoved"])
+        sync_commits(self.folder, table.version())
+        return removed
 
     def vacuum(self, kept: int = VERSIONS_KEPT) -> int:
         """Remove files of old versions; their number. The caller holds the lock."""
@@ -147,6 +151,7 @@ class DeltaState:
     def _create(self, query: str) -> DeltaTable:
         from deltalake import DeltaTable
 
+        start_log(self.folder)
         table = DeltaTable.create(self.folder, STORED, description=query)
         sync_commits(self.folder, table.version())
         return table
@@ -191,7 +196,7 @@ def open_delta(folder: Location) -> DeltaTable | None:
         raise PipelineError("no_delta", text, "pip install '.[spark]'") from None
     with delta_errors(folder):
         if isinstance(folder, Path):
-            return DeltaTable(folder) if (folder / LOG).is_dir() else None
+            return DeltaTable(folder) if has_log(folder) else None
         return DeltaTable(folder) if DeltaTable.is_deltatable(folder) else None
 
 

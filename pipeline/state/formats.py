@@ -10,7 +10,7 @@ from pathlib import Path
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.state.change_feed import BATCHES_KEPT, ChangeFeed
 from millpond.pipeline.state.delta_feed import DeltaFeed
-from millpond.pipeline.state.delta_log import LOG
+from millpond.pipeline.state.delta_log import has_log
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.summary import StateTable, Summary
@@ -31,7 +31,7 @@ def table_in(
         if requested == "parquet":
             raise BadOption(f"{folder}: a table in an object store is in delta, not in parquet")
         return DeltaState(folder, at)
-    has = {"parquet": (folder / POINTER).exists(), "delta": (folder / LOG).exists()}
+    has = {"parquet": (folder / POINTER).exists(), "delta": has_log(folder)}
     found = next((name for name in FORMATS if has[name]), None)
     if requested is not None and found not in (None, requested):
         raise PipelineError("bad_table", f"{folder} is a table in {found}, not in {requested}")
@@ -64,7 +64,7 @@ def feed_of(
 def existing_feed(location: Location) -> Feed:
     """An existing change feed. Raises PipelineError."""
     feed: Feed
-    if isinstance(location, Path) and not (location / LOG).exists():
+    if isinstance(location, Path) and not has_log(location):
         feed = ChangeFeed(location)
     else:
         feed = DeltaFeed(location)

@@ -190,3 +190,20 @@ def test_a_commit_is_on_the_disk_before_it_is_told_of(
     lines = [json.loads(line) for line in last.read_text().splitlines()]
     names = [each["add"]["path"] for each in lines if "add" in each]
     assert synced == [*names, last.name, "_delta_log", "table", "._synced", "table"]
+
+
+@pytest.mark.parametrize("torn", [(0,), (1,), (0, 1)])
+def test_a_new_table_that_a_loss_of_power_tears_begins_anew(
+    tmp_path: Path, torn: tuple[int, ...]
+) -> None:
+    """Also where the first of two commits is torn, and the second is whole."""
+    table = DeltaState(tmp_path / "table")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millpond.pipeline.state.delta_table.sync_commits", lambda *of: None)
+        add(table, 0, rows_of(change("cart", "a", "insert", 1)), None)
+    for number in torn:
+        emptied(entry(table, number))
+    with table.lock():
+        assert table_in(table.folder).folder == table.folder and table.is_due("q", 0)
+        add(table, 0, rows_of(change("cart", "a", "insert", 1)), None)
+        assert state_of(table) == {(0, "cart", "a"): 1} and not table.is_due("q", 0)
