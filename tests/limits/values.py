@@ -33,10 +33,10 @@ from millpond.actors.streams import (
 from millpond.actors.streams.catalogs import access_tokens, topics
 from millpond.actors.streams.catalogs import channels as created_channels
 from millpond.actors.subscriptions.messages import SHOWN_MAX
-from millpond.node import admin, log_handler
+from millpond.node import activity, admin, events, log_handler
 from millpond.node.backup import service as backup_service
 from millpond.node.chat import message_requests
-from millpond.node.cli import jsonl
+from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.commands import import_
 from millpond.node.client import asking, connect, inbox, link
 from millpond.node.client import channel as client_channel
@@ -159,6 +159,8 @@ CONNECTIONS: dict[str, Numbers] = {
     "closing": (anyio_wire.FLUSH_S, anyio_wire.LINGER_S, anyio_wire.LINGER_BYTES),
     "log lines that nobody has read": (log_handler.QUEUE_BYTES_MAX, log_handler.FLUSH_S),
     "file descriptors": (),
+    "events that the node keeps": (events.EVENTS_MAX, events.TEXT_MAX),
+    "rows of a list of `top`": (activity.ROWS_MAX, activity.LIST_BYTES_MAX),
 }
 
 MEMORY: dict[str, Numbers] = {
@@ -423,6 +425,7 @@ CLIENT: dict[str, Numbers] = {
         _of(ReconnectBackoff, "stable_s"),
     ),
     "silence of the node": (_of(LINK, "idle_s"), _of(LINK, "pong_s")),
+    "contexts": (contexts.CONTEXTS_MAX, contexts.BYTES_MAX),
     "a line for `import`": (jsonl.LINE_BYTES_MAX,),
     "`import` into a full or failing node": (import_.PATIENCE_S,),
     "leaving the block of `connect`": (client_channel.DRAIN_S,),

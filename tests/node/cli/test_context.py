@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from millpond.node.cli.contexts import BYTES_MAX, CONTEXTS_MAX, changed_contexts, read_contexts
+from millpond.node.cli.exit_codes import Failure
 from tests.node.cli.test_completion import PROGRAM, offered_in
 from tests.node.processes import Serving, command_here, environment, serving
 
@@ -118,6 +120,20 @@ def test_contexts_that_are_added_at_once_are_all_there(run: Run, tmp_path: Path)
     processes = [subprocess.Popen([PROGRAM, *adding, f"c{n}"], env=env) for n in range(4)]
     assert [each.wait(60) for each in processes] == [0] * 4
     assert len(done(run, "context", "ls").splitlines()) == 4
+
+
+def test_there_may_be_a_thousand_contexts_in_a_mebibyte(tmp_path: Path) -> None:
+    path = tmp_path / "contexts.toml"
+    with changed_contexts(path) as contexts:
+        contexts.by_name = {f"c{n}": {"connect": "tcp://a:7400"} for n in range(CONTEXTS_MAX)}
+    with (
+        pytest.raises(Failure, match="1000 contexts at most"),
+        changed_contexts(path) as contexts,
+    ):
+        contexts.by_name["another"] = {"connect": "tcp://a:7400"}
+    with pytest.raises(Failure, match="at most"), changed_contexts(path) as contexts:
+        contexts.by_name["c1"] = {"connect": "x" * BYTES_MAX}
+    assert len(read_contexts(path).by_name) == CONTEXTS_MAX
 
 
 def effective(run: Run, *words: str, **variables: str) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from millpond import Config, Node, connect
+from millpond.node.activity import LIST_BYTES_MAX, ROW_BYTES, ROWS_MAX
 from millpond.node.cli.chat.line_editor import text_width
 from millpond.node.cli.commands import top
 from millpond.sync import connect as connect_blocking
@@ -171,6 +172,26 @@ async def test_rates_are_those_between_two_samples_and_lists_have_the_busiest() 
     assert channel["out_s"] * seconds == pytest.approx(5, abs=0.1)
     assert found["rates"]["kept"] * seconds == pytest.approx(20, abs=0.1)
     assert len(found["connections"]) == 1
+
+
+async def test_lists_have_fifty_rows_and_end_before_they_are_too_large() -> None:
+    config = Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
+    async with Node(config) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        for number in range(ROWS_MAX + 5):
+            async with connect(url, b"%02d" % number, role="producer") as channel:
+                await channel.put(b"x")
+        async with connect(url, "asking", window=0) as asking:
+            found = await asking.admin(11, {"limit": 1000})
+            assert len(cast("list[object]", found["channels"])) == ROWS_MAX
+            for number in range(ROWS_MAX):
+                name = b"%02d" % number + b"n" * 240
+                async with connect(url, name, role="producer") as channel:
+                    await channel.put(b"x")
+                    await channel.put(b"y")
+            found = await asking.admin(11, {"limit": 1000})
+    names = [each["name"] for each in cast("list[dict[str, bytes]]", found["channels"])]
+    assert len(names) == LIST_BYTES_MAX // (242 + ROW_BYTES)
 
 
 @pytest.mark.parametrize("word", ["top", "events"])
