@@ -42,6 +42,7 @@ from millpond.node.client import asking, connect, inbox, link
 from millpond.node.client import channel as client_channel
 from millpond.node.client.channels import Channels
 from millpond.node.client.retry import ReconnectBackoff
+from millpond.node.client.settings import ConnectSettings
 from millpond.node.config import MOST, Config
 from millpond.node.http import listener as http_listener
 from millpond.node.jobs.worker import outcome
@@ -411,7 +412,7 @@ STREAMS: dict[str, Numbers] = {
 }
 
 CLIENT: dict[str, Numbers] = {
-    "puts in flight": (_of(connect.connect, "in_flight_max"), connect.IN_FLIGHT_BYTES_MAX),
+    "puts in flight": (_of(ConnectSettings, "in_flight_max"), connect.IN_FLIGHT_BYTES_MAX),
     "pushed messages not taken yet": (),
     "acknowledged messages remembered": (inbox.SETTLED_MAX,),
     "acks that wait for a connection": (inbox.ACKS_MAX,),
