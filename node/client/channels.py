@@ -23,6 +23,7 @@ from millpond.node.client.node_requests import NodeRequests
 from millpond.node.client.openable import Client
 from millpond.node.client.receiver import Receiver
 from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
+from millpond.node.error_groups import single_errors
 from millpond.transports.p2p import channel_operations as b
 from millpond.transports.p2p.channel_operations import ChannelInfo as ChannelInfo
 from millpond.transports.p2p.channel_operations import ChannelOperation
@@ -135,16 +136,17 @@ class Channels(Client[ChannelsConnection]):
         wanted = [pattern_of(each) for each in patterns]
         if not wanted or channels_max < 1:
             raise ValueError("a receiver has one pattern at least, and one channel")
-        async with anyio.create_task_group() as tasks:
-            receiver = Receiver(
-                self._requests, self._join, wanted, channels_max, window, refresh_s, tasks
-            )
-            await receiver.start()
-            try:
-                yield receiver
-            finally:
-                receiver.end()
-                tasks.cancel_scope.cancel()
+        with single_errors():  # those of the block leave as they are
+            async with anyio.create_task_group() as tasks:
+                receiver = Receiver(
+                    self._requests, self._join, wanted, channels_max, window, refresh_s, tasks
+                )
+                try:
+                    await receiver.start()
+                    yield receiver
+                finally:
+                    receiver.end()
+                    tasks.cancel_scope.cancel()
 
     async def _clear(self, operation: ChannelOperation, name: str | bytes) -> int:
         removed, until, more = 0, 0, True

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -119,6 +120,7 @@ def connect(
             tls=tls,
             allow_plain=allow_plain,
             reconnect=reconnect,
+            wait_s=inf if reconnect else 0.0,  # as patient as a connection that was live
             settings=replace(settings, resume_after=resume_after, ordered=False, key_counter=None),
         )
 

@@ -86,8 +86,7 @@ class Receiver:
 
     async def start(self) -> None:
         """Join what matches now; the rest follows in a task."""
-        async with anyio.create_task_group() as joining:
-            await self._refresh(joining, resume_after=None)
+        await self._refresh(resume_after=None)
         self._tasks.start_soon(self._run)
 
     def end(self) -> None:
@@ -99,15 +98,14 @@ class Receiver:
         while True:
             await anyio.sleep(self._refresh_s)
             try:
-                async with anyio.create_task_group() as joining:
-                    await self._refresh(joining, resume_after=0)
+                await self._refresh(resume_after=0)
             except RequestError as error:
                 log.debug("channels not listed: error=%s", error)
             except (ConnectionLost, ClientClosed) as error:
                 self._fail(error)
                 return
 
-    async def _refresh(self, joining: TaskGroup, resume_after: int | None) -> None:
+    async def _refresh(self, resume_after: int | None) -> None:
         """Join the channels that match and are not joined yet."""
         found = await self._list()
         if found is None:
@@ -117,8 +115,9 @@ class Receiver:
         if len(self._joined) + len(missing) > self._channels_max:
             self._leave_unused(found, len(missing))
         count = max(0, self._channels_max - len(self._joined))
-        for each in missing[:count]:
-            joining.start_soon(self._start_joining, each.name, resume_after)
+        async with anyio.create_task_group() as joining:
+            for each in missing[:count]:
+                joining.start_soon(self._start_joining, each.name, resume_after)
         if len(missing) - count > self._left_out:
             log.warning("channels left out, too many match: count=%d", len(missing) - count)
         self._left_out = max(0, len(missing) - count)

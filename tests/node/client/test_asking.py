@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 
 import anyio
 import pytest
@@ -16,6 +17,7 @@ from millpond.node.client.asking import ASKS_MAX
 from millpond.node.config import ChannelRule, Config
 from millpond.node.node import Node
 from millpond.testing import RealNode, run_node
+from tests.node.client.cutting_proxy import cutting_proxy
 
 SOON_S = 10.0
 RULES = (ChannelRule.parse("jobs/*=queue"), ChannelRule.parse("work/*=queue"))
@@ -123,6 +125,30 @@ async def test_1024_questions_are_asked_at_once(node: Node) -> None:
         held.append(await listening.receive(SOON_S))
         for message in held:
             await message.reply(b"a")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_questions_survive_lost_connections(node: Node, seed: int) -> None:
+    """Each is stored once: it is put again with its key."""
+    heard: dict[int, bytes] = {}
+
+    async def listen(channel: Channel) -> None:
+        async for message in channel:
+            heard[message.id] = message.payload
+            await message.reply(message.payload.upper())
+
+    async with (
+        cutting_proxy(node.listeners["p2p"], Random(seed), 700) as proxy,
+        connect(url_of(node), "rpc", role="consumer") as listening,
+        connect(f"tcp://{proxy.address}", "rpc", role="producer", wait_s=60) as asking,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listen, listening)
+        for number in range(20):
+            assert await asking.ask(b"q%d" % number, 60) == b"Q%d" % number
+        assert sorted(heard.values()) == sorted(b"q%d" % number for number in range(20))
+        assert proxy.cuts > 0
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_plain_message_wants_no_reply(node: Node) -> None:

@@ -10,7 +10,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from millpond import connect, connect_channels, sync
-from millpond.errors import ClientClosed, ConnectionLost
+from millpond.errors import ClientClosed, ConnectionLost, Malformed
 from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.testing import run_node
@@ -102,6 +102,12 @@ async def test_so_many_channels_are_joined_and_unused_ones_make_room(node: Node)
             await eventually(lambda: receiver.channels == [b"c/1", b"c/3"])
             await put(node, "c/3", b"three")
             assert (await receiver.receive(SOON_S)).data == b"three"
+        with pytest.raises(KeyError, match="of the block"):
+            async with channels.receiver("c/*"):
+                raise KeyError("of the block")
+        with pytest.raises(Malformed):
+            async with channels.receiver(*["c/*"] * 17):
+                pass
         with pytest.raises(ValueError, match="one pattern"):
             async with channels.receiver():
                 pass
