@@ -175,11 +175,12 @@ class PauseSchedule(JobRequest, frozen=True, gc=False):
 
 
 class RunSchedule(JobRequest, frozen=True, gc=False):
-    """Put a job of the schedule now, besides those of its moments. `key` as in `PutJob`. Answered
-    by `JobStored`."""
+    """Put a job of the schedule now, besides those of its moments. `key` as in `PutJob`; `at_ms`,
+    in ms since 1970, is the moment that the job names. Answered by `JobStored`."""
 
     name: bytes
     key: int
+    at_ms: int
 
 
 class ListSchedules(JobRequest, frozen=True, gc=False):

@@ -17,6 +17,8 @@ import msgspec
 
 EVERY_MS_MIN = 1000
 """The shortest interval."""
+EVERY_MS_MAX = 3660 * 86_400_000
+"""The longest one: ten years. The calendar of `datetime` has an end."""
 CRON_CHARACTERS_MAX = 200
 
 
@@ -39,6 +41,8 @@ class Recurrence(msgspec.Struct, frozen=True, gc=False, array_like=True):
             raise BadRecurrence("a schedule has either a cron expression or an interval")
         if self.every_ms and self.every_ms < EVERY_MS_MIN:
             raise BadRecurrence(f"the shortest interval is {EVERY_MS_MIN} ms, not {self.every_ms}")
+        if self.every_ms > EVERY_MS_MAX:
+            raise BadRecurrence(f"the longest interval is {EVERY_MS_MAX} ms, not {self.every_ms}")
         if len(self.cron) > CRON_CHARACTERS_MAX:
             raise BadRecurrence(f"a cron expression has at most {CRON_CHARACTERS_MAX} characters")
         if self.next_after(now) is None:

@@ -23,7 +23,7 @@ from millpond.actors.channels.idempotency import schedule_origin
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.listing import ROW_BYTES
-from millpond.actors.jobs.recurrence import BadRecurrence, Recurrence
+from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import (
     Batch,
     CellMessage,
@@ -105,7 +105,7 @@ _replace = msgspec.structs.replace
 
 EncodeJob = Callable[[bytes, bytes, int, int], bytes]
 """Gives the bytes of a job: of the data of a schedule, its name, a moment and the present, in ms
-since 1970."""
+since 1970. Raises ValueError for data that no job can have."""
 
 
 class Schedules:
@@ -141,6 +141,7 @@ class Schedules:
 
     def limit_deadlines(self, now: float) -> None:
         self._is_checked = False
+        self._retry_at.clear()
         self.deadline = -inf
 
     def handle(self, batch: Batch, now: float) -> Effects:
@@ -192,14 +193,30 @@ class Schedules:
                 return m.ScheduleDone(request.number, 0.0, existing=True)
             case m.PauseSchedule(is_paused=is_paused):
                 return self._pause(request, number, now, effects, is_paused=is_paused)
-            case m.RunSchedule(key=key):
-                spec, now_ms = self._schedules[number].spec, round(now * 1000)
-                data = self._encode_job(spec.data, request.name, now_ms, now_ms)
-                put: JobRequest = m.PutJob(request.number, key, spec.ttl, data)
-                effects.forwards += ((asked.channel, Batch(port, [put])),)
-                return None
+            case m.RunSchedule():
+                return self._run(
+                    port, asked.channel, request, self._schedules[number].spec, effects
+                )
             case _:
                 assert_never(request)
+
+    def _run(
+        self,
+        port: Port,
+        channel: bytes,
+        request: m.RunSchedule,
+        spec: m.ScheduleSpec,
+        effects: Effects,
+    ) -> Failed | None:
+        # A retry has the same bytes: the channel knows it by them, and by its key.
+        at_ms = request.at_ms
+        try:
+            data = self._encode_job(spec.data, request.name, at_ms, at_ms)
+        except ValueError:
+            return Failed(request, Code.MALFORMED)
+        put: JobRequest = m.PutJob(request.number, request.key, spec.ttl, data)
+        effects.forwards += ((channel, Batch(port, [put])),)
+        return None
 
     def _list(self, channel: bytes, request: m.ListSchedules) -> JobReply | Failed:
         if request.name is not None:
@@ -223,14 +240,17 @@ class Schedules:
         self, channel: bytes, request: m.PutSchedule, now: float, effects: Effects
     ) -> JobReply | Failed:
         number = self._numbers.get((channel, request.name))
+        is_new = number is None
         before = None if number is None else self._schedules[number]
         spec = _anchored(request.spec, before, now)
-        try:
-            spec.recurrence.check(now)
-        except BadRecurrence:
-            return Failed(request, Code.MALFORMED)
         if len(spec.data) > DATA_BYTES_MAX:
             return Failed(request, Code.DATA_TOO_LARGE)
+        now_ms = round(now * 1000)
+        try:
+            spec.recurrence.check(now)
+            self._encode_job(spec.data, request.name, now_ms, now_ms)
+        except ValueError:
+            return Failed(request, Code.MALFORMED)
         if before is not None and before.spec == spec:
             return m.ScheduleDone(request.number, before.next_ms / 1000, existing=True)
         if before is None:
@@ -244,7 +264,7 @@ class Schedules:
         assert number is not None
         changed = _computed(_replace(before, spec=spec, refusal=None), now)
         self._store(number, changed, effects)
-        return m.ScheduleDone(request.number, changed.next_ms / 1000, existing=before.next_ms > 0)
+        return m.ScheduleDone(request.number, changed.next_ms / 1000, existing=not is_new)
 
     def _pause(
         self,
@@ -323,7 +343,11 @@ class Schedules:
 
     def _send(self, number: int, schedule: Stored, now: float, effects: Effects) -> None:
         at_ms, spec = schedule.pending_ms, schedule.spec
-        data = self._encode_job(spec.data, schedule.name, at_ms, round(now * 1000))
+        try:
+            data = self._encode_job(spec.data, schedule.name, at_ms, round(now * 1000))
+        except ValueError:  # nothing that `_put` let in, but one must not stop the others
+            self._refused(number, schedule, Code.MALFORMED, effects)
+            return
         job = ScheduledJob(SCHEDULES, number, at_ms, spec.ttl, data)
         effects.posts += ((schedule.channel, job),)
         self._retry_at[number] = now + RETRY_S
@@ -337,13 +361,7 @@ class Schedules:
             return  # sent again in `RETRY_S`
         self._retry_at.pop(number, None)
         if code is not None:
-            log.warning(
-                "scheduled job refused: channel=%r name=%r code=%s",
-                schedule.channel,
-                schedule.name,
-                code.name,
-            )
-            self._store(number, _replace(schedule, pending_ms=0, refusal=code.name), effects)
+            self._refused(number, schedule, code, effects)
             return
         done = _replace(
             schedule,
@@ -354,6 +372,12 @@ class Schedules:
             refusal=None,
         )
         self._store(number, done, effects)
+
+    def _refused(self, number: int, schedule: Stored, code: Code, effects: Effects) -> None:
+        """The pending moment puts no job; the list tells why."""
+        channel, name = schedule.channel, schedule.name
+        log.warning("scheduled job refused: channel=%r name=%r code=%s", channel, name, code.name)
+        self._store(number, _replace(schedule, pending_ms=0, refusal=code.name), effects)
 
     def _store(self, number: int, schedule: Stored, effects: Effects) -> None:
         self._schedules[number] = schedule

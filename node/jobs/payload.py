@@ -113,12 +113,18 @@ def encode_job(body: JobMessage) -> bytes:
 
 def encode_scheduled(data: bytes, schedule: bytes, at_ms: int, now_ms: int) -> bytes:
     """The bytes of a job that a schedule puts for the moment `at_ms`: those of the schedule with
-    the time of the put, and headers that name the schedule and the moment."""
+    the time of the put, and headers that name the schedule and the moment.
+
+    Raises ValueError for data that MessagePack cannot have: of JSON, a number above 64 bits.
+    """
     body = decode_job(data)
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
-    name = schedule.decode("utf-8", "replace")
-    headers = {**body.headers, SCHEDULE_HEADER: name, MOMENT_HEADER: at}
-    return encode_job(msgspec.structs.replace(body, headers=headers, enqueued_ms=now_ms))
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+        name = schedule.decode("utf-8", "replace")
+        headers = {**body.headers, SCHEDULE_HEADER: name, MOMENT_HEADER: at}
+        return encode_job(msgspec.structs.replace(body, headers=headers, enqueued_ms=now_ms))
+    except (TypeError, OverflowError, RecursionError, OSError) as exc:
+        raise ValueError(f"no payload or moment of a job: {exc}") from exc
 
 
 def decode_job(data: bytes) -> JobMessage:

@@ -323,7 +323,8 @@ class Queue(Openable):
 
     async def run_schedule(self, name: str, *, retry_for: float = 0.0) -> Handle:
         """Put a job of a schedule now, besides those of its moments. Raises NotFound."""
-        fields = {"name": schedule_name(name), "key": self._connector.rng.randrange(KEYS)}
+        key, at_ms = self._connector.rng.randrange(KEYS), round(self._wall() * 1000)
+        fields = {"name": schedule_name(name), "key": key, "at": at_ms}
         return await self._put_request(fields, retry_for, None, Operation.RUN_SCHEDULE)
 
     def _put_fields(

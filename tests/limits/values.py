@@ -202,6 +202,7 @@ CHANNELS: dict[str, Numbers] = {
         schedules.DATA_BYTES_MAX,
         recurrence.CRON_CHARACTERS_MAX,
         recurrence.EVERY_MS_MIN / 1000,
+        recurrence.EVERY_MS_MAX / 1000,
     ),
     "moments of a schedule that were missed": (schedules.CATCH_UP_S, schedules.LATE_S),
     "channels that were created": (created_channels.CHANNELS_MAX,),

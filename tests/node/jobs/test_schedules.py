@@ -212,6 +212,51 @@ async def test_a_channel_in_another_mode_is_told_in_the_list(setup: JobSetup) ->
         assert isinstance(shown.refused, NotAQueue) and not shown.jobs
 
 
+async def test_data_that_no_job_can_have_is_refused(setup: JobSetup) -> None:
+    """JSON has numbers that MessagePack has not; they would stop the schedules of all queues."""
+    async with setup.queue() as queue, setup.queue("calls") as calls:
+        await calls.schedule("report", MINUTE)
+        fields = {"name": b"report", "data": b"1" + b"0" * 30, "every": 1000}
+        with pytest.raises(Malformed):  # of a client that checks nothing
+            await ask(queue.channel, Operation.PUT_SCHEDULE, **fields)
+        await anyio.sleep(61)
+        assert await bodies(queue) == []
+        assert len(await bodies(calls)) == 1
+
+
+async def test_an_interval_that_no_calendar_has_is_refused(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
+        with pytest.raises(ValueError, match="longest interval"):
+            await queue.schedule("report", timedelta(days=3661))
+        with pytest.raises(Malformed):  # of a client that checks nothing
+            fields = {"name": b"report", "data": b"", "every": 2**53}
+            await ask(queue.channel, Operation.PUT_SCHEDULE, **fields)
+        assert await queue.schedule("report", timedelta(days=3660))
+        assert (await only(queue)).next is not None
+
+
+async def test_a_retry_of_a_job_that_is_put_now_puts_no_second_one(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
+        await queue.schedule("report", "0 0 1 1 *")
+        fields = {"name": b"report", "key": 7, "at": int(BEGAN_AT * 1000)}
+        first = await ask(queue.channel, Operation.RUN_SCHEDULE, **fields)
+        await anyio.sleep(5)
+        assert await ask(queue.channel, Operation.RUN_SCHEDULE, **fields) == first
+        assert await moments(queue) == [moment(0)]
+        with pytest.raises(Malformed):
+            fields = {"name": b"report", "key": 8, "at": 2**53}
+            await ask(queue.channel, Operation.RUN_SCHEDULE, **fields)
+
+
+async def test_a_change_of_a_paused_schedule_says_that_it_was_there(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
+        await queue.schedule("report", MINUTE)
+        await queue.pause_schedule("report")
+        fields = {"name": b"report", "data": b"new", "every": 60_000}
+        answer = await ask(queue.channel, Operation.PUT_SCHEDULE, **fields)
+        assert answer == {"next": 0, "existing": True}
+
+
 SEEDS = (1, 2, 3)
 
 

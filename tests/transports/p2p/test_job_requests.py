@@ -129,6 +129,7 @@ def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply
         (10, {"name": b"a", "data": b"x", "missed": "perhaps"}),
         (12, {"name": b"a", "paused": 1}),
         (13, {"name": b"a"}),
+        (13, {"name": b"a", "key": 1}),
         (14, {"limit": 501}),
         (1, {}),
         (1, {"key": 2**32, "data": b"x"}),

@@ -147,10 +147,11 @@ class PauseBody(_Body, frozen=True):
 
 
 class RunBody(_Body, frozen=True):
-    """RUN_SCHEDULE."""
+    """RUN_SCHEDULE. `at`: the moment that the job names, the same in all retries of the key."""
 
     name: ScheduleName
     key: U32
+    at: U53
 
 
 class ListSchedulesBody(_Body, frozen=True):
@@ -288,7 +289,7 @@ def request_of(
             return m.PauseSchedule(number, pause.name, pause.paused)
         case JobOperation.RUN_SCHEDULE:
             run = read_body(body, RunBody)
-            return m.RunSchedule(number, run.name, run.key)
+            return m.RunSchedule(number, run.name, run.key, run.at)
         case JobOperation.LIST_SCHEDULES:
             of = read_body(body, ListSchedulesBody)
             return m.ListSchedules(number, of.after, of.limit, answer_bytes_max, of.name)
