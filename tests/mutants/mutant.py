@@ -20,6 +20,7 @@ class Fault(Enum):
     MEMORY = "connections take memory without a limit"
     ABSENCE = "what is missing is empty or shorter"
     SALVAGE = "a repair drops what is good"
+    SNAPSHOTS = "a backup is of several moments"
     MISPLACED = "writes that are lost or went elsewhere stay unseen"
     PEERS = "messages of other nodes are read twice, believed, or let in where they may not"
     WAKES = "workers are not woken, cursors move for strangers, webhooks go where they may not"

@@ -10,6 +10,7 @@ REPAIR = "tests/node/cli/test_repair_reads.py::"
 PAGES = "tests/fuzz/test_sqlite_pages_fuzz.py::"
 REBUILT = "tests/actors/store/test_rebuilt_log.py::"
 SCRUB = "tests/actors/store/test_scrub.py::"
+SNAPSHOTS = "tests/actors/store/test_snapshots.py::"
 IDS = "tests/actors/test_ids.py::"
 CLOCK = "tests/node/test_clock.py::"
 QUEUES = "tests/actors/store/test_queue_tables.py::TestWhatIsKept::"
@@ -452,5 +453,29 @@ STORE_MUTANTS: tuple[Mutant, ...] = (
         "        self._stored_dead_letters = []\n",
         "tests/actors/channels/test_dead_letters.py::"
         "test_a_power_cut_on_the_way_leaves_one_dead_letter_however_long_the_node_is_off",
+    ),
+    Mutant(
+        "a flush does not keep what a snapshot has",
+        Fault.SNAPSHOTS,
+        "actors/store/partitions/files.py",
+        "        self._keep(name)\n        try:\n",
+        "        try:\n",
+        SNAPSHOTS + "test_a_copy_has_what_was_there_at_its_beginning",
+    ),
+    Mutant(
+        "acks that nobody waits for are behind the moment of a snapshot",
+        Fault.SNAPSHOTS,
+        "actors/store/durable.py",
+        "        self._snapshot_step(self._groups.sync, self._cut_snapshot)\n",
+        "        self._cut_snapshot(0)\n",
+        SNAPSHOTS + "test_acks_that_nobody_waits_for_are_in_a_copy",
+    ),
+    Mutant(
+        "segments of a snapshot go before they are copied",
+        Fault.SNAPSHOTS,
+        "actors/store/compaction.py",
+        "        if oldest <= self._kept_to and not self._groups.is_broken:\n",
+        "        if self._kept_to < 0:\n",
+        SNAPSHOTS + "test_segments_of_a_snapshot_stay_until_they_are_copied",
     ),
 )
