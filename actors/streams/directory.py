@@ -27,16 +27,8 @@ class Directory:
     them."""
 
     __slots__ = (
-        *(
-            "_early",
-            "_early_groups",
-            "_identities",
-            "_tombstones",
-            "_groups",
-            "_removed",
-            "_single",
-            "_topics",
-        ),
+        *("_early", "_early_groups", "_groups", "_identities", "_removed", "_shown_topics"),
+        *("_single", "_tombstones", "_topics"),
         *("groups", "is_incomplete", "on_deleted", "streams", "tail_of"),
     )
 
@@ -57,7 +49,10 @@ class Directory:
         """Topics of one partition by name, once a caller asked for them: a start does not need them
         sorted."""
         self._topics: dict[bytes, int] = {}
-        """Topics of several partitions."""
+        """Topics of several partitions, also those that are not durable yet: they exclude streams
+        of their names."""
+        self._shown_topics: dict[bytes, int] = {}
+        """Those of them that are durable."""
         self._removed: dict[bytes, int] = {}
         """Deleted topics of which some partitions may still exist."""
         self.on_deleted: Callable[[bytes], None] = _nothing
@@ -109,10 +104,17 @@ class Directory:
         else:
             del self._single[bisect_left(self._single, name)]
 
-    def sync_topics(self, topics: dict[bytes, int], removed: dict[bytes, int]) -> None:
-        """Follow the catalog: the topics of several partitions, and those being deleted."""
+    def sync_topics(
+        self,
+        topics: dict[bytes, int],
+        removed: dict[bytes, int],
+        durable: dict[bytes, int] | None = None,
+    ) -> None:
+        """Follow the catalog: the topics of several partitions, and those being deleted. `durable`:
+        the topics that others may see; None: all."""
         self._topics = topics
         self._removed = removed
+        self._shown_topics = topics if durable is None else durable
 
     def sync_early_offsets(
         self, durable: Mapping[tuple[bytes, int], Mapping[bytes, int]], groups: int
@@ -167,7 +169,7 @@ class Directory:
 
     def partitions(self, topic: bytes) -> int | None:
         """The number of partitions of a topic; None: there is no such topic."""
-        count = self._topics.get(topic)
+        count = self._shown_topics.get(topic)
         if count is None and topic in self.streams and is_topic_name(topic):
             return 1
         return count
@@ -176,7 +178,7 @@ class Directory:
         """All topics with their partitions, in the order of their names; to be iterated at once."""
         if self._single is None:
             self._single = sorted(filter(is_topic_name, self.streams))
-        several = self._topics
+        several = self._shown_topics
         single = ((name, 1) for name in self._single if name not in several)
         return merge(single, sorted(several.items()))
 

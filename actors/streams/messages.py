@@ -466,6 +466,13 @@ class DeleteTopic(StreamRequest, frozen=True, gc=False):
     topic: bytes
 
 
+class ShowTopic(StreamRequest, frozen=True, gc=False):
+    """The creation of a topic of several partitions is durable: others may see it. The catalog
+    tells itself, and answers `CreateTopic` by it."""
+
+    topic: bytes
+
+
 class CommitEarlyOffset(StreamRequest, frozen=True, gc=False):
     """Set the offset of a consumer group in a partition that does not exist; it counts once the
     partition does. Answered by `Done`; MALFORMED, GROUPS_FULL."""

@@ -555,6 +555,32 @@ async def test_rb_24_what_create_topic_refuses() -> None:
         await opened(peer, "x" * 255, 1000)
 
 
+async def test_rb_24_rb_30_a_topic_is_shown_once_it_is_durable(tmp_path: Path) -> None:
+    disk = GatedDisk()
+    async with rustlog_server(tmp_path, disk=disk) as server:
+        peer, other, json = await binary(server), await binary(server), await server.rustlog()
+        await peer.says(PING, b"\xff")
+        disk.gate.clear()
+        try:
+            await peer.send(create("t", 3), produce("t", b"a", partition=1))
+            with anyio.move_on_after(0.05) as waiting:
+                await peer.payload()
+            assert waiting.cancelled_caught
+            await other.says(LIST, b.topics())
+            await other.fails(describe("t"), 13)
+            await other.fails(describe_partition("t"), 14)
+            await other.fails(fetch("t"), 10)
+            await json.refused(json_form.fetch("t"), 404)
+            # Its name is taken all the same.
+            one = await server.s3p()
+            assert b"ERR" in await one.ask(s3p.append(b"x", name=b"t"))
+        finally:
+            disk.gate.set()
+        assert [await peer.payload() for _ in range(2)] == [b"\x05\x01", produced(0, 1)]
+        await other.says(LIST, b.topics(("t", 3)))
+        await other.says(describe("t"), watermarks("t", 0, 1, 0))
+
+
 async def test_rb_25_topics_are_sorted_by_their_bytes() -> None:
     async with rustlog_server() as server:
         peer = await binary(server)

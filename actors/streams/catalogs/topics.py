@@ -24,6 +24,7 @@ from millpond.actors.streams.messages import (
     ForgetEarlyOffsets,
     PartitionDeleted,
     ShowEarlyOffset,
+    ShowTopic,
 )
 from millpond.actors.streams.names import TOPICS, stream_cell
 
@@ -45,6 +46,7 @@ class TopicCatalog:
         "_early",
         "_partitions",
         "_removed",
+        "_shown",
         "_topics",
         "deadline",
     )
@@ -58,7 +60,9 @@ class TopicCatalog:
         self._deleted: dict[bytes, set[int]] = {name: set() for name in self._removed}
         """The partitions of those that are known to be deleted."""
         self._partitions = sum(self._topics.values())
-        directory.sync_topics(self._topics, self._removed)
+        self._shown = dict(self._topics)
+        """The topics that are durable."""
+        directory.sync_topics(self._topics, self._removed, self._shown)
         self.deadline = -inf if self._removed else inf
 
     @property
@@ -73,6 +77,10 @@ class TopicCatalog:
                 return self._create(port, message, effects)
             case DeleteTopic() if port is not None:
                 return self._delete(port, message, now, effects)
+            case ShowTopic(topic=topic) if port is not None:
+                if topic in self._topics:  # else it was deleted meanwhile
+                    self._shown[topic] = self._topics[topic]
+                return Done(message.number)
             case CommitEarlyOffset() if port is not None:
                 return self._commit_early(port, message, effects)
             case ShowEarlyOffset() if port is not None:
@@ -123,13 +131,16 @@ class TopicCatalog:
         self._topics[topic] = count
         self._partitions += count
         effects.changes.append(MetadataSet(_TOPIC + topic, count.to_bytes(4)))
-        return Done(request.number)
+        # Others see it, and the answer goes, once the change is durable.
+        effects.forwards += ((TOPICS, Batch(port, [ShowTopic(request.number, topic)])),)
+        return None
 
     def _delete(
         self, port: Port, request: DeleteTopic, now: float, effects: Effects
     ) -> StreamReply | None:
         topic = request.topic
         count = self._topics.pop(topic, None)
+        self._shown.pop(topic, None)
         if count is None:
             delete = Batch(port, [Delete(request.number)])
             effects.forwards += ((stream_cell(topic), delete),)

@@ -105,11 +105,11 @@ class ChannelHarness:
         """Let time pass; cells are woken when they are due."""
         end = self.now + seconds
         for _ in range(TURNS_MAX):
-            due = self.scheduler.timers.next_at
-            if due <= end:
-                self.now = max(self.now, due)
-            elif self.scheduler.is_idle:
-                break
+            if self.scheduler.is_idle:
+                due = self.scheduler.timers.next_at
+                if due > end:
+                    break
+                self.now = due
             self.scheduler.turn(self.now)
         else:
             raise AssertionError("the scheduler never comes to rest")

@@ -182,11 +182,11 @@ class StreamHarness:
         end = self.now + seconds
         for _ in range(TURNS_MAX):
             self.work()
-            due = self.scheduler.timers.next_at
-            if due <= end:
-                self.clock.now = max(self.now, due)
-            elif self.scheduler.is_idle:
-                break
+            if self.scheduler.is_idle:
+                due = self.scheduler.timers.next_at
+                if due > end:
+                    break
+                self.clock.now = due
             self.scheduler.turn(self.now)
         else:
             raise AssertionError("the scheduler never comes to rest")
