@@ -168,7 +168,7 @@ def test_any_bytes_are_a_request_or_a_refusal(operation: int, body: bytes) -> No
 
 @pytest.mark.parametrize("operation", list(JobOperation))
 def test_each_operation_needs_its_right(operation: JobOperation) -> None:
-    body = {"key": 1, "data": b"x", "id": 1, "name": b"a"}
+    body = {"key": 1, "at": 1, "data": b"x", "id": 1, "name": b"a"}
     fields = {"ids": [1]} if "DEAD" in operation.name else body
     without = Rights.ALL & ~RIGHTS[operation]
     assert job_requests(without).take(jobs(1, operation, fields)) == refusal(1, 0xF6)
