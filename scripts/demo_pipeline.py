@@ -52,8 +52,9 @@ class PipelineProcesses(Processes):
 
     def is_in_batch(self) -> bool:
         """Whether a batch is under way after two that are in the table."""
-        batch = batches_in(self.folder)
-        return batch >= 2 and (self.folder / "checkpoint" / "offsets" / str(batch)).exists()
+        plans = (self.folder / "checkpoint" / "offsets").glob("[0-9]*")
+        last = max((int(each.name) for each in plans), default=0)
+        return last >= 2 and batches_in(self.folder) <= last
 
 
 def batches_in(folder: Path) -> int:
