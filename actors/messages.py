@@ -352,6 +352,13 @@ class CatalogChannel(Message, frozen=True, gc=False):
     keeps_mode: bool = False
 
 
+class ForgetSchedules(Message, frozen=True, gc=False):
+    """Delete the schedules of a channel that is deleted, and pass `entry` on to the catalog of
+    channels, which answers. Sent to the cell of the schedules."""
+
+    entry: CatalogChannel
+
+
 class DeadLettersRequeued(Notice, frozen=True, gc=False):
     """Dead letters are stored in their channel again: the dead-letter channel may remove them."""
 
@@ -398,7 +405,13 @@ ChannelRequest = (
     Put | Move | FindMove | Get | List | LeaseRequest | Credit | Attach | Detach | Writable | Drain
 )
 Request = (
-    ChannelRequest | DeferredRequest | JobRequest | CreateChannel | ClearChannel | CatalogChannel
+    ChannelRequest
+    | DeferredRequest
+    | JobRequest
+    | CreateChannel
+    | ClearChannel
+    | CatalogChannel
+    | ForgetSchedules
 )
 CellMessage = (
     Request

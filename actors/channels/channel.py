@@ -53,6 +53,7 @@ from millpond.actors.messages import (
     Drain,
     Failed,
     FindMove,
+    ForgetSchedules,
     Get,
     JobRequest,
     List,
@@ -87,7 +88,7 @@ from millpond.actors.store.changes import (
     is_unawaited,
 )
 from millpond.actors.store.subscribers import SubscriberTable
-from millpond.actors.streams.names import CHANNELS
+from millpond.actors.streams.names import CHANNELS, SCHEDULES
 
 log = logging.getLogger(__name__)
 
@@ -554,8 +555,12 @@ class Channel:
         if request.is_deletion:
             self.delivery.forget_identities(self.subscribers.forget_away())
         reply = ChannelChanged(count, size, False, until)
-        keeps_mode = not request.is_deletion
-        self._tell_catalog(port, CatalogChannel(self.name, None, reply, keeps_mode), effects)
+        entry = CatalogChannel(self.name, None, reply, keeps_mode=not request.is_deletion)
+        if request.is_deletion:
+            # Its schedules go as well: they would make the channel again.
+            effects.forwards += ((SCHEDULES, Batch(port, [ForgetSchedules(entry)])),)
+        else:
+            self._tell_catalog(port, entry, effects)
         return None
 
     def _next_to_clear(self, until: int) -> tuple[list[StoredMessage], bool]:

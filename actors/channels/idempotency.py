@@ -12,8 +12,8 @@ from millpond.actors.store.changes import KeyExpired, KeyRetained, StoredKey, St
 MOVE_KEYS = 1 << 63
 """Keys from here on are of moves: this, and the id that the message had before. No message id and
 no key of a client is so high."""
-SCHEDULES_MAX = 1 << 32
-SCHEDULE_KEYS = (1 << 64) - SCHEDULES_MAX
+SCHEDULE_NUMBERS = 1 << 32
+SCHEDULE_KEYS = (1 << 64) - SCHEDULE_NUMBERS
 """Keys from here on are of schedules: this, and the number of the schedule. They are above those of
 all moves but the ones of the last second that ids have."""
 SWEEP_GAP_S = 1.0

@@ -18,8 +18,7 @@ from typing import assert_never
 
 import msgspec
 
-from millpond.actors.channels.idempotency import SCHEDULES_MAX as NUMBERS
-from millpond.actors.channels.idempotency import schedule_origin
+from millpond.actors.channels.idempotency import SCHEDULE_NUMBERS, schedule_origin
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.listing import ROW_BYTES
@@ -30,6 +29,7 @@ from millpond.actors.messages import (
     Detach,
     Drain,
     Failed,
+    ForgetSchedules,
     JobReply,
     JobRequest,
     MovesDone,
@@ -39,7 +39,7 @@ from millpond.actors.messages import (
 )
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
-from millpond.actors.streams.names import SCHEDULES
+from millpond.actors.streams.names import CHANNELS, SCHEDULES
 
 COUNT_MAX = 1000
 DATA_BYTES_MAX = 16 * 1024
@@ -63,7 +63,7 @@ _PASSING = (
 log = logging.getLogger(__name__)
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class StoredSchedule(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The value of a schedule's key, as MessagePack. Times in ms since 1970, 0: none.
 
     `next_ms` is the first moment that is still to come, as of `computed_ms`; `pending_ms` one whose
@@ -100,7 +100,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Stored).decode
+_decode = msgspec.msgpack.Decoder(StoredSchedule).decode
 _replace = msgspec.structs.replace
 
 EncodeJob = Callable[[bytes, bytes, int, int], bytes]
@@ -116,7 +116,7 @@ class Schedules:
 
     def __init__(self, snapshot: LogSnapshot, encode_job: EncodeJob) -> None:
         self._encode_job = encode_job
-        self._schedules: dict[int, Stored] = {
+        self._schedules: dict[int, StoredSchedule] = {
             int.from_bytes(key[len(_KEY) :], "big"): _decode(value)
             for key, value in snapshot.metadata.items()
             if key.startswith(_KEY)
@@ -162,6 +162,11 @@ class Schedules:
                 reply = self._answer(port, message, now, effects)
                 if reply is not None:
                     effects.batch_replies.append(reply)
+            case ForgetSchedules(entry=entry) if port is not None:
+                of_channel = [n for (of, _), n in self._numbers.items() if of == entry.channel]
+                for number in of_channel:
+                    self._delete(number, effects)
+                effects.forwards += ((CHANNELS, Batch(port, [entry])),)
             case ScheduledJobStored():
                 self._stored(message, now, effects)
             case Detach() | Drain():
@@ -257,10 +262,10 @@ class Schedules:
             if len(self._schedules) >= COUNT_MAX:
                 return Failed(request, Code.BUFFER_FULL)
             number = max(self._schedules, default=0) + 1
-            if number >= NUMBERS:
+            if number >= SCHEDULE_NUMBERS:
                 return Failed(request, Code.IDS_EXHAUSTED)
             self._numbers[channel, request.name] = number
-            before = Stored(channel, request.name, spec, 0, 0)
+            before = StoredSchedule(channel, request.name, spec, 0, 0)
         assert number is not None
         changed = _computed(_replace(before, spec=spec, refusal=None), now)
         self._store(number, changed, effects)
@@ -324,7 +329,7 @@ class Schedules:
             computed = _computed(_replace(schedule, pending_ms=0, last_ms=0, last_job=0), now)
             self._store(number, computed, effects)
 
-    def _begin(self, number: int, schedule: Stored, now: float, effects: Effects) -> None:
+    def _begin(self, number: int, schedule: StoredSchedule, now: float, effects: Effects) -> None:
         """A moment has come: its job becomes pending, and leaves once that is stored."""
         moment = _moment_for(schedule, now)
         behind = now if moment is None else moment
@@ -341,7 +346,7 @@ class Schedules:
         if moment is not None:
             self._send(number, changed, now, effects)
 
-    def _send(self, number: int, schedule: Stored, now: float, effects: Effects) -> None:
+    def _send(self, number: int, schedule: StoredSchedule, now: float, effects: Effects) -> None:
         at_ms, spec = schedule.pending_ms, schedule.spec
         try:
             data = self._encode_job(spec.data, schedule.name, at_ms, round(now * 1000))
@@ -373,13 +378,13 @@ class Schedules:
         )
         self._store(number, done, effects)
 
-    def _refused(self, number: int, schedule: Stored, code: Code, effects: Effects) -> None:
+    def _refused(self, number: int, schedule: StoredSchedule, code: Code, effects: Effects) -> None:
         """The pending moment puts no job; the list tells why."""
         channel, name = schedule.channel, schedule.name
         log.warning("scheduled job refused: channel=%r name=%r code=%s", channel, name, code.name)
         self._store(number, _replace(schedule, pending_ms=0, refusal=code.name), effects)
 
-    def _store(self, number: int, schedule: Stored, effects: Effects) -> None:
+    def _store(self, number: int, schedule: StoredSchedule, effects: Effects) -> None:
         self._schedules[number] = schedule
         effects.changes.append(MetadataSet(_key(number), _encode(schedule)))
 
@@ -392,7 +397,7 @@ def _ms(seconds: float | None) -> int:
     return 0 if seconds is None else round(seconds * 1000)
 
 
-def _anchored(spec: m.ScheduleSpec, before: Stored | None, now: float) -> m.ScheduleSpec:
+def _anchored(spec: m.ScheduleSpec, before: StoredSchedule | None, now: float) -> m.ScheduleSpec:
     """An interval counts from the moment at which it was first given."""
     asked = spec.recurrence
     if not asked.every_ms:
@@ -404,13 +409,13 @@ def _anchored(spec: m.ScheduleSpec, before: Stored | None, now: float) -> m.Sche
     return _replace(spec, recurrence=anchored)
 
 
-def _computed(schedule: Stored, now: float) -> Stored:
+def _computed(schedule: StoredSchedule, now: float) -> StoredSchedule:
     """The schedule with its next moment as of now."""
     moment = None if schedule.is_paused else schedule.spec.recurrence.next_after(now)
     return _replace(schedule, computed_ms=round(now * 1000), next_ms=_ms(moment))
 
 
-def _moment_for(schedule: Stored, now: float) -> float | None:
+def _moment_for(schedule: StoredSchedule, now: float) -> float | None:
     """The moment that a schedule puts a job for, as `next_ms` has passed; None: all that passed are
     missed, and put none."""
     first, recurrence = schedule.next_ms / 1000, schedule.spec.recurrence

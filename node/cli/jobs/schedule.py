@@ -22,7 +22,7 @@ from millpond.node.jobs.schedules import ScheduleInfo, Timing, schedule_name
 
 EPILOG = """\
 examples:
-  millpond jobs schedule add mail report "0 7 * * mon-fri" --tz Europe/Berlin --name send
+  millpond jobs schedule add mail report "0 7 * * mon-fri" --tz Europe/Berlin --task send
   millpond jobs schedule add mail tidy --every 15m '{"older": 30}'
   millpond jobs schedule ls mail                     next moment, jobs so far, name, moments
   millpond jobs schedule pause mail report
@@ -54,7 +54,7 @@ def add_schedule(actions: Any, parser_class: type[Parser]) -> None:
         default="one",
         help="jobs for moments at which the node was down (default one)",
     )
-    add.add_argument("--name", dest="task", metavar="TASK", help="task of the jobs")
+    add.add_argument("--task", metavar="TASK", help="task of the jobs")
     add.add_argument(
         "--ttl",
         type=whole_seconds,

@@ -24,7 +24,7 @@ def schedules(run: Run, queue: str) -> list[dict[str, Any]]:
 def test_a_schedule_is_made_shown_paused_run_and_removed(run: Run, name: str) -> None:
     made = run(
         *("jobs", "schedule", "add", name, "report", "0 7 1 1 *", '{"to": "alice"}'),
-        *("--tz", "Europe/Berlin", "--name", "send", "--missed", "all", "--attempts", "3"),
+        *("--tz", "Europe/Berlin", "--task", "send", "--missed", "all", "--attempts", "3"),
     )
     assert made.code == 0 and made.out.decode().endswith("-01-01T06:00:00+00:00\n")
     assert run("jobs", "schedule", "add", name, "tidy", "--every", "1h30m").code == 0

@@ -190,6 +190,26 @@ async def test_what_is_too_large_is_refused(setup: JobSetup) -> None:
         assert [each async for each in queue.schedules()] == []
 
 
+async def test_a_channel_is_deleted_with_its_schedules() -> None:
+    async with World() as world:
+        node = await world.node("pond")
+        settings = node.settings()
+        async with Queue(node.url, "mail", settings=settings) as mail:
+            await mail.schedule("report", MINUTE)
+        async with Queue(node.url, "calls", settings=settings) as calls, node.connect("box") as box:
+            await calls.schedule("report", MINUTE)
+            await world.clock.sleep(61)
+            await box.channels.delete("jobs/mail")
+            await node.crash(power=True)
+            await node.start()
+            await world.clock.sleep(200)
+            names = [each.name async for each in box.channels.list("jobs/*")]
+            assert names == [b"jobs/calls"]
+            assert (await only(calls)).name == "report"
+        async with Queue(node.url, "mail", settings=settings) as mail:
+            assert [each async for each in mail.schedules()] == []
+
+
 async def test_a_moment_waits_for_room_in_the_queue() -> None:
     async with job_setup(channel_messages_max=1) as setup, setup.queue() as queue:
         first = await queue.put("first")
@@ -260,6 +280,7 @@ async def test_a_change_of_a_paused_schedule_says_that_it_was_there(setup: JobSe
 SEEDS = (1, 2, 3)
 
 
+@pytest.mark.usefixtures("looks_rarely")
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_no_moment_is_lost_or_doubled_by_crashes(seed: int, power: bool) -> None:
