@@ -49,6 +49,8 @@ def advice(address: Address) -> tuple[str, str] | None:
     wanted = ("ws" if address.websocket else "p2p", address.secure)
     if found == wanted:
         return None
+    if address.secure and not found.has_tls and _ask(address, has_tls=True) is not None:
+        return None  # a listener that takes both
     if not found.listener:
         hint = "use wss://" if address.websocket else "use tls://"
         return None if address.secure else ("this port speaks TLS", f"{hint} with this port")

@@ -18,7 +18,7 @@ from anyio.from_thread import start_blocking_portal
 from millpond import ConnectionLost, HandshakeRefused, connect
 from millpond.node.client.errors import PeerMismatch
 from millpond.node.client.events import Retrying
-from millpond.node.client.settings import ConnectSettings, SimulatedSettings
+from millpond.node.client.settings import ConnectSettings
 from millpond.node.client.sync import channel as sync
 from millpond.node.config import Config
 from millpond.node.node import Node
@@ -297,7 +297,7 @@ async def test_whom_the_listener_does_not_like_is_not_told_who_we_are() -> None:
 
 async def test_after_a_loss_it_is_proved_again_with_another_nonce() -> None:
     impostor = Impostor(challenge)
-    async with impostor.connect(settings=SimulatedSettings(rng=Random(1))):
+    async with impostor.connect(rng=Random(1)):
         impostor.peer.line.cut()
         await impostor.peer.until(lambda: len(impostor.proofs) == 2)
     hellos = [decode_hello(line.of(p.Handshake)[0].raw) for line in impostor.peer.lines]
@@ -309,7 +309,7 @@ async def test_a_change_of_keys_after_a_loss_ends_it() -> None:
     """An impostor of the node does not get the requests that wait for the node."""
     keys = iter([NODE, BOB])
     impostor = Impostor(lambda hello: challenge(hello, next(keys)))
-    async with impostor.connect(settings=SimulatedSettings(rng=Random(1))) as channel:
+    async with impostor.connect(rng=Random(1)) as channel:
         impostor.peer.line.cut()
         with pytest.raises(PeerMismatch):
             await channel.put(b"for the node")
