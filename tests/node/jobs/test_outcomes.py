@@ -127,15 +127,18 @@ async def test_a_worker_that_is_cancelled_as_a_whole_ends_and_fails_no_job(
 ) -> None:
     """By asyncio's own means: its task alone, or all tasks as at the end of `asyncio.run`."""
     async with job_setup() as setup, setup.queue() as queue:
+        began = asyncio.Event()
 
         async def work() -> None:
+            began.set()
             await asyncio.sleep(60)
 
         async with setup.worker(work, "mail") as worker:
             before = asyncio.all_tasks()
             running = asyncio.create_task(worker.run())
             await queue.put()
-            await setup.until(lambda: worker.stats.running, 5.0)
+            async with asyncio.timeout(5):
+                await began.wait()
             for each in asyncio.all_tasks() - before if at_once else {running}:
                 each.cancel()
             with pytest.raises(asyncio.CancelledError), anyio.fail_after(5):
