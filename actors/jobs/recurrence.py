@@ -77,12 +77,16 @@ def _step(recurrence: Recurrence, moment: float, *, is_back: bool) -> float | No
     zone = zone_of(recurrence.zone)
     try:
         start = datetime.fromtimestamp(moment, UTC).astimezone(zone)
-        found = next(CronSim(recurrence.cron, start, reverse=is_back), None)
+        for found in CronSim(recurrence.cron, start, reverse=is_back):
+            at = found.timestamp()
+            # In an hour that comes twice the library goes by its first time.
+            if at < moment if is_back else at > moment:
+                return at
     except CronSimError as exc:
         raise BadRecurrence(f"not a cron expression: {recurrence.cron!r} ({exc})") from exc
     except (OverflowError, ValueError, OSError):
-        return None  # the end of the calendar
-    return None if found is None else found.timestamp()
+        pass  # the end of the calendar
+    return None
 
 
 @lru_cache(maxsize=100)

@@ -424,7 +424,8 @@ def _moment_for(schedule: StoredSchedule, now: float) -> float | None:
     match schedule.spec.missed:
         case m.Missed.ALL:
             earliest = now - CATCH_UP_S
-            return first if first >= earliest else recurrence.next_after(earliest)
+            late = first if first >= earliest else recurrence.next_after(earliest)
+            return late if late is not None and late <= now else None
         case m.Missed.ONE | m.Missed.SKIP as policy:
             last = recurrence.last_until(now)
             last = first if last is None else max(first, last)

@@ -45,6 +45,12 @@ def test_a_time_that_comes_twice_counts_once() -> None:
     assert moments("30 2 * * *", "2026-10-24T12:00", 2) == ["10-25T02:30+0200", "10-26T02:30+0100"]
 
 
+def test_within_an_hour_that_comes_twice_the_next_moment_is_still_to_come() -> None:
+    second_0215 = at("2026-10-25T01:15") + 2 * 3600
+    following = Recurrence("30 2 * * *", BERLIN).next_after(second_0215)
+    assert following == at("2026-10-26T02:30")
+
+
 def test_each_half_hour_passes_twice_where_the_clocks_are_set_back() -> None:
     assert moments("*/30 * * * *", "2026-10-25T01:45", 5) == [
         "10-25T02:00+0200",

@@ -337,6 +337,21 @@ async def test_a_day_of_missed_moments_is_caught_up_with() -> None:
             assert await moments(queue) == [moment(each * 86_400) for each in days]
 
 
+@pytest.mark.usefixtures("looks_rarely")
+async def test_catching_up_puts_no_job_before_its_moment() -> None:
+    async with World() as world:
+        node = await world.node("pond")
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
+            await queue.schedule("report", "0 0 * * mon", missed="all")
+        await node.stop()
+        await world.clock.sleep(6 * 86_400)
+        await node.start()
+        await world.clock.sleep(5)
+        async with Queue(node.url, "mail", settings=node.settings()) as queue:
+            assert await moments(queue) == []
+            assert (await only(queue)).next == datetime(2025, 12, 1, tzinfo=UTC)
+
+
 async def test_a_moment_that_is_just_past_is_not_missed() -> None:
     async with World() as world:
         node = await world.node("pond")
