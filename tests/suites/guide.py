@@ -11,7 +11,7 @@ from tests.documents import ROOT, blocks_of
 PAGE = (ROOT / "docs" / "guides" / "clients.md").read_text("utf-8")
 SHOWN_NODE = "127.0.0.1:7404"
 _NAMED = re.compile(r"(?://|#) (\S+)\n")
-_ROW = re.compile(r"^\| `([^`]+)` \| ([0-9.]+) \| (PyPI|npm|crates\.io) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `([^`]+)` \| ([0-9.]+) \| (PyPI|npm|cargo) \|$", re.MULTILINE)
 
 VERSIONS = {(package, where): number for package, number, where in _ROW.findall(PAGE)}
 """The versions that the page names, by package and registry."""

@@ -30,7 +30,9 @@ QUIET = ("--p2p", "off", "--ws", "off", "--http", "127.0.0.1:0")
 def test_the_versions_of_the_page_are_those_that_are_tested() -> None:
     assert set(programs("js")) == set(FOLDERS)
     assert {package for package, where in VERSIONS if where == "npm"} == set(FOLDERS)
-    crates = {f"{package}-{each}" for (package, where), each in VERSIONS.items() if "io" in where}
+    crates = {
+        f"{package}-{each}" for (package, where), each in VERSIONS.items() if where == "cargo"
+    }
     assert crates == {CLI, SDK}
     for (package, where), number in VERSIONS.items():
         if where == "npm":

@@ -264,7 +264,6 @@ class Dialogue:
         while True:
             await anyio.sleep(REPORT_EVERY_S)
             lines = [*self._show_notices(), *self._slow_send_notice()]
-            self._notices.clear()
             if self._screen.is_interactive:
                 await self._screen.show([*lines, *self._view.state_changes()])
 
@@ -275,6 +274,7 @@ class Dialogue:
             if not (again and self._is_disconnected):
                 yield f"--- {what}"
             self._is_disconnected |= bool(again)
+        self._notices.clear()
 
     def _slow_send_notice(self) -> Iterator[str]:
         """The notice about a message that the node has not stored for a while."""
@@ -290,9 +290,12 @@ class Dialogue:
             await anyio.sleep(POLL_S)
             chats = {each.id: each for each in await self._client.chats()}
             self._set_completions(chats.values())
+            # The node has answered: notices of attempts before it are of the outage that is over.
+            lines = list(self._show_notices())
             if self._is_disconnected:
                 self._is_disconnected = False
-                await self._screen.show(["--- connected again"])
+                lines.append("--- connected again")
+            await self._screen.show(lines)
             now = chats.get(self._chat.id)
             if now is not None and now.here != self._chat.here:
                 self._chat = now

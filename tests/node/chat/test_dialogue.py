@@ -80,6 +80,19 @@ class SlowScreen(FakeScreen):
         await super().show(lines)
 
 
+class LateScreen(FakeScreen):
+    """Hears of an attempt to connect when the node has answered again already."""
+
+    def __init__(self, notices: list[str]) -> None:
+        super().__init__()
+        self._notices = notices
+
+    def set_completions(self, lines: Sequence[str]) -> None:
+        super().set_completions(lines)
+        if self.said("not connected") and not self.said("connected again"):
+            self._notices.append("not connected (lost); trying again in 0.2 s")
+
+
 async def dialogue(node: PeerNode, peer: str, screen: FakeScreen) -> None:
     """As somebody on the machine of the node, who may do everything."""
     async with connect(node.url, PROBE, role="consumer") as channel:
@@ -116,6 +129,23 @@ async def test_typing_goes_on_while_the_node_is_away(tmp_path: Path) -> None:
             await until(lambda: screen.is_left)
     assert len(screen.said("not connected")) == len(screen.said("connected again")) == 1
     assert len(screen.said("not kept yet")) == 1
+
+
+async def test_a_late_notice_is_of_the_outage_that_is_over(tmp_path: Path) -> None:
+    alice, _ = couple(tmp_path)
+    (alice.folder / ACCESS_FILE).unlink()
+    notices = list[str]()
+    screen = LateScreen(notices)
+    async with alice.node(), anyio.create_task_group() as tasks:
+        async with connect(alice.url, PROBE, role="consumer") as channel:
+            tasks.start_soon(Dialogue(channel, screen, TALK, notices).run, "bob")
+            await until(lambda: screen.prompted == "bob> ")
+            notices.append("not connected (lost); trying again in 0.1 s")
+            await until(lambda: bool(screen.said("connected again")))
+            await until(lambda: not notices)
+            screen.type("/quit")
+            await until(lambda: screen.is_left)
+    assert screen.said("connect") == ["--- not connected (lost)", "--- connected again"]
 
 
 async def test_tab_completes_commands_and_with_whom_one_may_talk(tmp_path: Path) -> None:
