@@ -1,4 +1,4 @@
-"""`millpond pipeline run|show|query|changes|compact|vacuum|pack`: tables of state from streams."""
+"""`millpond pipeline ACTION`: tables of state from streams."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from millpond.pipeline.commands.run import run_pipeline, with_cli_options
-from millpond.pipeline.commands.tables import SHOWN_MAX, changes, compact, query, show, vacuum
+from millpond.pipeline.commands.tables import (
+    SHOWN_MAX,
+    changes,
+    compact,
+    convert,
+    query,
+    show,
+    vacuum,
+)
 from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.spark.packaging import pack
 from millpond.pipeline.spark.session import LOCAL
 from millpond.pipeline.state.change_feed import BATCHES_KEPT
-from millpond.pipeline.state.formats import FORMATS
 from millpond.pipeline.state.location import Location, location_of
-from millpond.pipeline.state.table import BUCKETS, VERSIONS_KEPT
+from millpond.pipeline.state.table import VERSIONS_KEPT
 
 OK, FAILURE, NOT_FOUND = 0, 1, 4
 SECONDS_MAX = 10**9
+_CONVERT = """Make a new table from one in the Parquet layout of earlier versions. Stop its job
+first, then run it with the new table and its checkpoint: it goes on behind the last batch. A change
+feed is a new folder. The old folder stays as it is."""
 _NOT_THERE = ("no_table", "no_stream", "no_version", "feed_trimmed")
 
 
@@ -52,6 +62,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     vacuuming.add_argument("table", type=_location, metavar="TABLE")
     what = "keep the last N versions"
     vacuuming.add_argument("--keep", type=int, required=True, metavar="N", help=what)
+    what = "make a new table from one in the Parquet layout of earlier versions"
+    converting = actions.add_parser("convert", help=what, description=_CONVERT)
+    converting.add_argument("old", type=Path, metavar="DIR", help="folder of the old table")
+    what = "place of the new one, for `run` with the same checkpoint"
+    converting.add_argument("new", type=_location, metavar="TABLE", help=what)
     packing = actions.add_parser("pack", help="write the file for Spark's --py-files")
     packing.add_argument("target", type=Path, metavar="FILE", help="such as millpond-pipeline.zip")
 
@@ -104,9 +119,7 @@ def _add_table(running: argparse.ArgumentParser) -> None:
     what = "batches of the change feed to keep (%(default)s)"
     add("--keep-changes", type=int, default=BATCHES_KEPT, metavar="N", help=what)
     add("--schemas", type=Path, metavar="FILE", help="JSON Schema for each type")
-    add("--format", choices=FORMATS, help="format of a new table (delta)")
-    add("--buckets", type=int, default=BUCKETS, help="buckets of a new Parquet table (%(default)s)")
-    what = "Parquet versions to keep for slow readers (%(default)s)"
+    what = "versions to keep, at least (%(default)s)"
     add("--keep", type=int, default=VERSIONS_KEPT, metavar="N", help=what)
 
 
@@ -177,6 +190,8 @@ def run(args: argparse.Namespace) -> int:
                 compact(args)
             case "vacuum":
                 vacuum(args)
+            case "convert":
+                convert(args)
             case "pack":
                 pack(args.target)
             case action:

@@ -1,4 +1,4 @@
-"""`millpond pipeline show|query|changes|compact|vacuum`: commands on a table or its changes."""
+"""`millpond pipeline show|query|changes|compact|vacuum|convert`: commands on a table."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import sys
 from typing import Any
 
-from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.spark.session import build_session, spark_errors
-from millpond.pipeline.state.formats import existing, existing_feed
-from millpond.pipeline.state.summary import StateTable
-from millpond.pipeline.state.table import At
+from millpond.pipeline.state.formats import existing, existing_feed, table_in
+from millpond.pipeline.state.parquet_layout import read_old_table
+from millpond.pipeline.state.table import At, StateTable
 
 SHOWN_MAX = 1000
 _NAMES = ("topic", "partition", "type", "key", "offset")
@@ -21,14 +21,13 @@ def show(args: argparse.Namespace) -> None:
     """Print the first entities of a table. Raises PipelineError."""
     table, summary = existing(args.table, _at(args))
     rows, lines = 0, []
-    for piece in table.buckets():
+    for piece in table.pieces():
         shown = max(0, args.n - rows)
         lines += [_line(row, as_json=args.json) for row in piece.slice(0, shown).to_pylist()]
         rows += piece.num_rows
     if not args.json:
         print(
-            f"version {summary.version}, batch {summary.batch}: {rows} entities"
-            + ("" if summary.rejected is None else f", {summary.rejected} records rejected"),
+            f"version {summary.version}, batch {summary.batch}: {rows} entities",
             file=sys.stderr,
         )
     if lines:
@@ -108,6 +107,17 @@ def compact(args: argparse.Namespace) -> None:
     table, _ = existing(args.table)
     with table.lock():
         print(f"{table.compact()} files were merged into others")
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Make a new table from one in the Parquet layout. Raises PipelineError."""
+    batch = read_old_table(args.old)
+    table = table_in(args.new)
+    with table.lock():
+        if table.summary() is not None:
+            raise BadOption(f"{args.new} has a table already", "name a new place")
+        table.commit(batch)
+    print(f"{batch.changes.num_rows} entities after batch {batch.number} are in {args.new}")
 
 
 def vacuum(args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.pipeline.examples.options import Words, parser, perform, trigger
-from millpond.pipeline.state.table import write_whole
+from millpond.pipeline.state.disk import write_whole
 
 ENTRY = "job STRING, attempt INT, at BIGINT, what STRING, error STRING, worker STRING"
 COLUMNS = {

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.pipeline.state.bucket import COLUMNS, STORED, Floors, floors_of, is_before
-from millpond.pipeline.state.reduce import IDENTITY, latest
+from millpond.pipeline.state.batch import Batch
+from millpond.pipeline.state.entities import COLUMNS, STORED, Floors, is_before
+from millpond.pipeline.state.reduce import IDENTITY
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 CHANGES = pa.schema(
@@ -28,16 +29,13 @@ CHANGES = pa.schema(
 ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
 
 
-def changes_of(before: Iterable[pa.Table], rows: pa.Table, resets: pa.Table) -> pa.Table:
-    """The changes of a table by the rows and resets of a batch, sorted by offset.
+def changes_of(before: Iterable[pa.Table], batch: Batch) -> pa.Table:
+    """The changes of a table by a batch, sorted by offset.
 
-    `before`: pieces of the table before the batch, which have all entities of the rows. `rows`:
-    sorted by offset, without a value where an entity is deleted.
+    `before`: pieces of the table before the batch, which have all entities of the batch.
     """
-    floors = floors_of(resets)
-    new = latest(rows.select(COLUMNS).cast(STORED))
-    new = new.filter(pc.invert(is_before(new, floors)))
-    old = _touched(before, new, floors)
+    new = batch.changes.select(COLUMNS)
+    old = _touched(before, new, batch.floors)
     pairs = _pairs(old, new)
     was, now = old.take(pairs.column("old")), new.take(pairs.column("new"))
     after = now.column("value")
@@ -57,7 +55,7 @@ def changes_of(before: Iterable[pa.Table], rows: pa.Table, resets: pa.Table) -> 
         schema=CHANGES,
     )
     is_change = pc.or_(is_known, pc.is_valid(after))
-    return _with_resets(found.filter(is_change), resets).sort_by(ORDER)
+    return _with_resets(found.filter(is_change), batch.resets).sort_by(ORDER)
 
 
 def _touched(before: Iterable[pa.Table], new: pa.Table, floors: Floors) -> pa.Table:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.state.table import sync
+from millpond.pipeline.state.disk import sync
 
 STAGED = ".staged-"
 OWNER = "_query-"

@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millpond.pipeline.state.change_feed import BATCHES_KEPT, check_kept
+from millpond.pipeline.state.change_feed import (
+    BATCHES_KEPT,
+    FEED,
+    check_kept,
+    check_owner,
+    with_batch,
+)
 from millpond.pipeline.state.changes import CHANGES, ORDER
 from millpond.pipeline.state.delta_log import start_log, sync_commits, take_back
 from millpond.pipeline.state.delta_table import (
-    MAINTAIN_EVERY,
     delta_errors,
     last_batch,
     open_delta,
@@ -23,12 +28,11 @@ from millpond.pipeline.state.delta_table import (
     remove_old_files,
 )
 from millpond.pipeline.state.location import Location
-from millpond.pipeline.state.table import foreign
+from millpond.pipeline.state.table import MAINTAIN_EVERY
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-FEED = pa.schema([pa.field("batch", pa.int64()), *CHANGES])
 _FIRST = "first"
 """The Delta transaction whose version is the number of the first batch that is kept."""
 
@@ -47,15 +51,14 @@ class DeltaFeed:
         """Make the feed this query's. Raises PipelineError if it is another's."""
         take_back(self.folder)
         table = open_delta(self.folder)
-        if table is not None and owner(table) != query:
-            raise foreign(self.folder)
+        check_owner(self.folder, None if table is None else owner(table), query)
 
     def add(self, query: str, batch: int, changes: pa.Table) -> None:
         """Commit the changes of a batch. Raises PipelineError."""
         from deltalake import CommitProperties, Transaction, write_deltalake
 
         table = open_delta(self.folder) or self._create(query)
-        rows = changes.add_column(0, FEED.field("batch"), pa.repeat(batch, changes.num_rows))
+        rows = with_batch(batch, changes)
         marks = [Transaction(query, batch)]
         if table.transaction_version(_FIRST) is None:
             marks.append(Transaction(_FIRST, batch))
@@ -98,7 +101,7 @@ class DeltaFeed:
             return
         check_kept(self.folder, table.transaction_version(_FIRST), after)
         with delta_errors(self.folder):
-            rows = table.to_pyarrow_dataset()
+            rows = table.to_pyarrow_dataset(as_large_types=True)
             numbers = {
                 number
                 for piece in rows.to_batches(columns=["batch"], filter=ds.field("batch") > after)

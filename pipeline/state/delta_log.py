@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from millpond.pipeline.state.disk import sync, write_whole
 from millpond.pipeline.state.location import Location
-from millpond.pipeline.state.table import sync, write_whole
 
 LOG = "_delta_log"
 MARK = "_synced"

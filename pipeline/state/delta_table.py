@@ -14,37 +14,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.state.bucket import COLUMNS, STORED, WIDE, Floors, floors_of, is_before
-from millpond.pipeline.state.changes import changes_of
-from millpond.pipeline.state.dead_letters import commit_dead_letters, stage_dead_letters
+from millpond.pipeline.state.batch import Batch
 from millpond.pipeline.state.delta_log import has_log, start_log, sync_commits, take_back
+from millpond.pipeline.state.entities import COLUMNS, STORED, Floors
 from millpond.pipeline.state.location import Location, store_error
-from millpond.pipeline.state.reduce import IDENTITY, REJECTS, RESETS, latest
-from millpond.pipeline.state.summary import Summary
-from millpond.pipeline.state.table import At, behind, foreign, locked, no_version
+from millpond.pipeline.state.reduce import IDENTITY
+from millpond.pipeline.state.table import (
+    MAINTAIN_EVERY,
+    VERSIONS_KEPT,
+    At,
+    Summary,
+    check_due,
+    locked,
+    no_version,
+    table_in_use,
+)
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-    from millpond.pipeline.state.delta_feed import DeltaFeed
-
-MAINTAIN_EVERY = 50
-VERSIONS_KEPT = 50
 _SAME = " AND ".join(f"new.`{name}` = old.`{name}`" for name in IDENTITY)
 
 
 class DeltaState:
     """A Delta table of state, which may not exist yet.
 
-    `at`: a kept version to read, instead of the current one.
+    `at`: a kept version to read, instead of the current one. `kept`: versions to keep.
     """
 
-    def __init__(self, folder: Location, at: At | None = None) -> None:
+    buckets_wanted = 1
+
+    def __init__(self, folder: Location, at: At | None = None, kept: int = VERSIONS_KEPT) -> None:
         self.folder = folder
         self._at = at
+        self._kept = kept
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -60,60 +65,44 @@ class DeltaState:
             return None
         return Summary("delta", table.version(), last_batch(table))
 
-    def buckets(self) -> Iterator[pa.Table]:
+    def pieces(self) -> Iterator[pa.Table]:
         """The entities, piece by piece."""
         table = self._open()
         if table is not None:
             with delta_errors(self.folder):
-                for batch in table.to_pyarrow_dataset().to_batches():
+                for batch in table.to_pyarrow_dataset(as_large_types=True).to_batches():
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch]).select(COLUMNS).cast(STORED)
 
     def read(self) -> pa.Table:
         """All entities, in memory."""
-        found = list(self.buckets())
+        found = list(self.pieces())
         return pa.concat_tables(found) if found else STORED.empty_table()
 
     def is_due(self, query: str, batch: int) -> bool:
         """True if the table does not have the batch yet. Raises PipelineError."""
         table = self._open()
         if table is None:
-            if batch:
-                raise behind(self.folder, -1, batch)
-            return True
-        if owner(table) != query:
-            raise foreign(self.folder)
-        last = last_batch(table)
-        if batch > last + 1:
-            raise behind(self.folder, last, batch)
-        return batch > last
+            return check_due(self.folder, None, -1, query, batch)
+        return check_due(self.folder, owner(table), last_batch(table), query, batch)
 
-    def add(
-        self,
-        query: str,
-        batch: int,
-        rows: pa.Table,
-        dead_letters: Path | None,
-        feed: DeltaFeed | None = None,
-    ) -> tuple[int, int]:
-        """Commit the reduced rows of a batch; the numbers of changes and of rejected records.
+    def commit(self, batch: Batch) -> None:
+        """Commit a batch, also one that changes nothing: so a table that lacks batches is seen."""
+        from deltalake import CommitProperties, Transaction, write_deltalake
 
-        Dead letters and the change feed are stored before the commit.
-        """
-        rows = rows.cast(WIDE).sort_by("offset")
-        rejects = rows.filter(pc.equal(rows.column("bucket"), REJECTS))
-        if dead_letters is not None:
-            names = [stage_dead_letters(dead_letters, rejects)] if rejects.num_rows else []
-            commit_dead_letters(dead_letters, batch, names)
-        resets = rows.filter(pc.equal(rows.column("bucket"), RESETS))
-        floors = floors_of(resets)
-        changes = rows.filter(pc.greater_equal(rows.column("bucket"), 0))
-        if feed is not None:
-            feed.add(query, batch, changes_of(self.buckets(), changes, resets))
-        changes = latest(changes.select(COLUMNS).cast(STORED))
-        changes = changes.filter(pc.invert(is_before(changes, floors)))
-        self._commit(query, batch, changes, floors)
-        return changes.num_rows, rejects.num_rows
+        with delta_errors(self.folder):
+            table = self._open() or self._create(batch.query)
+            mark = Transaction(batch.query, batch.number)
+            done = CommitProperties(app_transactions=[mark])
+            if batch.changes.num_rows or batch.floors:
+                _merge(table, batch.changes.select(COLUMNS), batch.floors, done)
+            if last_batch(table) < batch.number:  # the package commits no MERGE without a change
+                nothing = STORED.empty_table()
+                write_deltalake(table, nothing, mode="append", commit_properties=done)
+            sync_commits(self.folder, table.version())
+        if batch.number % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
+            self.compact()
+            self.vacuum(self._kept)
 
     def compact(self) -> int:
         """Merge files; the number of merged files."""
@@ -125,28 +114,11 @@ class DeltaState:
         sync_commits(self.folder, table.version())
         return removed
 
-    def vacuum(self, kept: int = VERSIONS_KEPT) -> int:
+    def vacuum(self, kept: int) -> int:
         """Remove files of old versions; their number. The caller holds the lock."""
         table = self._open()
         with delta_errors(self.folder):
             return 0 if table is None else remove_old_files(table, self.folder, kept)
-
-    def _commit(self, query: str, batch: int, changes: pa.Table, floors: Floors) -> None:
-        """Commit a batch, also one that changes nothing: so a table that lacks batches is seen."""
-        from deltalake import CommitProperties, Transaction, write_deltalake
-
-        with delta_errors(self.folder):
-            table = self._open() or self._create(query)
-            done = CommitProperties(app_transactions=[Transaction(query, batch)])
-            if changes.num_rows or floors:
-                _merge(table, changes, floors, done)
-            if last_batch(table) < batch:  # the package commits no MERGE that changes no row
-                nothing = STORED.empty_table()
-                write_deltalake(table, nothing, mode="append", commit_properties=done)
-            sync_commits(self.folder, table.version())
-        if batch % MAINTAIN_EVERY == MAINTAIN_EVERY - 1:
-            self.compact()
-            self.vacuum()
 
     def _create(self, query: str) -> DeltaTable:
         from deltalake import DeltaTable
@@ -208,12 +180,17 @@ def delta_errors(folder: Location) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        text, hint = f"another job wrote to {folder}: {error}", "a restart continues"
-        raise PipelineError("table_in_use", text, hint) from None
-    except DeltaError as error:
-        raise PipelineError("bad_table", f"{folder}: {error}") from None
+        text, hint = f"another job wrote to {folder}: {_first_line(error)}", "a restart continues"
+        raise table_in_use(text, hint) from None
+    except (DeltaError, pa.ArrowException) as error:
+        raise PipelineError("bad_table", f"{folder}: {_first_line(error)}") from None
     except OSError as error:
         raise store_error(folder, error) from None
+
+
+def _first_line(error: Exception) -> str:
+    """The cause, without the package's trace of it."""
+    return str(error).partition("\n")[0]
 
 
 def _merge(table: DeltaTable, changes: pa.Table, floors: Floors, done: CommitProperties) -> None:

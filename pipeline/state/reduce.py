@@ -5,7 +5,7 @@ The order of batches makes no difference: changes and resets keep their offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
@@ -16,8 +16,6 @@ from millpond.pipeline.state.schemas import compile_schema
 
 REJECTS, RESETS = -1, -2
 """Buckets of rows that are no changes."""
-RESET = "reset"
-"""The reason of a row in a bucket that is a reset, and no change."""
 
 ROWS = pa.schema(
     [
@@ -37,21 +35,13 @@ _Row = tuple[int, str, str, bytes | None, int, Any, str | None]
 
 
 def reduce_batches(
-    batches: Iterable[pa.RecordBatch],
-    buckets: int,
-    schemas: Mapping[str, Any],
-    *,
-    resets_in_buckets: bool = False,
+    batches: Iterable[pa.RecordBatch], buckets: int, schemas: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """The reduced rows of records with the columns of the source.
-
-    `resets_in_buckets`: each bucket has the resets as well, for those that look at its entities.
-    """
+    """The reduced rows of records with the columns of the source."""
     checks = {name: compile_schema(schema, name) for name, schema in schemas.items()}
-    reset_in = (RESETS, *range(buckets)) if resets_in_buckets else (RESETS,)
     for batch in batches:
         if batch.num_rows:
-            yield _reduce(batch, buckets, checks, reset_in)
+            yield _reduce(batch, buckets, checks)
 
 
 def bucket_of(type_: str, key: str, buckets: int) -> int:
@@ -59,9 +49,7 @@ def bucket_of(type_: str, key: str, buckets: int) -> int:
     return crc32(f"{type_}\0{key}".encode("utf-8", "surrogatepass")) % buckets
 
 
-def _reduce(
-    batch: pa.RecordBatch, buckets: int, checks: Mapping[str, Any], reset_in: Sequence[int]
-) -> pa.RecordBatch:
+def _reduce(batch: pa.RecordBatch, buckets: int, checks: Mapping[str, Any]) -> pa.RecordBatch:
     names = ("value", "topic", "partition", "offset")
     values, topics, partitions, offsets = (batch.column(name).to_pylist() for name in names)
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
@@ -79,9 +67,7 @@ def _reduce(
                 if before is None or before[4] < offset:
                     last[entity] = row
             case Control(name="reset"):
-                for each in reset_in:
-                    reset = (each, "", "", None, offset, time, RESET)
-                    others.append((topic, partition, reset))
+                others.append((topic, partition, (RESETS, "", "", None, offset, time, None)))
             case Rejected(reason=reason):
                 others.append((topic, partition, (REJECTS, "", "", body, offset, time, reason)))
             case _:
@@ -101,13 +87,3 @@ def _batch_of(rows: list[tuple[str, int, _Row]]) -> pa.RecordBatch:
             column.append(cell)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, ROWS.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
-
-
-def latest(table: pa.Table) -> pa.Table:
-    """The last row of each entity."""
-    if table.num_rows < 2:
-        return table
-    index = pa.array(range(table.num_rows), pa.int64())
-    found = table.select(IDENTITY).append_column("at", index).group_by(IDENTITY)
-    places = found.aggregate([("at", "max")]).column("at_max")
-    return table.take(places.combine_chunks().sort())

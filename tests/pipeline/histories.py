@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millpond.pipeline.state.summary import StateTable
+from millpond.pipeline.state.batch import batch_of
+from millpond.pipeline.state.change_feed import ChangeFeed
+from millpond.pipeline.state.job import store_batch
+from millpond.pipeline.state.reduce import ROWS, reduce_batches
+from millpond.pipeline.state.table import StateTable
 
 RECORDS = pa.schema(
     [
@@ -19,6 +24,7 @@ RECORDS = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
+Rows = list[dict[str, Any]]
 SCHEMAS = {"user": {"type": "integer"}}
 
 
@@ -80,3 +86,25 @@ def state_of(table: StateTable) -> dict[tuple[int, str, str], Any]:
     found = {(row["partition"], row["type"], row["key"]): json.loads(row["value"]) for row in rows}
     assert len(found) == len(rows)
     return found
+
+
+def reduced(rows: Rows, pieces: int, buckets: int) -> pa.Table:
+    """Records as Spark's tasks give them on: in pieces, the last one first."""
+    step = max(1, -(-len(rows) // pieces))
+    cut = [rows[i : i + step] for i in range(0, len(rows), step)]
+    batches = [pa.RecordBatch.from_pylist(each, RECORDS) for each in reversed(cut)]
+    return pa.Table.from_batches(reduce_batches(batches, buckets, SCHEMAS), ROWS)
+
+
+def add(
+    table: StateTable,
+    batch: int,
+    rows: Rows,
+    letters: Path | None = None,
+    feed: ChangeFeed | None = None,
+    pieces: int = 2,
+) -> None:
+    """A batch as the job runs it, unless the table has it."""
+    if table.is_due("q", batch):
+        found = batch_of("q", batch, reduced(rows, pieces, table.buckets_wanted))
+        store_batch(table, found, letters, feed)

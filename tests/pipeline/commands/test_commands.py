@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from zipfile import ZipFile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millpond.pipeline.cli import add_commands, main
@@ -23,14 +25,14 @@ from millpond.pipeline.errors import DataLost
 from millpond.pipeline.options import source_options
 from millpond.pipeline.spark import java_home as javahome
 from millpond.pipeline.state.delta_table import DeltaState
-from millpond.pipeline.state.job import due, finish
+from millpond.pipeline.state.entities import STORED
 from millpond.pipeline.state.progress import QueryProgress
-from millpond.pipeline.state.table import Table
-from tests.pipeline.histories import change, numbered
+from millpond.pipeline.state.table import locked
+from tests.pipeline.histories import add, change, numbered, state_of
 from tests.pipeline.pipeline_nodes import NodeProcess
-from tests.pipeline.state.test_change_feed import add_to_parquet
-from tests.pipeline.state.test_delta_table import add
-from tests.pipeline.state.test_job import write
+from tests.pipeline.state.test_change_feed import add_to_delta
+
+pytest.importorskip("deltalake")
 
 Told = Callable[..., tuple[int, str, str]]
 
@@ -100,7 +102,7 @@ def test_hints_are_words_of_the_command_line(told: Told, job: list[str]) -> None
 
 
 def test_a_table_that_is_written_is_told_of(told: Told, job: list[str], tmp_path: Path) -> None:
-    with Table(tmp_path / "t").lock():
+    with locked(tmp_path / "t"):
         _, _, err = told(*job)
     assert (
         err
@@ -131,42 +133,35 @@ def test_a_cache_that_cannot_be_written_is_told(
     assert err.endswith("(set XDG_CACHE_HOME to a writable folder)\n")
 
 
-def fill(folder: Path, batches: int) -> Table:
-    table = Table(folder / "table")
-    table.prepare()
+def fill(folder: Path, batches: int) -> DeltaState:
+    table = DeltaState(folder / "table")
     for batch in range(batches):
         rows = numbered([(0, change("cart", f"k{i}", "update", batch)) for i in range(8)])
         for row in rows:
             row["offset"] += batch * len(rows)
-        before = due(table, "q", batch, 2)
-        assert before is not None
-        finish(table, before, batch, write(folder, before, rows, 1), None, kept=5)
+        add(table, batch, rows)
     return table
 
 
 def test_a_table_is_shown_compacted_and_vacuumed(told: Told, tmp_path: Path) -> None:
     folder = str(fill(tmp_path, 5).folder)
     code, out, err = told("show", folder, "-n", "2")
-    assert (code, err) == (0, "version 5, batch 4: 8 entities, 0 records rejected\n")
+    assert (code, err) == (0, "version 5, batch 4: 8 entities\n")
     assert len(out.splitlines()) == 2
     _, out, _ = told("show", folder, "--json")
     before = [json.loads(line) for line in out.splitlines()]
     assert {each["key"]: each["value"] for each in before} == {f"k{i}": 4 for i in range(8)}
-    assert told("compact", folder)[1] == "8 files were merged into others\n"
     assert told("compact", folder)[1] == "0 files were merged into others\n"
-    assert told("vacuum", folder, "--keep", "1")[1] == "10 files were removed\n"
-    assert len(list((tmp_path / "table" / "data").iterdir())) == 2
+    assert told("vacuum", folder, "--keep", "1")[1] == "4 files were removed\n"
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 1
     _, out, err = told("show", folder, "--json")
     assert [json.loads(line) for line in out.splitlines()] == before
 
 
 def test_what_a_producer_sends_stays_in_its_line(told: Told, tmp_path: Path) -> None:
-    table = Table(tmp_path / "table")
-    table.prepare()
+    table = DeltaState(tmp_path / "table")
     body = change("cart", "a\n\x1b[31m", "update", 1).replace(b": 1", b":\n[1,\n2]")
-    before = due(table, "q", 0, 2)
-    assert before is not None
-    finish(table, before, 0, write(tmp_path, before, numbered([(0, body)]), 1), None)
+    add(table, 0, numbered([(0, body)]))
     assert told("show", str(table.folder))[1] == "cart\ta\\x0a\\x1b[31m\t[1,\\x0a2]\n"
 
 
@@ -181,18 +176,17 @@ def test_no_table_and_nothing_to_keep(told: Told, tmp_path: Path) -> None:
 
 def test_a_table_that_is_damaged_is_told_of(told: Told, tmp_path: Path) -> None:
     table = fill(tmp_path, 1)
-    data = sorted((table.folder / "data").iterdir())
-    version = table.folder / "_versions" / "00000001.json"
-    for damage, expected in (
-        (lambda: data[0].write_bytes(b"junk"), f"{data[0]} cannot be read: "),
-        (data[0].unlink, f"{data[0]} is missing (a job may have removed it"),
-        (lambda: version.write_bytes(b"\xff"), f"{table.folder} is not a table: "),
-        (version.unlink, f"{table.folder} is not a table: "),
+    (data,) = (tmp_path / "table").glob("*.parquet")
+    (entry,) = (tmp_path / "table" / "_delta_log").glob("*1.json")
+    for damage, code in (
+        (lambda: data.write_bytes(b"junk"), "bad_table"),
+        (data.unlink, "bad_store"),
+        (lambda: entry.write_bytes(b"\xff"), "bad_table"),
     ):
         damage()
-        code, _, err = told("show", str(table.folder))
-        assert code == 1 and err.count("\n") == 1, err
-        assert err.startswith(f"millpond[bad_table]: {expected}")
+        failed, _, err = told("show", str(table.folder))
+        assert failed == 1 and err.count("\n") == 1, err
+        assert err.startswith(f"millpond[{code}]: {table.folder}: ")
 
 
 def test_the_packed_file_is_all_that_an_executor_needs_of_us(told: Told, tmp_path: Path) -> None:
@@ -246,20 +240,16 @@ def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
         assert course.left(0) == 5, "what it was told last"
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_kept_versions_are_read_and_others_refused(told: Told, tmp_path: Path, format: str) -> None:
-    if format == "delta":
-        pytest.importorskip("deltalake")
+def test_kept_versions_are_read_and_others_refused(told: Told, tmp_path: Path) -> None:
     folder = tmp_path / "all of 100%" / "table"
     for batch in range(3):
         bodies = [(0, change("cart", "a", "update", each)) for each in range(batch + 1)]
-        _add(folder, format, batch, numbered(bodies)[-1:])
+        add(DeltaState(folder), batch, numbered(bodies)[-1:])
     first = json.loads(told("show", str(folder), "--version", "2", "--json")[1])
     assert (first["value"], first["offset"]) == (1, 1)
     assert json.loads(told("show", str(folder), "--json")[1])["value"] == 2
-    for missing in ("9", "1") if format == "parquet" else ("9",):
-        code, out, err = told("show", str(folder), "--version", missing)
-        assert (code, out) == (4, "") and f"millpond[no_version]: {folder}" in err
+    code, out, err = told("show", str(folder), "--version", "9")
+    assert (code, out) == (4, "") and f"millpond[no_version]: {folder}" in err
     with pytest.raises(SystemExit):
         told("show", str(folder), "--version", "-1")
     told("compact", str(folder))
@@ -267,28 +257,12 @@ def test_kept_versions_are_read_and_others_refused(told: Told, tmp_path: Path, f
     assert told("show", str(folder), "--version", "2", "--json")[0] == 4
 
 
-def _add(folder: Path, format: str, batch: int, rows: list[dict[str, object]]) -> None:
-    """A batch of the job, without Spark."""
-    if format == "delta":
-        add(DeltaState(folder), batch, rows, None)
-        return
-    table = Table(folder)
-    table.prepare()
-    before = due(table, "q", batch, 2)
-    assert before is not None
-    written, now = write(folder.parent, before, rows, 1), time.time()
-    finish(table, before, batch, written, None, kept=2, now=now)
-
-
-@pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_the_version_of_a_time_is_read(told: Told, tmp_path: Path, format: str) -> None:
-    if format == "delta":
-        pytest.importorskip("deltalake")
+def test_the_version_of_a_time_is_read(told: Told, tmp_path: Path) -> None:
     folder = tmp_path / "table"
     times = [datetime.now(UTC)]
     for batch in range(2):
         rows = numbered([(0, change("cart", "a", "update", each)) for each in range(batch + 1)])
-        _add(folder, format, batch, rows[-1:])
+        add(DeltaState(folder), batch, rows[-1:])
         time.sleep(0.01)  # Delta's times are whole milliseconds
         times.append(datetime.now(UTC))
         time.sleep(0.01)
@@ -313,7 +287,7 @@ def test_changes_are_shown(told: Told, tmp_path: Path) -> None:
     bodies = [change("cart", "a\x1b", "insert", {"n": 1}), change("cart", "a\x1b", "delete", None)]
     rows = numbered([(0, body) for body in bodies])
     for batch in range(2):
-        add_to_parquet(tmp_path, batch, rows[batch : batch + 1])
+        add_to_delta(tmp_path, batch, rows[batch : batch + 1])
     feed = str(tmp_path / "changes")
     place = {"topic": "t", "partition": 0, "type": "cart", "key": "a\x1b"}
     fields = {**place, "timestamp": "1970-01-01T00:00:00+00:00"}
@@ -329,3 +303,51 @@ def test_changes_are_shown(told: Told, tmp_path: Path) -> None:
     assert told("changes", feed, "--after", "1")[1] == ""
     code, _, err = told("changes", str(tmp_path / "nothing"))
     assert code == 4 and err.startswith("millpond[no_table]: no change feed in ")
+
+
+def old_table(folder: Path) -> None:
+    """A table in the Parquet layout, of two buckets: a deletion, a reset, and a newer file."""
+
+    def row(partition: int, key: str, value: bytes | None, offset: int) -> dict[str, object]:
+        names = {"topic": "t", "partition": partition, "type": "cart", "key": key}
+        return {**names, "value": value, "offset": offset, "timestamp": 0}
+
+    files = {
+        "0-a": [row(0, "a", b"1", 0), row(0, "b", b"1", 1)],
+        "0-b": [row(0, "a", b"2", 2), row(0, "b", None, 3)],
+        "1-a": [row(1, "c", b"1", 1), row(1, "d", b"1", 5)],
+        "of no version": [row(1, "e", b"1", 6)],
+    }
+    for name in ("data", "_versions"):
+        (folder / name).mkdir(parents=True)
+    for name, rows in files.items():
+        pq.write_table(pa.Table.from_pylist(rows, STORED), folder / "data" / name)
+    version = {"query": "q", "batch": 6, "number": 9, "buckets": 2}
+    version["files"] = {"0": ["0-a", "0-b"], "1": ["1-a"]}
+    version["resets"] = [{"topic": "t", "partition": 1, "offset": 4}]
+    (folder / "_versions" / "00000009.json").write_text(json.dumps(version))
+    (folder / "_current").write_text("00000009.json")
+
+
+def test_a_table_in_the_old_layout_is_converted_and_its_job_goes_on(
+    told: Told, job: list[str], tmp_path: Path
+) -> None:
+    old_table(tmp_path / "t")
+    old, new = str(tmp_path / "t"), str(tmp_path / "new")
+    for words in (["show", old], job):
+        code, _, err = told(*words)
+        assert code == 1 and err.startswith(f"millpond[old_table]: {old} is a table in the Parquet")
+        assert "millpond pipeline convert" in err
+    assert told("convert", old, new)[1] == f"2 entities after batch 6 are in {new}\n"
+    table = DeltaState(tmp_path / "new")
+    assert state_of(table) == {(0, "cart", "a"): 2, (1, "cart", "d"): 1}
+    assert not table.is_due("q", 6) and table.is_due("q", 7)
+    for words, code, text in (
+        ((old, new), 1, "has a table already"),
+        ((new, old), 4, "no table in the Parquet layout"),
+        ((old, old), 1, "old_table"),
+    ):
+        told_code, _, err = told("convert", *words)
+        assert told_code == code and text in err
+    (tmp_path / "feed" / "batch=00000001").mkdir(parents=True)
+    assert "old_table" in told("changes", str(tmp_path / "feed"))[2]

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from millpond.pipeline.state.table import Table
+from millpond.pipeline.state.formats import table_in
 from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 from tests.pipeline.spark.cluster import SMALL, Cluster
 
@@ -47,19 +47,19 @@ def test_a_worker_that_is_killed_costs_nothing(node: NodeProcess, tmp_path: Path
             words += [f"--{name}", str(tmp_path / name)]
         for name, value in CONF.items():
             words += ["--conf", f"{name}={value}"]
-        words += ["--max-per-batch", str(AT_ONCE), "--json", "--format", "parquet"]
+        words += ["--max-per-batch", str(AT_ONCE), "--json"]
         given = cluster.environment | {"PYSPARK_PYTHON": str(cluster.python)}
         environment = given | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
         command = [sys.executable, "-m", "millpond", "pipeline", "run", *words]
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, cwd=ROOT) as job:
-            table = Table(tmp_path / "table")
+            table = table_in(tmp_path / "table")
             until = time.monotonic() + PATIENCE_S
-            while (table.current() is None) or not all(map(cluster.has_executor, (0, 1))):
+            while (table.summary() is None) or not all(map(cluster.has_executor, (0, 1))):
                 assert time.monotonic() < until and job.poll() is None
                 time.sleep(0.05)
             cluster.kill_worker(0)
-            version = table.current()
-            assert version is not None and version.batch < EVENTS // AT_ONCE - 2
+            last = table.summary()
+            assert last is not None and last.batch < EVENTS // AT_ONCE - 2
             _, told = job.communicate(timeout=PATIENCE_S)
             assert job.returncode == 0, told.decode()
     rows = table.read().to_pylist()

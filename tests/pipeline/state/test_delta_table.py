@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,11 +17,8 @@ from hypothesis import strategies as st
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.formats import existing, table_in
-from millpond.pipeline.state.reduce import ROWS, reduce_batches
-from millpond.pipeline.state.table import Table, Version
 from tests.pipeline.histories import (
-    RECORDS,
-    SCHEMAS,
+    add,
     change,
     numbered,
     runs,
@@ -31,14 +27,6 @@ from tests.pipeline.histories import (
 )
 
 pytest.importorskip("deltalake")
-
-
-def add(table: DeltaState, batch: int, rows: list[dict[str, Any]], letters: Path | None) -> None:
-    """A batch as Spark runs it, in two pieces in the wrong order."""
-    pieces = [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
-    batches = [pa.RecordBatch.from_pylist(piece, RECORDS) for piece in pieces]
-    reduced = pa.Table.from_batches(reduce_batches(batches, 1, SCHEMAS), ROWS)
-    table.add("q", batch, reduced, letters)
 
 
 @settings(deadline=None, max_examples=10)
@@ -53,8 +41,7 @@ def test_batches_and_crashes_make_no_difference(
         for batch, (start, end) in enumerate(pairwise(bounds)):
             for _ in range(data.draw(st.integers(1, 2))):  # the second: killed, and run again
                 table = DeltaState(folder / "table")
-                if table.is_due("q", batch):
-                    add(table, batch, all_rows[start:end], folder / "dead")
+                add(table, batch, all_rows[start:end], folder / "dead")
         assert state_of(DeltaState(folder / "table")) == straight(rows)
         lines = [
             line
@@ -78,20 +65,16 @@ def test_a_reset_counts_for_its_stream_alone_whatever_that_is_called(tmp_path: P
     assert not table.is_due("q", 1) and table.is_due("q", 2)
 
 
-def test_it_belongs_to_its_query_and_its_format(tmp_path: Path) -> None:
+def test_it_belongs_to_its_query_and_its_job(tmp_path: Path) -> None:
     table = DeltaState(tmp_path / "table")
     add(table, 0, rows_of(change("cart", "a", "insert", 1)), None)
     with pytest.raises(PipelineError, match="other_query"):
         table.is_due("another", 1)
-    assert isinstance(table_in(table.folder), DeltaState)
-    with pytest.raises(PipelineError, match="a table in delta, not in parquet"):
-        table_in(table.folder, "parquet")
+    with table.lock(), pytest.raises(PipelineError, match="table_in_use"):
+        with DeltaState(table.folder).lock():
+            pass
     with pytest.raises(PipelineError, match="no_table"):
         existing(tmp_path / "nothing")
-    with Table(tmp_path / "other").lock():
-        Table(tmp_path / "other").commit(Version(1, "q", 0))
-    with pytest.raises(PipelineError, match="a table in parquet, not in delta"):
-        table_in(tmp_path / "other", "delta")
 
 
 def test_it_is_there_from_the_first_batch_on_and_lacks_none(tmp_path: Path) -> None:

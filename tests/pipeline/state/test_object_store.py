@@ -6,18 +6,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from millpond.pipeline.cli import main
 from millpond.pipeline.errors import BadOption, PipelineError
+from millpond.pipeline.state.batch import batch_of
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.formats import existing_feed, table_in
 from millpond.pipeline.state.location import location_of
-from millpond.pipeline.state.reduce import ROWS
-from tests.pipeline.histories import change, event, numbered, state_of, straight
+from tests.pipeline.histories import change, event, numbered, reduced, state_of, straight
 from tests.pipeline.object_store import object_store
-from tests.pipeline.state.test_change_feed import add_to_delta, check_feed, reduced
+from tests.pipeline.state.test_change_feed import add_to_delta, check_feed
 
 pytest.importorskip("deltalake")
 pytest.importorskip("moto")
@@ -71,9 +70,9 @@ def test_of_two_jobs_with_one_batch_the_second_is_refused(monkeypatch: pytest.Mo
     opened = late._open()
     add_to_delta(place, 1, rows[4:9])
     monkeypatch.setattr(late, "_open", lambda: opened)
-    found = pa.Table.from_batches(reduced(rows[4:9], 2, 1), ROWS)
+    found = batch_of("q", 1, reduced(rows[4:9], 2, 1))
     with pytest.raises(PipelineError, match=r"table_in_use.*another job wrote to s3://"):
-        late.add("q", 1, found, None)
+        late.commit(found)
     assert state_of(table_in(f"{place}/table")) == straight(RUN[:9])
 
 
@@ -92,8 +91,6 @@ def test_what_is_wrong_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         told("show", "ftp://host/table")
     with pytest.raises(BadOption, match="no store ftp"):
         location_of("ftp://host/table")
-    with pytest.raises(BadOption, match="in delta, not in parquet"):
-        table_in("s3://bucket/x", "parquet")
 
 
 def test_a_table_of_another_query_is_refused() -> None:
