@@ -359,6 +359,10 @@ class ForgetSchedules(Message, frozen=True, gc=False):
     entry: CatalogChannel
 
 
+class QueueSettingsChanged(Notice, frozen=True, gc=False):
+    """The queue has other settings (`actors.queue_settings`), and they are stored."""
+
+
 class DeadLettersRequeued(Notice, frozen=True, gc=False):
     """Dead letters are stored in their channel again: the dead-letter channel may remove them."""
 
@@ -420,6 +424,7 @@ CellMessage = (
     | DeadLettersRequeued
     | MovesDone
     | OpenMoves
+    | QueueSettingsChanged
     | ScheduledJob
     | ScheduledJobStored
     | TeeAppend

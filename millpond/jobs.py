@@ -17,7 +17,7 @@ from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.queue import Queue
-from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
+from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts, QueueState
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.task import Backoff, Task, task
 from millpond.node.jobs.worker.executor import Middleware, Next
@@ -42,6 +42,7 @@ __all__ = [
     "Next",
     "Queue",
     "QueueCounts",
+    "QueueState",
     "Reject",
     "Retry",
     "ScheduleInfo",

@@ -19,6 +19,7 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelInfo, DeliveryCounters
 from millpond.actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
 from millpond.actors.messages import Durability, Mode, Rights
+from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.scheduler import RuntimeCounters, Scheduler
 from millpond.actors.store.changes import Origin, StoredMessage
 from millpond.actors.store.durable import DurableStore
@@ -254,6 +255,7 @@ class StatusSources(msgspec.Struct):
     """The issued tokens by id."""
     queues: Mapping[bytes, DeliveryCounters]
     """The counters of queues, which `delivery` has as well."""
+    queue_table: QueueTable
     peers: Callable[[], list[PeerRow]]
     directory: Directory
     backup: Callable[[BackupRequest], BackupReply]

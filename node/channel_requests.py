@@ -43,6 +43,7 @@ from millpond.actors.messages import (
     Reply,
     Rights,
 )
+from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.store.interface import Store
 from millpond.actors.streams.names import RESERVED
@@ -99,19 +100,22 @@ def _body_of(reply: Reply) -> bytes | RequestError:
 
 
 class ChannelRequests:
-    """Carries out requests about channels. `created`: the modes of those that were created."""
+    """Carries out requests about channels. `created`: the modes of those that were created;
+    `queues`: the settings of queues."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         store: Store,
         created: dict[bytes, Mode],
+        queues: QueueTable,
         authorize: Callable[[Principal, bytes], Rights | None],
         now: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._created = created
+        self._queues = queues
         self._authorize = authorize
         self._now = now
 
@@ -167,10 +171,11 @@ class ChannelRequests:
     def _names(self) -> Iterator[bytes]:
         cells = self._scheduler.cells
         yield from (name for name in cells if not name.startswith(RESERVED))
-        yield from (name for name in self._created if name not in cells)
+        names = {*self._created, *self._queues.channels()}
+        yield from (name for name in names if name not in cells)
 
     def _is_there(self, name: bytes) -> bool:
-        if name in self._created:
+        if name in self._created or name in self._queues:
             return True
         return name in self._scheduler.cells and not name.startswith(RESERVED)
 
@@ -179,7 +184,7 @@ class ChannelRequests:
         if not isinstance(behaviour, Channel):
             # Passivated, or empty: its messages are in the store, and it has no consumers.
             usage = self._store.partition_usage(name)
-            mode = created if created is not None else usage.mode or Mode.PAIR
+            mode = created if created is not None else usage.mode or self._mode_without_cell(name)
             return b.ChannelInfo(
                 name=name,
                 mode=_NAMES[mode],
@@ -190,6 +195,7 @@ class ChannelRequests:
                 connections=0,
                 receivers=0,
                 subscribers=0,
+                paused=self._queues.of(name).is_paused,
             )
         info = behaviour.info
         return b.ChannelInfo(
@@ -202,7 +208,11 @@ class ChannelRequests:
             connections=info.connections,
             receivers=self._receivers(name),
             subscribers=info.subscribers,
+            paused=self._queues.of(name).is_paused,
         )
+
+    def _mode_without_cell(self, name: bytes) -> Mode:
+        return Mode.QUEUE if name in self._queues else Mode.PAIR
 
     def _receivers(self, name: bytes, other_than: Port | None = None) -> int:
         """Connections that messages are pushed to, also while the channel is loaded anew."""

@@ -179,6 +179,7 @@ class Node:
             self.clock.jump,
             self.subscriptions,
             self._channels.created,
+            self._channels.queue_table,
         )
         self.scheduler = Scheduler(
             self._store,
@@ -203,6 +204,7 @@ class Node:
                 self.scheduler,
                 self._store,
                 self._channels.created,
+                self._channels.queue_table,
                 self._access.authorize,
                 self.clock.now,
             ).ask,
@@ -667,6 +669,7 @@ class Node:
             activity=self._activity,
             events=self.events,
             queues=self._queues.by_name,
+            queue_table=self._channels.queue_table,
             peers=self.peer_services.peer_rows,
             directory=self._streams.directory,
             backup=self.backups.answer,

@@ -13,6 +13,7 @@ from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
 from millpond.actors.jobs.schedules import Schedules
 from millpond.actors.messages import CellMessage, Durability, Mode
+from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.cell import Loading
 from millpond.actors.state.cell import StateCell, StateContext
 from millpond.actors.state.checkpoint_store import CheckpointStore
@@ -80,14 +81,17 @@ class StreamCells:
         jump: ClockJump,
         subscriptions: SubscriptionServices,
         channels: dict[bytes, Mode],
+        queues: QueueTable,
     ) -> None:
-        """`channels`: the modes of those that were created, as the catalog says."""
+        """`channels` has the modes of those that were created, and `queues` the settings of queues,
+        as the catalog says."""
         self.directory = Directory()
         self.directory.tail_of = store.log_tail
         self.stages = StagingDirectory()
         self.basins = BasinDirectories(basin, self.directory, int(now() * 1000))
         self.tokens = AccessTokens()
         self._channels = channels
+        self._queues = queues
         self.counters = StreamCounters()
         self.states = StateUsage()
         self._state_context = StateContext(post, states, self.states)
@@ -117,7 +121,7 @@ class StreamCells:
         if cell == TOKENS:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
         if cell == CHANNELS:
-            return CatalogCell(ChannelCatalog(snapshot, self._channels))
+            return CatalogCell(ChannelCatalog(snapshot, self._channels, self._queues))
         if cell == SCHEDULES:
             return Schedules(snapshot, encode_scheduled)
         subscription = subscription_of(cell)
@@ -216,7 +220,7 @@ class StreamCells:
             AccessTokenCatalog(tokens, self.tokens)
         channels = await self._snapshot(CHANNELS)
         if channels is not None:
-            ChannelCatalog(channels, self._channels)
+            ChannelCatalog(channels, self._channels, self._queues)
 
     async def _snapshot(self, cell: bytes) -> LogSnapshot | None:
         snapshot = self._store.log_snapshot(cell)

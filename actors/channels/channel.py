@@ -67,6 +67,7 @@ from millpond.actors.messages import (
     Port,
     Put,
     PutAck,
+    QueueSettingsChanged,
     Reply,
     ScheduledJob,
     ScheduledJobStored,
@@ -192,9 +193,11 @@ class Channel:
 
     def _new_delivery(self, mode: Mode | None, attempts: dict[int, int]) -> Delivery:
         settings, rng = self.settings.delivery, self.context.rng
-        return delivery_for(
+        delivery = delivery_for(
             mode or Mode.PAIR, self.buffer, self.subscribers, settings, rng, attempts
         )
+        delivery.use_settings(self.context.queue_table.of(self.name))
+        return delivery
 
     @property
     def is_empty(self) -> bool:
@@ -428,6 +431,8 @@ class Channel:
             case TeeAppended():
                 if self.tee is not None:
                     self.tee.appended(message, self.buffer, now, effects)
+            case QueueSettingsChanged():
+                self.delivery.use_settings(self.context.queue_table.of(self.name))
             case Drain():
                 self.delivery.stop_pushing()
             case _:

@@ -13,6 +13,7 @@ from millpond.actors.channels.settings import NodeLimits
 from millpond.actors.clock_jump import ClockJump
 from millpond.actors.ids import IdSource
 from millpond.actors.messages import Mode
+from millpond.actors.queue_settings import QueueTable
 from millpond.actors.store.interface import Health, Usage
 
 
@@ -90,7 +91,8 @@ class ChannelContext(msgspec.Struct, frozen=True):
     """The parts that the channels of one node share. `now` is asked where a channel is built.
 
     `uncorrected` has the channels that may have deadlines of a time that was set back, until they
-    are loaded. `created` has the modes of channels that were created; their catalog changes it.
+    are loaded. `created` has the modes of channels that were created, and `queue_table`
+    the settings of queues; their catalog changes both.
     """
 
     ids: IdSource
@@ -105,6 +107,7 @@ class ChannelContext(msgspec.Struct, frozen=True):
     uncorrected: set[bytes] = msgspec.field(default_factory=set)
     created: dict[bytes, Mode] = msgspec.field(default_factory=dict)
     queues: QueueCounters | None = None
+    queue_table: QueueTable = msgspec.field(default_factory=QueueTable)
 
     def of_mode(self, name: bytes, mode: Mode) -> ChannelContext:
         """The context for a channel of this mode: a queue has its own counters."""

@@ -25,6 +25,7 @@ from millpond.actors.channels.settings import (
 )
 from millpond.actors.channels.subscribers import NumberedIdentity, Subscribers, Subscription
 from millpond.actors.messages import Attach, Mode, Msg, Nack, NackReason, Port, Reply, Role
+from millpond.actors.queue_settings import QueueSettings
 from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import StoredMessage
 
@@ -51,6 +52,7 @@ class Delivery(ABC):
         "_subscribers",
         "attempts",
         "consumers",
+        "is_paused",
         "is_stopped",
         "leases_at",
         "receivers",
@@ -90,6 +92,8 @@ class Delivery(ABC):
         """No lease ends before this."""
         self.is_stopped = False
         """True while the node drains: nothing is pushed any more."""
+        self.is_paused = False
+        """True while the queue is paused: nothing is pushed until it is resumed."""
 
     def use_subscribers(self, subscribers: Subscribers) -> None:
         """The channel knows identities from now on."""
@@ -103,6 +107,10 @@ class Delivery(ABC):
     def stop_pushing(self) -> None:
         """Push nothing from here on: the node drains."""
         self.is_stopped = True
+
+    def use_settings(self, settings: QueueSettings) -> None:
+        """The settings of the queue are these from now on. Other modes have none."""
+        self.is_paused = settings.is_paused and self.mode is Mode.QUEUE
 
     # The differences between the modes.
 

@@ -16,6 +16,7 @@ from millpond.actors.channels.delivery import DelayKey, Delivery
 from millpond.actors.channels.settings import DeliverySettings
 from millpond.actors.channels.subscribers import Subscribers, Subscription
 from millpond.actors.messages import Attach, Mode, Port, Reply
+from millpond.actors.queue_settings import QueueSettings
 from millpond.actors.store.changes import StoredMessage
 
 
@@ -336,6 +337,10 @@ class QueueDelivery(Delivery):
         self._backlog = SharedBacklog(self._delays)
         self._turns = 0
 
+    def use_settings(self, settings: QueueSettings) -> None:
+        super().use_settings(settings)
+        self.waiting.update(self.receivers)
+
     def _start_backlog(self, consumer: Consumer) -> None:
         consumer.starts_after = consumer.options.resume_after or 0
         consumer.backlog = self._backlog
@@ -369,7 +374,7 @@ class QueueDelivery(Delivery):
     def push(self, now: float, replies: list[tuple[Port, Reply]]) -> None:
         """Lease one message at a time, to the consumer with the fewest leases, then to the one that
         waited longest."""
-        if self.is_stopped:
+        if self.is_stopped or self.is_paused:
             self.waiting.clear()
         free = [
             (len(consumer.leases), consumer.last_served, consumer.port.number, consumer)

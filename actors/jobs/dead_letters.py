@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, assert_never
 
+import msgspec
+
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
 from millpond.actors.channels.idempotency import IdempotencyKeys
@@ -116,8 +118,7 @@ def answer_dead_letter_request(
             found_row = dead_letter_row(row, len(row.data))
             return JobFound(number, with_all_data(found_row, wanted.bytes_max))
         case CountDeadLetters(counts=c):
-            dead = len(channel.buffer.rows)
-            return JobCounts(number, c.ready, c.delayed, c.leased, c.workers, c.oldest, dead)
+            return msgspec.structs.replace(c, dead=len(channel.buffer.rows))
         case TakeDeadLetters(ids=ids):
             taken, more = _select(channel, ids, now)
             if not taken:

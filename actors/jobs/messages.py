@@ -193,6 +193,10 @@ class ListSchedules(JobRequest, frozen=True, gc=False):
     name: bytes | None = None
 
 
+class ShowQueue(JobRequest, frozen=True, gc=False):
+    """The settings of the queue. Answered by `QueueShown`, as is `SetQueue`."""
+
+
 # From a channel to the schedules.
 
 
@@ -264,3 +268,4 @@ class JobCounts(JobReply, frozen=True, gc=False):
     workers: int
     oldest: float
     dead: int = 0
+    is_paused: bool = False

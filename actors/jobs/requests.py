@@ -1,7 +1,7 @@
 """Requests about jobs, as a channel in queue mode answers them.
 
 Requests about dead letters go on to their channel, and those about schedules to their cell, with
-the port of the client, and these answer.
+the port of the client, and these answer; settings go to the catalog of channels.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ from millpond.actors.messages import (
     Port,
     Put,
 )
+from millpond.actors.queue_settings import QueueShown, SetQueue, StoreQueueSettings
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
-from millpond.actors.streams.names import SCHEDULES
+from millpond.actors.streams.names import CHANNELS, SCHEDULES
 
 DUE_S_MAX = 366 * 86_400
 """The furthest time ahead at which a job may be due, in seconds."""
@@ -136,7 +137,7 @@ class _JobHandler:
         self._effects = effects
 
     def answer(self, request: JobRequest) -> JobReply | Failed | None:
-        """The reply; None: the dead-letter channel or the schedules reply."""
+        """The reply; None: another cell replies."""
         match request:
             case m.PutJob():
                 return self._put(request)
@@ -170,6 +171,12 @@ class _JobHandler:
             ):
                 asked = m.ScheduleRequest(request.number, self._channel.name, request)
                 self._effects.forwards += ((SCHEDULES, Batch(self._port, [asked])),)
+            case m.ShowQueue():
+                settings = self._channel.context.queue_table.of(self._channel.name)
+                return QueueShown(request.number, settings)
+            case SetQueue():
+                change = StoreQueueSettings(request.number, self._channel.name, request)
+                self._effects.forwards += ((CHANNELS, Batch(self._port, [change])),)
             case _:
                 raise AssertionError(f"no channel answers {request}")
         return None
@@ -279,7 +286,9 @@ class _JobHandler:
     def _counts(self, number: int) -> m.JobCounts:
         now = job_totals(self._channel, self._now)
         oldest = self._view().oldest_ready()
-        return m.JobCounts(number, now.ready, now.delayed, now.running, now.workers, oldest)
+        is_paused = self._channel.delivery.is_paused
+        counts = (now.ready, now.delayed, now.running, now.workers, oldest)
+        return m.JobCounts(number, *counts, is_paused=is_paused)
 
     # Dead letters that come back.
 

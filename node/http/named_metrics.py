@@ -106,6 +106,7 @@ class QueueRow(msgspec.Struct):
     workers: int = 0
     dead: int = 0
     oldest_s: float | None = None
+    paused: int = 0
 
     def add(self, other: QueueRow, sign: int = 1) -> None:
         """Add to a sum, or take a part from it."""
@@ -114,6 +115,7 @@ class QueueRow(msgspec.Struct):
         self.running = max(0, self.running + sign * other.running)
         self.workers = max(0, self.workers + sign * other.workers)
         self.dead = max(0, self.dead + sign * other.dead)
+        self.paused = max(0, self.paused + sign * other.paused)
 
 
 class JobRow(msgspec.Struct):
@@ -264,12 +266,14 @@ class NameScan:
         dead = self._usage(name + DEAD_SUFFIX).messages if with_oldest else 0
         behaviour = self._status.scheduler.view(name)
         if not isinstance(behaviour, Channel):
-            return QueueRow(ready=self._usage(name).messages, dead=dead)
+            paused = int(self._status.queue_table.of(name).is_paused)
+            return QueueRow(ready=self._usage(name).messages, dead=dead, paused=paused)
         jobs = behaviour.jobs_now(self._status.now, with_oldest=with_oldest)
         if jobs is None:
             return QueueRow()
         ready, delayed, running, workers, oldest_s = jobs
-        return QueueRow(ready, delayed, running, workers, dead, oldest_s)
+        paused = int(behaviour.delivery.is_paused)
+        return QueueRow(ready, delayed, running, workers, dead, oldest_s, paused)
 
     def _stream(self, name: bytes, directory: Directory) -> StreamRow:
         cell = directory.cell_of(name)

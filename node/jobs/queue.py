@@ -52,6 +52,7 @@ from millpond.node.jobs.requests import (
     JobState,
     Operation,
     QueueCounts,
+    QueueState,
     ask,
     job_info,
     queue_counts,
@@ -261,6 +262,19 @@ class Queue(Openable):
     async def counts(self) -> QueueCounts:
         """The number of jobs in each state, and of workers."""
         return await queue_counts(self.channel)
+
+    async def state(self) -> QueueState:
+        """The settings of the queue."""
+        return msgspec.convert(await ask(self.channel, Operation.SHOW_QUEUE), QueueState)
+
+    async def pause(self) -> None:
+        """Give workers no jobs until `resume`, also after a restart of the node. Jobs that run go
+        on, and so do puts."""
+        await ask(self.channel, Operation.SET_QUEUE, paused=True)
+
+    async def resume(self) -> None:
+        """Give workers jobs again."""
+        await ask(self.channel, Operation.SET_QUEUE, paused=False)
 
     async def schedule(
         self,

@@ -32,6 +32,8 @@ class Operation(IntEnum):
     PAUSE_SCHEDULE = 12
     RUN_SCHEDULE = 13
     LIST_SCHEDULES = 14
+    SHOW_QUEUE = 20
+    SET_QUEUE = 21
 
 
 class JobInfo(msgspec.Struct, frozen=True):
@@ -54,7 +56,8 @@ class JobInfo(msgspec.Struct, frozen=True):
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
-    """The number of jobs in each state, and of workers; `oldest`: when the oldest became ready."""
+    """The number of jobs in each state, and of workers; `oldest`: when the oldest became ready.
+    `paused`: workers get none."""
 
     ready: int = 0
     delayed: int = 0
@@ -62,6 +65,13 @@ class QueueCounts(msgspec.Struct, frozen=True):
     dead: int = 0
     workers: int = 0
     oldest: int = 0
+    paused: bool = False
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """The settings of a queue: whether it is paused."""
+
+    paused: bool = False
 
 
 async def ask(channel: Channel, operation: Operation, **body: Any) -> dict[str, Any]:
@@ -76,9 +86,11 @@ async def queue_counts(channel: Channel, *, stop: bool = False) -> QueueCounts:
 
 
 async def is_empty(channel: Channel) -> bool:
-    """Whether no job is ready. True also without the right to ask, False if a request fails."""
+    """Whether no job is ready for workers. True also without the right to ask, False if a request
+    fails."""
     try:
-        return not (await queue_counts(channel)).ready
+        counts = await queue_counts(channel)
+        return counts.paused or not counts.ready
     except (NotNegotiated, NotAllowed):
         return True
     except RequestError:

@@ -19,7 +19,7 @@ from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
 from millpond.node.jobs.queue import Queue as AsyncQueue
-from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
+from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts, QueueState
 from millpond.node.jobs.schedules import Missed, ScheduleInfo, When
 
 
@@ -159,6 +159,20 @@ class Queue(BlockingContext[AsyncQueue]):
     def counts(self) -> QueueCounts:
         """The number of jobs in each state, and of workers."""
         return self._await(self._async.counts)
+
+    def state(self) -> QueueState:
+        """The settings of the queue."""
+        return self._await(self._async.state)
+
+    def pause(self) -> None:
+        """Give workers no jobs until `resume`, also after a restart of the node. Jobs that run go
+        on, and so do puts.
+        """
+        self._await(self._async.pause)
+
+    def resume(self) -> None:
+        """Give workers jobs again."""
+        self._await(self._async.resume)
 
     def schedule(
         self,

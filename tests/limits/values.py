@@ -196,6 +196,7 @@ CHANNELS: dict[str, Numbers] = {
     ),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
+    "queues of a node with settings (a pause, limits)": (created_channels.QUEUES_MAX,),
     "schedules of a node": (schedules.COUNT_MAX,),
     "a schedule: its name; the bytes of its jobs; its cron expression; its interval": (
         job_bodies.SCHEDULE_NAME_BYTES_MAX,

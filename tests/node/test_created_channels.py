@@ -9,6 +9,7 @@ import pytest
 from millpond import sync
 from millpond.actors.errors import ChannelExists, Code, UnknownChannel
 from millpond.actors.messages import CatalogChannel, ChannelChanged, Failed, Mode
+from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.streams.catalogs.channels import CHANNELS_MAX, ChannelCatalog
@@ -65,7 +66,7 @@ def test_what_was_created_and_purged_stays_so_after_a_kill(tmp_path: Path) -> No
 
 def test_a_catalog_has_an_entry_for_10_000_channels() -> None:
     created: dict[bytes, Mode] = {}
-    catalog = ChannelCatalog(LogSnapshot(), created)
+    catalog = ChannelCatalog(LogSnapshot(), created, QueueTable())
     for number in range(CHANNELS_MAX):
         entry = CatalogChannel(b"c%d" % number, Mode.QUEUE, ChannelChanged())
         assert catalog.answer(None, entry, 0.0, Effects()) is entry.reply

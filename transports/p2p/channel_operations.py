@@ -53,7 +53,8 @@ class ListBody(msgspec.Struct, frozen=True, omit_defaults=True):
 class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A channel of a node. `created`: its mode stays. `size` is that of its messages, in bytes;
     `leased` of them are with a consumer. `receivers`: connections that messages are pushed to.
-    `subscribers`: identities that get messages that are put while they are away (fanout)."""
+    `subscribers`: identities that get messages that are put while they are away (fanout).
+    `paused`: a queue whose jobs are not pushed."""
 
     name: bytes
     mode: ModeName
@@ -64,6 +65,7 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     receivers: int
     subscribers: int
+    paused: bool = False
 
 
 class ListReply(msgspec.Struct, frozen=True):

@@ -75,6 +75,13 @@ examples:
   millpond jobs dead retry mail --all
   millpond jobs dead rm mail --all        delete them, and print their number; asks on a terminal
 """
+PAUSE_EPILOG = """\
+examples:
+  millpond jobs pause mail        workers get no jobs; running ones finish, and puts go on
+  millpond jobs resume mail
+
+A pause outlives restarts of the node and of workers.
+"""
 STATES: tuple[JobState, ...] = ("ready", "delayed", "leased", "dead")
 
 Work = Callable[[argparse.Namespace, Queue], Awaitable[None]]
@@ -104,6 +111,9 @@ def add_parser(subparsers: Any) -> None:
     ls.add_argument("--state", choices=STATES, help="only jobs in this state")
     ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     add_queues(actions)
+    _add(actions, "pause", "Give workers no jobs.", PAUSE_EPILOG, partial(_pause, is_paused=True))
+    resume = partial(_pause, is_paused=False)
+    _add(actions, "resume", "Give workers jobs again.", PAUSE_EPILOG, resume)
     _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
     _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
     _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
@@ -210,11 +220,18 @@ async def _counts(args: argparse.Namespace, queue: Queue) -> None:
     fields["workers"] = counts.workers
     if counts.oldest:
         fields["oldest"] = shown_time(counts.oldest)
+    fields["paused"] = counts.paused
     if args.json:
         print_json(fields)
         return
     for name, value in fields.items():
         print_line(f"{name:8} {value}")
+
+
+async def _pause(args: argparse.Namespace, queue: Queue, *, is_paused: bool) -> None:
+    await (queue.pause if is_paused else queue.resume)()
+    if args.json:
+        print_json({"queue": queue.name, "paused": is_paused})
 
 
 async def _show(args: argparse.Namespace, queue: Queue) -> None:

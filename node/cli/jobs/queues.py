@@ -18,11 +18,12 @@ from millpond.node.jobs.payload import QUEUE_PREFIX, is_result_mailbox
 
 EPILOG = """\
 examples:
-  millpond jobs queues               one queue per line: jobs, with workers, dead, workers, name
+  millpond jobs queues               one queue per line: jobs, leased, dead, workers, name
   millpond jobs queues 'mail*' --json
 
-A queue is listed while it has jobs, dead letters, keys of puts or connections, or was created
-(`millpond channel create jobs/NAME --mode queue`). It takes the right `list` in the channel.
+A queue is listed while it has jobs, dead letters, keys of puts, settings or connections, or was
+created (`millpond channel create jobs/NAME --mode queue`). It takes the right `list` in the
+channel.
 """
 
 
@@ -59,11 +60,13 @@ async def _print(args: argparse.Namespace) -> int:
 
 
 def _print_row(args: argparse.Namespace, name: bytes, info: ChannelInfo | None, dead: int) -> None:
-    jobs, leased, workers = 0, 0, 0
+    jobs, leased, workers, is_paused = 0, 0, 0, False
     if info is not None:
         jobs, leased, workers = info.messages, info.leased, info.receivers
+        is_paused = info.paused
     if args.json:
         fields = {"queue": printable(name), "jobs": jobs, "leased": leased, "dead": dead}
-        print_json(fields | {"workers": workers})
+        print_json(fields | {"workers": workers, "paused": is_paused})
     else:
-        print_line(f"{jobs:>9} {leased:>7} {dead:>7} {workers:>5}  {printable(name)}")
+        told = "  (paused)" if is_paused else ""
+        print_line(f"{jobs:>9} {leased:>7} {dead:>7} {workers:>5}  {printable(name)}{told}")

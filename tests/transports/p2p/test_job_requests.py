@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
+from millpond.actors.queue_settings import QueueSettings, QueueShown
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.jobs.bodies import IDS_MAX, RIGHTS, JobOperation
 from millpond.transports.p2p.jobs.requests import (
@@ -104,14 +105,19 @@ ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
         (6, {"count": 3, "more": False}, m.DeadLettersDone(7, 3, more=False)),
         (
             8,
-            {"ready": 1, "delayed": 2, "leased": 3, "dead": 6, "workers": 4, "oldest": 1001},
+            {
+                "ready": 1, "delayed": 2, "leased": 3, "dead": 6, "workers": 4, "oldest": 1001,
+                "paused": False,
+            },
             m.JobCounts(7, 1, 2, 3, 4, 1.001, 6),
         ),
+        (20, {"paused": False}, QueueShown(7, QueueSettings())),
+        (21, {"paused": True}, QueueShown(7, QueueSettings(is_paused=True))),
     ],
 )  # fmt: skip
 def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply) -> None:
     asked = job_requests()
-    needed = {1: {"key": 1, "data": b"x"}, 2: {}, 6: {"all": True}, 8: {}}
+    needed = {1: {"key": 1, "data": b"x"}, 2: {}, 6: {"all": True}, 8: {}, 20: {}, 21: {}}
     assert not isinstance(asked.take(jobs(7, operation, needed.get(operation, {"id": 1}))), bytes)
     packet = asked.answered(reply)
     assert packet == bytes((0x97, 0, 0, 0, 7, operation)) + msgspec.msgpack.encode(body)

@@ -15,6 +15,7 @@ from millpond.actors.errors import Malformed
 from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest, Rights
+from millpond.actors.queue_settings import QueueShown, SetQueue
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.nacks import CODES
 
@@ -49,6 +50,8 @@ class JobOperation(IntEnum):
     PAUSE_SCHEDULE = 12
     RUN_SCHEDULE = 13
     LIST_SCHEDULES = 14
+    SHOW_QUEUE = 20
+    SET_QUEUE = 21
 
 
 RIGHTS: dict[JobOperation, Rights] = {
@@ -66,6 +69,8 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.PAUSE_SCHEDULE: Rights.ACK,
     JobOperation.RUN_SCHEDULE: Rights.PUT,
     JobOperation.LIST_SCHEDULES: Rights.LIST,
+    JobOperation.SHOW_QUEUE: Rights.LIST,
+    JobOperation.SET_QUEUE: Rights.ACK,
 }
 """The right that each operation takes in the channel."""
 
@@ -162,6 +167,16 @@ class ListSchedulesBody(_Body, frozen=True):
     name: ScheduleName | None = None
 
 
+class ShowQueueBody(_Body, frozen=True):
+    """SHOW_QUEUE."""
+
+
+class SetQueueBody(_Body, frozen=True):
+    """SET_QUEUE. What is left out stays."""
+
+    paused: bool | None = None
+
+
 # Answers.
 
 
@@ -218,6 +233,7 @@ class JobCountsBody(msgspec.Struct, frozen=True):
     dead: int
     workers: int
     oldest: int
+    paused: bool = False
 
 
 class ScheduleDoneBody(msgspec.Struct, frozen=True):
@@ -252,6 +268,12 @@ class SchedulePageBody(msgspec.Struct, frozen=True):
 
     schedules: list[ScheduleRowBody]
     more: bool
+
+
+class QueueBody(msgspec.Struct, frozen=True):
+    """SHOW_QUEUE and SET_QUEUE: the settings of the queue."""
+
+    paused: bool
 
 
 def request_of(
@@ -293,6 +315,11 @@ def request_of(
         case JobOperation.LIST_SCHEDULES:
             of = read_body(body, ListSchedulesBody)
             return m.ListSchedules(number, of.after, of.limit, answer_bytes_max, of.name)
+        case JobOperation.SHOW_QUEUE:
+            read_body(body, ShowQueueBody)
+            return m.ShowQueue(number)
+        case JobOperation.SET_QUEUE:
+            return SetQueue(number, read_body(body, SetQueueBody).paused)
         case _:
             assert_never(operation)
 
@@ -315,9 +342,12 @@ def answer_body(reply: JobReply) -> bytes:
             answer = ScheduleDoneBody(_ms(reply.next_at), reply.existing)
         case m.SchedulePage():
             answer = SchedulePageBody([_schedule(row) for row in reply.rows], reply.more)
+        case QueueShown(settings=settings):
+            answer = QueueBody(settings.is_paused)
         case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
             oldest = _ms(reply.oldest)
-            answer = JobCountsBody(ready, delayed, leased, reply.dead, reply.workers, oldest)
+            dead, workers, is_paused = reply.dead, reply.workers, reply.is_paused
+            answer = JobCountsBody(ready, delayed, leased, dead, workers, oldest, is_paused)
         case _:
             raise AssertionError(f"{reply} is no answer about jobs")
     return msgspec.msgpack.encode(answer)
