@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from heapq import nlargest
 from typing import TYPE_CHECKING, TypeVar
@@ -173,6 +173,24 @@ class ActivitySampler:
         self._http = http
         self._appended = appended
         self._samples: list[_Sample] = []
+
+    def ticks_s(self) -> float:
+        """Now, in seconds of a clock that is never set."""
+        return self._ticks_ns() / NS
+
+    def traffic(self) -> dict[str, int]:
+        """Counters since the start that no channel has: of streams and of HTTP."""
+        return {
+            "appended": self._appended(),
+            "http_requests": self._http.requests,
+            "http_bytes_in": self._http.bytes_in,
+            "http_bytes_out": self._http.bytes_out,
+        }
+
+    def listeners(self) -> Iterator[str]:
+        """The listener of each open connection."""
+        summaries = (each.summary for each in self._connections())
+        return (each.listener for each in summaries if each is not None)
 
     def answer(self, request: ActivityRequest, sources: StatusSources) -> ActivityReply:
         """The activity since a sample that is half a second old at least, if there is one."""

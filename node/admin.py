@@ -33,11 +33,13 @@ from millpond.actors.subscriptions.status import SubscriptionStatus
 from millpond.node.activity import ActivityRequest, ActivitySampler
 from millpond.node.backup.service import BackupReply, BackupRequest
 from millpond.node.clock import ClockStatus
+from millpond.node.console.overview import OverviewRequest, overview
 from millpond.node.environment import installed_version
 from millpond.node.events import EventLog
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters, Principal
+from millpond.transports.server.memory_budget import MemoryBudget
 from millpond.transports.server.protocol_stats import ProtocolStats
 
 PAGE_MAX = 1000
@@ -67,6 +69,7 @@ class Operation(IntEnum):
     ACTIVITY = 11
     EVENTS = 12
     BACKUP = 16
+    OVERVIEW = 17
 
 
 class InfoRequest(msgspec.Struct):
@@ -262,6 +265,10 @@ class StatusSources(msgspec.Struct):
     is_operator: Callable[[Principal], bool]
     activity: ActivitySampler
     events: EventLog
+    memory: MemoryBudget
+    listeners: Mapping[str, str]
+    """The addresses of the listeners, by name."""
+    is_draining: bool
 
 
 def answer(operation: int, body: bytes, client: Admission, sources: StatusSources) -> bytes:
@@ -293,6 +300,9 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
             seen = read_body(body, EventsRequest)
             page = sources.events.after(seen.after, seen.limit, seen.run)
             return msgspec.msgpack.encode(page)
+        case Operation.OVERVIEW:
+            read_body(body, OverviewRequest)
+            return msgspec.msgpack.encode(overview(sources))
         case _:
             raise Malformed(f"unknown operation {operation}")
 

@@ -51,6 +51,7 @@ from millpond.node.clock import (
 )
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
 from millpond.node.connections import ConnectionRegistry, Services
+from millpond.node.console.app import Console
 from millpond.node.data_folder import (
     FolderLock,
     LoopRuntime,
@@ -240,6 +241,7 @@ class Node:
         self.peer_services.serve(self.services, dialer)
         self.browser_policy = browser_policy(config, self.tls.certificate_names)
         self.web = WebServices(config, self.browser_policy, self.clock.now, entropy)
+        self.console = Console(config, self.clock.now, entropy)
 
         self.backups = BackupService(
             self._store if isinstance(self._store, DurableStore) else None,
@@ -449,6 +451,9 @@ class Node:
             self.web.open(
                 self._access, self.peer_requests, self.listeners, self.registry.reauthorize
             )
+            self.console.open(
+                self._access, self.peer_requests, self.listeners, self.registry.reauthorize
+            )
             self._tasks.start_soon(self.tls.watch)
             self._tasks.start_soon(watch_revocations, keyring.book, self.registry, self.clock.now)
             await self._streams.open()
@@ -599,6 +604,8 @@ class Node:
                 self._sources,
                 counters,
                 self.browser_policy,
+                self.console.login,
+                self._new_console_session,
             )
             listener: Listener = await self._http.listen(self._tasks, host, port)
         else:
@@ -622,6 +629,13 @@ class Node:
                 return self._open_stream_listeners().new_session(listener, number)
             case _:
                 raise AssertionError(f"{listener} makes no sessions")
+
+    def _new_console_session(self) -> Session:
+        """The session of a WebSocket at the HTTP port."""
+        from millpond.transports.websocket.framing import ServerFraming
+
+        framing = ServerFraming(self.config.packet_bytes_max, self.browser_policy)
+        return P2PConnection(self.registry.next_number(), self.services, framing, "http")
 
     def _open_stream_listeners(self) -> StreamListeners:
         if self._stream_listeners is None:
@@ -674,6 +688,9 @@ class Node:
             directory=self._streams.directory,
             backup=self.backups.answer,
             is_operator=self._access.is_operator,
+            memory=self.services.memory,
+            listeners=self.listeners,
+            is_draining=self.services.is_draining,
         )
 
     def _backup_facts(self) -> NodeFacts:

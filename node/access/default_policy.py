@@ -76,6 +76,9 @@ _CERTIFIED_STREAMS = _rule(Rights.ALL, "certificates of our authority", (), None
 OPERATOR_GRANT = _rule(Rights.ALL | Rights.OPERATOR, "the cookie of the operator", None, None)
 
 
+CONSOLE_GRANT = _rule(Rights.ALL | Rights.OPERATOR, "a session of the console", None, None)
+
+
 def default_grants(principal: Principal, is_public: bool) -> Iterator[Grant]:
     """The grants of a client as long as there is no access file."""
     serves_streams = principal.listener in STREAM_LISTENERS

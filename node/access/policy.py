@@ -20,6 +20,7 @@ import msgspec
 
 from millpond.actors.messages import Rights
 from millpond.node.access.default_policy import (
+    CONSOLE_GRANT,
     OPERATOR_GRANT,
     STREAM_LISTENERS,
     KnownPeers,
@@ -52,6 +53,7 @@ from millpond.node.access.rules_file import (
 from millpond.node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signed
 from millpond.node.client.connect import PROBE
 from millpond.node.config import ConfigError
+from millpond.node.console.login import PREFIX as CONSOLE_PREFIX
 from millpond.node.ip import ip_of, is_loopback, is_remote
 from millpond.node.peers.address_book import Trust
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
@@ -62,6 +64,8 @@ from millpond.transports.server.private_names import PRIVATE_PREFIXES, is_privat
 
 log = logging.getLogger(__name__)
 
+_ISSUED_HERE = (PAGE_PREFIX.encode(), CONSOLE_PREFIX.encode(), ISSUED_PREFIX.encode())
+"""Tokens that are judged by what issued them begin so."""
 INTERNAL_SEPARATOR = b"!"
 """A mark in the names of the node's own channels."""
 
@@ -125,6 +129,7 @@ class AccessPolicy:
         """Raises AccessFileError."""
         self._peers: KnownPeers | None = None
         self._session_rights: Callable[[bytes], Rights | None] = lambda token: None
+        self._is_console_session: Callable[[bytes], bool] = lambda token: False
         self._operator: Operator | None = None
         self._issued_grants: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
         self._sources = sources or RuleFiles()
@@ -144,6 +149,10 @@ class AccessPolicy:
     def accept_page_sessions(self, rights: Callable[[bytes], Rights | None]) -> None:
         """Accept tokens of the chat page; `rights` gives those of a session, None: it ended."""
         self._session_rights = rights
+
+    def accept_console_sessions(self, is_session: Callable[[bytes], bool]) -> None:
+        """Accept tokens of the console, which have the rights of the operator."""
+        self._is_console_session = is_session
 
     def accept_issued_tokens(self, grants: Callable[[Principal], Sequence[Grant]]) -> None:
         """Accept tokens that the S2 API issued; `grants` gives those of a client with one."""
@@ -250,8 +259,8 @@ class AccessPolicy:
 
     def is_operator(self, principal: Principal) -> bool:
         """True for a client that may read chats and mailboxes, and write in the node's name: by the
-        cookie, a session of the chat page, a grant of the right `operator`, or, without an access
-        file, as the user that the node runs as."""
+        cookie, a session of the chat page or the console, a grant of the right `operator`, or,
+        without an access file, as the user that the node runs as."""
         if self._trust(principal) is Trust.BLOCKED:
             return False
         token = principal.token or b""
@@ -259,6 +268,8 @@ class AccessPolicy:
             return self._session_rights(token) is not None
         if token.startswith(ISSUED_PREFIX.encode()):
             return False
+        if token.startswith(CONSOLE_PREFIX.encode()):
+            return self._is_console_session(token)
         if any(
             Rights.OPERATOR in grant.rights and self._is_in_force(grant)
             for grant in self._grants_for(principal)
@@ -288,7 +299,7 @@ class AccessPolicy:
         token = principal.token
         if token is None or not self._has_tokens:
             return False
-        if token.startswith((PAGE_PREFIX.encode(), ISSUED_PREFIX.encode())):
+        if token.startswith(_ISSUED_HERE):
             return False  # they are judged by what issued them
         if Subject(SubjectKind.TOKEN, sha256(token).digest()) in self._by_subject:
             return False
@@ -388,6 +399,10 @@ class AccessPolicy:
         if principal.token is not None and principal.token.startswith(PAGE_PREFIX.encode()):
             # Nothing else counts, wherever the page is opened: all rights end with its session.
             yield from page_session_grants(self._session_rights(principal.token))
+            return
+        if principal.token is not None and principal.token.startswith(CONSOLE_PREFIX.encode()):
+            if self._is_console_session(principal.token):
+                yield CONSOLE_GRANT
             return
         if principal.token is not None and principal.token.startswith(ISSUED_PREFIX.encode()):
             # The token restricts its client, on this machine too; a revoked one permits nothing.

@@ -38,6 +38,7 @@ COMMANDS = {
     ),
     "context": ("commands.context", "Manage saved settings of connections."),
     "ping": ("commands.ping", "Measure the round trip to a node."),
+    "console": ("commands.console", "Print a link to the page that shows what a node holds."),
     "top": ("commands.top", "Show what a node does now."),
     "events": ("commands.events", "Show connections, refusals, crashes and damage of a node."),
     "info": ("commands.ping", "Show a running node and its channels."),

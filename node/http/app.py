@@ -36,8 +36,13 @@ from millpond.transports.server.pipelined import PipelinedConnection
 
 if TYPE_CHECKING:
     from millpond.node.http.state_page import StatePage
+    from millpond.node.web.login import WebLogin
+    from millpond.transports.io.interface import Session
 
-PAGES = (paths.STATE, (*paths.STATE, b""))
+PAGES = (
+    *(paths.STATE, (*paths.STATE, b"")),
+    *((b"",), (paths.CONSOLE,), (paths.CONSOLE, b"")),
+)
 """The paths of pages for people."""
 ACCEPTED_HEADERS = (
     *(b"accept", b"cache-control", b"content-encoding", b"last-event-id"),
@@ -55,7 +60,8 @@ EXPOSED_HEADERS = (
 class HttpServices:
     """The HTTP side of a node: its APIs and its listener.
 
-    `apis`: by the first segments of the path; further ones are added before `listen`.
+    `apis`: by the first segments of the path; further ones are added before `listen`. `console` has
+    the logins to the console; `new_websocket` makes the sessions of WebSockets of channels.
     """
 
     def __init__(
@@ -66,11 +72,14 @@ class HttpServices:
         sources: Callable[[], StatusSources],
         streams: StreamCounters,
         policy: BrowserPolicy,
+        console: WebLogin | None = None,
+        new_websocket: Callable[[], Session] | None = None,
     ) -> None:
         self._config = config
         self._cross_origin = CrossOrigin(policy, ACCEPTED_HEADERS, EXPOSED_HEADERS)
         self._services = services
         self._tls = tls
+        self._new_websocket = new_websocket
         self._is_started = False
         metric_sources = MetricSources(
             status=sources,
@@ -100,6 +109,9 @@ class HttpServices:
             (b"ping",): HealthApi(),
             (b"ready",): ready,
             (b"metrics",): MetricsApi(metric_sources, self._rights_of),
+            **dict.fromkeys(
+                ((b"",), (paths.CONSOLE,)), LazyApi("console", partial(_console_api, console))
+            ),
             paths.STATE: LazyApi("state", self._state_api),
             paths.PAGE: LazyApi("page", lambda: self._page),
             **dict.fromkeys(paths.S2, LazyApi("s2", self._s2_api)),
@@ -184,6 +196,7 @@ class HttpServices:
             self._services,
             self._close_requests,
             self._tls.acceptor(LISTENER),
+            self._new_websocket,
         )
 
     async def _finish_transactions(self) -> None:
@@ -208,6 +221,12 @@ class HttpServices:
         for connection in list(self._services.registry.connections):
             if isinstance(connection, ActiveRequest | DirectPort):
                 connection.close()
+
+
+def _console_api(login: WebLogin | None) -> Api:
+    from millpond.node.console.page import ConsoleApi
+
+    return ConsoleApi(login)
 
 
 def listener_of(connection: ServerConnection) -> str:

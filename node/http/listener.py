@@ -13,7 +13,7 @@ from millpond.node.config import Config
 from millpond.transports.http.app import Application
 from millpond.transports.http.server.server import Clock, HttpServer
 from millpond.transports.http.server.settings import ServerSettings
-from millpond.transports.io.interface import Listener
+from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.tcp import listen as listen_by_bytes
 from millpond.transports.io.tls_handshake import TlsAcceptor
 from millpond.transports.server.interface import MemoryServices
@@ -48,10 +48,12 @@ async def listen(
     services: ListenerServices,
     cut: Callable[[], None],
     acceptor: TlsAcceptor | None = None,
+    new_websocket: Callable[[], Session] | None = None,
 ) -> HttpListener:
     """Serve at one address; port 0 is any port. Ends with `tasks`. Raises OSError.
 
-    `cut` ends all requests at once. The seconds of `services` are those since 1970.
+    `cut` ends all requests at once; `new_websocket` makes sessions of WebSockets.
+    The seconds of `services` are those since 1970.
     """
     guard = partial(contain, "request/http")
     server = HttpServer(
@@ -64,6 +66,7 @@ async def listen(
         application.rejection_headers,
         services.memory,
         services.principal_key,
+        new_websocket,
     )
     inner: TaskGroup = await tasks.start(server.run)
     try:

@@ -1,4 +1,4 @@
-"""Logins to the chat page: links that log in once, and the sessions that they start.
+"""Logins to a page of the node: links that log in once, and the sessions that they start.
 
 A link's secret is in the fragment of its URL, so no browser sends it by itself; the page gives it
 to its own node for a token. Secrets and tokens are stored as SHA-256 only.
@@ -44,8 +44,16 @@ class WebLogin:
     1970."""
 
     def __init__(
-        self, path: Path | None, now: Callable[[], float], entropy: Callable[[int], bytes]
+        self,
+        path: Path | None,
+        now: Callable[[], float],
+        entropy: Callable[[int], bytes],
+        prefix: str = PREFIX,
+        session_s: float = SESSION_S,
     ) -> None:
+        """Secrets and tokens begin with `prefix`; sessions last `session_s`."""
+        self._prefix = prefix
+        self._session_s = session_s
         self.on_revoked: list[Callable[[], None]] = []
         self._path = path
         self._now = now
@@ -71,15 +79,20 @@ class WebLogin:
             return None
         token = self._new_secret()
         self._remove_expired()
-        _insert(self._sessions, token, self._now() + SESSION_S, SESSIONS_MAX)
+        _insert(self._sessions, token, self._now() + self._session_s, SESSIONS_MAX)
         self._save()
         return token
 
     def rights(self, token: bytes) -> Rights | None:
-        """The rights of a session, in CHANNEL only; None: the token is not of a session."""
-        if not token.startswith(PREFIX.encode()):
-            return None
-        return RIGHTS if self._sessions.get(_digest(token), 0.0) > self._now() else None
+        """The rights of a session of the chat page, in CHANNEL only; None: the token is not of a
+        session."""
+        return RIGHTS if self.is_session(token) else None
+
+    def is_session(self, token: bytes) -> bool:
+        """True for the token of a session that has not ended."""
+        if not token.startswith(self._prefix.encode()):
+            return False
+        return self._sessions.get(_digest(token), 0.0) > self._now()
 
     def revoke(self, token: bytes) -> bool:
         """End a session. False: there is none."""
@@ -102,7 +115,7 @@ class WebLogin:
             callback()
 
     def _new_secret(self) -> str:
-        return PREFIX + urlsafe_b64encode(self._entropy(_SECRET_BYTES)).decode().rstrip("=")
+        return self._prefix + urlsafe_b64encode(self._entropy(_SECRET_BYTES)).decode().rstrip("=")
 
     def _remove_expired(self) -> None:
         now = self._now()
@@ -114,7 +127,7 @@ class WebLogin:
         try:
             replace(self._path, msgspec.json.encode(_SessionFile(1, self._sessions)))
         except OSError as exc:
-            log.error("sessions of the chat page are not kept: %s: %s", self._path, exc)
+            log.error("sessions of a page are not kept: %s: %s", self._path, exc)
 
 
 def _insert(expiries: dict[str, float], secret: str, until: float, size_max: int) -> None:
@@ -134,5 +147,5 @@ def _read(path: Path) -> dict[str, float]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnsafeFile, msgspec.MsgspecError) as exc:
-        log.warning("sessions of the chat page are forgotten: %s", exc)
+        log.warning("sessions of a page are forgotten: %s", exc)
         return {}

@@ -45,6 +45,8 @@ REQUESTS = (
     ("http", http(b"GET", b"/v1/streams/b/records?seq_num=0"), b"HTTP/1.1 200"),
     ("http", http(b"GET", b"/millpond/state/"), b"HTTP/1.1 200"),
     ("http", http(b"GET", b"/millpond/state/b"), b"HTTP/1.1"),
+    ("http", http(b"GET", b"/millpond/"), b"HTTP/1.1 200"),
+    ("http", http(b"GET", b"/v1/channels/a"), b"HTTP/1.1 4"),
     ("http", PREFACE + SETTINGS, b"\0\0"),
     ("ws", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", b"HTTP/1.1 200"),
     ("s3p", b"*3\r\n$6\r\nCREATE\r\n$1\r\nc\r\n*0\r\n", b"+"),

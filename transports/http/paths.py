@@ -10,6 +10,8 @@ S2 = (
     (b"v1", b"locations"),
 )
 DURABLE = (b"v1", b"stream")
+CONSOLE = b"millpond"
+"""The first segment of the console, and of all APIs that are no protocol's."""
 STATE = (b"millpond", b"state")
 PAGE = (b"millpond", b"page")
 """The files of the page on which windows share a state."""

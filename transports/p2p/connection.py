@@ -194,7 +194,10 @@ class P2PConnection(Port):
         "received_at",
     )
 
-    def __init__(self, number: int, node: P2PNodeServices, framing: Framing) -> None:
+    def __init__(
+        self, number: int, node: P2PNodeServices, framing: Framing, listener: str = ""
+    ) -> None:
+        """`listener`: see `Login`."""
         self.number = number
         self.received_at = 0.0
         self.deadline = inf
@@ -203,7 +206,7 @@ class P2PConnection(Port):
         self._wire: Wire
         self._phase = UPGRADING
         self._opened_at = 0.0
-        self._login: Login | None = Login(node)
+        self._login: Login | None = Login(node, listener)
         """None once nothing can change the login any more."""
         self._refusal_code = HelloCode.NOT_ALLOWED
         self._owes_ready = False

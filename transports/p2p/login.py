@@ -30,10 +30,12 @@ LoginOutcome = Admission | Challenge | HelloCode | Refusal
 class Login:
     """The handshake of one connection, until the client is logged in."""
 
-    __slots__ = ("_certificate_hash", "_node", "_proof", "_upgrade", "_wire")
+    __slots__ = ("_certificate_hash", "_listener", "_node", "_proof", "_upgrade", "_wire")
 
-    def __init__(self, node: P2PNodeServices) -> None:
+    def __init__(self, node: P2PNodeServices, listener: str = "") -> None:
+        """`listener` is the protocol that was dialled; "": p2p or ws, whichever it is."""
         self._node = node
+        self._listener = listener
         # The certificate that this connection shows: the node may load another one meanwhile.
         self._certificate_hash = node.certificate_hash
         self._proof: PendingProof | None = None
@@ -104,7 +106,7 @@ class Login:
         delivery: DeliveryProof | None = None,
     ) -> Principal:
         upgrade, wire = self._upgrade, self._wire
-        listener = "p2p" if upgrade.hello is None else "ws"
+        listener = self._listener or ("p2p" if upgrade.hello is None else "ws")
         certificate = wire.peer_certificate_hash
         port = port_of(wire.peer)
         return Principal(

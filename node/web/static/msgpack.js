@@ -7,7 +7,7 @@ const TEXT = new TextEncoder();
 const UTF8 = new TextDecoder("utf-8");
 const DEPTH_MAX = 32;
 
-/** The bytes of a value: nil, booleans, numbers, strings, Uint8Array, arrays and plain objects. */
+/** The bytes of a value: nil, booleans, numbers, bigints, strings, Uint8Array, arrays and plain objects. */
 export function encode(value) {
   const parts = [];
   write(value, parts);
@@ -42,6 +42,8 @@ function write(value, parts) {
     parts.push(Uint8Array.of(value ? 0xc3 : 0xc2));
   } else if (typeof value === "number") {
     parts.push(number(value));
+  } else if (typeof value === "bigint") {
+    parts.push(large(value));
   } else if (typeof value === "string") {
     const text = TEXT.encode(value);
     parts.push(sized(text.length, 0xa0, 31, [0xd9, 0xda, 0xdb]), text);
@@ -91,6 +93,14 @@ function number(value) {
   const head = new DataView(new ArrayBuffer(9));
   head.setUint8(0, value < 0 ? 0xd3 : 0xcf);
   head.setBigInt64(1, BigInt(value));
+  return new Uint8Array(head.buffer);
+}
+
+/** A bigint of up to 64 bits. */
+function large(value) {
+  const head = new DataView(new ArrayBuffer(9));
+  head.setUint8(0, value < 0n ? 0xd3 : 0xcf);
+  head.setBigInt64(1, BigInt.asIntN(64, value));
   return new Uint8Array(head.buffer);
 }
 

@@ -1,15 +1,22 @@
 // The P2P buffer protocol over a WebSocket, as docs/reference/wire-protocol.md has it: HELLO, then questions to the
-// node in packets 92 (streams) and 94 (peers), and whatever keeps the connection alive.
+// node in packets 90 (administration), 92 (streams), 94 (peers) and 96 (jobs), GETs of messages, and whatever keeps
+// the connection alive.
 
 import { decode, encode, join } from "./msgpack.js";
 
 const PING = 0x00;
 const PONG = 0x01;
+const GET = 0x04;
+const GOT = 0x05;
 const HELLO = 0x80;
 const READY = 0x83;
 const NACK = 0xff;
+export const ADMIN = 0x90;
 export const STREAM = 0x92;
 export const PEERS = 0x94;
+export const JOBS = 0x96;
+const REPLIES = new Set([ADMIN + 1, STREAM + 1, PEERS + 1, JOBS + 1]);
+const ID_BYTES = 8;
 const MORE = 0x80;
 const CANCEL = 14;
 
@@ -46,14 +53,14 @@ export const code = {
   NOT_ALLOWED: 0xf6,
 };
 
-/** The packet that says who asks; `channel` and `token` are strings. */
-export function hello(channel, token) {
+/** The packet that says who asks. `channel` is a string or bytes; `token` is a string, or null for none. */
+export function hello(channel, token, agent) {
   const tags = [
-    [0x01, TEXT.encode(channel)],
+    [0x01, bytesOf(channel)],
     [0x04, Uint8Array.of(CONSUMER)],
-    [0x05, Uint8Array.of(STREAM, STREAM + 1, PEERS, PEERS + 1)],
-    [0x06, TEXT.encode(token)],
-    [0x80, TEXT.encode("millpond page")],
+    [0x05, Uint8Array.of(...[...REPLIES].flatMap((reply) => [reply - 1, reply]))],
+    ...(token === null ? [] : [[0x06, TEXT.encode(token)]]),
+    [0x80, TEXT.encode(agent)],
   ];
   const values = tags.flatMap(([tag, value]) => [
     Uint8Array.of(tag, value.length >> 8, value.length & 0xff),
@@ -62,10 +69,21 @@ export function hello(channel, token) {
   return join([Uint8Array.of(HELLO, 0x50, 0x32, 0x50, 0x42, 1, 1, 0), ...values]);
 }
 
+/** The bytes of a name. */
+function bytesOf(name) {
+  return typeof name === "string" ? TEXT.encode(name) : name;
+}
+
+/** A name as a part of a path; any bytes can be one. */
+function segment(name) {
+  const hex = (byte) => `%${byte.toString(16).padStart(2, "0")}`;
+  return Array.from(bytesOf(name), hex).join("");
+}
+
 /** Connects and says HELLO. Gives a Connection, or throws Lost. */
-export function connect(channel, token) {
+export function connect(channel, token, agent = "millpond page") {
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-  const path = `/v1/channels/${encodeURIComponent(channel)}`;
+  const path = `/v1/channels/${segment(channel)}`;
   const socket = new WebSocket(`${scheme}//${location.host}${path}`, [SUBPROTOCOL]);
   socket.binaryType = "arraybuffer";
   return new Promise((resolve, reject) => {
@@ -76,7 +94,7 @@ export function connect(channel, token) {
       reject(new Lost(why, refusal));
     };
     const alarm = setTimeout(() => fail("no answer"), HANDSHAKE_MS);
-    socket.onopen = () => socket.send(hello(channel, token));
+    socket.onopen = () => socket.send(hello(channel, token, agent));
     socket.onclose = () => fail("not reachable");
     socket.onmessage = ({ data }) => {
       const packet = new Uint8Array(data);
@@ -119,6 +137,21 @@ export class Connection {
       this.asked.set(key, { resolve, reject, parts: [] });
       signal?.addEventListener("abort", () => this.giveUp(key, number), { once: true });
       this.send(type, number, operation, encode(fields));
+    });
+  }
+
+  /** The data of a message of this connection's channel; `id` is a bigint. */
+  get(id) {
+    return new Promise((resolve, reject) => {
+      if (this.socket.readyState !== WebSocket.OPEN) {
+        reject(new Lost("not connected"));
+        return;
+      }
+      const packet = new DataView(new ArrayBuffer(1 + ID_BYTES));
+      packet.setUint8(0, GET);
+      packet.setBigUint64(1, id);
+      this.asked.set(`${GET}/${id}`, { resolve, reject, parts: [] });
+      this.socket.send(packet);
     });
   }
 
@@ -166,11 +199,15 @@ export class Connection {
     const view = new DataView(packet.buffer);
     if (type === PING) {
       this.socket.send(packet.length === 9 ? this.pong(packet) : Uint8Array.of(PONG));
-    } else if ((type === STREAM + 1 || type === PEERS + 1) && packet.length >= 6) {
+    } else if (type === GOT) {
+      this.settle(`${GET}/${view.getBigUint64(1)}`, packet.slice(1 + ID_BYTES));
+    } else if (REPLIES.has(type) && packet.length >= 6) {
       this.answer(`${type - 1}/${view.getUint32(1)}`, packet[5], packet.subarray(6));
     } else if (type === NACK && packet[1] === NACK) {
       this.socket.close();
       this.end("the node said goodbye");
+    } else if (type === NACK && packet[1] === GET) {
+      this.settle(`${GET}/${view.getBigUint64(3)}`, new Refused(packet[2]));
     } else if (type === NACK && packet.length >= 7) {
       const delayMs = packet.length >= 11 ? view.getUint32(7) : 0;
       this.settle(`${packet[1]}/${view.getUint32(3)}`, new Refused(packet[2], delayMs));

@@ -77,6 +77,14 @@ ROWS: dict[tuple[bytes, ...], list[Row]] = {
     (b"ping",): [Row("HEAD", "/ping")],
     (b"ready",): [Row("GET", "/ready")],
     (b"metrics",): [Row("GET", "/metrics")],
+    (b"",): [Row("GET", "/", is_page=True)],
+    (b"millpond",): [
+        Row("GET", "/millpond", is_page=True),
+        Row("GET", "/millpond/", is_page=True),
+        Row("GET", "/millpond/console/app.js"),
+        Row("POST", "/millpond/console/login", b"x"),
+        Row("POST", "/millpond/console/logout", b"x"),
+    ],
     (b"millpond", b"page"): [Row("GET", "/millpond/page/board.js")],
     (b"millpond", b"state"): [
         Row("GET", "/millpond/state/", is_page=True),

@@ -1,11 +1,16 @@
-"""One HTTP connection: the choice of its HTTP version, and its deadlines."""
+"""One HTTP connection: the choice of its HTTP version, and its deadlines.
+
+A connection whose first request is for a channel (`GET /v1/channels/CHANNEL`) is a WebSocket of the
+P2P protocol, as at the listener `ws`.
+"""
 
 from __future__ import annotations
 
+import sys
 from math import inf
 
 from millpond.transports.http.server.interface import HttpProtocol, Server
-from millpond.transports.io.interface import Wire
+from millpond.transports.io.interface import Session, Wire
 from millpond.transports.server.memory_budget import (
     CHECK_BYTES,
     READ_BYTES,
@@ -15,6 +20,8 @@ from millpond.transports.server.memory_budget import (
 )
 
 CHECK_S_MIN = 1.0
+WEBSOCKET = b"GET /v1/channels/"
+"""The first bytes of a request for a WebSocket of a channel."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -86,10 +93,28 @@ class HttpConnection:
             from millpond.transports.http.server.http2 import Http2  # it takes time to load
 
             self._set_protocol(Http2(self.wire, self._server, self))
-        elif not PREFACE.startswith(self._preface):
+        elif self._server.new_websocket is not None and self._preface.startswith(WEBSOCKET):
+            self._hand_over(self._server.new_websocket())
+        elif not PREFACE.startswith(self._preface) and not self._may_be_websocket:
             from millpond.transports.http.server.http1 import Http1
 
             self._set_protocol(Http1(self.wire, self._server, self))
+
+    @property
+    def _may_be_websocket(self) -> bool:
+        return self._server.new_websocket is not None and WEBSOCKET.startswith(self._preface)
+
+    def _hand_over(self, session: Session) -> None:
+        """Leave the connection to the session of a WebSocket, which has deadlines, limits and an
+        account of memory of its own."""
+        from millpond.transports.http.server.websocket import WebSocketProtocol
+
+        self._server.closed(self)
+        self._check_at = sys.maxsize
+        self._protocol = WebSocketProtocol(session)
+        session.opened(self.wire)
+        received, self._preface = self._preface, b""
+        session.received(received)
 
     def _set_protocol(self, protocol: HttpProtocol) -> None:
         self._protocol = protocol

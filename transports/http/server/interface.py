@@ -10,7 +10,7 @@ from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.head_queue import HeadQueue
 from millpond.transports.http.server.settings import ServerSettings
-from millpond.transports.io.interface import Wire
+from millpond.transports.io.interface import Session, Wire
 from millpond.transports.server.memory_budget import MemoryAccount, MemoryBudget
 
 
@@ -123,5 +123,10 @@ class Server(Protocol):
     def opened(self, connection: TrackedConnection) -> None: ...
     def closed(self, connection: TrackedConnection) -> None: ...
     def wake_at(self, connection: TrackedConnection, when: float) -> None: ...
+    @property
+    def new_websocket(self) -> Callable[[], Session] | None:
+        """A session for a connection whose first request is for a WebSocket of a channel; None:
+        there are none here."""
+
     def serve_in_task(self, exchange: Exchange) -> None:
         """Pass an exchange to the application in a task of its own."""

@@ -20,6 +20,7 @@ from millpond.transports.http.server.head_cache import HeadCache
 from millpond.transports.http.server.head_queue import HeadQueue
 from millpond.transports.http.server.interface import RejectionHeaders, TrackedConnection
 from millpond.transports.http.server.settings import ServerSettings
+from millpond.transports.io.interface import Session
 from millpond.transports.server.memory_budget import MemoryBudget
 
 STOP_S = 1.0
@@ -42,7 +43,8 @@ class HttpServer:
 
     `direct_handler` may answer requests that came whole; `date` gives the header's value at
     a time in seconds since 1970;
-    `principal_key` tells clients apart by their address, for their share of `memory`.
+    `principal_key` tells clients apart by their address, for their share of `memory`;
+    `new_websocket` makes the sessions of WebSockets of channels.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class HttpServer:
         rejection_headers: RejectionHeaders = lambda headers: (),
         memory: MemoryBudget | None = None,
         principal_key: Callable[[str], Hashable] = lambda host: None,
+        new_websocket: Callable[[], Session] | None = None,
     ) -> None:
         self.settings = settings
+        self.new_websocket = new_websocket
         self.direct_handler = direct_handler
         self.rejection_headers = rejection_headers
         self.memory = memory

@@ -1,0 +1,285 @@
+// The overview: health in words, charts of the last minutes, store, memory, connections, and what is busy.
+
+import { Chart, POINTS } from "./charts.js";
+import { badge, empty, facts, h, panel, show, write } from "./dom.js";
+import { bytes, count, duration, escaped, name, percent, plural, rate, short } from "./format.js";
+import { HEAVY, explain, isDenied, poll } from "./node.js";
+import { Table } from "./table.js";
+
+const OVERVIEW = 17;
+const ACTIVITY = 11;
+const BUSY_MS = 5000;
+const DISK = ["commit", "sync"];
+
+/** Samples of the node, and what they say of the time between them. */
+export class Sampler extends EventTarget {
+  constructor(node) {
+    super();
+    this.node = node;
+    this.last = null;
+    this.points = [];
+  }
+
+  async take() {
+    const sample = await this.node.admin(OVERVIEW);
+    const before = this.last;
+    this.last = sample;
+    this.error = null;
+    // Counters of another run begin anew.
+    if (before !== null && sample.at > before.at && sample.uptime_s >= before.uptime_s) {
+      this.points.push({ at: Date.now(), ...between(before, sample) });
+      this.points.splice(0, this.points.length - POINTS);
+    }
+    this.dispatchEvent(new Event("sample"));
+  }
+
+  failed(error) {
+    this.error = error;
+    this.dispatchEvent(new Event("sample"));
+  }
+}
+
+/** Rates, latencies and sizes between two samples. */
+function between(before, now) {
+  const seconds = now.at - before.at;
+  const of = (counter) => ((now.counters[counter] ?? 0) - (before.counters[counter] ?? 0)) / seconds;
+  const protocols = Object.keys(now.latencies).filter((each) => !DISK.includes(each));
+  const requests = (each) => of(`${each}_requests`);
+  const answered = sums(protocols.map((each) => rises(before.latencies[each], now.latencies[each])));
+  const commits = rises(before.latencies.commit, now.latencies.commit);
+  return {
+    kept: of("kept"),
+    acks: of("acks"),
+    appended: of("appended"),
+    requests: protocols.reduce((sum, each) => sum + requests(each), 0),
+    median: quantile(answered, now.bounds, 0.5),
+    slow: quantile(answered, now.bounds, 0.99),
+    commit: quantile(commits, now.bounds, 0.99),
+    written: of("written_bytes"),
+    cpu: (now.cpu_s - before.cpu_s) / seconds,
+    rss: now.memory.rss,
+    protocols: Object.fromEntries(
+      protocols.map((each) => {
+        const counts = rises(before.latencies[each], now.latencies[each]);
+        return [each, { requests: requests(each), slow: quantile(counts, now.bounds, 0.99) }];
+      }),
+    ),
+  };
+}
+
+function rises(before, now) {
+  return now === undefined ? [] : now.map((value, at) => value - (before?.[at] ?? 0));
+}
+
+function sums(lists) {
+  return lists.reduce((all, each) => each.map((value, at) => value + (all[at] ?? 0)), []);
+}
+
+/** The value below which this part of all is, by the upper bounds of their classes; null of none. */
+function quantile(counts, bounds, part) {
+  const all = counts.reduce((sum, value) => sum + value, 0);
+  if (all === 0) return null;
+  let left = all * part;
+  for (let at = 0; at < counts.length; at += 1) {
+    if (left <= counts[at]) {
+      const [low, high] = [at === 0 ? 0 : bounds[at - 1], bounds[at] ?? bounds.at(-1)];
+      return low + ((high - low) * left) / counts[at];
+    }
+    left -= counts[at];
+  }
+  return bounds.at(-1);
+}
+
+const CHARTS = [
+  ["Messages", rate, [["in", "kept"], ["acknowledged", "acks"]]],
+  ["Requests and records", rate, [["requests", "requests"], ["records", "appended"]]],
+  ["Answered within", duration, [["half", "median"], ["99 %", "slow"]]],
+  ["Disk", (value) => `${bytes(value)}/s`, [["written", "written"]], true],
+  ["Processor", percent, [["of a core", "cpu"]]],
+  ["Memory", bytes, [["of the process", "rss"]], true],
+];
+
+export function overview({ node, sampler, signal }) {
+  const charts = CHARTS.map(
+    ([title, format, series, isBinary]) => new Chart(title, format, series.map(([label]) => label), isBinary),
+  );
+  const health = h("div", { class: "health", role: "status" });
+  const tiles = h("div", { class: "tiles" });
+  const store = panel("Store");
+  const memory = panel("Memory");
+  const protocols = new Table(
+    "Connections by protocol",
+    [
+      { title: "Protocol", of: (row) => row.name },
+      { title: "Open", of: (row) => count(row.open), num: true },
+      { title: "Requests", of: (row) => rate(row.requests), num: true },
+      { title: "99 % within", of: (row) => (row.slow === null ? "–" : duration(row.slow)), num: true },
+      { title: "Address", of: (row) => row.address },
+    ],
+    { key: (row) => row.name },
+  );
+  const busy = busiest();
+  const draw = () => {
+    if (sampler.error) {
+      const text = isDenied(sampler.error) ? "Your token does not permit the overview: it needs the right admin." : explain(sampler.error);
+      show(health, finding("warn", text, ""));
+      return;
+    }
+    const sample = sampler.last;
+    if (sample === null) return;
+    const point = sampler.points.at(-1);
+    show(health, ...healthOf(sample));
+    show(tiles, ...tilesOf(sample));
+    charts.forEach((chart, at) => {
+      const fields = CHARTS[at][2].map(([, field]) => field);
+      chart.draw(sampler.points.map((each) => ({ at: each.at, values: fields.map((field) => each[field]) })));
+    });
+    show(store, h("h2", {}, "Store"), storeOf(sample));
+    show(memory, h("h2", {}, "Memory"), memoryOf(sample.memory));
+    protocols.draw(
+      Object.keys(sample.latencies)
+        .filter((each) => !DISK.includes(each))
+        .map((each) => ({
+          name: each,
+          open: sample.open[each] ?? 0,
+          requests: point?.protocols[each]?.requests ?? null,
+          slow: point?.protocols[each]?.slow ?? null,
+          address: sample.listeners[each] ?? "off",
+        })),
+    );
+  };
+  sampler.addEventListener("sample", draw, { signal });
+  draw();
+  poll(signal, BUSY_MS, async () => busy.draw(await node.admin(ACTIVITY, { limit: 8 })), undefined, HEAVY);
+  const element = h(
+    "div",
+    { class: "view" },
+    h("h1", {}, "Overview"),
+    health,
+    tiles,
+    h("section", { class: "charts", "aria-label": "Charts of the last five minutes" }, ...charts.map((chart) => chart.element)),
+    h("div", { class: "columns" }, store, memory),
+    panel("Connections by protocol", {}, protocols.element),
+    busy.element,
+  );
+  return { title: "Overview", element };
+}
+
+function finding(level, text, hint) {
+  const word = { bad: "Wrong", warn: "Look", good: "Well" }[level];
+  return h("p", { class: `finding ${level}` }, badge(word, level), h("span", {}, text, hint === "" ? null : h("span", { class: "hint" }, hint)));
+}
+
+function healthOf({ findings }) {
+  if (findings.length === 0) return [finding("good", "Everything is in order.", "")];
+  return findings.map(({ level, text, hint }) => finding(level, text, hint));
+}
+
+function tilesOf({ totals, uptime_s, durability, version }) {
+  const rows = [
+    ["Messages", short(totals.messages), bytes(totals.message_bytes), "#/channels"],
+    ["Streams", short(totals.streams), bytes(totals.stream_bytes), "#/streams"],
+    ["Connections", short(totals.connections), "open now", "#/events"],
+    ["Up for", duration(uptime_s), `version ${version}, durability ${durability}`, null],
+  ];
+  return rows.map(([title, value, more, link]) =>
+    h(link === null ? "div" : "a", { class: "tile", href: link }, h("span", { class: "hint" }, title), h("b", {}, value), h("span", { class: "hint" }, more)),
+  );
+}
+
+function storeOf({ store, durability }) {
+  if (store === null) return empty("Nothing is on disk.", `This node keeps everything in ${durability}: it is gone when the node stops.`);
+  const used = store.disk_total > 0 ? 1 - store.disk_free / store.disk_total : 0;
+  return h(
+    "div",
+    {},
+    store.disk_total > 0 ? meter("The disk", used, `${bytes(store.disk_free)} left of ${bytes(store.disk_total)}`) : null,
+    facts([
+      ["Folder", name(store.folder)],
+      ["Writes", store.is_writable ? "go through" : `fail: ${store.reason}`],
+      ["Journal", `${bytes(store.journal_bytes)} in ${plural(store.segments, "segment")}`],
+      ["Files", count(store.files)],
+      ["Damage", store.damages === 0 ? "none known" : plural(store.damages, "damage")],
+      ["Scrub", `${percent(store.scrub_progress)} of this pass, ${plural(store.scrub_passes, "pass", "passes")} done`],
+    ]),
+  );
+}
+
+function memoryOf(memory) {
+  return h(
+    "div",
+    {},
+    meter("Budget of connections", memory.used / memory.max, `${bytes(memory.used)} of ${bytes(memory.max)}`),
+    facts([
+      ["Process", bytes(memory.rss)],
+      ["Waiting for memory", plural(memory.waiting, "request")],
+      ["Refused for it", count(memory.refused)],
+      ["Connections closed for it", count(memory.closed)],
+    ]),
+  );
+}
+
+function meter(title, part, text) {
+  const level = part > 0.95 ? "bad" : part > 0.85 ? "warn" : "good";
+  return h(
+    "div",
+    { class: `meter ${level}` },
+    h("span", {}, title, h("b", {}, text)),
+    h("progress", { max: 1000, value: Math.round(1000 * Math.min(1, part)), "aria-label": `${title}: ${text}` }),
+  );
+}
+
+/** What is busy now: the first channels, queues, streams and connections. */
+function busiest() {
+  const link = (path) => (row) => `#/${path}/${escaped(row.name)}`;
+  const named = { title: "Name", of: (row) => name(row.name) };
+  const of = (title, field, format = count) => ({ title, of: (row) => format(row[field]), num: true });
+  const key = (row) => name(row.name);
+  const tables = {
+    channels: new Table(
+      "Busiest channels",
+      [named, of("In", "in_s", rate), of("Out", "out_s", rate), of("Waiting", "messages"), of("Lag", "lag")],
+      { key, link: link("channel"), none: empty("No channels yet.", "millpond put chat/1 hello makes the first one.") },
+    ),
+    queues: new Table(
+      "Busiest queues",
+      [named, of("In", "in_s", rate), of("Done", "out_s", rate), of("Ready", "ready"), of("Running", "leased"), of("Dead", "dead"), of("Workers", "workers")],
+      { key, link: link("queue"), none: empty("No queues yet.") },
+    ),
+    streams: new Table(
+      "Busiest streams",
+      [named, of("In", "in_s", rate), of("Records", "records"), of("Size", "bytes", bytes), of("Lag", "lag")],
+      { key, link: link("stream"), none: empty("No streams yet.", "millpond stream append s 'a record' makes the first one.") },
+    ),
+    connections: new Table(
+      "Busiest connections",
+      [
+        { title: "From", of: (row) => row.peer },
+        { title: "Protocol", of: (row) => row.listener },
+        { title: "Channel", of: (row) => (row.channel === null ? "" : name(row.channel)) },
+        { title: "Peer", of: (row) => (row.identity === null ? "" : `${row.identity.slice(0, 12)}…`) },
+        { title: "Moves", of: (row) => `${bytes(row.bytes_s)}/s`, num: true },
+        { title: "Open for", of: (row) => duration(row.seconds), num: true },
+      ],
+      { key: (row) => row.number },
+    ),
+  };
+  const element = h(
+    "div",
+    { class: "columns" },
+    panel("Channels", {}, tables.channels.element),
+    panel("Streams", {}, tables.streams.element),
+    panel("Queues", {}, tables.queues.element),
+    panel("Connections", {}, tables.connections.element),
+  );
+  const isOwn = (row) => name(row.name).startsWith("millpond!");
+  return {
+    element,
+    draw: (activity) => {
+      tables.channels.draw(activity.channels.filter((row) => !isOwn(row)));
+      tables.queues.draw(activity.queues);
+      tables.streams.draw(activity.streams);
+      tables.connections.draw(activity.connections);
+    },
+  };
+}

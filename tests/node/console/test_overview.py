@@ -1,0 +1,47 @@
+"""The overview of a node (operation 17 of packet 90), and `millpond console`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from millpond import Config, Node, connect
+from millpond.node.client.connect import PROBE
+from millpond.node.config import LISTENERS
+from tests.node.processes import command_here, environment, serving
+
+OVERVIEW = 17
+OFF = {**dict.fromkeys(LISTENERS, "off"), "p2p": "127.0.0.1:0", "drain_timeout_s": 0.2}
+
+
+async def test_counters_grow_and_a_disk_that_fails_is_told_in_words(tmp_path: Path) -> None:
+    async with Node(Config(data=str(tmp_path), **OFF)) as node:  # type: ignore[arg-type]
+        url = f"tcp://{node.listeners['p2p']}"
+        async with connect(url, PROBE, window=0) as probe, connect(url, "chat/1") as chat:
+            before = await probe.admin(OVERVIEW, {})
+            for number in range(5):
+                await chat.put(b"%d" % number)
+            after = await probe.admin(OVERVIEW, {})
+            node._store.health.is_writable, node._store.health.reason = False, "no space"
+            failing = await probe.admin(OVERVIEW, {})
+            node._store.health.is_writable = True
+    assert before["findings"] == []
+    assert after["counters"]["kept"] - before["counters"]["kept"] == 5
+    assert after["at"] > before["at"] and after["totals"]["messages"] == 5
+    assert sum(after["latencies"]["commit"]) > sum(before["latencies"]["commit"])
+    assert after["listeners"] == node.listeners
+    assert after["store"]["folder"] == str(tmp_path) and 0 < after["store"]["disk_free"]
+    assert after["memory"]["used"] < after["memory"]["max"]
+    (found,) = failing["findings"]
+    assert found["level"] == "bad" and "cannot write (no space)" in found["text"]
+
+
+def test_the_command_prints_a_link_and_ends_sessions() -> None:
+    with serving("--ws", "off", "--http", "127.0.0.1:0") as node:
+        variables = environment(MILLPOND_CONNECT=node.urls["tcp"])
+        done = command_here("console", "--json", env=variables)
+        assert done.returncode == 0, done.stderr
+        url = json.loads(done.stdout)["url"]
+        assert "/millpond/#mpc1." in url
+        ended = command_here("console", "--revoke", env=variables)
+        assert ended.stdout.decode() == "ended sessions: 0\n"
