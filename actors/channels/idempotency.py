@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import count as count_up
 from itertools import islice
 from math import inf
 
-from millpond.actors.store.changes import KeyExpired, KeyRetained, StoredKey, StoredMessage
+from millpond.actors.store.changes import (
+    SENDER_SHIFT,
+    KeyExpired,
+    KeyRetained,
+    StoredKey,
+    StoredMessage,
+)
 
 MOVE_KEYS = 1 << 63
 """Keys from here on are of moves: this, and the id that the message had before. No message id and
@@ -16,6 +23,10 @@ SCHEDULE_NUMBERS = 1 << 32
 SCHEDULE_KEYS = (1 << 64) - SCHEDULE_NUMBERS
 """Keys from here on are of schedules: this, and the number of the schedule. They are above those of
 all moves but the ones of the last second that ids have."""
+CLIENT_KEYS = 1 << SENDER_SHIFT
+"""Keys of clients without an identity are below this."""
+STRANGERS_MAX = 100_000
+"""The keys of other messages between those of one run, beyond as many as the run has."""
 SWEEP_GAP_S = 1.0
 SWEEP_GAP_S_PER_KEY = 1e-4
 
@@ -52,6 +63,34 @@ class IdempotencyKeys:
         del rows[key]
         rows[key] = row
         return _expiry_of(key, older)
+
+    def remember_all(self, rows: Sequence[StoredMessage]) -> None:
+        """Add the keys of new messages of one ttl, which nothing else has."""
+        self.rows.update([(row.key, row) for row in rows])
+        self.expiry_at = min(self.expiry_at, rows[0].until)
+
+    def free_from(self, key: int, count: int) -> list[int]:
+        """So many keys of clients that nobody has, from `key` on."""
+        rows = self.rows
+        run = range(key, key + count)
+        if key + count <= CLIENT_KEYS and rows.keys().isdisjoint(run):
+            return [*run]
+        free = (each for step in count_up() if (each := (key + step) % CLIENT_KEYS) not in rows)
+        return [*islice(free, count)]
+
+    def ids_of_run(self, key: int, jobs: Sequence[bytes]) -> list[int] | None:
+        """The ids of the messages that got keys from `free_from` with this `key`; None: the key is
+        that of something else. Keys between them are of other messages."""
+        ids: list[int] = []
+        for step in range(2 * len(jobs) + STRANGERS_MAX):
+            known = self.rows.get((key + step) % CLIENT_KEYS)
+            if known is not None and is_same(known, jobs[len(ids)]):
+                ids.append(known.id)
+                if len(ids) == len(jobs):
+                    return ids
+            elif not step:
+                return None
+        return None
 
     def replace(self, row: StoredMessage, limited: StoredMessage) -> None:
         """The key of `row`, if it still stands for it, stands for `limited`."""

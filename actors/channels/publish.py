@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from millpond.actors.channels.buffer import Buffer
@@ -235,6 +236,71 @@ class Publisher:
         self.added.append(row)
         effects.changes.append(row)
         return message_id
+
+    def add_all(
+        self,
+        key: int,
+        ttl: int,
+        datas: Sequence[bytes],
+        now: float,
+        effects: Effects,
+        sweeper: Sweeper,
+        since: float = 0.0,
+    ) -> list[StoredMessage] | Code:
+        """Add messages to the buffer, all of them or none: then the reason. `key` is that of the
+        first one, the others have the next ones that are free. `since` as in `add`."""
+        settings, keys, context, quota = self._settings, self._keys, self._context, self.quota
+        size = sum(map(len, datas))
+        code = self._refusal_of_all(datas, size, ttl, now, effects, sweeper)
+        if code is not None:
+            return code
+        while keys.rows and len(keys.rows) + len(datas) > settings.keys_max:
+            forgotten = keys.forget_oldest()
+            if not forgotten:
+                break
+            effects.changes += forgotten
+        if context.usage.keys >= context.limits.keys_max and len(keys.rows) > KEYS_SPARED:
+            effects.changes += keys.forget_retained()
+        granted, next_id = self.ttl_of(ttl), context.ids.next
+        expires_at = (since or now + context.jump.seconds) + granted
+        try:
+            rows = [
+                StoredMessage(next_id(now), each, granted, expires_at, data)
+                for each, data in zip(keys.free_from(key, len(datas)), datas, strict=True)
+            ]
+        except IdsExhausted:
+            return Code.IDS_EXHAUSTED
+        quota.messages -= len(rows)
+        quota.bytes -= size
+        self._buffer.add_all(rows)
+        keys.remember_all(rows)
+        self.added += rows
+        effects.changes += rows
+        return rows
+
+    def _refusal_of_all(
+        self,
+        datas: Sequence[bytes],
+        size: int,
+        ttl: int,
+        now: float,
+        effects: Effects,
+        sweeper: Sweeper,
+    ) -> Code | None:
+        settings, quota = self._settings, self.quota
+        sizes = [len(each) for each in datas]
+        if not min(sizes) and settings.empty is not EmptyPolicy.STORE:
+            return Code.EMPTY_DATA
+        if max(sizes) > settings.data_bytes_max:
+            return Code.DATA_TOO_LARGE
+        if settings.ttl_strict and not 1 <= ttl <= settings.ttl_max:
+            return Code.TTL_REFUSED
+        if quota.fits(size, len(sizes)):
+            return None
+        if not quota.is_writable:
+            return Code.STORAGE_FAILED
+        sweeper.sweep(now, effects)
+        return None if quota.fits(size, len(sizes)) else Code.BUFFER_FULL
 
     def refusal(self, put: Put, now: float, effects: Effects, sweeper: Sweeper) -> Code | None:
         """The reason why a new message is refused; None: it is not."""

@@ -53,11 +53,11 @@ class Quota:
         node_size = limits.bytes_max - usage.bytes
         self.bytes = size if size < node_size else node_size
 
-    def fits(self, size: int) -> bool:
-        """Is there room for a message of `size` bytes?"""
+    def fits(self, size: int, count: int = 1) -> bool:
+        """Is there room for a message of `size` bytes, or for so many that have them together?"""
         if not self.is_measured:
             self.measure()
-        return self.is_writable and self.messages >= 1 and self.bytes >= size
+        return self.is_writable and self.messages >= count and self.bytes >= size
 
     def release(self, size: int) -> None:
         """A message of `size` bytes was removed."""

@@ -99,6 +99,19 @@ class PutJob(JobRequest, frozen=True, gc=False):
     unique: bytes = b""
 
 
+class PutJobs(JobRequest, frozen=True, gc=False):
+    """Store jobs that are due at `due` (0: at once), all or none of them. `ttl` as in `PutJob`.
+
+    `key` is that of the first one, and the others have the next ones that are free: a retry finds
+    all of them. Answered by `JobsStored`.
+    """
+
+    key: int
+    ttl: int
+    jobs: tuple[bytes, ...]
+    due: float = 0.0
+
+
 class ListJobs(JobRequest, frozen=True, gc=False):
     """Jobs above the id `after`, ascending, about `bytes_max` of them. Answered by `JobPage`."""
 
@@ -216,6 +229,13 @@ class JobStored(JobReply, frozen=True, gc=False):
     id: int
     ttl: int
     existing: bool = False
+
+
+class JobsStored(JobReply, frozen=True, gc=False):
+    """Jobs are stored, in the order of their ids."""
+
+    ids: tuple[int, ...]
+    ttl: int
 
 
 class JobPage(JobReply, frozen=True, gc=False):

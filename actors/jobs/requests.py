@@ -141,6 +141,8 @@ class _JobHandler:
         match request:
             case m.PutJob():
                 return self._put(request)
+            case m.PutJobs():
+                return self._put_all(request)
             case m.RetryJob():
                 return self._retry(request)
             case m.CancelJob():
@@ -219,6 +221,28 @@ class _JobHandler:
         if put.unique:
             self._attributes.claim(message_id, put.unique, effects.changes)
         return m.JobStored(put.number, message_id, ttl)
+
+    def _put_all(self, put: m.PutJobs) -> JobReply | Failed:
+        channel, now, effects = self._channel, self._now, self._effects
+        if put.due > now + DUE_S_MAX:
+            return Failed(put, Code.TTL_REFUSED)
+        known = channel.keys.rows.get(put.key)
+        if known is not None and known.until > now:
+            ids = channel.keys.ids_of_run(put.key, put.jobs)
+            if ids is None:
+                return Failed(put, Code.KEY_REUSED)
+            return m.JobsStored(put.number, tuple(ids), known.ttl)
+        due = put.due if put.due > now else 0.0
+        stored = channel.publisher.add_all(
+            put.key, put.ttl, put.jobs, now, effects, channel, since=due
+        )
+        if isinstance(stored, Code):
+            return Failed(put, stored)
+        if due:
+            for row in stored:
+                channel.delivery.delay((row.id, 0), due)
+                self._attributes.delay(row.id, due, effects.changes)
+        return m.JobsStored(put.number, tuple([row.id for row in stored]), stored[0].ttl)
 
     def _job_with(self, unique: bytes) -> StoredMessage | None:
         """The job of that unique key; a dead letter is none, also before it has arrived."""

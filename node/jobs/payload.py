@@ -7,6 +7,7 @@ Any other message is a job as well, without a name: `millpond put jobs/mail '{..
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -109,6 +110,14 @@ def encode_job(body: JobMessage) -> bytes:
             body.enqueued_ms,
         )
     )
+
+
+def encode_jobs(payloads: Iterable[object], body: JobMessage) -> list[bytes]:
+    """The bytes of many jobs, which differ by their payloads alone; else as `encode_job`."""
+    encode_job(msgspec.structs.replace(body, payload=None))
+    name, attempts, headers, at = body.name, body.attempts, body.headers, body.enqueued_ms
+    encode = _encoder.encode
+    return [encode(_Wire(1, payload, name, None, 0, attempts, headers, at)) for payload in payloads]
 
 
 def encode_scheduled(data: bytes, schedule: bytes, at_ms: int, now_ms: int) -> bytes:

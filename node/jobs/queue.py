@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from types import TracebackType
@@ -24,7 +24,7 @@ from millpond.actors.errors import (
     NotNegotiated,
     OutcomeUnknown,
 )
-from millpond.node.client.channel import Channel, put_untraced
+from millpond.node.client.channel import Channel, link_of, put_untraced
 from millpond.node.client.errors import ClientClosed
 from millpond.node.client.idempotency import KEYS
 from millpond.node.client.openable import Openable
@@ -32,6 +32,7 @@ from millpond.node.client.retry import TEMPORARY, RetryBudget
 from millpond.node.client.tracing import hook
 from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
+from millpond.node.jobs.bulk import encoded, send
 from millpond.node.jobs.connector import ConnectionOptions, Connector
 from millpond.node.jobs.handle import Handle, PendingResult
 from millpond.node.jobs.history import HistoryEntry, entries_of, expiry_entry
@@ -105,7 +106,7 @@ class Queue(Openable):
         self._pending: WeakValueDictionary[int, PendingResult] = WeakValueDictionary()
         """By number, as long as the handle is alive."""
         self._numbers = 0
-        self._opening = anyio.Lock()
+        self._opening, self._bulk = anyio.Lock(), anyio.Lock()
         self._has_mailbox = False
         self._stack = AsyncExitStack()
         self._channel: Channel | None = None
@@ -118,7 +119,8 @@ class Queue(Openable):
     async def __aenter__(self) -> Self:
         self._wall = self._given_wall or current_environment().wall
         self._mailbox = self._connector.entropy(MAILBOX_BYTES)
-        self._opening, self._has_mailbox = anyio.Lock(), False
+        self._opening, self._bulk = anyio.Lock(), anyio.Lock()
+        self._has_mailbox = False
         self._stack = AsyncExitStack()
         await self._stack.__aenter__()
         try:
@@ -206,6 +208,55 @@ class Queue(Openable):
             due_s = max(0.0, self._due_ms(due) / 1000 - self._wall())
             self._watch.watch(pending, handle.id, due_s)
         return handle
+
+    async def put_many(
+        self,
+        payloads: Iterable[object],
+        *,
+        name: str | None = None,
+        ttl: int = 0,
+        due: Due | None = None,
+        attempts: int | None = None,
+        headers: Headers | None = None,
+        retry_for: float = 0.0,
+    ) -> list[int]:
+        """Put a job for each payload, all or none of them, and give their ids in this order.
+
+        They are kept when this returns, as durably as the node promises: after an error or a crash
+        none of them is. At most 10,000 jobs of 8 MiB together. Other arguments as in `put`, for all
+        of them. Raises ValueError for more, and for what `put` raises it.
+        """
+        self.channel.connected  # noqa: B018  raises where the queue is not open
+        body = JobMessage(None, name, None, attempts, headers or {}, round(self._wall() * 1000))
+        if hook.active is None:
+            jobs = encoded(payloads, body)
+            return await self._put_many(jobs, ttl, due, retry_for) if jobs else []
+        some = [*payloads]
+        with hook.active.send(self._channel_name, len(some), 0) as span:
+            traced = {**span.carrier, **body.headers}
+            jobs = encoded(some, msgspec.structs.replace(body, headers=traced))
+            ids = await self._put_many(jobs, ttl, due, retry_for) if jobs else []
+            if ids:
+                span.sent(ids[0])
+        return ids
+
+    async def _put_many(
+        self, jobs: list[bytes], ttl: int, due: Due | None, retry_for: float
+    ) -> list[int]:
+        rng = self._connector.rng
+        budget = RetryBudget(retry_for, rng, self._connector.now())
+        fields = {"key": rng.randrange(KEYS), "ttl": ttl, "due": self._due_ms(due)}
+        async with self._bulk:  # the node keeps the parts of few
+            while True:
+                try:
+                    channel = self.channel
+                    return await send(channel, link_of(channel).packet_max, jobs, **fields)
+                except KeyReused:  # of another client, by chance: nothing was stored
+                    fields["key"] = rng.randrange(KEYS)
+                except (OutcomeUnknown, NotFound):  # the connection was lost, and its parts with it
+                    await anyio.sleep(rng.uniform(0.0, RETRY_S))
+                except TEMPORARY as error:
+                    await budget.wait(error)
 
     async def jobs(self, *states: JobState) -> AsyncIterator[JobInfo]:
         """The jobs of the queue, in the order of their ids; of all states if none is named."""

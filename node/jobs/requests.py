@@ -34,6 +34,7 @@ class Operation(IntEnum):
     LIST_SCHEDULES = 14
     SHOW_QUEUE = 20
     SET_QUEUE = 21
+    PUT_MANY = 32
 
 
 class JobInfo(msgspec.Struct, frozen=True):

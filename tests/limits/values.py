@@ -80,6 +80,7 @@ from millpond.transports.p2p import (
 )
 from millpond.transports.p2p.interface import P2PSettings
 from millpond.transports.p2p.jobs import bodies as job_bodies
+from millpond.transports.p2p.jobs import bulk_puts
 from millpond.transports.p2p.jobs import requests as job_requests
 from millpond.transports.p2p.streams import bodies as stream_bodies
 from millpond.transports.p2p.streams import requests as stream_requests
@@ -193,6 +194,11 @@ CHANNELS: dict[str, Numbers] = {
     "job requests of a connection without an answer": (
         job_requests.REQUESTS_MAX,
         job_requests.READS_MAX,
+    ),
+    "a bulk put of jobs: jobs; bytes; incomplete ones of a connection": (
+        bulk_puts.JOBS_MAX,
+        bulk_puts.BYTES_MAX,
+        bulk_puts.OPEN_MAX,
     ),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),

@@ -6,20 +6,25 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 
+from millpond.actors.errors import RequestError
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.input import read_available, read_lines, too_large
+from millpond.node.cli.input import STDIN, read_available, read_lines, too_large
 from millpond.node.cli.jobs.options import due, jsonable, open_queue, parsed_json, queue_name
 from millpond.node.cli.options.node import add_node_options, positive
 from millpond.node.cli.options.units import U32_MAX, seconds, whole_seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import action
 from millpond.node.client.connect import FRAME_SIZE_MAX
+from millpond.node.jobs.bulk import BYTES_MAX, JOBS_MAX
 from millpond.node.jobs.errors import JobCancelled, JobFailed
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.payload import ATTEMPTS_MAX
@@ -33,9 +38,12 @@ examples:
   millpond jobs put mail --unique alice '{}'             at most one job with this key
   millpond jobs put mail --wait '[1, 2]'                 prints the result of the handler
   jq -c '.[]' users.json | millpond jobs put mail --lines
+  millpond jobs put mail --name send --file jobs.jsonl   a job for each line, all or none
 
-Payloads are JSON. With --wait progress goes to stderr; the exit code is 1 if the job becomes a dead
-letter, and 3 without a result within --timeout.
+Payloads are JSON. --file prints the number of jobs. Each 10,000 lines of a file are stored
+together, all or none of them; an error tells how many jobs were stored before. With --wait progress
+goes to stderr; the exit code is 1 if the job becomes a dead letter, and 3 without a result within
+--timeout.
 """
 DATA_MAX = FRAME_SIZE_MAX - 4096
 
@@ -66,6 +74,9 @@ def add_put(actions: Any) -> None:
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--wait", action="store_true", help="wait for the result and print it")
     more.add_argument("--lines", action="store_true", help="put a job for each line of stdin")
+    more.add_argument(
+        "--file", metavar="PATH", help="put a job for each line of a file (`-`: stdin), at once"
+    )
     parser.add_argument("--timeout", type=seconds, metavar="S", help="give up, exit code 3")
     add_node_options(parser)
     parser.set_defaults(work=run_put)
@@ -75,11 +86,14 @@ def run_put(args: argparse.Namespace) -> int:
     """Put the jobs and print their ids."""
     if args.lines and args.data not in (None, "-"):
         raise usage_error("--lines reads stdin; remove JSON")
+    if args.file is not None and (args.data is not None or args.unique is not None):
+        raise usage_error("--file has the payloads, and no unique key; remove JSON and --unique")
     if args.wait and args.unique is not None:
         raise usage_error("only the first producer of a unique job gets its result; remove --wait")
     if args.attempts is not None and args.attempts > ATTEMPTS_MAX:
         raise usage_error(f"--attempts: at most {ATTEMPTS_MAX}")
-    if args.data is None and not args.lines and sys.stdin.isatty():
+    is_alone = args.lines or args.file is not None
+    if args.data is None and not is_alone and sys.stdin.isatty():
         raise usage_error("nothing to put: give JSON, or - to read stdin")
     assert args.ttl <= U32_MAX
     return run_in_loop(args, partial(_put, args))
@@ -92,6 +106,8 @@ async def _put(args: argparse.Namespace) -> int:
                 if line.strip():
                     _show(args, await _put_one(args, queue, parsed_json(line)))
         return ExitCode.OK
+    if args.file is not None:
+        return await _put_file(args)
     payload = parsed_json(await _data(args.data))
     async with open_queue(args) as queue:
         handle = await _put_one(args, queue, payload)
@@ -99,6 +115,62 @@ async def _put(args: argparse.Namespace) -> int:
             return await _await_result(args, handle)
         _show(args, handle)
     return ExitCode.OK
+
+
+async def _put_file(args: argparse.Namespace) -> int:
+    count = 0
+    async with open_queue(args) as queue:
+        with _opened(args.file) as fd:
+            async for payloads in _groups(fd):
+                try:
+                    ids = await _put_group(args, queue, payloads)
+                except RequestError as exc:
+                    raise Failure(f"{exc} (jobs that were stored before: {count})") from exc
+                count += len(ids)
+    if args.json:
+        print_json({"count": count})
+    else:
+        print_line(str(count))
+    return ExitCode.OK
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    if path == "-":
+        yield STDIN
+        return
+    try:
+        file = Path(path).open("rb", buffering=0)
+    except OSError as exc:
+        raise Failure(f"--file {path}: {exc.strerror}", ExitCode.NOT_FOUND) from exc
+    with file:
+        yield file.fileno()
+
+
+async def _groups(fd: int) -> AsyncIterator[list[Any]]:
+    """The payloads of the lines, as many at a time as one put takes."""
+    payloads: list[Any] = []
+    size = number = 0
+    async for line in read_lines(DATA_MAX, fd):
+        number += 1
+        if not line.strip():
+            continue
+        if len(payloads) == JOBS_MAX or (payloads and size + len(line) > BYTES_MAX // 2):
+            yield payloads
+            payloads, size = [], 0
+        try:
+            payloads.append(parsed_json(line))
+        except Failure as exc:
+            raise usage_error(f"line {number}: {exc}") from exc
+        size += len(line)
+    if payloads:
+        yield payloads
+
+
+async def _put_group(args: argparse.Namespace, queue: Queue, payloads: list[Any]) -> list[int]:
+    return await queue.put_many(
+        payloads, name=args.name, ttl=args.ttl, due=args.due, attempts=args.attempts
+    )
 
 
 async def _put_one(args: argparse.Namespace, queue: Queue, payload: Any) -> Handle:

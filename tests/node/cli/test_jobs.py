@@ -165,6 +165,23 @@ def test_log_lines_clear_the_line_of_status(
     assert all(each.rpartition("\x1b[K")[2][:4].isdigit() for each in logged), logged
 
 
+def test_a_file_has_a_job_in_each_line(run: Run, name: str, tmp_path: Path) -> None:
+    lines = tmp_path / "jobs.jsonl"
+    lines.write_text('{"to": "alice"}\n\n17\n')
+    assert run("jobs", "put", name, "--file", str(lines), "--name", "send").out == b"2\n"
+    told = run("jobs", "put", name, "--file", str(lines), "--json", "--due", "1h")
+    assert told.out.decode() == '{"count": 2}\n'
+    listed = run("jobs", "ls", name).out.decode().splitlines()
+    assert [each.rpartition("  ")[2] for each in listed[:2]] == ['send {"to":"alice"}', "send 17"]
+    lines.write_text("1\n2\nthree\n")
+    told = run("jobs", "put", name, "--file", str(lines))
+    assert told.code == 2 and "line 3" in told.err
+    assert run("jobs", "put", name, "--file", str(lines), "--unique", "a").code == 2
+    assert run("jobs", "put", name, "--file", str(tmp_path / "none")).code == 4
+    counted = run("jobs", "counts", name).out.decode().split()
+    assert counted[:4] == ["ready", "2", "delayed", "2"]
+
+
 def test_each_line_is_a_job(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 

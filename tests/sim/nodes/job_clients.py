@@ -47,7 +47,11 @@ class JobProducer:
             # From the beginning on: the first connection may take long.
             await putting.enter_async_context(self._sim.finishing(self._who))
             async with self._queue() as queue:
-                for payload in range(plan.jobs):
+                # Chance of its own: the other worlds stay as they were.
+                rng = self._sim.rng(f"{self._who} together")
+                together = rng.randint(2, plan.jobs) if rng.random() < 0.3 else 0
+                await self._put_many(queue, together)
+                for payload in range(together, plan.jobs):
                     handle = await self._put(queue, payload)
                     if self._rng.random() < plan.cancels:
                         await self._cancel(queue, handle.id)
@@ -59,6 +63,19 @@ class JobProducer:
         sim, plan = self._sim, self._plan
         node = sim.node(plan.node)
         return Queue(node.url, plan.name, **_options(sim, plan, self._who))
+
+    async def _put_many(self, queue: Queue, count: int) -> None:
+        """Put the first jobs in one call."""
+        sim, name = self._sim, self._plan.name
+        while True:
+            try:
+                ids = await queue.put_many(range(count), name="work")
+            except RETRYABLE:
+                await anyio.sleep(AGAIN_S)
+            else:
+                break
+        for payload, job in enumerate(ids):
+            sim.record(ce.JobPut(sim.now, self._who, name, payload, job, False, ""))
 
     async def _put(self, queue: Queue, payload: int) -> Handle:
         rng, plan, sim = self._rng, self._plan, self._sim

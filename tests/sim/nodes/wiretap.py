@@ -20,7 +20,7 @@ HELLO, READY, CREDIT, TOUCH, TOUCHED, MSGX, JOBS, JOBS_REPLY, NACK = (
 )
 GOODBYE, ABORT = b"\xff\xff\x00", b"\xff\xff\xff"
 BY_KEY, BY_REQUEST, BY_ID = (6,), (0x90, 0x92, 0x94, 0x96), (4, 0x86)
-JOB_PUT = 1
+JOB_PUT, JOB_PUT_MANY = 1, 32
 CHANNEL, KEY, ROLE, WINDOW, AFTER, MODE, DURABILITY = 0x01, 0x02, 0x04, 0x07, 0x0C, 0x0E, 0x81
 
 Tell = Callable[[e.Event], None]
@@ -59,7 +59,7 @@ class _Tapped:
         self._now = now
         self._tell = tell
         self._in, self._out = _Packets(), _Packets()
-        self._job_puts: dict[int, int] = {}
+        self._job_puts: dict[int, list[int]] = {}
 
     def opened(self, wire: Wire) -> None:
         self._who = wire.peer
@@ -117,12 +117,15 @@ class _Tapped:
                 pass
 
     def _received_job(self, request: int, operation: int, body: dict[str, Any]) -> None:
-        if operation != JOB_PUT:
+        if operation not in (JOB_PUT, JOB_PUT_MANY):
             self._say(e.JobRequested, request, operation, body)
             return
-        self._job_puts[request] = body["key"]
+        # A bulk put has one part here, and no other key is among the next ones.
+        jobs = body["jobs"] if operation == JOB_PUT_MANY else [body["data"]]
+        keys = self._job_puts[request] = [(body["key"] + n) % 2**32 for n in range(len(jobs))]
         due = body.get("due", 0) / 1000
-        self._say(e.Put, body["key"], body.get("ttl", 0), body["data"], due)
+        for key, data in zip(keys, jobs, strict=True):
+            self._say(e.Put, key, body.get("ttl", 0), data, due)
 
     def _wrote(self, data: bytes) -> None:
         for packet in self._out.feed(data):
@@ -158,19 +161,24 @@ class _Tapped:
                 pass
 
     def _said_job(self, request: int, operation: int, body: dict[str, Any]) -> None:
-        if operation != JOB_PUT:
+        if operation not in (JOB_PUT, JOB_PUT_MANY):
             self._say(e.JobReplied, request, operation, body)
             return
-        key = self._job_puts.pop(request)
-        if not body["existing"]:
-            self._say(e.Kept, key, body["ttl"], body["id"])
+        keys = self._job_puts.pop(request)
+        runs = body["runs"] if operation == JOB_PUT_MANY else [(body["id"], 1)]
+        ids = [each for first, count in runs for each in range(first, first + count)]
+        for key, message_id in zip(keys, ids, strict=True):
+            if not body.get("existing"):
+                self._say(e.Kept, key, body["ttl"], message_id)
 
     def _refused(self, packet: bytes) -> None:
         _, kind, code = packet[:3]
         size = 4 if kind in (*BY_KEY, *BY_REQUEST) else 8 if kind in BY_ID else 0
         number = int.from_bytes(packet[3 : 3 + size])
         if kind == JOBS and number in self._job_puts:
-            kind, number = PUT, self._job_puts.pop(number)
+            for key in self._job_puts.pop(number):
+                self._say(e.Refused, PUT, code, key)
+            return
         self._say(e.Refused, kind, code, number)
 
 

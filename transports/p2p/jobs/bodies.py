@@ -6,6 +6,7 @@ left out. Times are milliseconds since 1970, 0: none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Annotated, assert_never
 
@@ -52,6 +53,7 @@ class JobOperation(IntEnum):
     LIST_SCHEDULES = 14
     SHOW_QUEUE = 20
     SET_QUEUE = 21
+    PUT_MANY = 32
 
 
 RIGHTS: dict[JobOperation, Rights] = {
@@ -71,6 +73,7 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.LIST_SCHEDULES: Rights.LIST,
     JobOperation.SHOW_QUEUE: Rights.LIST,
     JobOperation.SET_QUEUE: Rights.ACK,
+    JobOperation.PUT_MANY: Rights.PUT,
 }
 """The right that each operation takes in the channel."""
 
@@ -90,6 +93,18 @@ class PutBody(_Body, frozen=True):
     ttl: U32 = 0
     due: U53 = 0
     unique: Annotated[bytes, msgspec.Meta(max_length=UNIQUE_BYTES_MAX)] = b""
+
+
+class PutManyBody(_Body, frozen=True):
+    """A part of a bulk put. `at`: the number of jobs in the parts before it; `more`: parts follow,
+    and nothing is stored yet. `ttl` and `due` of the last part count."""
+
+    key: U32
+    jobs: Annotated[list[bytes], msgspec.Meta(min_length=1)]
+    ttl: U32 = 0
+    due: U53 = 0
+    at: U32 = 0
+    more: bool = False
 
 
 class ListBody(_Body, frozen=True):
@@ -188,6 +203,14 @@ class KeptBody(msgspec.Struct, frozen=True):
     existing: bool
 
 
+class KeptManyBody(msgspec.Struct, frozen=True):
+    """PUT_MANY. `runs`: pairs of an id and the number of ids from it on, in the order of the jobs;
+    none for a part that others follow."""
+
+    runs: list[tuple[int, int]]
+    ttl: int
+
+
 class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. `data` is nil where it does not fit; of dead letters and those that were, `origin`
     is the id they had and `reason` what they died of."""
@@ -284,6 +307,8 @@ def request_of(
         case JobOperation.PUT:
             put = read_body(body, PutBody)
             return m.PutJob(number, put.key, put.ttl, put.data, put.due / 1000, put.unique)
+        case JobOperation.PUT_MANY:
+            raise AssertionError("`BulkPuts` takes its parts")
         case JobOperation.LIST:
             wanted = read_body(body, ListBody)
             return m.ListJobs(number, wanted.state, wanted.after, wanted.limit, answer_bytes_max)
@@ -330,6 +355,8 @@ def answer_body(reply: JobReply) -> bytes:
     match reply:
         case m.JobStored():
             answer = KeptBody(reply.id, reply.ttl, reply.existing)
+        case m.JobsStored():
+            answer = KeptManyBody(_runs(reply.ids), reply.ttl)
         case m.JobPage():
             answer = PageBody([_row(row) for row in reply.rows], reply.more)
         case m.JobFound():
@@ -351,6 +378,18 @@ def answer_body(reply: JobReply) -> bytes:
         case _:
             raise AssertionError(f"{reply} is no answer about jobs")
     return msgspec.msgpack.encode(answer)
+
+
+def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    first = count = 0
+    for each in ids:
+        if each != first + count:
+            if count:
+                runs.append((first, count))
+            first, count = each, 0
+        count += 1
+    return [*runs, (first, count)] if count else runs
 
 
 def _ids(body: bytes) -> tuple[int, ...] | None:

@@ -5,10 +5,19 @@ Sans-I/O: the connection gives packets and replies, and gets back packets and re
 
 from __future__ import annotations
 
+import msgspec
+
 from millpond.actors.errors import Code, Malformed, RequestError
 from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
 from millpond.transports.p2p import packets as p
-from millpond.transports.p2p.jobs.bodies import RIGHTS, JobOperation, answer_body, request_of
+from millpond.transports.p2p.jobs.bodies import (
+    RIGHTS,
+    JobOperation,
+    KeptManyBody,
+    answer_body,
+    request_of,
+)
+from millpond.transports.p2p.jobs.bulk_puts import BulkPuts
 from millpond.transports.p2p.nacks import encode_refusal
 
 REQUESTS_MAX = 1024
@@ -23,7 +32,7 @@ PAGE_BYTES_MAX = 256 * 1024
 class JobRequests:
     """The requests about jobs of one connection. `rights` are those in its channel."""
 
-    __slots__ = ("_in_flight", "_part_bytes", "_reads", "_rights", "held_bytes")
+    __slots__ = ("_bulk", "_held_bytes", "_in_flight", "_part_bytes", "_reads", "_rights")
 
     def __init__(self, rights: Rights, packet_bytes_max: int) -> None:
         self._rights = rights
@@ -31,8 +40,13 @@ class JobRequests:
         self._in_flight: dict[int, tuple[JobOperation, int]] = {}
         """Operations, and the sizes of their bodies, by the numbers of their requests."""
         self._reads = 0
-        self.held_bytes = 0
-        """The bytes of requests that are not answered."""
+        self._bulk = BulkPuts()
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of requests that are not answered, and of parts of bulk puts."""
+        return self._held_bytes + self._bulk.held_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -58,7 +72,7 @@ class JobRequests:
         if found is None:
             return None
         operation, size = found
-        self.held_bytes -= size
+        self._held_bytes -= size
         self._reads -= operation in READS
         if isinstance(reply, Failed):
             return _refusal(answered.number, reply.code, reply.delay_ms)
@@ -80,10 +94,18 @@ class JobRequests:
             return _refusal(number, Code.BUFFER_FULL)
         is_page = operation in PAGES
         most = min(self._part_bytes, PAGE_BYTES_MAX) if is_page else self._part_bytes
-        request = request_of(number, operation, packet.body, most)
         size = len(packet.body)
+        if operation is JobOperation.PUT_MANY:
+            bulk = self._bulk.take(number, packet.body)
+            if bulk is None:
+                body = msgspec.msgpack.encode(KeptManyBody([], 0))
+                return p.encode(p.JobsReply(number, operation, body))
+            request: JobRequest = bulk
+            size = sum(map(len, bulk.jobs))
+        else:
+            request = request_of(number, operation, packet.body, most)
         self._in_flight[number] = operation, size
-        self.held_bytes += size
+        self._held_bytes += size
         self._reads += is_read
         return request
 
