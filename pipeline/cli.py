@@ -22,8 +22,9 @@ from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.spark.packaging import pack
 from millpond.pipeline.spark.session import LOCAL
 from millpond.pipeline.state.change_feed import BATCHES_KEPT
+from millpond.pipeline.state.formats import FORMATS
+from millpond.pipeline.state.iceberg_table import BUCKETS
 from millpond.pipeline.state.location import Location, location_of
-from millpond.pipeline.state.table import VERSIONS_KEPT
 
 OK, FAILURE, NOT_FOUND = 0, 1, 4
 SECONDS_MAX = 10**9
@@ -67,6 +68,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     converting.add_argument("old", type=Path, metavar="DIR", help="folder of the old table")
     what = "place of the new one, for `run` with the same checkpoint"
     converting.add_argument("new", type=_location, metavar="TABLE", help=what)
+    converting.add_argument("--format", choices=FORMATS, help="format of the new table (delta)")
     packing = actions.add_parser("pack", help="write the file for Spark's --py-files")
     packing.add_argument("target", type=Path, metavar="FILE", help="such as millpond-pipeline.zip")
 
@@ -108,7 +110,10 @@ def _add_source(running: argparse.ArgumentParser) -> None:
 
 def _add_table(running: argparse.ArgumentParser) -> None:
     add = running.add_argument
-    what = "folder of the table, or the URL of an object store, such as s3://BUCKET/NAME"
+    what = (
+        "folder of the table, the URL of an object store, such as s3://BUCKET/NAME, or a table of "
+        "an Iceberg catalog, such as iceberg://CATALOG/NAMESPACE.NAME"
+    )
     add("--table", required=True, type=_location, metavar="DIR", help=what)
     add(
         "--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the job's progress"
@@ -119,8 +124,11 @@ def _add_table(running: argparse.ArgumentParser) -> None:
     what = "batches of the change feed to keep (%(default)s)"
     add("--keep-changes", type=int, default=BATCHES_KEPT, metavar="N", help=what)
     add("--schemas", type=Path, metavar="FILE", help="JSON Schema for each type")
-    what = "versions to keep, at least (%(default)s)"
-    add("--keep", type=int, default=VERSIONS_KEPT, metavar="N", help=what)
+    add("--format", choices=FORMATS, help="format of a new table (delta)")
+    what = "buckets of a new Iceberg table; a batch writes those anew that it changes (%(default)s)"
+    add("--buckets", type=int, default=BUCKETS, metavar="N", help=what)
+    what = "versions to keep, at least (50 of Delta, 10 of Iceberg)"
+    add("--keep", type=int, metavar="N", help=what)
 
 
 def _add_spark(running: argparse.ArgumentParser) -> None:

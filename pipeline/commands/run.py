@@ -15,8 +15,7 @@ from millpond.pipeline.commands.progress import Progress, progress
 from millpond.pipeline.errors import NO_WORKER, BadOption, PipelineError, found_in
 from millpond.pipeline.spark.session import build_session, spark_errors
 from millpond.pipeline.state.disk import write_whole
-from millpond.pipeline.state.formats import table_in
-from millpond.pipeline.state.job import BatchReport, JobOptions, run_job, source_of
+from millpond.pipeline.state.job import BatchReport, JobOptions, open_table, run_job, source_of
 from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.report import Sample, report_page, with_sample
 from millpond.pipeline.state.schemas import load_schemas
@@ -37,7 +36,7 @@ REPORT_S = 10.0
 def run_pipeline(args: argparse.Namespace) -> None:
     """Run a job to its end, or until it is stopped. Raises PipelineError."""
     options = options_of(args)
-    table = table_in(options.table, kept=options.kept)
+    table = open_table(options)
     with table.lock(), closing(QueryProgress(source_of(options), options.checkpoint)) as query:
         query.begin()
         conf = dict(_setting(each) for each in args.conf)
@@ -61,7 +60,7 @@ def with_cli_options(text: str) -> str:
 
 def options_of(args: argparse.Namespace) -> JobOptions:
     """The options of a job from the command line. Raises BadOption."""
-    for name in ("keep", "keep_changes", "max_per_batch", "max_bytes", "every"):
+    for name in ("keep", "keep_changes", "buckets", "max_per_batch", "max_bytes", "every"):
         value = getattr(args, name)
         least = 0.1 if name == "every" else 1
         if value is not None and value < least:
@@ -88,7 +87,9 @@ def options_of(args: argparse.Namespace) -> JobOptions:
         args.dead_letters and args.dead_letters.absolute(),
         args.every,
         load_schemas(args.schemas) if args.schemas else {},
+        args.format,
         args.keep,
+        args.buckets,
         args.changes,
         args.keep_changes,
     )

@@ -112,7 +112,7 @@ def compact(args: argparse.Namespace) -> None:
 def convert(args: argparse.Namespace) -> None:
     """Make a new table from one in the Parquet layout. Raises PipelineError."""
     batch = read_old_table(args.old)
-    table = table_in(args.new)
+    table = table_in(args.new, args.format)
     with table.lock():
         if table.summary() is not None:
             raise BadOption(f"{args.new} has a table already", "name a new place")

@@ -23,7 +23,6 @@ from millpond.pipeline.state.location import Location, store_error
 from millpond.pipeline.state.reduce import IDENTITY
 from millpond.pipeline.state.table import (
     MAINTAIN_EVERY,
-    VERSIONS_KEPT,
     At,
     Summary,
     check_due,
@@ -35,6 +34,7 @@ from millpond.pipeline.state.table import (
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
+VERSIONS_KEPT = 50
 _SAME = " AND ".join(f"new.`{name}` = old.`{name}`" for name in IDENTITY)
 
 
@@ -46,10 +46,10 @@ class DeltaState:
 
     buckets_wanted = 1
 
-    def __init__(self, folder: Location, at: At | None = None, kept: int = VERSIONS_KEPT) -> None:
+    def __init__(self, folder: Location, at: At | None = None, kept: int | None = None) -> None:
         self.folder = folder
         self._at = at
-        self._kept = kept
+        self._kept = VERSIONS_KEPT if kept is None else kept
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The format of a table: that of its folder, or the requested one for a new table.
+"""The format of a table: that of its place, or the requested one for a new table.
 
 A change feed has the format of its table.
 """
@@ -7,44 +7,73 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millpond.pipeline.errors import PipelineError
+from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.state.change_feed import BATCHES_KEPT, ChangeFeed
 from millpond.pipeline.state.delta_feed import DeltaFeed
 from millpond.pipeline.state.delta_log import has_log
 from millpond.pipeline.state.delta_table import DeltaState
+from millpond.pipeline.state.iceberg_catalog import is_iceberg
+from millpond.pipeline.state.iceberg_feed import IcebergFeed
+from millpond.pipeline.state.iceberg_table import BUCKETS, IcebergState
 from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.parquet_layout import is_old_feed, is_old_table
-from millpond.pipeline.state.table import VERSIONS_KEPT, At, StateTable, Summary
+from millpond.pipeline.state.table import At, StateTable, Summary
 
-FORMATS = ("delta",)
+FORMATS = ("delta", "iceberg")
 
 
-def table_in(folder: Location, at: At | None = None, *, kept: int = VERSIONS_KEPT) -> StateTable:
+def table_in(
+    folder: Location,
+    requested: str | None = None,
+    at: At | None = None,
+    *,
+    kept: int | None = None,
+    buckets: int = BUCKETS,
+) -> StateTable:
     """The table of a location, which may not exist yet; `at`: a version to read.
 
-    Raises PipelineError.
+    `kept`: versions to keep. `buckets`: of a new Iceberg table. Raises PipelineError.
     """
     if isinstance(folder, Path) and is_old_table(folder) and not has_log(folder):
         text = f"{folder} is a table in the Parquet layout of earlier versions"
         raise PipelineError("old_table", text, "see `millpond pipeline convert --help`")
+    if _format_of(folder, requested) == "iceberg":
+        return IcebergState(folder, at, kept, buckets)
     return DeltaState(folder, at, kept)
+
+
+def _format_of(folder: Location, requested: str | None) -> str:
+    found = "iceberg" if is_iceberg(folder) else None
+    if isinstance(folder, Path) and has_log(folder):
+        found = "delta"
+    if requested is not None and found not in (None, requested):
+        raise BadOption(f"{folder} is in {found}, not in {requested}")
+    return found or requested or FORMATS[0]
 
 
 def existing(folder: Location, at: At | None = None) -> tuple[StateTable, Summary]:
     """An existing table, or a kept version of it, and its summary. Raises PipelineError."""
-    table = table_in(folder, at)
+    table = table_in(folder, at=at)
     summary = table.summary()
     if summary is None:
         raise PipelineError("no_table", f"no table in {folder}")
     return table, summary
 
 
-def feed_in(location: Location, kept: int = BATCHES_KEPT) -> ChangeFeed:
+def feed_in(
+    location: Location, requested: str | None = None, kept: int = BATCHES_KEPT
+) -> ChangeFeed:
     """The change feed of a location, which may not exist yet. Raises PipelineError."""
-    if isinstance(location, Path) and is_old_feed(location) and not has_log(location):
+    if isinstance(location, Path) and is_old_feed(location):
         text = f"{location} is a change feed in the Parquet layout of earlier versions"
         raise PipelineError("old_table", text, "use a new folder")
-    return DeltaFeed(location, kept)
+    is_in_iceberg = _format_of(location, requested) == "iceberg"
+    return IcebergFeed(location, kept) if is_in_iceberg else DeltaFeed(location, kept)
+
+
+def feed_of(table: StateTable, location: Location, kept: int = BATCHES_KEPT) -> ChangeFeed:
+    """The change feed of a table, which may not exist yet. Raises PipelineError."""
+    return feed_in(location, "iceberg" if isinstance(table, IcebergState) else "delta", kept)
 
 
 def existing_feed(location: Location) -> ChangeFeed:

@@ -19,10 +19,11 @@ from millpond.pipeline.state.change_feed import BATCHES_KEPT, ChangeFeed, check_
 from millpond.pipeline.state.changes import changes_of
 from millpond.pipeline.state.dead_letters import claim, commit_dead_letters, stage_dead_letters
 from millpond.pipeline.state.disk import sync
-from millpond.pipeline.state.formats import feed_in, table_in
+from millpond.pipeline.state.formats import feed_of, table_in
+from millpond.pipeline.state.iceberg_table import BUCKETS
 from millpond.pipeline.state.location import Location
 from millpond.pipeline.state.reduce import ROWS, reduce_batches
-from millpond.pipeline.state.table import VERSIONS_KEPT, StateTable
+from millpond.pipeline.state.table import StateTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +36,9 @@ PER_TRIGGER, BYTES_PER_TRIGGER = 1_000_000, "512m"
 class JobOptions:
     """The options of a job.
 
-    `source`: options of the source. `kept`: versions to keep. `changes`: the place of a change
-    feed, with the last `changes_kept` batches.
+    `source`: options of the source. `format`: of a new table. `kept`: versions to keep. `buckets`:
+    of a new Iceberg table. `changes`: the place of a change feed, with the last `changes_kept`
+    batches.
     """
 
     source: dict[str, str]
@@ -45,7 +47,9 @@ class JobOptions:
     dead_letters: Path | None = None
     every_s: float | None = None
     schemas: dict[str, Any] = field(default_factory=dict)
-    kept: int = VERSIONS_KEPT
+    format: str | None = None
+    kept: int | None = None
+    buckets: int = BUCKETS
     changes: Location | None = None
     changes_kept: int = BATCHES_KEPT
 
@@ -84,6 +88,12 @@ def run_job(
     return writing.trigger(processingTime=f"{round(options.every_s * 1000)} milliseconds").start()
 
 
+def open_table(options: JobOptions) -> StateTable:
+    """The table of a job, which may not exist yet. Raises PipelineError."""
+    format, kept, buckets = options.format, options.kept, options.buckets
+    return table_in(options.table, format, kept=kept, buckets=buckets)
+
+
 def source_of(options: JobOptions) -> dict[str, str]:
     """The options of the job's source."""
     usual = {
@@ -99,9 +109,9 @@ class BatchWriter:
 
     def __init__(self, options: JobOptions, on_batch: Callable[[BatchReport], None]) -> None:
         self._options = options
-        self._table = table_in(options.table, kept=options.kept)
+        self._table = open_table(options)
         place = options.changes
-        self._feed = None if place is None else feed_in(place, options.changes_kept)
+        self._feed = None if place is None else feed_of(self._table, place, options.changes_kept)
         self._on_batch = on_batch
         self._query: str | None = None
 

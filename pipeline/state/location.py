@@ -1,4 +1,5 @@
-"""The location of a table: a folder of this machine, or a URL of an object store.
+"""The location of a table: a folder of this machine, a URL of an object store, or a name in an
+Iceberg catalog.
 
 Access to a store is by environment variables, such as AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID.
 """
@@ -12,6 +13,8 @@ from millpond.pipeline.errors import BadOption, PipelineError
 
 Location = Path | str
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
+ICEBERG = "iceberg://"
+_IN_CATALOG = re.compile(r"iceberg://[^/]+/[^/.]+(\.[^/.]+)+")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|[\u21b3|]")
 
 
@@ -20,8 +23,12 @@ def location_of(text: str) -> Location:
     scheme, colon, _ = text.partition("://")
     if not colon:
         return Path(text).absolute()
+    if text.startswith(ICEBERG):
+        if _IN_CATALOG.fullmatch(text) is None:
+            raise BadOption(f"{text}: not {ICEBERG}CATALOG/NAMESPACE.TABLE")
+        return text
     if scheme not in SCHEMES:
-        raise BadOption(f"{text}: no store {scheme}://", f"a folder, or {', '.join(SCHEMES)}")
+        raise BadOption(f"{text}: no store {scheme}://", f"a folder, iceberg, {', '.join(SCHEMES)}")
     return text.rstrip("/")
 
 

@@ -16,7 +16,6 @@ from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.batch import Batch
 from millpond.pipeline.state.location import Location
 
-VERSIONS_KEPT = 50
 MAINTAIN_EVERY = 50
 """Batches between two times that small files are merged and old versions removed."""
 At = int | datetime

@@ -1,8 +1,8 @@
 """Tables of state kept from a node's streams, beside the same job over an Arrow file.
 
-    python -m tests.bench.pipeline_state [--events N] [--keys K] [--rounds R]
+    python -m tests.bench.pipeline_state [--events N] [--keys K] [--rounds R] [--formats F,F]
 
-Each round makes a table from nothing, in batches of a million events.
+Each round makes a table from nothing, in batches of a million events, in each format.
 """
 
 from __future__ import annotations
@@ -39,15 +39,19 @@ def events(partition: int, count: int, keys: int) -> list[bytes]:
     ]
 
 
-def materialize(spark: Any, folder: Path, numbers: Any, source: dict[str, str]) -> None:
+def materialize(
+    spark: Any, folder: Path, numbers: Any, source: dict[str, str], format: str
+) -> None:
     """A table from nothing; `source` has `files`, or is of ours."""
     place = folder / f"run-{next(numbers)}"
-    options = JobOptions(source, place / "table", place / "checkpoint", place / "dead")
+    options = JobOptions(
+        source, place / "table", place / "checkpoint", place / "dead", format=format
+    )
     records = None
     if "files" in source:
         reading = spark.readStream.format("arrowfiles").options(**source)
         records = reading.option("maxOffsetsPerTrigger", PER_BATCH).load()
-    with table_in(options.table).lock():
+    with table_in(options.table, format).lock():
         run_job(spark, options, records=records).awaitTermination()
 
 
@@ -57,6 +61,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--formats", default="delta")
     parser.add_argument("--no-files", action="store_true", help="without the Arrow files")
     args = parser.parse_args()
     spark = build_session("bench")
@@ -70,9 +75,10 @@ def main() -> None:
         files = {"files": into_files(node, "state", folder)}
         run = partial(materialize, spark, folder, numbers)
         runs = {}
-        runs["millpond"] = partial(run, source)
-        if not args.no_files:
-            runs["arrow file"] = partial(run, files)
+        for format in args.formats.split(","):
+            runs[f"millpond {format}"] = partial(run, source, format)
+            if not args.no_files:
+                runs[f"arrow file {format}"] = partial(run, files, format)
         found = best_of(runs, args.rounds)
         tables = [table_in(folder / f"run-{i}" / "table").read() for i in range(len(runs))]
         ours, *others = (each.sort_by("key").select(("key", "value")) for each in tables)
