@@ -17,6 +17,7 @@ from millpond.node.testing.disk.faults import DiskFault, SqlFault
 from millpond.node.testing.log_capture import capture_errors
 from millpond.node.testing.timeouts import (
     CallSoon,
+    Stalled,
     TookTooLong,
     call_soon_of_loop,
     time_limit,
@@ -119,6 +120,8 @@ class Failures:
         match errors:
             case []:
                 return
+            case [Stalled() as stalled]:
+                raise stalled from None  # its report is all there is to know
             case [error]:
                 raise error
             case _:

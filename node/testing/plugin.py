@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 OURS = "millpond_world"
 """The fixture behind `world` that marks our tests: other projects may have a `world`, too."""
-BACKENDS, SEED, TIMEOUT = "millpond_backends", "millpond_seed", "millpond_timeout"
+BACKENDS, SEED = "millpond_backends", "millpond_seed"
+TIMEOUT, STALL = "millpond_timeout", "millpond_stall"
 BACKEND = "anyio_backend"
 ANYIO = "anyio.pytest_plugin"
 FAILURES = "millpond.node.testing.failures"
+TIMEOUTS = "millpond.node.testing.timeouts"
 IN_TEST = pytest.StashKey[bool]()
 """Set while a test with a world runs, which may ask for fixtures, too."""
 
@@ -61,6 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=20.0,
         metavar="SECONDS",
         help="real time after which such a test fails: 20",
+    )
+    group.addoption(
+        "--millpond-stall",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="virtual time for which nothing moves such a test until it fails: 600",
     )
 
 
@@ -196,9 +205,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Add the seed to the report of a failed test."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
+    """Add the seed to the report of a failed test. A stall is its own report: its traceback would
+    show where it was noticed, and not where the test waits."""
     report = yield
+    timeouts = sys.modules.get(TIMEOUTS)
+    if timeouts is not None and call.excinfo is not None:
+        error = call.excinfo.value
+        if isinstance(error, timeouts.Stalled) and not getattr(error, "__notes__", ()):
+            report.longrepr = f"{type(error).__name__}: {error}"
     world = getattr(item, "funcargs", {}).get(OURS)
     if report.failed and world is not None:
         report.sections.append(("millpond", f"--millpond-seed={world.seed}"))
@@ -220,7 +237,9 @@ async def millpond_world(
     from millpond.node.testing.world import World
 
     timeout_s: float = request.config.getoption(TIMEOUT, 20.0)
-    async with World(world_seed, folder=tmp_path / "world", timeout_s=timeout_s) as world:
+    stall_s: float = request.config.getoption(STALL, 600.0)
+    folder = tmp_path / "world"
+    async with World(world_seed, folder=folder, timeout_s=timeout_s, stall_s=stall_s) as world:
         yield world
 
 

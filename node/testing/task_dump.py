@@ -46,28 +46,29 @@ def _below_loop(frame: FrameType | None) -> list[FrameType]:
 
 def waiting_locations() -> Counter[str]:
     """The places at which tasks of the running loop wait, with the number of tasks."""
-    places = (_location_of(coroutine) for coroutine in _coroutines())
+    places = (_location_of(coroutine) for _, coroutine in tasks_of_loop())
     return Counter(place for place in places if place is not None)
 
 
-def _coroutines() -> Iterator[object]:
+def tasks_of_loop() -> Iterator[tuple[object, object]]:
+    """The tasks of the running loop, each with its coroutine."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        yield from _trio_coroutines()
+        yield from _trio_tasks()
     else:
         for task in asyncio.all_tasks(loop):
-            yield task.get_coro()
+            yield task, task.get_coro()
 
 
-def _trio_coroutines() -> Iterator[object]:
+def _trio_tasks() -> Iterator[tuple[object, object]]:
     import trio  # it runs, so it is installed
 
     root = trio.lowlevel.current_root_task()
     tasks = [] if root is None else [root]
     while tasks:
         task = tasks.pop()
-        yield task.coro
+        yield task, task.coro
         for nursery in task.child_nurseries:
             tasks += nursery.child_tasks
 
@@ -75,12 +76,12 @@ def _trio_coroutines() -> Iterator[object]:
 def _location_of(coroutine: object) -> str | None:
     """The innermost place in code that is worth showing."""
     found: str | None = None
-    for frame in _awaited(coroutine):
+    for frame in awaited_frames(coroutine):
         found = place_of(frame) or found
     return found
 
 
-def _awaited(coroutine: object) -> Iterator[FrameType]:
+def awaited_frames(coroutine: object) -> Iterator[FrameType]:
     """The frames of a chain of awaits, from the outermost inwards."""
     while True:
         match coroutine:
@@ -98,7 +99,11 @@ def _awaited(coroutine: object) -> Iterator[FrameType]:
 
 def place_of(frame: FrameType) -> str | None:
     """The place of a frame; None for libraries and the machinery of tests."""
-    name = str(frame.f_globals.get("__name__", ""))
-    if name.partition(".")[0] in LIBRARIES or name.startswith(MACHINERY):
+    if is_library(frame) or str(frame.f_globals.get("__name__", "")).startswith(MACHINERY):
         return None
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+def is_library(frame: FrameType) -> bool:
+    """The frame is of a library, and shows nothing of the test."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in LIBRARIES

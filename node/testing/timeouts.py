@@ -38,6 +38,10 @@ class TookTooLong(Exception):
     """The test waits for an event that does not happen, or never ends."""
 
 
+class Stalled(TookTooLong):
+    """The test waits for an event that does not happen, and only timers of nodes are left."""
+
+
 class ErrorSink(Protocol):
     """The receiver of errors: `failures.Failures`."""
 
@@ -65,7 +69,7 @@ def _is_trio() -> bool:
     return False
 
 
-def _unshield() -> None:
+def unshield() -> None:
     """Have the cancellations of this process pass all shields."""
     kinds: tuple[type[Any], ...] = (anyio.CancelScope,)
     if "trio" in sys.modules:
@@ -143,7 +147,7 @@ class _Watch:
         """
         if not self._is_unshielded and running_location(self._frame()) is None:
             self._is_unshielded = True
-            self._schedule(_unshield)
+            self._schedule(unshield)
             return
         self._is_unshielded = False
         with self._lock:

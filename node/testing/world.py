@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from itertools import combinations
 from math import inf
@@ -16,6 +16,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from millpond.actors.channels.context import ChannelInfo
 from millpond.node.environment import Environment, use_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.testing.disk.simulated import SimulatedDisk
@@ -25,6 +26,7 @@ from millpond.node.testing.log_capture import capture_loop_errors
 from millpond.node.testing.network import Links
 from millpond.node.testing.ordered_set import ordered_cancellation
 from millpond.node.testing.sim_node import SimNode, Storage, WorldContext
+from millpond.node.testing.stalls import STALL_S, StallWatch
 from millpond.node.testing.time.virtual_time import LoopTime, time_of_loop
 from millpond.node.testing.time.world_clock import WorldClock
 from millpond.node.testing.trace import Trace
@@ -39,7 +41,8 @@ class World:
 
     `seed` decides all chance in nodes, clients, network and disks, also keys and nonces; trio
     chooses the order of tasks by itself. `folder` holds the data folders (None: a temporary one).
-    A test that takes longer than `timeout_s` of real time fails. Without `threads`,
+    A test fails that takes longer than `timeout_s` of real time, or that nothing moves for
+    `stall_s` of virtual time, unless it sleeps or has a time limit of its own. Without `threads`,
     `anyio.to_thread.run_sync` of programs and handlers runs at once in the loop, as that of nodes
     always does. `trace`: keep a trace of events.
     """
@@ -55,6 +58,7 @@ class World:
         *,
         folder: Path | None = None,
         timeout_s: float = TIMEOUT_S,
+        stall_s: float = STALL_S,
         threads: bool = True,
         trace: bool = False,
     ) -> None:
@@ -63,6 +67,7 @@ class World:
         self.failures = Failures()
         self._folder = folder
         self._timeout_s = timeout_s
+        self._stall_s = stall_s
         self._has_threads = threads
         self._is_traced = trace
         self._draws: dict[str, int] = {}
@@ -96,6 +101,8 @@ class World:
         stack.enter_context(use_environment(self._environment()))
         stack.enter_context(self.failures.limit_time(self._timeout_s))
         self._guard = stack.enter_context(self.failures.guard())
+        stalls = StallWatch(self.failures, self._stall_s, self._time.time, self._channels)
+        stack.enter_context(self._time.watched(stalls.look))
         stack.enter_context(single_errors())
         self.tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(self.tasks.cancel_scope.cancel)
@@ -119,6 +126,13 @@ class World:
         with anyio.CancelScope(shield=True):
             for node in self.nodes.values():
                 await node.crash()
+
+    def _channels(self) -> Iterator[tuple[str, ChannelInfo]]:
+        """The channels that nodes have in memory."""
+        for name, node in self.nodes.items():
+            if node.is_running:
+                for info in node.node.channels():
+                    yield name, info
 
     def rng(self, purpose: str) -> Random:
         """A new random generator for a purpose, another one with each call."""

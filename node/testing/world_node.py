@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
 
+from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.context import ChannelInfo
 from millpond.actors.messages import Durability
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.memory import MemoryStore
+from millpond.node.channel_requests import OWN_MARK
 from millpond.node.client.settings import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import Config
@@ -47,6 +50,13 @@ class WorldNode(Node):
             "s3p": marked_as_node(partial(self.new_session, "s3p")),
             "rustlog": marked_as_node(partial(self.new_session, "rustlog")),
         }
+
+    def channels(self) -> Iterator[ChannelInfo]:
+        """The channels in memory, but for the node's own."""
+        for name in self.scheduler.cells:
+            behaviour = self.scheduler.view(name)
+            if isinstance(behaviour, Channel) and OWN_MARK not in name:
+                yield behaviour.info
 
     async def drain(self) -> None:
         """Drain; the store can be closed only after a hanging disk has resumed."""

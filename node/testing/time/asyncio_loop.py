@@ -15,6 +15,8 @@ from itertools import count
 from time import monotonic
 from typing import Any, TypeVarTuple
 
+from millpond.node.testing.time.looks import Looks
+
 Args = TypeVarTuple("Args")
 
 THREAD_S = 0.25
@@ -38,6 +40,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.is_busy: Callable[[], bool] = lambda: False
+        self.looks = Looks()
         self._now = 0.0
         self._calls = 0
         self._numbers = count()
@@ -98,10 +101,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._idle:
             self._resolve_idle()
         elif timeout_s is None:
-            return wait(None)  # only a signal can happen
+            return self._wait_for_signal(wait)
         else:
             self._now += timeout_s
+            self.looks.passed(self._now)
         return []
+
+    def _wait_for_signal(self, wait: _Wait) -> _Found:
+        """Wait where no timer is left: only a signal, or a thread of the test, can go on."""
+        found = wait(THREAD_S if self.looks.are_wanted else None)
+        if not found:
+            self.looks.rests()
+        return found
 
     def _wait_really(self, timeout_s: float | None, wait: _Wait) -> _Found:
         """Wait in real time; the loop is idle when nothing arrives for a moment."""

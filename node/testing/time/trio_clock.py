@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from millpond.node.testing.time.asyncio_loop import THREAD_S
+from millpond.node.testing.time.looks import Looks
 
 NAP_S = 20e-6
 NAP_S_MAX = 1e-3
@@ -33,6 +34,9 @@ class VirtualTrioTime:
         self._clock = clock
         self._is_busy = is_busy
         self._idle: list[anyio.Event] = []
+        self._looks = Looks()
+        self._rests_since = inf
+        self.watched = self._looks.by
 
     async def idle(self) -> None:
         """Wait until nothing can happen without the passing of time."""
@@ -58,8 +62,19 @@ class VirtualTrioTime:
             return
         elif self._idle:
             self._set_idle()
-        elif 0 < _next_timer_s() < inf:
+        elif _next_timer_s() == inf:
+            self._look_last()
+        elif _next_timer_s() > 0:
             self._clock.jump(_next_timer_s())
+            self._looks.passed(self.time())
+
+    def _look_last(self) -> None:
+        """No timer is left: only a signal, or a thread of the test, can go on."""
+        now = time.monotonic()
+        self._rests_since = min(self._rests_since, now)
+        if now - self._rests_since >= THREAD_S:
+            self._rests_since = inf
+            self._looks.rests()
 
     def _set_idle(self) -> None:
         idle, self._idle = self._idle, []

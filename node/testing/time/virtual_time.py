@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import anyio
 
 from millpond.node.testing.inline_threads import ThreadCounts
 from millpond.node.testing.time.asyncio_loop import VirtualLoop
+from millpond.node.testing.time.looks import Look
 
 BACKENDS = ("asyncio", "trio")
 
@@ -59,6 +61,9 @@ class LoopTime(Protocol):
     async def run(self) -> None:
         """The background task of this time, until cancelled."""
 
+    def watched(self, look: Look) -> AbstractContextManager[None]:
+        """Have `look` called now and then while virtual time passes; for the block."""
+
 
 class VirtualAsyncioTime:
     """The time of a `VirtualLoop`."""
@@ -67,6 +72,7 @@ class VirtualAsyncioTime:
 
     def __init__(self, loop: VirtualLoop, is_busy: Callable[[], bool]) -> None:
         loop.is_busy = is_busy
+        self.watched = loop.looks.by
         self.time = loop.time
         self.idle = loop.idle
 
@@ -91,6 +97,11 @@ class RealTime:
 
     async def run(self) -> None:
         """Do nothing."""
+
+    @contextmanager
+    def watched(self, look: Look) -> Generator[None]:
+        """Do nothing: such a test has its limit of real time."""
+        yield
 
 
 def time_of_loop(threads: ThreadCounts) -> LoopTime:
