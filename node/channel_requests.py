@@ -7,11 +7,13 @@ and chats and mailboxes belong to peers: neither is created, deleted or put into
 
 Changes go through the cell of the channel, and then through the catalog of created channels. The
 reply comes from the catalog, behind a commit: what was removed stays removed.
+
+The operator of the node deletes subscriptions of Durable Streams in the same way (operation 24).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nsmallest
@@ -26,6 +28,7 @@ from millpond.actors.errors import (
     Malformed,
     NoListener,
     NotAllowed,
+    OutcomeUnknown,
     RequestError,
     UnknownChannel,
 )
@@ -46,7 +49,9 @@ from millpond.actors.messages import (
 from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.store.interface import Store
-from millpond.actors.streams.names import RESERVED
+from millpond.actors.streams.messages import StreamFailed
+from millpond.actors.streams.names import RESERVED, subscription_cell
+from millpond.actors.subscriptions.messages import DeleteSubscription, SubscriptionDone
 from millpond.transports.p2p import channel_operations as b
 from millpond.transports.p2p.admission import Admission, is_channel_name
 from millpond.transports.p2p.bodies import read_body
@@ -95,13 +100,18 @@ def _body_of(reply: Reply) -> bytes | RequestError:
         case ChannelChanged():
             cleared = b.ClearReply(reply.messages, reply.bytes, reply.more, reply.until)
             return msgspec.msgpack.encode(cleared)
+        case SubscriptionDone():
+            return msgspec.msgpack.encode(b.DeleteSubscriptionReply(deleted=True))
+        case StreamFailed():
+            return OutcomeUnknown()
         case _:
             raise AssertionError(f"{type(reply).__name__} answers no request about channels")
 
 
 class ChannelRequests:
-    """Carries out requests about channels. `created`: the modes of those that were created;
-    `queues`: the settings of queues."""
+    """Carries out requests about channels, and deletes subscriptions. `created`: the modes of the
+    channels that were created; `queues`: the settings of queues; `subscriptions`: the ids of those
+    that exist."""
 
     def __init__(
         self,
@@ -110,6 +120,8 @@ class ChannelRequests:
         created: dict[bytes, Mode],
         queues: QueueTable,
         authorize: Callable[[Principal, bytes], Rights | None],
+        is_operator: Callable[[Principal], bool],
+        subscriptions: Callable[[], Container[bytes]],
         now: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
@@ -117,6 +129,8 @@ class ChannelRequests:
         self._created = created
         self._queues = queues
         self._authorize = authorize
+        self._is_operator = is_operator
+        self._subscriptions = subscriptions
         self._now = now
 
     def ask(
@@ -136,6 +150,9 @@ class ChannelRequests:
                 self._clear(read_body(body, b.ClearBody), answer, client, port, is_deletion=False)
             case b.ChannelOperation.PUT:
                 self._put(read_body(body, b.PutBody), answer, client, port)
+            case b.DELETE_SUBSCRIPTION:
+                asked = read_body(body, b.DeleteSubscriptionBody)
+                self._delete_subscription(asked.id, answer, client, port)
             case _:
                 raise Malformed(f"unknown operation {operation}")
 
@@ -254,6 +271,16 @@ class ChannelRequests:
             raise NoListener
         put = Put(request.key, request.ttl, request.data)
         self._submit(request.channel, put, answer, port)
+
+    def _delete_subscription(
+        self, id_: bytes, answer: Answer, client: Admission, port: Port
+    ) -> None:
+        if not self._is_operator(client.principal):
+            raise NotAllowed("only the operator deletes subscriptions of others")
+        if id_ not in self._subscriptions():
+            answer(msgspec.msgpack.encode(b.DeleteSubscriptionReply(deleted=False)))
+            return
+        self._submit(subscription_cell(id_), DeleteSubscription(0), answer, port)
 
     def _submit(self, name: bytes, message: CellMessage, answer: Answer, port: Port) -> None:
         batch = Batch(_ReplyPort(port.number, answer), [message])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -207,6 +207,8 @@ class Node:
                 self._channels.created,
                 self._channels.queue_table,
                 self._access.authorize,
+                self._access.is_operator,
+                self._subscription_ids,
                 self.clock.now,
             ).ask,
             now=self.clock.now,
@@ -656,6 +658,10 @@ class Node:
 
     def _submit_later(self, name: bytes, message: CellMessage) -> None:
         self.scheduler.submit_later(name, Batch(None, [message]), self.clock.now())
+
+    def _subscription_ids(self) -> Container[bytes]:
+        """The ids of the subscriptions."""
+        return self.subscriptions.by_id()
 
     def _answer_admin(self, operation: int, body: bytes, client: Admission) -> bytes:
         return admin.answer(operation, body, client, self._sources())

@@ -50,6 +50,8 @@ SUBSCRIPTIONS = 4
 """The operation of packet 90 with the subscriptions of the node."""
 ISSUED_TOKENS = 5
 """The operation of packet 90 with the tokens that clients of S2 were issued."""
+DELETE_SUBSCRIPTION = 24
+"""The operation of packet 90 that deletes a subscription of the node."""
 ACTIVITY = 11
 """The operation of packet 90 with what the node does now."""
 EVENTS = 12

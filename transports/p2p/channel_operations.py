@@ -1,7 +1,9 @@
-"""Operations on channels other than that of the connection: packets 0x90 and 0x91, from 6 on.
+"""Operations that the node answers later: packets 0x90 and 0x91.
 
-Each needs a right in the channel that it names, and not the right `admin` in that of the
-connection. All bodies are MessagePack maps; docs/reference/wire-protocol.md has the table.
+Those on channels other than that of the connection, from 6 on, need a right in the channel that
+they name, and not the right `admin` in that of the connection. The deletion of a subscription is
+for the operator of the node. All bodies are MessagePack maps; docs/reference/wire-protocol.md has
+the table.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class ChannelOperation(IntEnum):
     PUT = 10
 
 
-OPERATIONS = frozenset(ChannelOperation)
+DELETE_SUBSCRIPTION = 24
+"""The operation that deletes a subscription of Durable Streams."""
+OPERATIONS = frozenset({*ChannelOperation, DELETE_SUBSCRIPTION})
 
 Name = Annotated[bytes, msgspec.Meta(min_length=1, max_length=255)]
 Pattern = Annotated[bytes, msgspec.Meta(min_length=1, max_length=PATTERN_BYTES_MAX)]
@@ -115,3 +119,15 @@ class PutReply(msgspec.Struct, frozen=True):
 
     id: int
     ttl: int
+
+
+class DeleteSubscriptionBody(msgspec.Struct, frozen=True):
+    """The subscription with this id is no more."""
+
+    id: Name
+
+
+class DeleteSubscriptionReply(msgspec.Struct, frozen=True):
+    """`deleted`: there was one."""
+
+    deleted: bool

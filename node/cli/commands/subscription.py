@@ -8,11 +8,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from millpond.node.cli.connection import SUBSCRIPTIONS, open_channel, run_in_loop
+from millpond.node.cli.connection import (
+    DELETE_SUBSCRIPTION,
+    SUBSCRIPTIONS,
+    open_channel,
+    run_in_loop,
+)
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout
 from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import Parser, action
+from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
 
@@ -20,9 +26,11 @@ EPILOG = """\
 examples:
   millpond subscription ls                    state, lag and last error of each subscription
   millpond subscription show kitchen          one of them, with all its figures
+  millpond subscription rm kitchen            delete it; the streams stay
 
-Clients make and delete subscriptions over HTTP (docs/guides/subscriptions.md). Requires the right
-`admin`, which every local client has if there is no token file.
+Clients make subscriptions over HTTP, and delete them there as well (docs/guides/subscriptions.md).
+Requires the right `admin`, which every local client has if there is no token file; `rm` is for the
+operator of the node.
 """
 LS_EPILOG = """\
 examples:
@@ -38,6 +46,14 @@ SHOW_EPILOG = """\
 example:
   millpond subscription show kitchen        exit code 4 if it does not exist
 """
+RM_EPILOG = """\
+examples:
+  millpond subscription rm kitchen          asks on a terminal
+  millpond subscription rm kitchen --yes    exit code 4 if it does not exist
+
+Its workers are not woken any more, and a worker that has its lease cannot acknowledge. The streams
+that it follows stay as they are.
+"""
 TIMES = ("created_at", "lease_until", "retry_at")
 COLUMNS = ("state", "type", "streams", "pending", "lag")
 
@@ -46,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `subscription` to the command line."""
     parser = subparsers.add_parser(
         "subscription",
-        description="Show the state and lag of subscriptions.",
+        description="Show the state and lag of subscriptions, and delete them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,10 +75,15 @@ def add_parser(subparsers: Any) -> None:
     )
     shown = _add(actions, "show", "Show a subscription.", SHOW_EPILOG, _show)
     shown.add_argument("id", metavar="ID", help="id of the subscription")
+    removed = _add(actions, "rm", "Delete a subscription.", RM_EPILOG, _rm)
+    removed.add_argument("id", metavar="ID", help="id of the subscription")
+    add_yes(removed)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.action == "rm":
+        return run_removal(args, partial(_question, args), partial(_with_node, args))
     return run_in_loop(args, partial(_with_node, args))
 
 
@@ -90,11 +111,35 @@ async def _ls(args: argparse.Namespace, channel: Channel) -> None:
             print_line(line)
 
 
-async def _show(args: argparse.Namespace, channel: Channel) -> None:
+async def _question(args: argparse.Namespace) -> str:
+    async with open_channel(args, PROBE, "consumer") as channel:
+        row = await _one(args, channel)
+    followed = plural(row["streams"], "stream")
+    return f"delete the subscription {args.id!r}, which follows {followed}?"
+
+
+async def _rm(args: argparse.Namespace, channel: Channel) -> None:
+    reply = await channel.admin(DELETE_SUBSCRIPTION, {"id": args.id.encode()})
+    if not reply["deleted"]:
+        raise _unknown(args)
+    say_removed(args, f"deleted the subscription {args.id!r}")
+    if args.json:
+        print_json({"id": args.id, "deleted": True})
+
+
+def _unknown(args: argparse.Namespace) -> Failure:
+    return Failure(f"the node has no subscription {args.id!r}", ExitCode.NOT_FOUND)
+
+
+async def _one(args: argparse.Namespace, channel: Channel) -> dict[str, Any]:
     rows = [row async for row in _all(channel, args.id.encode())]
     if not rows:
-        raise Failure(f"the node has no subscription {args.id!r}", ExitCode.NOT_FOUND)
-    (row,) = rows
+        raise _unknown(args)
+    return rows[0]
+
+
+async def _show(args: argparse.Namespace, channel: Channel) -> None:
+    row = await _one(args, channel)
     if args.json:
         print_json(row)
         return

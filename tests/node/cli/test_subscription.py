@@ -32,6 +32,20 @@ def ask(node: Serving, method: str, path: str, content: object = None) -> None:
         connection.close()
 
 
+def test_a_subscription_is_deleted(node: Serving, run: Run) -> None:
+    ask(node, "PUT", "signals", [])
+    made = {"type": "pull-wake", "pattern": "gone/**", "wake_stream": "signals"}
+    ask(node, "PUT", "__ds/subscriptions/gone", made)
+    told = run("subscription", "rm", "gone")
+    assert told == (0, b"", "deleted the subscription 'gone'\n")
+    told = run("subscription", "rm", "gone")
+    assert told.code == 4 and "no subscription 'gone'" in told.err
+    ask(node, "PUT", "__ds/subscriptions/gone", made)
+    told = run("subscription", "rm", "gone", "--json")
+    assert objects(told) == [{"id": "gone", "deleted": True}] and told.err == ""
+    assert run("subscription", "ls") == (0, b"", "")
+
+
 def test_subscriptions(node: Serving, run: Run, scheme: str) -> None:
     assert run("subscription", "ls") == (0, b"", "")
     told = run("subscription", "show", "pool")
