@@ -16,8 +16,9 @@ from millpond.node.jobs.errors import (
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.job import Job
+from millpond.node.jobs.limits import Limits, QueueState, RateLimit
 from millpond.node.jobs.queue import Queue
-from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts, QueueState
+from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.task import Backoff, Task, task
 from millpond.node.jobs.worker.executor import Middleware, Next
@@ -38,11 +39,13 @@ __all__ = [
     "JobInfo",
     "JobState",
     "LeaseExpired",
+    "Limits",
     "Middleware",
     "Next",
     "Queue",
     "QueueCounts",
     "QueueState",
+    "RateLimit",
     "Reject",
     "Retry",
     "ScheduleInfo",

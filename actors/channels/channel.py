@@ -20,6 +20,7 @@ from millpond.actors.channels.context import ChannelContext, ChannelInfo
 from millpond.actors.channels.dead_letters import (
     DEAD_SUFFIX,
     EXPIRED,
+    NOT_STARTED,
     PendingDeadLetters,
     is_dead_letter_channel,
 )
@@ -76,6 +77,7 @@ from millpond.actors.messages import (
     TouchAck,
     Writable,
 )
+from millpond.actors.queue_settings import Buckets
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import (
     SENDER_SHIFT,
@@ -196,8 +198,14 @@ class Channel:
         delivery = delivery_for(
             mode or Mode.PAIR, self.buffer, self.subscribers, settings, rng, attempts
         )
-        delivery.use_settings(self.context.queue_table.of(self.name))
+        self._use_queue_settings(delivery, self.context.now())
         return delivery
+
+    def _use_queue_settings(self, delivery: Delivery, now: float) -> None:
+        table = self.context.queue_table
+        is_set = self.name in table
+        buckets = table.buckets(self.name, now) if is_set else Buckets()
+        delivery.use_settings(table.of(self.name), buckets, now)
 
     @property
     def is_empty(self) -> bool:
@@ -230,6 +238,7 @@ class Channel:
             self.subscribers.expiry_at,
             self.delivery.leases_at,
             self.delivery.delays_at,
+            self.delivery.limits_at,
             self._heartbeat_at,
             inf if self.tee is None else self.tee.deadline,
         )
@@ -339,8 +348,9 @@ class Channel:
         if self._stored_mode is not delivery.mode or len(self.buffer.rows) == len(added):
             self._stored_mode = delivery.mode
             effects.changes.append(ModeSet(delivery.mode))
-        if delivery.receivers:
+        if delivery.receivers or delivery.mode is Mode.QUEUE:
             delivery.stored(added)
+            self.deadline = min(self.deadline, delivery.limits_at)
         if self.tee is not None:
             self.tee.add(added)
         added.clear()
@@ -362,8 +372,7 @@ class Channel:
                 counters.redeliveries += sum(
                     isinstance(push, Msg) and push.attempt > 1 for _, push in replies[before:]
                 )
-        if delivery.leases_at < self.deadline:
-            self.deadline = delivery.leases_at
+        self.deadline = min(self.deadline, delivery.leases_at, delivery.limits_at)
 
     def _answer(
         self, port: Port, message: CellMessage, now: float, effects: Effects
@@ -432,7 +441,8 @@ class Channel:
                 if self.tee is not None:
                     self.tee.appended(message, self.buffer, now, effects)
             case QueueSettingsChanged():
-                self.delivery.use_settings(self.context.queue_table.of(self.name))
+                self._use_queue_settings(self.delivery, now)
+                self.deadline = self._next_deadline()
             case Drain():
                 self.delivery.stop_pushing()
             case _:
@@ -464,6 +474,10 @@ class Channel:
                 self.delivery.end_delay(key)
                 if self.jobs is not None:
                     self.jobs.passed(message_id)
+        if now >= self.delivery.limits_at:
+            for message_id in self.delivery.check_limits(now):
+                self.give_up(message_id, NOT_STARTED, now, effects)
+                self.delivery.end_leases(message_id)
         if now >= self._heartbeat_at:
             consumers = self.delivery.consumers.values()
             heartbeats = ((each.port, each.heartbeat) for each in consumers)

@@ -67,6 +67,13 @@ class Consumer:
         """False also after it gave a job back, until it sends CREDIT."""
 
 
+def may_have(consumer: Consumer, row: StoredMessage) -> bool:
+    """False for a message that the consumer put itself (PA-18), or that is too large (PS-11)."""
+    if consumer.identity_number and consumer.identity_number == row.sender:
+        return False
+    return row.source != consumer.port.number and len(row.data) <= consumer.options.data_max
+
+
 class Backlog(Protocol):
     """The ready messages of one consumer or of competing ones, in the order of ids."""
 

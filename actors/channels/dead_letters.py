@@ -21,6 +21,7 @@ RETRY_GAP_S = 0.002
 """Refused dead letters, perhaps all of a full channel, are sent again at this distance from one
 another: all at once they would hold up the node."""
 EXPIRED = "expired"
+NOT_STARTED = "not started"
 
 
 def is_dead_letter_channel(name: bytes) -> bool:

@@ -25,7 +25,7 @@ from millpond.actors.channels.settings import (
 )
 from millpond.actors.channels.subscribers import NumberedIdentity, Subscribers, Subscription
 from millpond.actors.messages import Attach, Mode, Msg, Nack, NackReason, Port, Reply, Role
-from millpond.actors.queue_settings import QueueSettings
+from millpond.actors.queue_settings import Buckets, QueueSettings
 from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import StoredMessage
 
@@ -108,9 +108,24 @@ class Delivery(ABC):
         """Push nothing from here on: the node drains."""
         self.is_stopped = True
 
-    def use_settings(self, settings: QueueSettings) -> None:
+    def use_settings(self, settings: QueueSettings, buckets: Buckets, now: float) -> None:
         """The settings of the queue are these from now on. Other modes have none."""
         self.is_paused = settings.is_paused and self.mode is Mode.QUEUE
+
+    @property
+    def limits_at(self) -> float:
+        """`check_limits` has work to do at this time."""
+        return inf
+
+    @property
+    def held(self) -> int:
+        """The number of ready jobs that wait for a limit, about."""
+        return 0
+
+    def check_limits(self, now: float) -> list[int]:
+        """Look at limits that may hold jobs back no more. Gives the jobs that were to start by now,
+        and did not."""
+        return []
 
     # The differences between the modes.
 

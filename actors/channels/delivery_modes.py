@@ -3,28 +3,26 @@ PS-06)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from math import inf
 from random import Random
 from typing import assert_never
 
 import msgspec
 
 from millpond.actors.channels.buffer import Buffer
-from millpond.actors.channels.consumer import Consumer
+from millpond.actors.channels.consumer import Consumer, Lease, may_have
 from millpond.actors.channels.delivery import DelayKey, Delivery
+from millpond.actors.channels.queue_limits import QueueLimits
+from millpond.actors.channels.ranked_backlog import RankedBacklog
 from millpond.actors.channels.settings import DeliverySettings
 from millpond.actors.channels.subscribers import Subscribers, Subscription
-from millpond.actors.messages import Attach, Mode, Port, Reply
-from millpond.actors.queue_settings import QueueSettings
+from millpond.actors.jobs.options import OPTION_MARKS, JobOptions, options_of
+from millpond.actors.messages import Attach, Mode, Msg, Port, Reply
+from millpond.actors.queue_settings import NO_SETTINGS, Buckets, QueueSettings
+from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import StoredMessage
-
-
-def _may_have(consumer: Consumer, row: StoredMessage) -> bool:
-    """False for a message that the consumer put itself (PA-18), or that is too large (PS-11)."""
-    if consumer.identity_number and consumer.identity_number == row.sender:
-        return False
-    return row.source != consumer.port.number and len(row.data) <= consumer.options.data_max
 
 
 class ReturnedMessages:
@@ -164,7 +162,7 @@ class SharedBacklog:
         self._taken.discard(message_id)
 
     def _suits(self, consumer: Consumer, row: StoredMessage) -> bool:
-        return row.id > consumer.starts_after and _may_have(consumer, row)
+        return row.id > consumer.starts_after and may_have(consumer, row)
 
 
 class PairDelivery(Delivery):
@@ -230,7 +228,7 @@ class FanoutDelivery(Delivery):
         super().stored(rows)
         known = self._subscribers.subscriptions
         for row in rows:
-            subscribed = sum(1 for consumer in self._anonymous if _may_have(consumer, row))
+            subscribed = sum(1 for consumer in self._anonymous if may_have(consumer, row))
             if known:
                 if subscribed:
                     self._subscribers.claim(row.id)
@@ -246,7 +244,7 @@ class FanoutDelivery(Delivery):
         subscription.acked.add(message_id)
         if subscription.number:
             return self._ack_identity(subscription, row)
-        if message_id <= subscription.since or not _may_have(consumer, row):
+        if message_id <= subscription.since or not may_have(consumer, row):
             return False
         # A connection that left without an ack still counts: the message stays until its deadline.
         self._waiting[message_id] -= 1
@@ -319,9 +317,23 @@ class FanoutDelivery(Delivery):
 
 
 class QueueDelivery(Delivery):
-    """Competing consumers: one lease at a time, to the one that holds the fewest."""
+    """Competing consumers: one lease at a time, to the one that holds the fewest.
 
-    __slots__ = ("_backlog", "_turns")
+    The backlog is ranked from the first job with options on (`actors.jobs.options`), and limits are
+    counted where the queue has any or a ranked backlog.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_ended_keys",
+        "_is_held",
+        "_limits",
+        "_limits_at",
+        "_options",
+        "_start_by",
+        "_starts",
+        "_turns",
+    )
 
     mode = Mode.QUEUE
 
@@ -334,16 +346,157 @@ class QueueDelivery(Delivery):
         attempts: dict[int, int],
     ) -> None:
         super().__init__(buffer, subscribers, settings, rng, attempts)
-        self._backlog = SharedBacklog(self._delays)
+        self._backlog: SharedBacklog | RankedBacklog = SharedBacklog(self._delays)
         self._turns = 0
+        self._options: dict[int, JobOptions] = {}
+        """The options of the jobs that have any."""
+        self._limits: QueueLimits | None = None
+        self._limits_at = inf
+        self._is_held = False
+        """True: the queue is at its limit, and ready jobs may wait for it."""
+        self._ended_keys: set[bytes] = set()
+        start_by: dict[int, float] = {}
+        self._start_by = start_by
+        self._starts: DeadlineHeap[int] = DeadlineHeap(
+            lambda when, message_id: start_by.get(message_id) == when
+        )
+        self._learn(buffer.rows.values())
 
-    def use_settings(self, settings: QueueSettings) -> None:
-        super().use_settings(settings)
+    # Settings and options.
+
+    def use_settings(self, settings: QueueSettings, buckets: Buckets, now: float) -> None:
+        super().use_settings(settings, buckets, now)
+        if self._limits is not None:
+            self._limits.use(settings, buckets)
+        elif settings.has_limits or self._options:
+            self._begin_limits(settings, buckets)
+        if self._options:
+            self._rank()
+        if isinstance(self._backlog, RankedBacklog):
+            self._backlog.open_all(now)
+        self._is_held, self._limits_at = False, inf
         self.waiting.update(self.receivers)
+
+    def _begin_limits(self, settings: QueueSettings, buckets: Buckets) -> QueueLimits:
+        """Count running jobs from now on."""
+        limits = self._limits = QueueLimits(settings, buckets)
+        for consumer in self.consumers.values():
+            for message_id in consumer.leases:
+                limits.restored(message_id, self._options.get(message_id))
+        return limits
+
+    def _learn(self, rows: Iterable[StoredMessage]) -> bool:
+        """Read the options of messages. True: one has some."""
+        found = False
+        for row in rows:
+            data = row.data
+            if data[4:6] in OPTION_MARKS and (options := options_of(data)) is not None:
+                found = True
+                self._options[row.id] = options
+                if options.start_by_ms and not self.attempts.get(row.id):
+                    self._start_by[row.id] = options.start_by_ms / 1000
+                    self._starts.add(options.start_by_ms / 1000, row.id)
+        return found
+
+    def _rank(self) -> None:
+        """Use a ranked backlog from now on."""
+        if isinstance(self._backlog, RankedBacklog):
+            return
+        limits = self._limits or self._begin_limits(NO_SETTINGS, Buckets())
+        backlog = self._backlog = RankedBacklog(self._delays, self._options, limits)
+        leased = {each for consumer in self.consumers.values() for each in consumer.leases}
+        backlog.add(each for each in self._buffer.rows if each not in leased)
+        for consumer in self.consumers.values():
+            if consumer.backlog is not None:
+                consumer.backlog = backlog
+
+    def stored(self, rows: Sequence[StoredMessage]) -> None:
+        super().stored(rows)
+        has_options = self._learn(rows)
+        if isinstance(self._backlog, RankedBacklog):
+            self._backlog.add(row.id for row in rows)
+        elif has_options:
+            self._rank()
+
+    @property
+    def limits_at(self) -> float:
+        return min(self._limits_at, self._starts.next_at if self._start_by else inf)
+
+    @property
+    def held(self) -> int:
+        backlog = self._backlog
+        if self._is_held:
+            return len(self._buffer.rows) - self.leased - self.delay_count
+        return backlog.parked if isinstance(backlog, RankedBacklog) else 0
+
+    def check_limits(self, now: float) -> list[int]:
+        if now >= self._limits_at:
+            self._limits_at = inf
+            self._is_held = False
+            self.waiting.update(self.receivers)
+        return self._late_starts(now) if self._start_by else []
+
+    def _late_starts(self, now: float) -> list[int]:
+        late = []
+        leased = {
+            message_id: lease
+            for consumer in self.consumers.values()
+            for message_id, lease in consumer.leases.items()
+        }
+        for message_id in self._starts.due(now):
+            self._start_by.pop(message_id, None)
+            lease = leased.get(message_id)
+            if lease is None or not lease.started:
+                if message_id in self._buffer and not self.attempts.get(message_id):
+                    late.append(message_id)
+        return late
+
+    # Consumers and leases.
 
     def _start_backlog(self, consumer: Consumer) -> None:
         consumer.starts_after = consumer.options.resume_after or 0
         consumer.backlog = self._backlog
+
+    def detach(self, consumer: Consumer) -> dict[int, int]:
+        if self._limits is not None:
+            for message_id in consumer.leases:
+                self._end(self._limits, message_id)
+        if isinstance(self._backlog, RankedBacklog):
+            self._backlog.detach(consumer)
+        return super().detach(consumer)
+
+    def _lease(self, consumer: Consumer, row: StoredMessage, now: float) -> Msg:
+        push = super()._lease(consumer, row, now)
+        if self._limits is not None:
+            self._limits.started(row.id, self._options.get(row.id), now)
+            if isinstance(self._backlog, RankedBacklog):
+                self._backlog.started(row.id, now)
+        return push
+
+    def _release(self, consumer: Consumer, message_id: int, *, credit: bool = True) -> Lease | None:
+        lease = super()._release(consumer, message_id, credit=credit)
+        if lease is not None and self._limits is not None:
+            self._end(self._limits, message_id)
+        return lease
+
+    def _end(self, limits: QueueLimits, message_id: int) -> None:
+        """A lease ends: what waited for that may go on."""
+        key = limits.ended(message_id)
+        if key:
+            self._ended_keys.add(key)
+        if key or self._is_held:
+            self._is_held = False
+            self.waiting.update(self.receivers)
+
+    def restore_lease(self, consumer: Consumer, message_id: int, lease: Lease) -> None:
+        """Give a lease back that a former behaviour of the channel gave."""
+        self._backlog.take(message_id)
+        consumer.leases[message_id] = lease
+        consumer.leased_bytes += lease.size
+        consumer.credit -= 1
+        self.leases_at = min(self.leases_at, lease.until)
+        if self._limits is not None:
+            self._limits.restored(message_id, self._options.get(message_id))
 
     def _give_back(self, consumer: Consumer, message_id: int) -> None:
         super()._give_back(consumer, message_id)
@@ -357,6 +510,9 @@ class QueueDelivery(Delivery):
     def forget(self, message_id: int) -> None:
         super().forget(message_id)
         self._backlog.forget(message_id)
+        if self._options:
+            self._options.pop(message_id, None)
+            self._start_by.pop(message_id, None)
 
     def _keeps_attempt(self) -> bool:
         return True
@@ -376,6 +532,9 @@ class QueueDelivery(Delivery):
         waited longest."""
         if self.is_stopped or self.is_paused:
             self.waiting.clear()
+        limits = self._limits
+        if limits is not None:
+            self._open_keys(now)
         free = [
             (len(consumer.leases), consumer.last_served, consumer.port.number, consumer)
             for consumer in self.waiting
@@ -384,6 +543,10 @@ class QueueDelivery(Delivery):
         self.waiting.clear()
         heapify(free)
         while free:
+            if limits is not None and (opens_at := limits.opens_at(now)) > now:
+                self._is_held = True
+                self._limits_at = min(self._limits_at, opens_at)
+                break
             _, _, number, consumer = heappop(free)
             row = self._backlog.next(consumer, self._buffer, now)
             if row is None:
@@ -393,6 +556,16 @@ class QueueDelivery(Delivery):
             replies.append((consumer.port, self._lease(consumer, row, now)))
             if self._is_open(consumer):
                 heappush(free, (len(consumer.leases), consumer.last_served, number, consumer))
+        if isinstance(self._backlog, RankedBacklog):
+            self._limits_at = min(self._limits_at, self._backlog.deadline)
+
+    def _open_keys(self, now: float) -> None:
+        backlog, ended = self._backlog, self._ended_keys
+        if isinstance(backlog, RankedBacklog):
+            backlog.open_keys(now)
+            for key in ended:
+                backlog.open_key(key, now)
+        ended.clear()
 
 
 def delivery_for(

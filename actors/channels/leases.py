@@ -15,7 +15,7 @@ from typing import NamedTuple
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.channels.delivery_modes import SharedBacklog
+from millpond.actors.channels.delivery_modes import QueueDelivery
 from millpond.actors.channels.tee import Post
 from millpond.actors.messages import Attach, Mode, Msg, Port
 from millpond.actors.runtime.cell import Effects
@@ -107,17 +107,15 @@ def held_leases(delivery: Delivery, lost: Iterable[Effects]) -> list[HeldLease]:
 def restore_leases(delivery: Delivery, leases: Iterable[HeldLease], buffer: Buffer) -> list[int]:
     """Give leases back to their consumers, in a channel that was built anew and has pushed
     nothing. Gives the messages that are leased again."""
-    restored = []
+    restored: list[int] = []
+    if not isinstance(delivery, QueueDelivery):
+        return restored
     for port, message_id, lease in leases:
-        if message_id not in buffer or delivery.mode is not Mode.QUEUE:
+        if message_id not in buffer:
             continue
         consumer = delivery.consumers.get(port) or _attach_ended(delivery, port)
-        if isinstance(consumer.backlog, SharedBacklog):
-            consumer.backlog.take(message_id)
-            consumer.leases[message_id] = lease
-            consumer.leased_bytes += lease.size
-            consumer.credit -= 1
-            delivery.leases_at = min(delivery.leases_at, lease.until)
+        if consumer.backlog is not None:
+            delivery.restore_lease(consumer, message_id, lease)
             restored.append(message_id)
     return restored
 

@@ -280,7 +280,8 @@ class DeadLettersDone(JobReply, frozen=True, gc=False):
 
 
 class JobCounts(JobReply, frozen=True, gc=False):
-    """Jobs by state, and workers. `oldest`: the oldest ready job is ready since then; 0: none."""
+    """Jobs by state, and workers. `oldest`: the oldest ready job is ready since then; 0: none.
+    `limited`: ready jobs that wait for a limit."""
 
     ready: int
     delayed: int
@@ -289,3 +290,4 @@ class JobCounts(JobReply, frozen=True, gc=False):
     oldest: float
     dead: int = 0
     is_paused: bool = False
+    limited: int = 0

@@ -310,9 +310,11 @@ class _JobHandler:
     def _counts(self, number: int) -> m.JobCounts:
         now = job_totals(self._channel, self._now)
         oldest = self._view().oldest_ready()
-        is_paused = self._channel.delivery.is_paused
+        delivery = self._channel.delivery
         counts = (now.ready, now.delayed, now.running, now.workers, oldest)
-        return m.JobCounts(number, *counts, is_paused=is_paused)
+        return m.JobCounts(
+            number, *counts, is_paused=delivery.is_paused, limited=min(now.ready, delivery.held)
+        )
 
     # Dead letters that come back.
 

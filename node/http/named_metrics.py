@@ -107,6 +107,7 @@ class QueueRow(msgspec.Struct):
     dead: int = 0
     oldest_s: float | None = None
     paused: int = 0
+    limited: int = 0
 
     def add(self, other: QueueRow, sign: int = 1) -> None:
         """Add to a sum, or take a part from it."""
@@ -116,6 +117,7 @@ class QueueRow(msgspec.Struct):
         self.workers = max(0, self.workers + sign * other.workers)
         self.dead = max(0, self.dead + sign * other.dead)
         self.paused = max(0, self.paused + sign * other.paused)
+        self.limited = max(0, self.limited + sign * other.limited)
 
 
 class JobRow(msgspec.Struct):
@@ -272,8 +274,9 @@ class NameScan:
         if jobs is None:
             return QueueRow()
         ready, delayed, running, workers, oldest_s = jobs
-        paused = int(behaviour.delivery.is_paused)
-        return QueueRow(ready, delayed, running, workers, dead, oldest_s, paused)
+        delivery = behaviour.delivery
+        held = int(delivery.is_paused), min(ready, delivery.held)
+        return QueueRow(ready, delayed, running, workers, dead, oldest_s, *held)
 
     def _stream(self, name: bytes, directory: Directory) -> StreamRow:
         cell = directory.cell_of(name)

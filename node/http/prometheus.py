@@ -465,6 +465,7 @@ def of_names(named: NamedMetrics) -> Iterator[Metric]:
         ("jobs_dead", "Dead letters of a queue.", "dead"),
         ("job_workers", "Connections of workers that take jobs of a queue.", "workers"),
         ("job_oldest_seconds", "Age of the oldest job of a queue that waits.", "oldest_s"),
+        ("jobs_limited", "Jobs of a queue that are ready and wait for a limit.", "limited"),
         ("job_queue_paused", "1 if a queue is paused, 0 if not; of _other the number.", "paused"),
     ):
         yield _by_label(name, text, ("queue",), _of_field(queues, field))

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from millpond.actors.jobs.options import LIMIT_KEY_BYTES_MAX, PRIORITY, PRIORITY_MAX
+
 NAME_BYTES_MAX = 250 - len("jobs/") - len("/r/") - 32
 """A queue's name is within a channel's, and so is that of the mailbox of results beside it."""
 ATTEMPTS_MAX = 2**16 - 1
@@ -42,7 +44,8 @@ class ReplyTo(msgspec.Struct, frozen=True):
 
 
 class JobMessage(msgspec.Struct, frozen=True):
-    """A job as its message has it. `attempts` None: those of the task. `enqueued_ms` 0: unknown."""
+    """A job as its message has it. `attempts` None: those of the task. `enqueued_ms` 0: unknown.
+    `start_by_ms`, in ms since 1970: it starts by then; 0: it has time."""
 
     payload: Any
     name: str | None = None
@@ -50,10 +53,17 @@ class JobMessage(msgspec.Struct, frozen=True):
     attempts: int | None = None
     headers: Headers = {}
     enqueued_ms: int = 0
+    priority: int = PRIORITY
+    limit_key: bytes = b""
+    start_by_ms: int = 0
 
 
 class _Wire(msgspec.Struct, omit_defaults=True):
+    # The node reads r, l and s, in front of the payload (`actors.jobs.options`).
     v: Literal[1]
+    r: Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_MAX)] = PRIORITY
+    l: Annotated[bytes, msgspec.Meta(max_length=LIMIT_KEY_BYTES_MAX)] = b""  # noqa: E741
+    s: Annotated[int, msgspec.Meta(ge=0)] = 0
     p: Any = None
     n: str | None = None
     q: Annotated[bytes, msgspec.Meta(min_length=MAILBOX_BYTES, max_length=MAILBOX_BYTES)] | None = (
@@ -97,10 +107,18 @@ def encode_job(body: JobMessage) -> bytes:
     """The bytes. Raises TypeError for a payload that MessagePack cannot encode."""
     if body.attempts is not None and not 1 <= body.attempts <= ATTEMPTS_MAX:
         raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {body.attempts}")
+    if not 0 <= body.priority <= PRIORITY_MAX:
+        raise ValueError(f"a priority is within 0..{PRIORITY_MAX}, not {body.priority}")
+    if len(body.limit_key) > LIMIT_KEY_BYTES_MAX:
+        size = len(body.limit_key)
+        raise ValueError(f"a limit key has up to {LIMIT_KEY_BYTES_MAX} bytes, not {size}")
     reply_to = body.reply_to
     return _encoder.encode(
         _Wire(
             1,
+            body.priority,
+            body.limit_key,
+            body.start_by_ms,
             body.payload,
             body.name,
             None if reply_to is None else reply_to.mailbox,
@@ -116,8 +134,11 @@ def encode_jobs(payloads: Iterable[object], body: JobMessage) -> list[bytes]:
     """The bytes of many jobs, which differ by their payloads alone; else as `encode_job`."""
     encode_job(msgspec.structs.replace(body, payload=None))
     name, attempts, headers, at = body.name, body.attempts, body.headers, body.enqueued_ms
-    encode = _encoder.encode
-    return [encode(_Wire(1, payload, name, None, 0, attempts, headers, at)) for payload in payloads]
+    options, encode = (body.priority, body.limit_key, body.start_by_ms), _encoder.encode
+    return [
+        encode(_Wire(1, *options, payload, name, None, 0, attempts, headers, at))
+        for payload in payloads
+    ]
 
 
 def encode_scheduled(data: bytes, schedule: bytes, at_ms: int, now_ms: int) -> bytes:
@@ -143,7 +164,8 @@ def decode_job(data: bytes) -> JobMessage:
     except UNREADABLE:
         return JobMessage(_foreign(data))
     reply_to = None if wire.q is None else ReplyTo(wire.q, wire.w)
-    return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e)
+    options = (wire.r, wire.l, wire.s)
+    return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e, *options)
 
 
 class JobUpdate(msgspec.Struct, frozen=True):

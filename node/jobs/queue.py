@@ -24,6 +24,7 @@ from millpond.actors.errors import (
     NotNegotiated,
     OutcomeUnknown,
 )
+from millpond.actors.jobs.options import PRIORITY
 from millpond.node.client.channel import Channel, link_of, put_untraced
 from millpond.node.client.errors import ClientClosed
 from millpond.node.client.idempotency import KEYS
@@ -34,8 +35,10 @@ from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.bulk import encoded, send
 from millpond.node.jobs.connector import ConnectionOptions, Connector
+from millpond.node.jobs.errors import seconds_of
 from millpond.node.jobs.handle import Handle, PendingResult
 from millpond.node.jobs.history import HistoryEntry, entries_of, expiry_entry
+from millpond.node.jobs.limits import Limits, QueueState, queue_state
 from millpond.node.jobs.payload import (
     MAILBOX_BYTES,
     Headers,
@@ -53,7 +56,6 @@ from millpond.node.jobs.requests import (
     JobState,
     Operation,
     QueueCounts,
-    QueueState,
     ask,
     job_info,
     queue_counts,
@@ -162,6 +164,9 @@ class Queue(Openable):
         unique: str | bytes | None = None,
         attempts: int | None = None,
         headers: Headers | None = None,
+        priority: int = PRIORITY,
+        limit_key: str | bytes = b"",
+        start_within: float | None = None,
         wait: bool = False,
         retry_for: float = 0.0,
     ) -> Handle:
@@ -171,7 +176,10 @@ class Queue(Openable):
         the queue has a job of this unique key, no other one is put, and the handle is that of the
         first. `ttl`: the job becomes a dead letter with the reason `expired` so many seconds after
         it is due (0: as the channel's rule says, else never). `attempts`: instead of the task's.
-        `wait`: the handle gets a result. `retry_for` as in `Channel.put`.
+        `priority` from 0 to 9: higher ones start first. `limit_key`, up to 64 bytes: limits of keys
+        hold for all jobs with this one. `start_within`: a job that has not started so many seconds
+        after it is due is a dead letter with the reason `not started`. `wait`: the handle gets a
+        result. `retry_for` as in `Channel.put`.
         """
         unique_key = unique.encode() if isinstance(unique, str) else unique
         if unique_key is not None and not 0 < len(unique_key) <= UNIQUE_BYTES_MAX:
@@ -181,8 +189,17 @@ class Queue(Openable):
         channel = self.channel
         number, pending = (await self._new_pending()) if wait else (0, None)
         reply_to = ReplyTo(self._mailbox, number) if wait else None
-        enqueued_ms = round(self._wall() * 1000)
-        body = JobMessage(payload, name, reply_to, attempts, headers or {}, enqueued_ms)
+        body = JobMessage(
+            payload,
+            name,
+            reply_to,
+            attempts,
+            headers or {},
+            round(self._wall() * 1000),
+            priority,
+            limit_key.encode() if isinstance(limit_key, str) else limit_key,
+            self._start_by_ms(due, start_within),
+        )
 
         async def put(body: JobMessage) -> Handle:
             data = encode_job(body)
@@ -218,6 +235,9 @@ class Queue(Openable):
         due: Due | None = None,
         attempts: int | None = None,
         headers: Headers | None = None,
+        priority: int = PRIORITY,
+        limit_key: str | bytes = b"",
+        start_within: float | None = None,
         retry_for: float = 0.0,
     ) -> list[int]:
         """Put a job for each payload, all or none of them, and give their ids in this order.
@@ -227,7 +247,17 @@ class Queue(Openable):
         of them. Raises ValueError for more, and for what `put` raises it.
         """
         self.channel.connected  # noqa: B018  raises where the queue is not open
-        body = JobMessage(None, name, None, attempts, headers or {}, round(self._wall() * 1000))
+        body = JobMessage(
+            None,
+            name,
+            None,
+            attempts,
+            headers or {},
+            round(self._wall() * 1000),
+            priority,
+            limit_key.encode() if isinstance(limit_key, str) else limit_key,
+            self._start_by_ms(due, start_within),
+        )
         if hook.active is None:
             jobs = encoded(payloads, body)
             return await self._put_many(jobs, ttl, due, retry_for) if jobs else []
@@ -316,7 +346,12 @@ class Queue(Openable):
 
     async def state(self) -> QueueState:
         """The settings of the queue."""
-        return msgspec.convert(await ask(self.channel, Operation.SHOW_QUEUE), QueueState)
+        return queue_state(await ask(self.channel, Operation.SHOW_QUEUE))
+
+    async def set_limits(self, limits: Limits) -> QueueState:
+        """Limit how many jobs of the queue run at once and how often one starts, of all workers,
+        also after a restart of the node; gives all settings. Jobs that a limit holds back wait."""
+        return queue_state(await ask(self.channel, Operation.SET_QUEUE, **limits.fields()))
 
     async def pause(self) -> None:
         """Give workers no jobs until `resume`, also after a restart of the node. Jobs that run go
@@ -339,6 +374,8 @@ class Queue(Openable):
         ttl: int = 0,
         attempts: int | None = None,
         headers: Headers | None = None,
+        priority: int = PRIORITY,
+        limit_key: str | bytes = b"",
     ) -> datetime | None:
         """Have the node put a job at each moment of `when`, once, and give the next moment.
 
@@ -347,7 +384,8 @@ class Queue(Openable):
         of the jobs. Other arguments as in `put`. A schedule of this name is changed; it stays
         paused if it is. Raises ValueError.
         """
-        body = JobMessage(payload, task, None, attempts, headers or {})
+        key = limit_key.encode() if isinstance(limit_key, str) else limit_key
+        body = JobMessage(payload, task, None, attempts, headers or {}, 0, priority, key)
         fields = {"name": schedule_name(name), "ttl": ttl, "data": encode_job(body)}
         timing = Timing(when, tz, missed).fields()
         answer = await ask(self.channel, Operation.PUT_SCHEDULE, **fields, **timing)
@@ -439,6 +477,12 @@ class Queue(Openable):
             case _:
                 at = self._wall() + due
         return max(0, round(at * 1000))
+
+    def _start_by_ms(self, due: Due | None, start_within: float | None) -> int:
+        if start_within is None:
+            return 0
+        begins_ms = max(self._due_ms(due), round(self._wall() * 1000))
+        return begins_ms + max(1, round(seconds_of("start_within", start_within) * 1000))
 
     async def _dead_letters(self, operation: Operation, ids: Sequence[int] | None) -> int:
         count = 0

@@ -58,7 +58,7 @@ class JobInfo(msgspec.Struct, frozen=True):
 
 class QueueCounts(msgspec.Struct, frozen=True):
     """The number of jobs in each state, and of workers; `oldest`: when the oldest became ready.
-    `paused`: workers get none."""
+    `limited` of the ready ones wait for a limit. `paused`: workers get none."""
 
     ready: int = 0
     delayed: int = 0
@@ -67,12 +67,7 @@ class QueueCounts(msgspec.Struct, frozen=True):
     workers: int = 0
     oldest: int = 0
     paused: bool = False
-
-
-class QueueState(msgspec.Struct, frozen=True):
-    """The settings of a queue: whether it is paused."""
-
-    paused: bool = False
+    limited: int = 0
 
 
 async def ask(channel: Channel, operation: Operation, **body: Any) -> dict[str, Any]:

@@ -10,16 +10,18 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, Unpack
 
+from millpond.actors.jobs.options import PRIORITY
 from millpond.node.client.sync.channel import Channel
 from millpond.node.client.sync.portal import Blocking, BlockingContext
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.handle import Handle as AsyncHandle
 from millpond.node.jobs.handle import R
 from millpond.node.jobs.history import HistoryEntry
+from millpond.node.jobs.limits import Limits, QueueState
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
 from millpond.node.jobs.queue import Queue as AsyncQueue
-from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts, QueueState
+from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import Missed, ScheduleInfo, When
 
 
@@ -98,6 +100,9 @@ class Queue(BlockingContext[AsyncQueue]):
         unique: str | bytes | None = None,
         attempts: int | None = None,
         headers: Headers | None = None,
+        priority: int = PRIORITY,
+        limit_key: str | bytes = b"",
+        start_within: float | None = None,
         wait: bool = False,
         retry_for: float = 0.0,
     ) -> Handle:
@@ -107,7 +112,10 @@ class Queue(BlockingContext[AsyncQueue]):
         the queue has a job of this unique key, no other one is put, and the handle is that of the
         first. `ttl`: the job becomes a dead letter with the reason `expired` so many seconds after
         it is due (0: as the channel's rule says, else never). `attempts`: instead of the task's.
-        `wait`: the handle gets a result. `retry_for` as in `Channel.put`.
+        `priority` from 0 to 9: higher ones start first. `limit_key`, up to 64 bytes: limits of keys
+        hold for all jobs with this one. `start_within`: a job that has not started so many seconds
+        after it is due is a dead letter with the reason `not started`. `wait`: the handle gets a
+        result. `retry_for` as in `Channel.put`.
         """
         return Handle(
             self._await(
@@ -119,6 +127,9 @@ class Queue(BlockingContext[AsyncQueue]):
                 unique=unique,
                 attempts=attempts,
                 headers=headers,
+                priority=priority,
+                limit_key=limit_key,
+                start_within=start_within,
                 wait=wait,
                 retry_for=retry_for,
             ),
@@ -134,6 +145,9 @@ class Queue(BlockingContext[AsyncQueue]):
         due: Due | None = None,
         attempts: int | None = None,
         headers: Headers | None = None,
+        priority: int = PRIORITY,
+        limit_key: str | bytes = b"",
+        start_within: float | None = None,
         retry_for: float = 0.0,
     ) -> list[int]:
         """Put a job for each payload, all or none of them, and give their ids in this order.
@@ -150,6 +164,9 @@ class Queue(BlockingContext[AsyncQueue]):
             due=due,
             attempts=attempts,
             headers=headers,
+            priority=priority,
+            limit_key=limit_key,
+            start_within=start_within,
             retry_for=retry_for,
         )
 
@@ -192,6 +209,12 @@ class Queue(BlockingContext[AsyncQueue]):
         """The settings of the queue."""
         return self._await(self._async.state)
 
+    def set_limits(self, limits: Limits) -> QueueState:
+        """Limit how many jobs of the queue run at once and how often one starts, of all workers,
+        also after a restart of the node; gives all settings. Jobs that a limit holds back wait.
+        """
+        return self._await(self._async.set_limits, limits)
+
     def pause(self) -> None:
         """Give workers no jobs until `resume`, also after a restart of the node. Jobs that run go
         on, and so do puts.
@@ -214,6 +237,8 @@ class Queue(BlockingContext[AsyncQueue]):
         ttl: int = 0,
         attempts: int | None = None,
         headers: Headers | None = None,
+        priority: int = PRIORITY,
+        limit_key: str | bytes = b"",
     ) -> datetime | None:
         """Have the node put a job at each moment of `when`, once, and give the next moment.
 
@@ -233,6 +258,8 @@ class Queue(BlockingContext[AsyncQueue]):
             ttl=ttl,
             attempts=attempts,
             headers=headers,
+            priority=priority,
+            limit_key=limit_key,
         )
 
     def schedules(self) -> Iterator[ScheduleInfo]:

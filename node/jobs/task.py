@@ -24,6 +24,7 @@ from typing import (
 import msgspec
 
 from millpond.node.jobs.errors import PayloadRefused, Retry, seconds_of
+from millpond.node.jobs.limits import Limits
 from millpond.node.jobs.payload import ATTEMPTS_MAX, JobMessage
 from millpond.node.jobs.schedules import Missed, Timing, When
 
@@ -74,6 +75,9 @@ class PutOptions(TypedDict, total=False):
     unique: str | bytes | None
     attempts: int | None
     headers: dict[str, str] | None
+    priority: int
+    limit_key: str | bytes
+    start_within: float | None
     wait: bool
     retry_for: float
 
@@ -83,7 +87,8 @@ class Task(Generic[P_contra, R_co]):
     calls the handler, as in a test.
 
     `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
-    their names are. `timing`: the schedule that workers of the task have the node keep, if any.
+    their names are. `timing`: the schedule that workers of the task have the node keep, if any;
+    `limits`: those of its queue that they set.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class Task(Generic[P_contra, R_co]):
         schedule: When | None = None,
         tz: str = "UTC",
         missed: Missed = "one",
+        limits: Limits | None = None,
     ) -> None:
         if not 1 <= attempts <= ATTEMPTS_MAX:
             raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {attempts}")
@@ -116,6 +122,7 @@ class Task(Generic[P_contra, R_co]):
         self.timeout_s = timeout
         self.takes_any_name = any_name
         self.timing = None if schedule is None else Timing(schedule, tz, missed)
+        self.limits = limits
         self.is_async = _is_async(handler)
         self._parameters = _parameters(handler)
         self._payload_type: Any = None
@@ -223,6 +230,7 @@ def task(
     schedule: When | None = None,
     tz: str = "UTC",
     missed: Missed = "one",
+    limits: Limits | None = None,
 ) -> TaskDecorator:
     """Make a function a task: `@task(queue="mail") def send(mail: Mail, job: Job) -> None`.
 
@@ -235,7 +243,8 @@ def task(
     `schedule`: a worker has the node put a job without payload at each moment of this cron
     expression, read in the time zone `tz`, or interval; the schedule has the name of the task.
     `missed` as in `Queue.schedule`. It stays when the code has it no more: `millpond jobs schedule
-    rm`.
+    rm`. `limits`: a worker has the node hold to these limits of the task's queue; they stay as well
+    (`millpond jobs limits`).
     """
 
     def decorate(handler: Callable[..., R]) -> Task[P, R]:
@@ -250,6 +259,7 @@ def task(
             schedule=schedule,
             tz=tz,
             missed=missed,
+            limits=limits,
         )
 
     return decorate
@@ -338,6 +348,16 @@ class TaskRegistry:
             for task in self._tasks.values()
             if task.timing is not None and task.queue in wanted
         ]
+
+    def limits_of(self, queue: str, *, is_only: bool) -> Limits | None:
+        """The limits of a queue that its tasks have; None: they have none. Raises ValueError where
+        two tasks have others."""
+        wanted = (queue, None) if is_only else (queue,)
+        tasks = [task for task in self._tasks.values() if task.queue in wanted]
+        given = [task.limits for task in tasks if task.limits is not None]
+        if any(each != given[0] for each in given):
+            raise ValueError(f"the tasks of queue {queue!r} have different limits")
+        return given[0] if given else None
 
     def task_for(self, queue: str, body: JobMessage) -> AnyTask:
         """The task of a job. A job without one fails, and says so.

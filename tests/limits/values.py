@@ -7,10 +7,12 @@ import inspect
 
 from websockets import http11 as websocket_heads
 
+from millpond.actors import queue_settings
 from millpond.actors.channels import channel, dead_letters
 from millpond.actors.channels import context as channel_context
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import dead_letters as dead_jobs
+from millpond.actors.jobs import options as job_options
 from millpond.actors.jobs import recurrence, schedules
 from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
@@ -203,6 +205,10 @@ CHANNELS: dict[str, Numbers] = {
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
     "queues of a node with settings (a pause, limits)": (created_channels.QUEUES_MAX,),
+    "limit keys of a queue whose bucket is not full; the bytes of one": (
+        queue_settings.KEYS_MAX,
+        job_options.LIMIT_KEY_BYTES_MAX,
+    ),
     "schedules of a node": (schedules.COUNT_MAX,),
     "a schedule: its name; the bytes of its jobs; its cron expression; its interval": (
         job_bodies.SCHEDULE_NAME_BYTES_MAX,

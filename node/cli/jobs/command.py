@@ -11,6 +11,7 @@ from millpond.actors.errors import NotAllowed, NotNegotiated
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs import put as jobs_put
+from millpond.node.cli.jobs.limits import add_limits
 from millpond.node.cli.jobs.options import (
     body_fields,
     jsonable,
@@ -111,6 +112,7 @@ def add_parser(subparsers: Any) -> None:
     ls.add_argument("--state", choices=STATES, help="only jobs in this state")
     ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     add_queues(actions)
+    add_limits(actions)
     _add(actions, "pause", "Give workers no jobs.", PAUSE_EPILOG, partial(_pause, is_paused=True))
     resume = partial(_pause, is_paused=False)
     _add(actions, "resume", "Give workers jobs again.", PAUSE_EPILOG, resume)
@@ -220,7 +222,7 @@ async def _counts(args: argparse.Namespace, queue: Queue) -> None:
     fields["workers"] = counts.workers
     if counts.oldest:
         fields["oldest"] = shown_time(counts.oldest)
-    fields["paused"] = counts.paused
+    fields |= {"limited": counts.limited, "paused": counts.paused}
     if args.json:
         print_json(fields)
         return

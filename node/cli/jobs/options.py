@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millpond.actors.jobs.options import PRIORITY
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
@@ -102,6 +103,12 @@ def body_fields(row: JobInfo) -> dict[str, Any]:
     fields: dict[str, Any] = {"payload": jsonable(body.payload)}
     if body.name is not None:
         fields["name"] = body.name
+    if body.priority != PRIORITY:
+        fields["priority"] = body.priority
+    if body.limit_key:
+        fields["limit_key"] = body.limit_key.decode("utf-8", "backslashreplace")
+    if body.start_by_ms:
+        fields["start_by"] = shown_time(body.start_by_ms)
     if body.headers:
         fields["headers"] = body.headers
     if body.enqueued_ms:

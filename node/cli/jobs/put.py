@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 
 from millpond.actors.errors import RequestError
+from millpond.actors.jobs.options import LIMIT_KEY_BYTES_MAX, PRIORITY, PRIORITY_MAX
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.input import STDIN, read_available, read_lines, too_large
@@ -35,6 +36,7 @@ examples:
   millpond jobs put mail '{"to": "alice"}'               prints the id of the job
   millpond jobs put mail --name send '{"to": "alice"}'   for the task `send`
   millpond jobs put mail --due 1h30m '"later"'           start later; also 2027-01-31T08:00:00Z
+  millpond jobs put mail --priority 9 '"urgent"'          before others; 0 to 9, 4 if not given
   millpond jobs put mail --unique alice '{}'             at most one job with this key
   millpond jobs put mail --wait '[1, 2]'                 prints the result of the handler
   jq -c '.[]' users.json | millpond jobs put mail --lines
@@ -71,6 +73,23 @@ def add_put(actions: Any) -> None:
     parser.add_argument(
         "--attempts", type=positive, metavar="N", help="most attempts (default: those of the task)"
     )
+    parser.add_argument(
+        "--priority",
+        type=int,
+        choices=range(PRIORITY_MAX + 1),
+        metavar="0..9",
+        default=PRIORITY,
+        help="higher ones start first (default %(default)s)",
+    )
+    parser.add_argument(
+        "--limit-key", metavar="TEXT", default="", help="limits of keys hold for all jobs of it"
+    )
+    parser.add_argument(
+        "--start-within",
+        type=seconds,
+        metavar="S",
+        help="seconds after the job is due; if it has not started then, it becomes a dead letter",
+    )
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--wait", action="store_true", help="wait for the result and print it")
     more.add_argument("--lines", action="store_true", help="put a job for each line of stdin")
@@ -95,6 +114,8 @@ def run_put(args: argparse.Namespace) -> int:
     is_alone = args.lines or args.file is not None
     if args.data is None and not is_alone and sys.stdin.isatty():
         raise usage_error("nothing to put: give JSON, or - to read stdin")
+    if len(args.limit_key.encode()) > LIMIT_KEY_BYTES_MAX:
+        raise usage_error(f"--limit-key: at most {LIMIT_KEY_BYTES_MAX} bytes")
     assert args.ttl <= U32_MAX
     return run_in_loop(args, partial(_put, args))
 
@@ -169,7 +190,14 @@ async def _groups(fd: int) -> AsyncIterator[list[Any]]:
 
 async def _put_group(args: argparse.Namespace, queue: Queue, payloads: list[Any]) -> list[int]:
     return await queue.put_many(
-        payloads, name=args.name, ttl=args.ttl, due=args.due, attempts=args.attempts
+        payloads,
+        name=args.name,
+        ttl=args.ttl,
+        due=args.due,
+        attempts=args.attempts,
+        priority=args.priority,
+        limit_key=args.limit_key,
+        start_within=args.start_within,
     )
 
 
@@ -181,6 +209,9 @@ async def _put_one(args: argparse.Namespace, queue: Queue, payload: Any) -> Hand
         due=args.due,
         unique=args.unique,
         attempts=args.attempts,
+        priority=args.priority,
+        limit_key=args.limit_key,
+        start_within=args.start_within,
         wait=args.wait,
     )
 

@@ -116,6 +116,8 @@ class Worker:
         self._connector = Connector(url, options)
         self._slots = concurrency
         self._grace_s = grace
+        for queue in weights:
+            self._tasks.limits_of(queue, is_only=len(weights) == 1)
         total = sum(weights.values())
         self._subscriptions = [
             self._subscription(
@@ -213,6 +215,7 @@ class Worker:
                 background.start_soon(self._history.run, self._streams)
             for subscription in self._subscriptions:
                 await self._put_schedules(subscription)
+                await self._set_limits(subscription)
             await self._work(background, burst)
             for subscription in self._subscriptions:
                 await self._leave(subscription)
@@ -235,6 +238,17 @@ class Worker:
             except RequestError as error:
                 queue, name = subscription.queue, task.name
                 log.warning("schedule not kept: queue=%s task=%s error=%s", queue, name, error)
+
+    async def _set_limits(self, subscription: QueueSubscription) -> None:
+        """Have the node hold to the limits of the tasks. A node that refuses them keeps no worker
+        from its jobs."""
+        is_only = len(self._subscriptions) == 1
+        limits = self._tasks.limits_of(subscription.queue, is_only=is_only)
+        if limits is not None:
+            try:
+                await ask(subscription.channel, Operation.SET_QUEUE, **limits.fields())
+            except RequestError as error:
+                log.warning("limits not set: queue=%s error=%s", subscription.queue, error)
 
     async def _work(self, background: TaskGroup, burst: bool) -> None:
         async with anyio.create_task_group() as jobs:

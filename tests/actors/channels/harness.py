@@ -63,6 +63,7 @@ class ChannelHarness:
             self.store.usage,
             limits or NodeLimits(),
             health=self.store.health,
+            now=lambda: self.now,
         )
         self.crash_on_spawn: Callable[[bytes], bool] = lambda name: False
         self.scheduler = Scheduler(

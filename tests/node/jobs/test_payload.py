@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.actors.jobs.options import options_of
 from millpond.node.jobs.payload import JobMessage, ReplyTo, decode_job, encode_job
 
 VALUES = st.recursive(
@@ -75,3 +76,17 @@ def test_a_payload_that_cannot_be_encoded_is_refused() -> None:
         encode_job(JobMessage(object()))
     with pytest.raises(ValueError):
         encode_job(JobMessage(None, attempts=0))
+
+
+def test_options_stand_in_front_of_the_payload_where_the_node_reads_them() -> None:
+    body = JobMessage("x" * 300, priority=9, limit_key=b"k", start_by_ms=5)
+    data = encode_job(body)
+    assert data[:17] == b"\x85\xa1v\x01\xa1r\x09\xa1l\xc4\x01k\xa1s\x05\xa1p"[:17]
+    assert decode_job(data) == body
+    found = options_of(data)
+    assert found is not None
+    assert (found.priority, found.limit_key, found.start_by_ms) == (9, b"k", 5)
+    assert options_of(encode_job(JobMessage("x"))) is None
+    for wrong in ({"priority": 10}, {"priority": -1}, {"limit_key": b"k" * 65}):
+        with pytest.raises(ValueError, match=r"priority|limit key"):
+            encode_job(JobMessage("x", **wrong))  # type: ignore[arg-type]

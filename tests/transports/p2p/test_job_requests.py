@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
-from millpond.actors.queue_settings import QueueSettings, QueueShown
+from millpond.actors.queue_settings import QueueSettings, QueueShown, Rate
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.jobs.bodies import IDS_MAX, RIGHTS, JobOperation
 from millpond.transports.p2p.jobs.requests import (
@@ -107,12 +107,30 @@ ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
             8,
             {
                 "ready": 1, "delayed": 2, "leased": 3, "dead": 6, "workers": 4, "oldest": 1001,
-                "paused": False,
+                "paused": False, "limited": 0,
             },
             m.JobCounts(7, 1, 2, 3, 4, 1.001, 6),
         ),
-        (20, {"paused": False}, QueueShown(7, QueueSettings())),
-        (21, {"paused": True}, QueueShown(7, QueueSettings(is_paused=True))),
+        (
+            20,
+            {
+                "paused": False, "concurrency": 0, "rate": None, "key_concurrency": 0,
+                "key_rate": None, "ageing": 60_000,
+            },
+            QueueShown(7, QueueSettings()),
+        ),
+        (
+            21,
+            {
+                "paused": True, "concurrency": 3, "rate": {"count": 5, "period": 60_000},
+                "key_concurrency": 1, "key_rate": {"count": 1, "period": 1000, "burst": 2},
+                "ageing": 0,
+            },
+            QueueShown(
+                7,
+                QueueSettings(True, 3, Rate(5, 60_000), 1, Rate(1, 1000, 2), 0),
+            ),
+        ),
     ],
 )  # fmt: skip
 def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply) -> None:

@@ -16,7 +16,13 @@ from millpond.actors.errors import Malformed
 from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest, Rights
-from millpond.actors.queue_settings import QueueShown, SetQueue
+from millpond.actors.queue_settings import (
+    RATE_PERIOD_MS_MAX,
+    QueueSettings,
+    QueueShown,
+    Rate,
+    SetQueue,
+)
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.nacks import CODES
 
@@ -182,14 +188,27 @@ class ListSchedulesBody(_Body, frozen=True):
     name: ScheduleName | None = None
 
 
+class RateBody(_Body, frozen=True):
+    """`count` jobs in `period` ms, up to `burst` of them at once (0: `count`)."""
+
+    count: U32
+    period: Annotated[int, msgspec.Meta(ge=1, le=RATE_PERIOD_MS_MAX)] = 1000
+    burst: U32 = 0
+
+
 class ShowQueueBody(_Body, frozen=True):
     """SHOW_QUEUE."""
 
 
 class SetQueueBody(_Body, frozen=True):
-    """SET_QUEUE. What is left out stays."""
+    """SET_QUEUE. What is left out stays; 0, or a rate of count 0, is no limit."""
 
     paused: bool | None = None
+    concurrency: U32 | None = None
+    rate: RateBody | None = None
+    key_concurrency: U32 | None = None
+    key_rate: RateBody | None = None
+    ageing: U53 | None = None
 
 
 # Answers.
@@ -248,7 +267,8 @@ class DeadCountBody(msgspec.Struct, frozen=True):
 
 
 class JobCountsBody(msgspec.Struct, frozen=True):
-    """COUNTS. `oldest`: since when the oldest ready job is ready."""
+    """COUNTS. `oldest`: since when the oldest ready job is ready; `limited` of them wait for a
+    limit."""
 
     ready: int
     delayed: int
@@ -257,6 +277,7 @@ class JobCountsBody(msgspec.Struct, frozen=True):
     workers: int
     oldest: int
     paused: bool = False
+    limited: int = 0
 
 
 class ScheduleDoneBody(msgspec.Struct, frozen=True):
@@ -294,9 +315,14 @@ class SchedulePageBody(msgspec.Struct, frozen=True):
 
 
 class QueueBody(msgspec.Struct, frozen=True):
-    """SHOW_QUEUE and SET_QUEUE: the settings of the queue."""
+    """SHOW_QUEUE and SET_QUEUE: the settings of the queue. Rates are nil where there is none."""
 
     paused: bool
+    concurrency: int
+    rate: RateBody | None
+    key_concurrency: int
+    key_rate: RateBody | None
+    ageing: int
 
 
 def request_of(
@@ -344,7 +370,7 @@ def request_of(
             read_body(body, ShowQueueBody)
             return m.ShowQueue(number)
         case JobOperation.SET_QUEUE:
-            return SetQueue(number, read_body(body, SetQueueBody).paused)
+            return _set_queue(number, read_body(body, SetQueueBody))
         case _:
             assert_never(operation)
 
@@ -370,11 +396,11 @@ def answer_body(reply: JobReply) -> bytes:
         case m.SchedulePage():
             answer = SchedulePageBody([_schedule(row) for row in reply.rows], reply.more)
         case QueueShown(settings=settings):
-            answer = QueueBody(settings.is_paused)
+            answer = _queue(settings)
         case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
             oldest = _ms(reply.oldest)
-            dead, workers, is_paused = reply.dead, reply.workers, reply.is_paused
-            answer = JobCountsBody(ready, delayed, leased, dead, workers, oldest, is_paused)
+            dead, workers, held = reply.dead, reply.workers, (reply.is_paused, reply.limited)
+            answer = JobCountsBody(ready, delayed, leased, dead, workers, oldest, *held)
         case _:
             raise AssertionError(f"{reply} is no answer about jobs")
     return msgspec.msgpack.encode(answer)
@@ -418,6 +444,37 @@ def _put_schedule(number: int, body: ScheduleBody) -> m.PutSchedule:
     recurrence = Recurrence(body.cron, body.zone, body.every)
     spec = m.ScheduleSpec(recurrence, body.data, body.ttl, body.missed)
     return m.PutSchedule(number, body.name, spec)
+
+
+def _set_queue(number: int, body: SetQueueBody) -> SetQueue:
+    return SetQueue(
+        number,
+        body.paused,
+        body.concurrency,
+        _rate(body.rate),
+        body.key_concurrency,
+        _rate(body.key_rate),
+        body.ageing,
+    )
+
+
+def _rate(body: RateBody | None) -> Rate | None:
+    return None if body is None else Rate(body.count, body.period, body.burst)
+
+
+def _queue(settings: QueueSettings) -> QueueBody:
+    return QueueBody(
+        settings.is_paused,
+        settings.concurrency,
+        _rate_body(settings.rate),
+        settings.key_concurrency,
+        _rate_body(settings.key_rate),
+        settings.ageing_ms,
+    )
+
+
+def _rate_body(rate: Rate | None) -> RateBody | None:
+    return None if rate is None else RateBody(rate.count, rate.period_ms, rate.burst)
 
 
 def _schedule(row: m.ScheduleRow) -> ScheduleRowBody:
