@@ -436,7 +436,10 @@ class Node:
             self._tasks.start_soon(self._keep_time)
             self.backups.open(self._tasks)
             self.tls.open()
-            keyring = self.peer_services.open(self._tasks, self.tls.own_key_hash, self._data_key)
+            listener = partial(self.listeners.get, "p2p")
+            keyring = self.peer_services.open(
+                self._tasks, listener, self.tls.own_key_hash, self._data_key
+            )
             self.subscriptions.open(self._tasks, keyring.identity.seed)
             self._access.admit_peers(
                 KnownPeers(
@@ -446,6 +449,7 @@ class Node:
                     self.config.peer_channels,
                     self.outbox.context.delivery_keys,
                     self.config.delivery_tokens_required,
+                    self.outbox.context.own_delivery_keys,
                 )
             )
             cookie = self._operator_cookie()

@@ -23,6 +23,7 @@ from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.interface import Store
 from millpond.node.admin import PeerRow
 from millpond.node.chat.chat import Chat
+from millpond.node.chat.invites import Invites
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import MessageRequests
 from millpond.node.client.settings import Dialer
@@ -30,12 +31,13 @@ from millpond.node.client.url import pinned
 from millpond.node.clock import Clock
 from millpond.node.config import Config
 from millpond.node.outbox.context import OutboxContext, OutboxSettings, Unfinished
-from millpond.node.outbox.delivery_keys import DeliveryKeys
+from millpond.node.outbox.delivery_keys import DeliveryKeys, OwnDeliveryKeys
 from millpond.node.outbox.dialer import PeerDialer
 from millpond.node.outbox.given_prekeys import GivenPrekeys
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
 from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.own_addresses import OwnAddresses
 from millpond.node.outbox.presence import AttachCallback, DetachCallback, Presence
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peers.data_key import DataKey
@@ -102,12 +104,17 @@ class PeerServices:
         self._dialer = dialer
 
     def open(
-        self, tasks: TaskGroup, key_hash: bytes | None = None, data_key: DataKey | None = None
+        self,
+        tasks: TaskGroup,
+        listener: Callable[[], str | None],
+        key_hash: bytes | None = None,
+        data_key: DataKey | None = None,
     ) -> Keyring:
         """Read the data folder and make the services. Raises ConfigError and OSError.
 
-        `key_hash`: SHA-256 of the key in the node's own certificate, if its listeners show that.
-        `data_key`: that of the folder, if it has one.
+        `listener` gives the address of the P2P listener. `key_hash`: SHA-256 of the key in the
+        node's own certificate, if its listeners show that. `data_key`: that of the folder, if it
+        has one.
 
         Requests are carried out in `tasks`. Messages are forwarded after `start`, so callbacks are
         registered before it.
@@ -118,14 +125,18 @@ class PeerServices:
         )
         if self._config.allow_plain_peers:
             log.warning("peers on other machines may connect without tls: allow_plain_peers")
+        self._listener = listener
         context = self._outbox_context(self.keyring, self._connections, key_hash)
-        self.message_requests = MessageRequests(context, is_on=self._config.message_requests)
+        self._invites = Invites(context)
+        self.message_requests = MessageRequests(
+            context, self._invites, is_on=self._config.message_requests
+        )
         self.outbox = Outbox(context, self.message_requests)
         self.peer_requests = PeerRequests(self.outbox, tasks)
         self._connections.open_to_peers(self.keyring.identity, self.peer_requests.ask)
         for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
             self.outbox.message_arrived(name)
-        self.chat = Chat(self.outbox, self._local_stream, self.message_requests)
+        self.chat = Chat(self.outbox, self._local_stream, self.message_requests, self._invites)
         self.chat.register(self.peer_requests)
         return self.keyring
 
@@ -213,6 +224,10 @@ class PeerServices:
             delivery_keys=(
                 DeliveryKeys(keyring.store, keyring.book, self._now) if self._config.relay else None
             ),
+            own_delivery_keys=OwnDeliveryKeys(
+                keyring.identity.public, self._now, self._takes_strangers
+            ),
+            own_addresses=OwnAddresses(self._config.addresses, key_hash, self._listener),
             may_send=self._may_send,
             local=LocalChannels(self._scheduler, self._store, self._now, connections.next_number),
             presence=self.presence,
@@ -238,6 +253,10 @@ class PeerServices:
             unfinished=self._unfinished(keyring.store),
             refusals=connections.counters.reasons,
         )
+
+    def _takes_strangers(self) -> bool:
+        """True if messages of senders that the node does not know are of use."""
+        return self._config.message_requests or bool(self._invites.open)
 
     def _unfinished(self, store: PeerStore) -> dict[int, Unfinished]:
         """The messages whose delivery was interrupted by the end of the last run."""

@@ -23,11 +23,15 @@ _OWN_KEYS = "mail/{id}!keys"
 _OWN_CHAT = "chat/{id}"
 
 
-class MailboxKeys(Protocol):
-    """The delivery keys of the mailboxes at this relay."""
+class ProofCheck(Protocol):
+    """The check of delivery proofs."""
 
     def accepts(self, owner: bytes, sender: bytes, delivery: DeliveryProof) -> bool:
         """True if a sender has proved that it has a token of the owner."""
+
+
+class MailboxKeys(ProofCheck, Protocol):
+    """The delivery keys of the mailboxes at this relay."""
 
     def note_without_token(self, owner: bytes, sender: bytes) -> None:
         """A sender without a token was given a right to the mailbox of the owner."""
@@ -37,7 +41,8 @@ class KnownPeers(msgspec.Struct, frozen=True):
     """The node among its peers: its public key, its address book, and whether it is a relay.
 
     `channels`: patterns of channels to which all contacts may send messages. `delivery_keys`: those
-    of the mailboxes here. `needs_tokens`: nobody puts mail for others here without one.
+    of the mailboxes here. `needs_tokens`: nobody puts mail for others here without one. `own_keys`:
+    those of the node's own mailbox, while it takes messages of strangers that have its card.
     """
 
     own: bytes
@@ -46,6 +51,7 @@ class KnownPeers(msgspec.Struct, frozen=True):
     channels: tuple[str, ...] = ()
     delivery_keys: MailboxKeys | None = None
     needs_tokens: bool = False
+    own_keys: ProofCheck | None = None
 
     @property
     def takes_mail(self) -> bool:
@@ -125,12 +131,13 @@ def relay_grants(peers: KnownPeers) -> Sequence[Grant]:
 
 
 def delivery_rights(peers: KnownPeers, principal: Principal, channel: bytes) -> Rights:
-    """The rights of a client in the mailbox of a contact at this relay, or in its prekeys, by the
-    owner's delivery token."""
-    owner, sender, keys = owner_of(channel), principal.identity, peers.delivery_keys
+    """The rights of a client in the mailbox of this node or of a contact at this relay, or in its
+    prekeys, by the owner's delivery token."""
+    owner, sender = owner_of(channel), principal.identity
+    keys: ProofCheck | None = peers.own_keys if owner == peers.own else peers.delivery_keys
     if owner is None or sender is None or principal.delivery is None or keys is None:
         return Rights(0)
-    if owner == peers.own or not peers.book.is_contact(owner):
+    if owner != peers.own and not peers.book.is_contact(owner):
         return Rights(0)
     if not keys.accepts(owner, sender, principal.delivery):
         return Rights(0)

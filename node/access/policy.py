@@ -231,7 +231,7 @@ class AccessPolicy:
     ) -> Rights | None:
         """The rights with those by the delivery token of a mailbox."""
         peers = self._peers
-        if peers is None or not peers.is_relay or self._trust(principal) is Trust.BLOCKED:
+        if peers is None or self._trust(principal) is Trust.BLOCKED:
             return rights
         given = delivery_rights(peers, principal, channel)
         if given:

@@ -9,24 +9,37 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.actors.errors import Malformed, NotAllowed, RequestError, UnknownPeer
+from millpond.actors.errors import (
+    BufferFull,
+    Malformed,
+    NotAllowed,
+    RequestError,
+    StorageFailed,
+    UnknownPeer,
+)
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.chat import messages as b
 from millpond.node.chat.conversation import LatestMessage
 from millpond.node.chat.conversation_task import ConversationTask
+from millpond.node.chat.invites import LIFE_S, BadInvite, Invites
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import KeptMessage, MessageRequests
 from millpond.node.chat.records import COUNT_MAX, conversation_stream
 from millpond.node.outbox.context import DeliveryStatus
-from millpond.node.outbox.messages import AddAnswer, Nothing, PeerOperation, write_body
+from millpond.node.outbox.messages import AddAnswer, AddRequest, Nothing, PeerOperation, write_body
 from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.own_card import make_own_card
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.outbox.routes import relay_urls
 from millpond.node.peers.address_book import AddressBookError, KeyChanged, Peer, Trust
+from millpond.node.peers.card import BadCard
 from millpond.node.peers.envelope import UUID_BYTES
+from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
+from millpond.node.peers.invite import decode_invite, encode_invite, introduction_uuid
 from millpond.node.peers.peer import ADDRESSES_MAX
+from millpond.node.qr_code import qr_path
 from millpond.transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
@@ -45,8 +58,10 @@ class Chat:
         outbox: Outbox,
         stream: Callable[[bytes], LocalStream],
         message_requests: MessageRequests,
+        invites: Invites,
     ) -> None:
         self._outbox = outbox
+        self._invites = invites
         self._message_requests = message_requests
         self._open_stream = stream
         self._conversations: dict[bytes, ConversationTask] = {}
@@ -57,13 +72,19 @@ class Chat:
         outbox.context.book.on_change(self._on_book_change)
 
     def register(self, peer_requests: PeerRequests) -> None:
-        """Add the handlers of operations 7 to 9 and 12 to 14."""
+        """Add the handlers of operations 7 to 9, 12 to 14 and 24 to 27."""
         peer_requests.register(PeerOperation.CHAT_SEND, self._send)
         peer_requests.register(PeerOperation.CHATS, self._chats)
         peer_requests.register(PeerOperation.CHAT_READ, self._read)
         peer_requests.register(PeerOperation.CHAT_REQUESTS, self._list_requests)
         peer_requests.register(PeerOperation.CHAT_ACCEPT, self._accept)
         peer_requests.register(PeerOperation.CHAT_REFUSE, self._refuse)
+        peer_requests.register(PeerOperation.INVITE, self._invite)
+        peer_requests.register(PeerOperation.INVITES, self._list_invites)
+        peer_requests.register(PeerOperation.CANCEL_INVITE, self._cancel_invite)
+        peer_requests.register(
+            PeerOperation.ACCEPT_INVITE, partial(self._accept_invite, peer_requests)
+        )
 
     async def run(self) -> None:
         """Run a conversation with every contact, until cancelled."""
@@ -109,8 +130,17 @@ class Chat:
         task = self._conversations.get(public)
         if task is None:
             stream = self._open_stream(conversation_stream(public))
-            task = self._conversations[public] = ConversationTask(public, self._outbox, stream)
+            task = self._conversations[public] = ConversationTask(
+                public, self._outbox, stream, self._own_card, self._invites.introduced
+            )
         return task
+
+    async def _own_card(self) -> str:
+        """The card of this node, for an introduction. Raises StorageFailed."""
+        try:
+            return (await make_own_card(self._outbox.context, is_short=True)).line
+        except (OSError, DeliveryTokenError) as error:
+            raise StorageFailed(str(error)) from error
 
     async def _run_task(self, task: ConversationTask, scope: anyio.CancelScope) -> None:
         with scope:
@@ -199,6 +229,57 @@ class Chat:
         request = read_body(body, b.RefuseRequest)
         await self._message_requests.refuse(_sender_of(request.id), block=request.block)
         return write_body(Nothing())
+
+    # Invites.
+
+    async def _invite(self, body: bytes) -> bytes:
+        request = read_body(body, b.InviteRequest)
+        card = await make_own_card(self._outbox.context, is_short=True)
+        try:
+            made = await self._invites.make(request.name, request.life or LIFE_S)
+        except (BadInvite, BufferFull) as error:
+            return write_body(b.InviteAnswer(None, str(error)))
+        link = encode_invite(card.line, made)
+        size, path = await anyio.to_thread.run_sync(qr_path, link)
+        return write_body(
+            b.InviteAnswer(
+                link,
+                until=made.until,
+                addresses=card.addresses,
+                relays=card.relays,
+                reach=card.reach.value,
+                qr_size=size,
+                qr_path=path,
+            )
+        )
+
+    async def _list_invites(self, body: bytes) -> bytes:
+        read_body(body, Nothing)
+        found = [b.OpenInvite(e.name, e.made_at, e.until) for e in self._invites.open]
+        return write_body(b.InvitesAnswer(found))
+
+    async def _cancel_invite(self, body: bytes) -> bytes:
+        request = read_body(body, b.CancelInviteRequest)
+        if not await self._invites.cancel(request.name):
+            raise UnknownPeer
+        return write_body(Nothing())
+
+    async def _accept_invite(self, peer_requests: PeerRequests, body: bytes) -> bytes:
+        """Add the maker of an invite as a contact, and have the conversation with it begin by the
+        introduction. A repeated request does what is left."""
+        request = read_body(body, b.AcceptInviteRequest)
+        try:
+            invite = decode_invite(request.link)
+        except BadCard as error:
+            return write_body(AddAnswer(None, str(error)))
+        if invite.introduction.until <= self._outbox.context.now():
+            return write_body(AddAnswer(None, "this invite has expired: ask for a new one"))
+        added = await peer_requests.add_contact(AddRequest(request.name, card=invite.line))
+        if added.id is not None:
+            secret = invite.introduction.secret
+            task = self._conversation_task(invite.card.public)
+            await task.accept_invite(introduction_uuid(secret).hex(), secret.hex())
+        return write_body(added)
 
     async def _until_loaded(self, peers: list[Peer]) -> None:
         """Wait for the histories of these peers, which a new node reads first, for a few

@@ -24,12 +24,13 @@ UNREAD_MAX = 10_000
 
 
 class OwnMessage(msgspec.Struct):
-    """A message of this node: record `sequence`."""
+    """A message of this node: record `sequence`. `secret`: it takes up an invite of the peer."""
 
     uuid: str
     sequence: int
     state: State
     text: Text
+    secret: str = ""
 
 
 class LatestMessage(msgspec.Struct, frozen=True):
@@ -130,6 +131,17 @@ class Conversation:
             line=self._line or line,
         )
 
+    def add_invite(self, uuid: str, secret: str, now_ms: int) -> Record:
+        """The record of an invite of the peer that is accepted here."""
+        return Record(
+            v=VERSION,
+            kind=Kind.INVITE,
+            at=now_ms,
+            uuid=uuid,
+            state=State.WAITING,
+            secret=secret,
+        )
+
     def receive(self, uuid: str, text: Text, now: float) -> list[Record]:
         """The records of a new message of the peer (`now` in seconds).
 
@@ -167,6 +179,8 @@ class Conversation:
         match record.kind:
             case Kind.OUT:
                 self._replay_out(sequence, record)
+            case Kind.INVITE:
+                self._add_own(sequence, record)
             case Kind.IN:
                 self._replay_in(sequence, record)
             case Kind.STATE:
@@ -201,10 +215,13 @@ class Conversation:
         if record.line != self._line:
             self._line, self._count = record.line, 0
         self._count = max(self._count, record.n)
-        text = Text(record.line, record.n, record.at, record.text)
-        own = OwnMessage(record.uuid, sequence, State.WAITING, text)
-        self._own[record.uuid] = self._waiting[record.uuid] = own
+        self._add_own(sequence, record)
         self.last = LatestMessage(Kind.OUT, record.text, record.at)
+
+    def _add_own(self, sequence: int, record: Record) -> None:
+        text = Text(record.line, record.n, record.at, record.text)
+        own = OwnMessage(record.uuid, sequence, State.WAITING, text, record.secret)
+        self._own[record.uuid] = self._waiting[record.uuid] = own
         while self._is_closed(next(iter(self._own.values())), record.at):
             self._own.popitem(last=False)
 

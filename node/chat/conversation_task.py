@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
@@ -11,7 +11,7 @@ from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX
-from millpond.node.chat.receiver import Receiver
+from millpond.node.chat.receiver import OnIntroduction, Receiver
 from millpond.node.chat.records import State
 from millpond.node.chat.sender import Sender
 from millpond.node.outbox.context import DeliveryStatus
@@ -34,14 +34,24 @@ class ConversationTask:
     until the history is read.
     """
 
-    def __init__(self, peer: bytes, outbox: Outbox, stream: LocalStream) -> None:
+    def __init__(
+        self,
+        peer: bytes,
+        outbox: Outbox,
+        stream: LocalStream,
+        own_card: Callable[[], Awaitable[str]],
+        on_introduction: OnIntroduction,
+    ) -> None:
+        """`own_card` makes the card of this node."""
         self.peer = peer
         self._outbox = outbox
         self._history = ConversationLog(
             stream, outbox.context.settings.ttl_s + DAY_S, outbox.context.now
         )
-        self._sender = Sender(peer, outbox, self._history)
-        self._receiver = Receiver(peer, outbox, self._history, self._sender.receipt_due)
+        self._sender = Sender(peer, outbox, self._history, own_card)
+        self._receiver = Receiver(
+            peer, outbox, self._history, self._sender.receipt_due, on_introduction
+        )
 
     @property
     def conversation(self) -> Conversation | None:
@@ -98,6 +108,20 @@ class ConversationTask:
         assert own is not None
         self._sender.message_added()
         return own.sequence
+
+    async def accept_invite(self, uuid: str, secret: str) -> None:
+        """Store that an invite of the peer is accepted; the peer is then told. A second call with
+        the same uuid does nothing. Raises BufferFull, and the errors of the stream."""
+        history = self._history
+        conversation = await history.wait_conversation()
+        async with history.lock:
+            if conversation.own_message(uuid) is None:
+                if len(conversation.waiting) >= WAITING_MAX:
+                    raise BufferFull(f"{WAITING_MAX} messages already wait for this peer")
+                now_ms = int(self._outbox.context.latest() * 1000)
+                record = conversation.add_invite(uuid, secret, now_ms)
+                await history.append(conversation, [record])
+        self._sender.message_added()
 
     async def mark_read(self, sequence: int) -> int:
         """Mark everything up to this record as read; returns the number of unread messages."""

@@ -1,8 +1,9 @@
-"""Message requests: the first texts of senders that no person has accepted.
+"""Message requests: the first texts of senders that no person has accepted, and introductions.
 
 A request waits until the operator accepts its sender, who is a contact then, or refuses it. It is
 kept as it came, sealed; a message of an accepted sender goes back into the own mailbox, where the
 inbound router handles it like any other. Until then the sender hears nothing and has no state.
+A sender with the secret of an open invite is accepted at once (`invites`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import msgspec
 
 from millpond.actors.errors import KeyReused, RequestError, UnknownPeer
 from millpond.actors.messages import Put
-from millpond.node.chat.payloads import Text, UnknownPayload, decode_payload
+from millpond.node.chat.invites import Invites
+from millpond.node.chat.payloads import (
+    Introduction,
+    Receipt,
+    Text,
+    UnknownPayload,
+    decode_payload,
+)
 from millpond.node.chat.records import conversation_stream
 from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.local_channels import seconds_left
@@ -25,6 +33,8 @@ from millpond.node.outbox.relayed_message import (
     decode_relayed_message,
     relayed_idempotency_key,
 )
+from millpond.node.peers.address_book import AddressBookError
+from millpond.node.peers.address_book_file import BookBusy
 from millpond.node.peers.envelope import KID_BYTES, CannotOpen
 from millpond.node.peers.identity import peer_id
 from millpond.node.peers.lines import ReplayStatus
@@ -60,22 +70,25 @@ _FORGET = "DELETE FROM refused WHERE public = ?"
 
 class KeptMessage(msgspec.Struct):
     """A message of a request. `until`: when it leaves; `sealed`: the relayed message; `text` is
-    None until it is opened. Times are in seconds since 1970."""
+    None until it is opened, and in an introduction. Times are in seconds since 1970."""
 
     received_at: float
     until: float
     sealed: bytes
     text: Text | None = None
+    is_opened: bool = False
 
 
 class MessageRequests:
     """The message requests of a node, in `peers.db`. `run` is its task.
 
-    Without `is_on` nothing is kept, and what was kept before is removed.
+    Without `is_on` nothing is kept but introductions by `invites`, and what was kept before is
+    removed.
     """
 
-    def __init__(self, context: OutboxContext, *, is_on: bool) -> None:
+    def __init__(self, context: OutboxContext, invites: Invites, *, is_on: bool) -> None:
         self.is_on = is_on
+        self._invites = invites
         self._context = context
         self._senders: dict[bytes, dict[bytes, KeptMessage]] = {}
         """By sender, the oldest request first, and by uuid."""
@@ -92,6 +105,7 @@ class MessageRequests:
 
     def reload(self) -> None:
         """Read what is stored: a change was not. Refusals hold, stored or not."""
+        self._invites.reload()
         query = self._context.store.query
         unstored = {each: self._refused[each] for each in self._refused if each in self._unstored}
         self._senders = {}
@@ -107,30 +121,43 @@ class MessageRequests:
 
     def receive(self, sender: bytes, content: Content, sealed: bytes) -> list[Statement] | str:
         """The statements that keep a verified message of a stranger; else the reason to drop it."""
-        now = self._context.now()
-        text = _text_of(sender, content) if self.is_on else None
-        if text is None:
+        now, payload = self._context.now(), _payload_of(sender, content)
+        if payload is None or not (self.is_on or isinstance(payload, Introduction)):
             return "unknown_sender"
-        if self._refused.get(sender, 0.0) > now:
+        is_refused = self._refused.get(sender, 0.0) > now
+        if is_refused and isinstance(payload, Text):
             return "refused_request"
         if content.deadline / 1000 + CLOCKS_APART_S < now:
             return "late"
         known = self._senders.get(sender, {})
         if content.uuid in known or self._was_contact(sender, content):
             return "repeated_request"
+        if isinstance(payload, Introduction):
+            used = self._invites.use(sender, payload)
+            if isinstance(used, str):
+                return used
+            self._refused.pop(sender, None)
+            self._unstored.discard(sender)
+            return [*used, (_FORGET, (sender,)), self._keep(sender, content, sealed, None)]
         if len(sealed) > MESSAGE_BYTES_MAX or len(known) >= MESSAGES_MAX:
             return "request_limit"
-        until = min(content.deadline / 1000, now + self._context.settings.ttl_s)
-        self._senders.setdefault(sender, known)[content.uuid] = KeptMessage(
-            now, until, sealed, text
-        )
-        statements: list[Statement] = [(_INSERT, (sender, content.uuid, now, until, sealed))]
+        statements = [self._keep(sender, content, sealed, payload)]
         while len(self._senders) > SENDERS_MAX or self._size() > BYTES_MAX:
-            oldest = next(iter(self._senders))
+            strangers = (each for each in self._senders if not self._invites.has_introduced(each))
+            oldest = next(strangers, None)
+            if oldest is None:
+                break
             self._spend(self._senders.pop(oldest).values())
             statements.append((_DELETE, (oldest,)))
             self._context.drop("displaced_request", f"sender={peer_id(oldest)}")
         return statements
+
+    def _keep(self, sender: bytes, content: Content, sealed: bytes, text: Text | None) -> Statement:
+        now = self._context.now()
+        until = min(content.deadline / 1000, now + self._context.settings.ttl_s)
+        kept = self._senders.setdefault(sender, {})
+        kept[content.uuid] = KeptMessage(now, until, sealed, text, is_opened=True)
+        return _INSERT, (sender, content.uuid, now, until, sealed)
 
     def _was_contact(self, sender: bytes, content: Content) -> bool:
         """True for a message that was accepted when its sender was a contact."""
@@ -146,12 +173,16 @@ class MessageRequests:
         """The requests that wait for an answer, opened, by sender and uuid. A message whose key is
         destroyed has no text."""
         unopened = [
-            each for kept in self._senders.values() for each in kept.values() if each.text is None
+            each for kept in self._senders.values() for each in kept.values() if not each.is_opened
         ]
         if unopened:
             await anyio.to_thread.run_sync(self._open_all, unopened)
         is_contact = self._context.book.is_contact
-        return {each: kept for each, kept in self._senders.items() if not is_contact(each)}
+        return {
+            each: kept
+            for each, kept in self._senders.items()
+            if not is_contact(each) and not self._invites.has_introduced(each)
+        }
 
     async def accept(self, sender: bytes, name: str, relays: tuple[str, ...]) -> None:
         """Add the sender as a contact; its messages follow soon.
@@ -219,6 +250,7 @@ class MessageRequests:
         for each in messages:
             try:
                 each.text = self._open(each.sealed)
+                each.is_opened = True
             except CannotOpen as error:
                 each.until = 0.0  # nobody can read it any more
                 log.warning("message request not opened: %s", error)
@@ -234,30 +266,34 @@ class MessageRequests:
 
         envelope = decode_relayed_message(sealed).envelope
         opened = open_message(envelope, recipient=context.identity, prekey_of=prekey_of)
-        return _text_of(opened.sender, opened.content)
+        payload = _payload_of(opened.sender, opened.content)
+        return payload if isinstance(payload, Text) else None
 
     # What follows from the address book and from the time.
 
     async def run(self) -> None:
         """Move messages of accepted senders to their chats, and remove what is over, until
         cancelled."""
-        while self.is_on or self._senders or self._unstored:
+        while True:
             wait_s = CHECK_S
             try:
                 await self.settle()
-            except (RequestError, OSError) as error:
+            except (RequestError, OSError, BookBusy, AddressBookError) as error:
                 log.warning("message requests are left for later: %s", error)
                 wait_s = RETRY_S
             await anyio.sleep(wait_s)
 
     async def settle(self) -> None:
-        """Do it once. Raises RequestErrors and OSError."""
+        """Do it once. Raises RequestErrors, OSError, BookBusy and AddressBookError."""
         await self._store_refusals()
+        await self._invites.settle()
         for sender in list(self._senders):
             peer = self._context.book.by_public(sender)
             if peer is not None and peer.is_contact:
                 await self._deliver(sender)
                 await self._remove(sender, inf, is_delivered=True)
+            elif self._invites.has_introduced(sender):
+                continue
             elif not self.is_on or (peer is not None and peer.trust is not Trust.PINNED):
                 await self._remove(sender, inf)
             else:
@@ -298,12 +334,13 @@ class MessageRequests:
             del self._senders[sender]
 
 
-def _text_of(sender: bytes, content: Content) -> Text | None:
-    """The text of a message to the chat with its sender; None for any other message."""
+def _payload_of(sender: bytes, content: Content) -> Text | Introduction | None:
+    """The text or introduction in a message to the chat with its sender; None for any other
+    message."""
     if content.kind is not Kind.MESSAGE or content.channel != conversation_stream(sender):
         return None
     try:
         payload = decode_payload(content.body)
     except UnknownPayload:
         return None
-    return payload if isinstance(payload, Text) else None
+    return None if isinstance(payload, Receipt) else payload

@@ -124,3 +124,55 @@ class RefuseRequest(msgspec.Struct):
 
     id: str
     block: bool = False
+
+
+class InviteRequest(msgspec.Struct):
+    """A new invite for the peer that will have this name, for at most `life` seconds (0: as long as
+    possible)."""
+
+    name: str
+    life: float = 0.0
+
+
+class InviteAnswer(msgspec.Struct):
+    """An invite: its `link`, and its end (seconds since 1970); or the reason why there is none.
+
+    `reach` says where the addresses and relays lead to this node from (`WhoAnswer`). `qr_path` is
+    the QR code of the link as the path of an SVG image with `qr_size` units on each side.
+    """
+
+    link: str | None
+    error: str | None = None
+    until: int = 0
+    addresses: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    reach: str = ""
+    qr_size: int = 0
+    qr_path: str = ""
+
+
+class OpenInvite(msgspec.Struct):
+    """An open invite. Times are in seconds since 1970."""
+
+    name: str
+    made_at: float
+    until: float
+
+
+class InvitesAnswer(msgspec.Struct):
+    """All open invites, the oldest first."""
+
+    invites: list[OpenInvite]
+
+
+class CancelInviteRequest(msgspec.Struct):
+    """The open invite for this name ends."""
+
+    name: str
+
+
+class AcceptInviteRequest(msgspec.Struct):
+    """The maker of an invite becomes a contact with this name, and is told."""
+
+    link: str
+    name: str

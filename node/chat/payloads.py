@@ -1,7 +1,8 @@
-"""Payloads of chat messages in envelopes: texts, and receipts for them. JSON.
+"""Payloads of chat messages in envelopes: texts, receipts for them, and introductions. JSON.
 
     {"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}
     {"kind":"receipt","state":"delivered","of":["00112233445566778899aabbccddeeff"]}
+    {"kind":"introduction","secret":"000102030405060708090a0b0c0d0e0f","card":"millpond:..."}
 
 The uuid of a text is that of its envelope.
 """
@@ -13,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from millpond.node.chat.records import COUNT_MAX, State
+from millpond.node.peers.peer import CARD_CHARS_MAX
 
 TEXT_BYTES_MAX = 32 * 1024
 """The largest text in bytes of UTF-8; sealed it fits into a packet of every node."""
@@ -50,7 +52,18 @@ class Receipt(msgspec.Struct, frozen=True, tag_field="kind", tag="receipt"):
         return State(self.state)
 
 
-Payload = Text | Receipt
+class Introduction(msgspec.Struct, frozen=True, tag_field="kind", tag="introduction"):
+    """The answer to an invite: its secret in 32 hexadecimal digits, and the card of the sender."""
+
+    secret: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    card: Annotated[str, msgspec.Meta(max_length=CARD_CHARS_MAX)]
+
+    def __repr__(self) -> str:
+        """Without the secret: this may end up in a log."""
+        return "<Introduction>"
+
+
+Payload = Text | Receipt | Introduction
 
 
 class UnknownPayload(ValueError):

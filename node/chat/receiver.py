@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 import anyio
@@ -11,7 +11,14 @@ import anyio
 from millpond.actors.messages import Ack, Msg, Nack, NackReason
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
-from millpond.node.chat.payloads import Payload, Receipt, Text, UnknownPayload, decode_payload
+from millpond.node.chat.payloads import (
+    Introduction,
+    Payload,
+    Receipt,
+    Text,
+    UnknownPayload,
+    decode_payload,
+)
 from millpond.node.chat.records import conversation_stream
 from millpond.node.outbox.local_channels import LocalConsumer
 from millpond.node.outbox.outbox import Outbox
@@ -22,6 +29,12 @@ log = logging.getLogger(__name__)
 
 WINDOW = 64
 UNKNOWN_PAYLOAD = "a message came that this version does not understand"
+INTRODUCED = "accepted your invite"
+NOT_INTRODUCED = "used an invite that is not open: it was used before, has expired, or is not yours"
+
+OnIntroduction = Callable[[bytes, Introduction], Awaitable[bool]]
+"""A callback with the key of a contact that uses an invite; False: no open invite of this node, and
+not the one that has introduced this contact. Raises RequestErrors; it is called again then."""
 
 ReceivedPayload = tuple[str, Payload | None]
 """The uuid of a message and its payload; None: a payload of an unknown kind."""
@@ -31,8 +44,14 @@ class Receiver:
     """The receiver of the messages of one peer. `on_stored` is called after records were stored."""
 
     def __init__(
-        self, peer: bytes, outbox: Outbox, history: ConversationLog, on_stored: Callable[[], None]
+        self,
+        peer: bytes,
+        outbox: Outbox,
+        history: ConversationLog,
+        on_stored: Callable[[], None],
+        on_introduction: OnIntroduction,
     ) -> None:
+        self._on_introduction = on_introduction
         self._peer = peer
         self._outbox = outbox
         self._history = history
@@ -85,6 +104,10 @@ class Receiver:
                         records += conversation.receive(uuid, payload, now)
                     case Receipt():
                         changes += [(of, payload.new_state) for of in payload.of]
+                    case Introduction():
+                        is_ours = await self._on_introduction(self._peer, payload)
+                        said = INTRODUCED if is_ours else NOT_INTRODUCED
+                        records.append(conversation.note(uuid, said, now_ms))
                     case None:
                         records.append(conversation.note(uuid, UNKNOWN_PAYLOAD, now_ms))
             records += conversation.state_records(changes, now_ms)

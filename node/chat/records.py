@@ -3,7 +3,8 @@
     {"v":1,"kind":"out","uuid":"...","at":1763683200000,"text":"hi","state":"waiting","n":1,...}
 
 An `out` is a message of this node and an `in` one of the peer; a `state` is the new state of an
-earlier `out`, and a `note` is a line for people. Times are milliseconds since 1970.
+earlier `out`, and a `note` is a line for people. An `invite` is an invite of the peer that was
+accepted here: it has states like an `out`. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Kind(Enum):
     IN = "in"
     STATE = "state"
     NOTE = "note"
+    INVITE = "invite"
 
 
 class State(Enum):
@@ -62,7 +64,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `n` counts the messages of a sender within a `line`, which is new when the sender's history is.
     An `in` has `sent_at`, by the clock of the sender, and is `late` after a reported gap.
-    `missing` has the first and the last `n` of a gap, in a note.
+    `missing` has the first and the last `n` of a gap, in a note. `secret` is that of an accepted
+    invite.
     """
 
     v: int
@@ -76,6 +79,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     sent_at: Count = 0
     late: bool = False
     missing: tuple[Count, Count] | None = None
+    secret: str = ""
 
 
 class Unreadable(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from millpond.actors.errors import (
     DataTooLarge,
@@ -14,7 +15,7 @@ from millpond.actors.errors import (
 )
 from millpond.node.chat.conversation import Conversation, OwnMessage, PendingReceipts
 from millpond.node.chat.conversation_log import ConversationLog
-from millpond.node.chat.payloads import RECEIPTS_MAX, Receipt, encode_payload
+from millpond.node.chat.payloads import RECEIPTS_MAX, Introduction, Receipt, encode_payload
 from millpond.node.chat.records import State, conversation_stream
 from millpond.node.outbox.context import Wakeup
 from millpond.node.outbox.outbox import Outbox
@@ -31,7 +32,15 @@ PERMANENT = (DataTooLarge, EmptyData, NotAllowed)
 class Sender:
     """The sender to one peer. `message_added` and `receipt_due` wake it."""
 
-    def __init__(self, peer: bytes, outbox: Outbox, history: ConversationLog) -> None:
+    def __init__(
+        self,
+        peer: bytes,
+        outbox: Outbox,
+        history: ConversationLog,
+        own_card: Callable[[], Awaitable[str]],
+    ) -> None:
+        """`own_card` makes the card of this node, for introductions."""
+        self._own_card = own_card
         self.message_added = Wakeup()
         self.receipt_due = Wakeup()
         self._peer = peer
@@ -80,7 +89,8 @@ class Sender:
         left_s = own.text.at / 1000 + self._ttl_s - self._history.now()
         if left_s <= 0:
             return State.EXPIRED
-        plaintext, uuid = encode_payload(own.text), bytes.fromhex(own.uuid)
+        payload = Introduction(own.secret, await self._own_card()) if own.secret else own.text
+        plaintext, uuid = encode_payload(payload), bytes.fromhex(own.uuid)
         # If no prekey is valid for so long, the message lives as long as the prekey.
         ttl = left_s if self._outbox.can_seal(self._peer, left_s) else 0.0
         try:

@@ -12,9 +12,10 @@ import anyio
 import msgspec
 
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.outbox.delivery_keys import DeliveryKeys
+from millpond.node.outbox.delivery_keys import DeliveryKeys, OwnDeliveryKeys
 from millpond.node.outbox.given_prekeys import GivenPrekeys
 from millpond.node.outbox.local_channels import LocalChannels
+from millpond.node.outbox.own_addresses import OwnAddresses
 from millpond.node.outbox.presence import Presence
 from millpond.node.outbox.routes import RouteDialer
 from millpond.node.peers.address_book import AddressBook
@@ -40,8 +41,9 @@ class OutboxSettings(msgspec.Struct, frozen=True):
     of a message with the header of `relayed_message`. `forwarders_max` and `fetchers_max` limit the
     connections to peers.
     `via` names the relays that store messages for this node (`routes.relay_routes`), `addresses`
-    the URLs at which others reach it. `is_local`: only this machine reaches the node, so cards may
-    lead to this machine. A forwarder without work stays connected for `idle_s`.
+    the URLs at which others reach it, as they are configured. `is_local`: only this machine reaches
+    the node, so cards may lead to this machine. A forwarder without work stays connected for
+    `idle_s`.
     """
 
     ttl_s: int = 604_800
@@ -119,6 +121,8 @@ class OutboxContext(msgspec.Struct, frozen=True):
     given_prekeys: GivenPrekeys
     delivery_keys: DeliveryKeys | None
     """Of the owners of mailboxes here; None: this node is no relay."""
+    own_delivery_keys: OwnDeliveryKeys
+    own_addresses: OwnAddresses
     may_send: Callable[[bytes, bytes], bool]
     """True if a peer (its public key) may send messages to a channel of this node."""
     local: LocalChannels

@@ -1,4 +1,5 @@
-"""Delivery keys: what the owners of mailboxes at this relay have given it, to check proofs."""
+"""Delivery keys, to check proofs: those that the owners of mailboxes at this relay have given it,
+and those of this node's own mailbox."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import msgspec
 from millpond.actors.errors import Malformed, NotAllowed
 from millpond.node.outbox.messages import GivenKey
 from millpond.node.peers.address_book import AddressBook
-from millpond.node.peers.delivery_proof import KEY_BYTES, is_proved
-from millpond.node.peers.delivery_token import TOKENS_MAX
+from millpond.node.peers.delivery_proof import KEY_BYTES, delivery_key, is_proved
+from millpond.node.peers.delivery_token import TOKENS_MAX, DeliveryToken
 from millpond.node.peers.identity import peer_id
 from millpond.node.peers.peer_store import PeerStore
 from millpond.transports.server.interface import DeliveryProof
@@ -81,3 +82,38 @@ class DeliveryKeys:
                 peer_id(owner),
                 len(noted),
             )
+
+
+class OwnDeliveryKeys:
+    """The delivery keys of the own mailbox, for strangers that have a card of this node. For one
+    thread.
+
+    They are good only while the node `takes_strangers`: it keeps message requests, or an invite is
+    open.
+    """
+
+    def __init__(
+        self, own: bytes, now: Callable[[], float], takes_strangers: Callable[[], bool]
+    ) -> None:
+        self._own = own
+        self._now = now
+        self._takes_strangers = takes_strangers
+        self._keys: list[GivenKey] = []
+
+    @property
+    def are_used(self) -> bool:
+        """True if a stranger with a card may leave a message now."""
+        return bool(self._keys) and self._takes_strangers()
+
+    def use(self, tokens: Sequence[DeliveryToken]) -> None:
+        """Take the keys of these tokens alone."""
+        own = self._own
+        self._keys = [GivenKey(delivery_key(each.token, own, own), each.until) for each in tokens]
+
+    def accepts(self, owner: bytes, sender: bytes, delivery: DeliveryProof) -> bool:
+        """True if a sender has proved that it has a token of this node that is good now."""
+        if owner != self._own or not self._takes_strangers():
+            return False
+        now = self._now()
+        good = [each.key for each in self._keys if each.until is None or each.until > now]
+        return is_proved(good, sender, delivery.nonce, delivery.proof)

@@ -133,9 +133,10 @@ class PeerDialer:
                 self._presence.disconnected(public, opened)
 
     def _delivery_key(self, route: Route, channel: bytes) -> bytes | None:
-        """The key for the mailbox of a peer at its relay, by the token in the peer's card."""
+        """The key for the mailbox of a peer, at its relay or its own node, by the token in the
+        peer's card."""
         owner = owner_of(channel)
-        if owner is None or not route.is_relay or route.public is None:
+        if owner is None or route.public is None:
             return None
         peer = self._book.by_public(owner)
         token = token_in_card(peer.card) if peer is not None else b""

@@ -146,11 +146,6 @@ class InboundRouter:
         self._used: set[bytes] = set()
         """The channels into which messages have moved in this run."""
 
-    @property
-    def keeps_requests(self) -> bool:
-        """True if some messages of unknown senders are kept."""
-        return self._strangers is not None and self._strangers.is_on
-
     async def run(self) -> None:
         """Handle messages in the order in which they were stored."""
         self._moving.clear()  # of an earlier run

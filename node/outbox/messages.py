@@ -28,6 +28,10 @@ class PeerOperation(IntEnum):
     DELIVERY_KEYS = 15
     TAKE_PREKEYS = 16
     GIVE_PREKEYS = 17
+    INVITE = 24
+    INVITES = 25
+    CANCEL_INVITE = 26
+    ACCEPT_INVITE = 27
 
 
 class Nothing(msgspec.Struct):
@@ -35,7 +39,10 @@ class Nothing(msgspec.Struct):
 
 
 class WhoAnswer(msgspec.Struct):
-    """The identity of this node: its fingerprint to compare, and its card to give away."""
+    """The identity of this node: its fingerprint to compare, and its card to give away.
+
+    `reach`: where the card leads to the node from: nowhere, machine, network or anywhere.
+    """
 
     id: str
     key: bytes
@@ -44,6 +51,7 @@ class WhoAnswer(msgspec.Struct):
     addresses: tuple[str, ...]
     relays: tuple[str, ...]
     card: str
+    reach: str = ""
 
 
 class PeersRequest(msgspec.Struct):
@@ -98,10 +106,12 @@ class AddRequest(msgspec.Struct):
 
 
 class AddAnswer(msgspec.Struct):
-    """The id of the peer, or the reason why it was not added."""
+    """The id of the peer, or the reason why it was not added. `reach`: where its addresses and
+    relays lead to it from (`WhoAnswer`)."""
 
     id: str | None
     error: str | None = None
+    reach: str = ""
 
 
 class RemoveRequest(msgspec.Struct):

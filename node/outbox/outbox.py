@@ -104,21 +104,24 @@ class Outbox:
         """Forward, fetch and route messages until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._deliveries.run)
-            if self.context.settings.via:
-                tasks.start_soon(self._watch_delivery_tokens)
+            tasks.start_soon(self._watch_delivery_tokens)
             await self.scheduler.run()
 
     async def _watch_delivery_tokens(self) -> None:
-        """Give relays new delivery keys soon after a command has changed the tokens."""
+        """Use new delivery keys, and give them to relays, soon after a command has changed the
+        tokens."""
         before: list[DeliveryToken] | None = None
+        known = self.context.delivery_tokens
+        read = known.valid if self.context.settings.via else known.existing
         while True:
             try:
-                tokens = await anyio.to_thread.run_sync(self.context.delivery_tokens.valid)
+                tokens = await anyio.to_thread.run_sync(read)
             except (DeliveryTokenError, OSError) as error:
                 if before != []:
                     log.error("delivery tokens not read: %s", error)
                 tokens = []
-            if before is not None and tokens != before:
+            self.context.own_delivery_keys.use(tokens)
+            if self.context.settings.via and before is not None and tokens != before:
                 self.scheduler.publish_again()
             before = tokens
             await anyio.sleep(TOKENS_READ_EVERY_S)

@@ -23,10 +23,11 @@ from millpond.actors.runtime.supervisor import contain
 from millpond.node.outbox import messages as b
 from millpond.node.outbox.mailbox import is_prekeys, owner_of
 from millpond.node.outbox.outbox import Outbox
-from millpond.node.outbox.routes import relay_urls
+from millpond.node.outbox.own_addresses import reach_of
+from millpond.node.outbox.own_card import make_own_card
 from millpond.node.peers.address_book import AddressBookError, Peer, Trust
 from millpond.node.peers.address_book_file import BookBusy
-from millpond.node.peers.card import BadCard, ContactCard, decode_card, encode_card, local_addresses
+from millpond.node.peers.card import BadCard, decode_card, local_addresses
 from millpond.node.peers.envelope import UUID_BYTES, CannotOpen, envelope_uuid
 from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
@@ -116,27 +117,17 @@ class PeerRequests:
     async def _who(self, body: bytes) -> bytes:
         read_body(body, b.Nothing)
         context = self._outbox.context
-        identity, settings = context.identity, context.settings
-        relays = relay_urls(settings.via, context.book)
-        prekey = await anyio.to_thread.run_sync(context.prekeys.current)
-        card = ContactCard(
-            identity.public,
-            settings.addresses,
-            relays,
-            prekey,
-            context.now(),
-            settings.successions,
-            await anyio.to_thread.run_sync(context.delivery_tokens.current),
-        )
+        identity, card = context.identity, await make_own_card(context)
         return b.write_body(
             b.WhoAnswer(
                 id=identity.id,
                 key=identity.public,
                 fingerprint=fingerprint(identity.public),
                 words=fingerprint_words(identity.public),
-                addresses=settings.addresses,
-                relays=relays,
-                card=encode_card(card, identity),
+                addresses=card.addresses,
+                relays=card.relays,
+                card=card.line,
+                reach=card.reach.value,
             )
         )
 
@@ -176,16 +167,19 @@ class PeerRequests:
         )
 
     async def _add(self, body: bytes) -> bytes:
-        """Add a contact, or update the one with this key."""
-        request = read_body(body, b.AddRequest)
+        return b.write_body(await self.add_contact(read_body(body, b.AddRequest)))
+
+    async def add_contact(self, request: b.AddRequest) -> b.AddAnswer:
+        """Add a contact, or update the one with this key. Raises OSError and BookBusy."""
         try:
             peer = self._peer_of(request)
             # In a worker thread: the file is written and synced.
             await anyio.to_thread.run_sync(self._store, peer)
         except (AddressBookError, BadCard, BadPeerId, ValueError) as error:
-            return b.write_body(b.AddAnswer(None, str(error)))
+            return b.AddAnswer(None, str(error))
         self._outbox.scheduler.address_book_changed()
-        return b.write_body(b.AddAnswer(peer.id))
+        reach = reach_of(peer.addresses, peer.relays)
+        return b.AddAnswer(peer.id, reach=reach.value)
 
     def _peer_of(self, request: b.AddRequest) -> Peer:
         card = None if request.card is None else decode_card(request.card)

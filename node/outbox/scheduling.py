@@ -209,21 +209,29 @@ class OutboxScheduler:
 
     async def _watch_book(self, tasks: TaskGroup) -> None:
         checked_at = 0.0
-        is_without_peers = True
+        has_peers = is_expecting = False
         while True:
             await self._read_book()
-            if self._has_new_book or self._context.now() > checked_at + HOUR_S:
+            is_due = self._has_new_book or self._context.now() > checked_at + HOUR_S
+            if is_due:
                 self._has_new_book = False
                 checked_at = self._context.now()
                 has_peers = await self._apply_address_book(tasks)
-                if is_without_peers and (has_peers or self._inbound.keeps_requests):
-                    is_without_peers = False
-                    tasks.start_soon(self._inbound.run)
-                    tasks.start_soon(self._rotate_prekeys)
-                    tasks.start_soon(self._destroy_prekeys)
-                elif is_without_peers:  # it may have keys of a time when it had some
-                    await self._destroy_old_prekeys()
+            if not is_expecting and (has_peers or self._expects_strangers):
+                is_expecting = True
+                tasks.start_soon(self._inbound.run)
+                tasks.start_soon(self._rotate_prekeys)
+                tasks.start_soon(self._destroy_prekeys)
+            elif not is_expecting and is_due:  # it may have keys of a time when it had peers
+                await self._destroy_old_prekeys()
             await anyio.sleep(CHECK_S)
+
+    @property
+    def _expects_strangers(self) -> bool:
+        """True if somebody may have a card of this node, or a message is there already."""
+        context = self._context
+        has_messages = context.local.count(mailbox_of(context.identity.public)) > 0
+        return context.own_delivery_keys.are_used or has_messages
 
     async def _read_book(self) -> None:
         try:

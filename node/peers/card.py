@@ -110,12 +110,16 @@ _first_decoder = msgspec.msgpack.Decoder(_Body)
 _second_decoder = msgspec.msgpack.Decoder(_SecondBody)
 
 
-def encode_card(card: ContactCard, identity: Identity) -> str:
+def encode_card(card: ContactCard, identity: Identity, *, is_short: bool = False) -> str:
     """The line of a card. Raises ValueError for the card of another identity or invalid
-    addresses."""
+    addresses.
+
+    `is_short` leaves out the form of the prekey that only nodes of version 1 read.
+    """
     if card.public != identity.public:
         raise ValueError("a card is signed by its owner, and by nobody else")
     prekey, prekey_v2 = _prekey_forms(card.prekey, identity)
+    prekey = None if is_short and prekey_v2 else prekey
     addresses, relays = checked_addresses(card.addresses), checked_relays(card.relays)
     made = round(card.made_at * 1000)
     fields: tuple[object, ...] = (card.public, addresses, relays, prekey, made)
@@ -162,6 +166,8 @@ def decode_card(text: str) -> ContactCard:
 def _bytes(line: str) -> bytes:
     if not line.startswith(PREFIX):
         raise BadCard(f"a card begins with {PREFIX!r}")
+    if "." in line:
+        raise BadCard("this is an invite: `millpond chat accept LINK NAME` accepts it")
     if len(line) > CARD_CHARS_MAX:
         raise BadCard(f"a card has at most {CARD_CHARS_MAX} characters")
     encoded = line.removeprefix(PREFIX)

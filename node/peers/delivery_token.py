@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -74,10 +75,14 @@ class DeliveryTokens:
 
     def valid(self) -> list[DeliveryToken]:
         """The tokens that are good now, the current one first."""
-        if not (found := self._read()):
-            found = self._create()
+        if not self._read():
+            self._create()
+        return self.existing()
+
+    def existing(self) -> list[DeliveryToken]:
+        """The tokens that are good now; none if no card with one was ever made."""
         now = self._now()
-        return [each for each in found if each.until is None or each.until > now]
+        return [each for each in self._read() if each.until is None or each.until > now]
 
     def rotate(self, *, end_old: bool = False) -> bytes:
         """Replace the current token, and return the new one.
@@ -101,16 +106,14 @@ class DeliveryTokens:
         kept = [] if end_old else old[: TOKENS_MAX - 1]
         return [DeliveryToken(self._entropy(TOKEN_BYTES)), *kept]
 
-    def _create(self) -> Sequence[DeliveryToken]:
+    def _create(self) -> None:
         tokens = [DeliveryToken(self._entropy(TOKEN_BYTES))]
         if self._path is None:
             self._in_memory = tokens
-            return tokens
-        try:
+            return
+        # Another process may have made one in between.
+        with suppress(FileExistsError):
             write_new(self._path, _text(tokens), f".{FILE_NAME}.{self._entropy(8).hex()}")
-        except FileExistsError:  # made in between, by another process
-            return self._read()
-        return tokens
 
     def _read(self) -> Sequence[DeliveryToken]:
         if self._path is None:

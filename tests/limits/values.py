@@ -37,7 +37,7 @@ from millpond.actors.streams.catalogs import channels as created_channels
 from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import activity, admin, events, log_handler
 from millpond.node.backup import service as backup_service
-from millpond.node.chat import message_requests
+from millpond.node.chat import invites, message_requests
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.commands import import_
 from millpond.node.client import asking, connect, inbox, link
@@ -48,7 +48,14 @@ from millpond.node.client.settings import ConnectSettings
 from millpond.node.config import MOST, Config
 from millpond.node.http import listener as http_listener
 from millpond.node.jobs.worker import outcome
-from millpond.node.outbox import deliveries, given_prekeys, inbound, key_exchange, mailbox
+from millpond.node.outbox import (
+    deliveries,
+    given_prekeys,
+    inbound,
+    key_exchange,
+    mailbox,
+    own_addresses,
+)
 from millpond.node.peers import (
     contact_keys,
     data_key,
@@ -285,6 +292,9 @@ PEERS: dict[str, Numbers] = {
         message_requests.REFUSED_MAX,
         prekeys.TTL_S_MAX + prekeys.KEPT_BEYOND_TTL_S,
     ),
+    "open invites": (invites.OPEN_MAX, invites.LIFE_S, invites.LIFE_S_MIN),
+    "used invites that are remembered": (invites.USED_MAX,),
+    "addresses of network interfaces in a card": (own_addresses.FOUND_MAX,),
     "keys for one contact": (contact_keys.KEPT_MAX,),
     "the node's own prekey": (prekeys.DAY_S / 86_400, prekeys.TTL_S_MAX),
     "a published prekey": (prekeys.PUBLISHED_BYTES_MAX,),

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from millpond.node.chat.payloads import TEXT_BYTES_MAX
-from millpond.node.cli.chat import requests
+from millpond.node.cli.chat import invites, requests
 from millpond.node.cli.chat.client import ChatClient
 from millpond.node.cli.chat.dialogue import Dialogue, Options, describe
 from millpond.node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
@@ -32,15 +32,18 @@ examples:
   millpond chat bob --history 50 < /dev/null      print the last 50 messages
   tail -f alarms | millpond chat bob --wait 60    exit code 3: not all messages were delivered
   millpond chat bob --follow --json < /dev/null   messages and receipts as JSON objects
+  millpond chat invite bob                print a link, and its QR code, for bob
+  millpond chat accept LINK alice         add its maker as alice; `-` reads the link from stdin
+  millpond chat invites                   list open invites; `chat invites cancel bob` ends one
   millpond chat --web                     print a link that opens the chat page once
   millpond chat requests                  list first messages of unknown senders
   millpond chat requests accept ID carol  add the sender ID as the peer carol; ID is a peer id
   millpond chat requests refuse ID        remove its messages, and take none for 9 days
 
-`millpond peer add bob` adds the peer bob. The node stores messages for him until he or one of his
-relays is online. In a pipe each line of stdin is a message, and each received message is a line of
-stdout; an indented line continues the one above. A peer with the name `requests` is reached by its
-id.
+An invite works once, and adds both sides. The node stores messages for a peer until it or one of
+its relays is online. In a pipe each line of stdin is a message, and each received message is a line
+of stdout; an indented line continues the one above. A peer with the name `invite`, `invites`,
+`accept` or `requests` is reached by its id.
 """
 HISTORY = 20
 PIPE_RECONNECT_S = 30.0
@@ -55,7 +58,9 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("whom", metavar="PEER", nargs="?", help="name or id of a peer")
-    parser.add_argument("words", metavar="ARG", nargs="*", help="after `requests`: see below")
+    parser.add_argument(
+        "words", metavar="ARG", nargs="*", help="after `invite`, `accept` or `requests`: see below"
+    )
     parser.add_argument(
         "--history",
         type=u32,
@@ -77,6 +82,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--block", action="store_true", help="with `requests refuse ID`: block the key for ever"
     )
+    parser.add_argument(
+        "--for",
+        type=seconds,
+        dest="life",
+        metavar="S",
+        default=0.0,
+        help="with `invite NAME`: open for S seconds (default 7d)",
+    )
     add_node_options(parser)
 
 
@@ -90,7 +103,10 @@ def run(args: argparse.Namespace) -> int:
     if args.whom == requests.WORD:
         requests.check_arguments(args)
         return run_in_loop(args, partial(requests.run, args))
-    if args.words or args.block:
+    if args.whom in invites.WORDS:
+        invites.check_arguments(args)
+        return run_in_loop(args, partial(invites.run, args))
+    if args.words or args.block or args.life:
         raise usage_error("`chat` takes one peer")
     if args.web:
         return run_in_loop(args, partial(_give_link, args))
@@ -149,7 +165,7 @@ async def _list(args: argparse.Namespace) -> int:
         else:
             print_line(describe(chat))
     if not chats and not args.json:
-        print_line("there are no contacts: millpond peer add NAME --card CARD adds one")
+        print_line("there are no contacts: millpond chat invite NAME makes a link for one")
     if waiting:
         print_line(f"message requests: {waiting} (millpond chat {requests.WORD})")
     return ExitCode.OK

@@ -29,6 +29,18 @@ STATE_TEXTS = {
     State.EXPIRED: "NOT DELIVERED in time",
     State.REFUSED: "REFUSED",
 }
+INVITE_ANSWER = "the answer to the invite"
+
+
+def invite_text(state: State) -> str:
+    """A line about an accepted invite, by the state of the answer to it."""
+    match state:
+        case State.DELIVERED | State.READ:
+            return "invite accepted; both sides are added"
+        case State.EXPIRED | State.REFUSED:
+            return "the answer to the invite did not arrive in time; ask for a new invite"
+        case _:
+            return "invite accepted here; the other node has not answered yet"
 
 
 class ShownMessage(msgspec.Struct):
@@ -114,8 +126,9 @@ class ConversationView:
         return lines
 
     def _learn(self, record: Record) -> None:
-        if record.kind is Kind.OUT:
-            self._own[record.uuid] = ShownMessage(record.text, record.state or State.WAITING)
+        if record.kind in (Kind.OUT, Kind.INVITE):
+            text = record.text if record.kind is Kind.OUT else INVITE_ANSWER
+            self._own[record.uuid] = ShownMessage(text, record.state or State.WAITING)
             self._changes[record.uuid] = None
             if len(self._own) > OWN_TEXTS_MAX:
                 self._own.pop(next(iter(self._own)))
@@ -132,6 +145,10 @@ class ConversationView:
             case Kind.NOTE:
                 yield from self._new_day(record.at)
                 yield f"{CHANGE_INDENT}{clean(record.text)}"
+            case Kind.INVITE:
+                yield from self._new_day(record.at)
+                own = self._own.get(record.uuid)
+                yield f"{CHANGE_INDENT}{invite_text(State.WAITING if own is None else own.state)}"
             case Kind.OUT:
                 yield from self._new_day(record.at)
                 own = self._own.get(record.uuid)

@@ -6,7 +6,7 @@ import { Home } from "./home.js";
 import * as login from "./login.js";
 import { Lost, Refused } from "./p2p.js";
 import { People, byNews } from "./peer_list.js";
-import { addPeer, showOurselves, showPeer, showRequests } from "./sheets.js";
+import { addPeer, showInvites, showOurselves, showPeer, showRequests } from "./sheets.js";
 import { Talk, isUnknown } from "./conversation.js";
 import { Timeline } from "./timeline.js";
 import { count, isContact, refusal } from "./format.js";
@@ -293,6 +293,10 @@ class Page {
       await this.attempt(() => this.look());
       this.choose(id);
     });
+  }
+
+  invite() {
+    showInvites(this.home);
   }
 
   answerRequests() {

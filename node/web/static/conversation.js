@@ -1,5 +1,6 @@
 // A conversation: records of its stream in, items to display out.
 //
+// An accepted invite is a note with a state.
 // An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}.
 // What was written here and is not in the stream yet is an item of the outbox, without a sequence.
 
@@ -118,6 +119,11 @@ export class Talk {
     const item = { key, kind, sequence, uuid, text, at, sentAt, late };
     if (kind === "out") {
       this.outbox = this.outbox.filter((each) => each.uuid !== uuid);
+      item.state = this.states.get(uuid) ?? record.state ?? "waiting";
+    }
+    if (kind === "invite") {
+      item.kind = "note";
+      item.isInvite = true;
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
     }
     this.byUuid.set(key, item);

@@ -30,6 +30,23 @@ export function icon(name) {
   return svg;
 }
 
+/** A QR code: the path of its dark modules, on a light ground with `size` units on each side. */
+export function qrCode(size, path, label) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "qr");
+  svg.setAttribute("viewBox", `0 0 ${size} ${size}`);
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", label);
+  svg.setAttribute("shape-rendering", "crispEdges");
+  const ground = document.createElementNS(SVG, "rect");
+  ground.setAttribute("width", size);
+  ground.setAttribute("height", size);
+  const modules = document.createElementNS(SVG, "path");
+  modules.setAttribute("d", path);
+  svg.append(ground, modules);
+  return svg;
+}
+
 /** Initials on one of eight colours, which the peer's id decides. */
 export function avatar(name, id, here) {
   const letters = name.trim().split(/[\s._-]+/).slice(0, 2).map((word) => [...word][0] ?? "");

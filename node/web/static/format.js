@@ -20,6 +20,29 @@ export const STATES = {
   refused: ["alert", "Refused", "it will not be delivered"],
 };
 
+/** What a note says of an accepted invite, by the state of the answer to it. */
+export function inviteNote(state) {
+  if (state === "delivered" || state === "read") return "Invite accepted. Both sides are added.";
+  if (state === "expired" || state === "refused") {
+    return "The answer to the invite did not arrive in time. Ask for a new invite.";
+  }
+  return "Invite accepted here. The other node has not answered yet.";
+}
+
+/** Warnings about a card of this node, by where it leads here from. */
+export const OWN_REACH = {
+  nowhere: "Nobody reaches this node: it has no P2P listener and no relay. Start it with --via RELAY, or with --p2p and an address that others reach.",
+  machine: "Only this machine reaches this node. For others start it with --via RELAY, or with --p2p 0.0.0.0:7400 and an access file.",
+  network: "Only the private network of this node reaches it. For others start it with --via RELAY, or with --address and its public name.",
+};
+
+/** Warnings about a card of a peer. */
+export const PEER_REACH = {
+  nowhere: "This card has no address and no relay: messages wait until the peer's node dials yours. Ask for a card made with --via RELAY or --address.",
+  machine: "This card leads to its own machine only.",
+  network: "This card leads to a private network: it works from there only.",
+};
+
 /** Texts by error code. */
 const REFUSALS = {
   0x23: "The message is empty.",

@@ -55,6 +55,8 @@ export class Frame {
     byId("details").addEventListener("click", () => page.details());
     byId("ourselves").addEventListener("click", () => page.ourselves());
     byId("add").addEventListener("click", () => page.add());
+    byId("invite").addEventListener("click", () => page.invite());
+    byId("invite-first").addEventListener("click", () => page.invite());
     byId("requests").addEventListener("click", () => page.answerRequests());
     byId("add-first").addEventListener("click", () => page.add());
     byId("try-now").addEventListener("click", () => page.home.tryNow());
@@ -252,7 +254,7 @@ function hindrance(chat) {
   if (!isContact(chat)) {
     return ["This peer was not added, so nothing is sent to it. Add its card.", "alert"];
   }
-  if (chat.waiting && Date.now() - chat.last.at > SEALED_MS) {
+  if (chat.waiting && chat.last && Date.now() - chat.last.at > SEALED_MS) {
     const what = count(chat.waiting, "message");
     const verb = chat.waiting === 1 ? "waits" : "wait";
     return [`${what} ${verb} here until ${chat.name}'s node has given a key to seal with.`, "clock"];

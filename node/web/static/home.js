@@ -110,6 +110,23 @@ export class Home {
     return this.ask(PEERS, 14, { id, block });
   }
 
+  /** A link that introduces its first holder: {link, error, until, reach, qr_size, qr_path}. */
+  invite(name) {
+    return this.ask(PEERS, 24, { name });
+  }
+
+  async invites() {
+    return (await this.ask(PEERS, 25, {})).invites;
+  }
+
+  cancelInvite(name) {
+    return this.ask(PEERS, 26, { name });
+  }
+
+  acceptInvite(link, name) {
+    return this.ask(PEERS, 27, { link, name });
+  }
+
   markRead(peer, sequence) {
     return this.ask(PEERS, 9, { peer, sequence });
   }

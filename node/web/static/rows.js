@@ -1,7 +1,7 @@
 // The rows of a conversation: days, messages, notices, and the mark of the first new message.
 
 import { icon, linked, make, unseen } from "./elements.js";
-import { STATES, clock, day, dayOf, exactly } from "./format.js";
+import { STATES, clock, day, dayOf, exactly, inviteNote } from "./format.js";
 
 const TOGETHER_MS = 5 * 60_000;
 const DELAYED_MS = 2 * 60_000;
@@ -58,7 +58,7 @@ function noteRow(item) {
   return make(
     "li",
     { class: "note", title: exactly(item.at) },
-    make("span", {}, icon("note"), item.text),
+    make("span", {}, icon("note"), item.isInvite ? inviteNote(item.state) : item.text),
   );
 }
 

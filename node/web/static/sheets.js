@@ -1,9 +1,9 @@
 // Dialogs: the details of a peer, the own identity, and a new peer.
 
-import { avatar, byId, icon, make } from "./elements.js";
+import { avatar, byId, icon, make, qrCode } from "./elements.js";
 import * as login from "./login.js";
 import { Refused } from "./p2p.js";
-import { count, exactly, presence, refusal } from "./format.js";
+import { OWN_REACH, PEER_REACH, count, exactly, presence, refusal } from "./format.js";
 
 const TRUST = {
   added: "Added, not verified: nothing shows yet that this key is your peer's.",
@@ -16,7 +16,7 @@ const TRUST = {
 function open(title, ...children) {
   const sheet = byId("sheet");
   byId("sheet-title").textContent = title;
-  byId("sheet-body").replaceChildren(...children);
+  byId("sheet-body").replaceChildren(...children.filter((child) => child !== null));
   if (!sheet.open) sheet.showModal();
 }
 
@@ -61,7 +61,8 @@ export function showOurselves(who, onLeave) {
     "You",
     make("h3", {}, "Your card"),
     make("p", { class: "hint" }, "Give this line to people who want to write to you. It contains no secret."),
-    copyable(who.card),
+    copyable(who.card, "Your card"),
+    warning(OWN_REACH[who.reach]),
     facts([
       ["Fingerprint in words", who.words],
       ["Fingerprint", code(who.fingerprint)],
@@ -76,7 +77,80 @@ export function showOurselves(who, onLeave) {
   );
 }
 
-/** A peer by card; `onAdded` hears the id. */
+/** A link for somebody, and the links that are still open. */
+export async function showInvites(home) {
+  const name = make("input", { id: "invite-name", required: true, maxlength: "64", autocomplete: "off", autocapitalize: "none" });
+  const problem = make("p", { class: "problem", role: "alert" });
+  const made = make("div", { id: "invite-made" });
+  const listed = make("div", {});
+  const form = make(
+    "form",
+    { class: "form" },
+    make("label", { for: "invite-name" }, "Name of the person you invite"),
+    name,
+    make("p", { class: "hint" }, "The link works once. It adds both of you, so give it to this person alone."),
+    problem,
+    make("button", { type: "submit", class: "strong" }, "Make a link"),
+  );
+  const refresh = async () => listed.replaceChildren(...openInvites(await home.invites(), cancel));
+  const cancel = (each) => tryTo(problem, async () => {
+    await home.cancelInvite(each);
+    made.replaceChildren();
+    await refresh();
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    tryTo(problem, async () => {
+      const invited = name.value.trim();
+      const answer = await home.invite(invited);
+      if (answer.error) {
+        problem.textContent = answer.error;
+        return;
+      }
+      made.replaceChildren(...invitation(invited, answer));
+      await refresh();
+      made.querySelector("button").focus();
+    });
+  });
+  open("Invite", form, made, listed);
+  name.focus();
+  await tryTo(problem, refresh);
+}
+
+function invitation(name, { link, until, reach, qr_size: size, qr_path: path }) {
+  return [
+    copyable(link, "Invite link"),
+    qrCode(size, path, `QR code of the link for ${name}`),
+    make("p", { class: "hint" }, `For ${name}, until ${exactly(until * 1000)}. The other side opens Add in its page, or types: millpond chat accept LINK NAME`),
+    warning(OWN_REACH[reach]),
+  ].filter(Boolean);
+}
+
+function openInvites(invites, cancel) {
+  if (!invites.length) return [];
+  const rows = invites.map(({ name, until }) => {
+    const end = make("button", { type: "button", class: "quiet", "aria-label": `Cancel the invite for ${name}` }, "Cancel");
+    end.addEventListener("click", () => cancel(name));
+    return make("li", { "data-name": name }, make("span", {}, `${name}, until ${exactly(until * 1000)}`), end);
+  });
+  return [make("h3", {}, "Open invites"), make("ul", { class: "invite-list" }, ...rows)];
+}
+
+/** What goes wrong is said in the sheet. */
+async function tryTo(problem, work) {
+  problem.textContent = "";
+  try {
+    await work();
+  } catch (error) {
+    problem.textContent = error instanceof Refused ? refusal(error.code) : "Your node is not reachable now.";
+  }
+}
+
+function warning(text) {
+  return text ? make("p", { class: "warning", role: "note" }, icon("alert"), text) : null;
+}
+
+/** A peer by invite or card; `onAdded` hears the id. */
 export function addPeer(home, onAdded) {
   const name = make("input", { id: "peer-name", required: true, maxlength: "64", autocomplete: "off", autocapitalize: "none" });
   const card = make("textarea", { id: "peer-card", required: true, rows: "4", spellcheck: "false", autocapitalize: "none", placeholder: "millpond:…" });
@@ -86,26 +160,27 @@ export function addPeer(home, onAdded) {
     { class: "form" },
     make("label", { for: "peer-name" }, "Name for this peer"),
     name,
-    make("label", { for: "peer-card" }, "Contact card"),
+    make("label", { for: "peer-card" }, "Invite link or contact card"),
     card,
-    make("p", { class: "hint" }, "Your peer finds it under the person icon at the top of this page, or with: millpond keys show --card"),
+    make("p", { class: "hint" }, "An invite adds both sides: your peer makes one with Invite in its page, or with millpond chat invite. A contact card adds the peer here only."),
     problem,
     make("button", { type: "submit", class: "strong" }, "Add"),
   );
-  form.addEventListener("submit", async (event) => {
+  form.addEventListener("submit", (event) => {
     event.preventDefault();
-    problem.textContent = "";
-    try {
-      const { id, error } = await home.addPeer(name.value.trim(), card.value.trim());
-      if (error) {
-        problem.textContent = error;
-      } else {
-        byId("sheet").close();
-        onAdded(id);
+    tryTo(problem, async () => {
+      const line = card.value.replaceAll(/\s+/g, "");
+      const called = name.value.trim();
+      const answer = line.includes(".") ? await home.acceptInvite(line, called) : await home.addPeer(called, line);
+      if (answer.error) {
+        problem.textContent = answer.error;
+        return;
       }
-    } catch (error) {
-      problem.textContent = error instanceof Refused ? refusal(error.code) : "Your node is not reachable now.";
-    }
+      onAdded(answer.id);
+      const text = PEER_REACH[answer.reach];
+      if (text) open(called, make("p", {}, "Added."), warning(text));
+      else byId("sheet").close();
+    });
   });
   open("Add a peer", form);
   name.focus();
@@ -160,9 +235,9 @@ function words(label, hint, text) {
   return make("div", { class: "words" }, make("ol", { "aria-label": label }, ...each), make("p", { class: "hint" }, hint));
 }
 
-function copyable(text) {
+function copyable(text, label) {
   const copy = make("button", { type: "button", class: "strong" }, icon("copy"), "Copy");
-  const line = make("textarea", { class: "card", readonly: true, rows: "3", "aria-label": "Your card", spellcheck: "false" });
+  const line = make("textarea", { class: "card", readonly: true, rows: "3", "aria-label": label, spellcheck: "false" });
   line.value = text;
   copy.addEventListener("click", async () => {
     line.select();

@@ -108,7 +108,7 @@ async def test_an_accepted_one_is_in_the_chat_and_is_told(tmp_path: Path) -> Non
         assert await listed(there) == {alice.identity.id: ["hello", "are you there?"]}
         assert here.outbox.unconfirmed(bob.public) == 2
         answer = await ask(there, ACCEPT, id=alice.identity.id, name="alice")
-        assert answer == {"id": alice.identity.id, "error": None}
+        assert (answer["id"], answer["error"]) == (alice.identity.id, None)
         assert await received(there, alice, 2) == ["hello", "are you there?"]
         assert bob.book.by_name("alice").trust is Trust.ADDED  # type: ignore[union-attr]
         await states(here, bob, State.DELIVERED, 2)
