@@ -22,6 +22,7 @@ from millpond.pipeline.errors import BadOption, PipelineError
 from millpond.pipeline.spark.packaging import pack
 from millpond.pipeline.spark.session import LOCAL
 from millpond.pipeline.state.change_feed import BATCHES_KEPT
+from millpond.pipeline.state.files import folder_of
 from millpond.pipeline.state.formats import FORMATS
 from millpond.pipeline.state.iceberg_table import BUCKETS
 from millpond.pipeline.state.location import Location, location_of
@@ -115,10 +116,10 @@ def _add_table(running: argparse.ArgumentParser) -> None:
         "an Iceberg catalog, such as iceberg://CATALOG/NAMESPACE.NAME"
     )
     add("--table", required=True, type=_location, metavar="DIR", help=what)
-    add(
-        "--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the job's progress"
-    )
-    add("--dead-letters", type=Path, metavar="DIR", help="folder for records that are no events")
+    what = "folder of the job's progress, or a URL of a file system that Spark has"
+    add("--checkpoint", required=True, type=folder_of, metavar="DIR", help=what)
+    what = "folder for records that are no events, or a URL as of --checkpoint"
+    add("--dead-letters", type=folder_of, metavar="DIR", help=what)
     what = "folder of a change feed: what each batch inserts, updates and deletes"
     add("--changes", type=_location, metavar="DIR", help=what)
     what = "batches of the change feed to keep (%(default)s)"

@@ -15,6 +15,7 @@ from millpond.pipeline.commands.progress import Progress, progress
 from millpond.pipeline.errors import NO_WORKER, BadOption, PipelineError, found_in
 from millpond.pipeline.spark.session import build_session, spark_errors
 from millpond.pipeline.state.disk import write_whole
+from millpond.pipeline.state.files import files_in
 from millpond.pipeline.state.job import BatchReport, JobOptions, open_table, run_job, source_of
 from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.report import Sample, report_page, with_sample
@@ -37,8 +38,8 @@ def run_pipeline(args: argparse.Namespace) -> None:
     """Run a job to its end, or until it is stopped. Raises PipelineError."""
     options = options_of(args)
     table = open_table(options)
-    with table.lock(), closing(QueryProgress(source_of(options), options.checkpoint)) as query:
-        query.begin()
+    with table.lock(), closing(QueryProgress(source_of(options))) as query:
+        query.check()
         conf = dict(_setting(each) for each in args.conf)
         with closing(progress(as_json=args.json)) as display:
             session = build_session(
@@ -46,6 +47,7 @@ def run_pipeline(args: argparse.Namespace) -> None:
             )
             with spark_errors():
                 try:
+                    query.begin(files_in(options.checkpoint, session))
                     _run(session, options, _BatchLog(query, display), args)
                 finally:
                     session.stop()
@@ -83,8 +85,8 @@ def options_of(args: argparse.Namespace) -> JobOptions:
     return JobOptions(
         source,
         args.table,
-        args.checkpoint.absolute(),
-        args.dead_letters and args.dead_letters.absolute(),
+        args.checkpoint,
+        args.dead_letters,
         args.every,
         load_schemas(args.schemas) if args.schemas else {},
         args.format,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.pipeline.examples.options import Words, parser, perform, trigger
+from millpond.pipeline.state.files import LocalFiles
 from millpond.pipeline.state.job import query_id
 
 TEXTS = """
@@ -45,7 +46,7 @@ def start(spark: Any, args: argparse.Namespace) -> Any:
 
     def tell(frame: Any, batch: int) -> None:
         given = {"address": args.connect, "topic": args.into, "batchId": str(batch)}
-        writer = query_id(Path(args.checkpoint))
+        writer = query_id(LocalFiles(Path(args.checkpoint)))
         frame.selectExpr(EVENT).write.format("millpond").mode("append").options(
             writerId=writer, **given
         ).save()

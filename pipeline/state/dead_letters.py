@@ -8,61 +8,48 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 
 from millpond.pipeline.errors import PipelineError
-from millpond.pipeline.state.disk import sync
+from millpond.pipeline.state.files import Files
 
-STAGED = ".staged-"
 OWNER = "_query-"
 
 
-def claim(folder: Path, query: str, what: str = "dead letters") -> None:
-    """Mark a folder, with `what` of batches in it, as this query's. Raises PipelineError if it is
-    another's."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(each.name != f"{OWNER}{query}" for each in folder.glob(f"{OWNER}*")):
-            text = f"{folder} has the {what} of another query, with another checkpoint"
+class DeadLetters:
+    """The dead letters of a job, in a folder that may not exist yet."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def claim(self, query: str) -> None:
+        """Mark the folder as this query's. Raises PipelineError if it is another's."""
+        own = f"{OWNER}{query}"
+        owners = [each for each in self._files.names() if each.startswith(OWNER)]
+        if any(each != own for each in owners):
+            text = f"{self._files} has the dead letters of another query, with another checkpoint"
             raise PipelineError("other_query", text, "use a new folder")
-        (folder / f"{OWNER}{query}").touch()
-    except OSError as error:
-        raise PipelineError("bad_option", f"{what} {folder}: {error.strerror}") from None
+        if not owners:
+            self._files.write(own, b"")
+
+    def write(self, batch: int, rejects: pa.Table) -> None:
+        """Make rejected records the file of a batch, or remove that of an earlier attempt."""
+        name = f"batch-{batch:08}.jsonl"
+        if rejects.num_rows:
+            self._files.write(name, "".join(map(_line, rejects.to_pylist())).encode())
+        else:
+            self._files.remove(name)
 
 
-def stage_dead_letters(folder: Path, rows: pa.Table) -> str:
-    """Write rejected records to a hidden file; its name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{STAGED}{uuid4().hex}"
-    with (folder / name).open("w", encoding="utf-8") as file:
-        for row in rows.to_pylist():
-            dead_letter = {
-                "topic": row["topic"],
-                "partition": row["partition"],
-                "offset": row["offset"],
-                "timestamp": row["timestamp"].isoformat(),
-                "reason": row["reason"],
-                "value_base64": base64.b64encode(row["value"] or b"").decode(),
-            }
-            file.write(json.dumps(dead_letter, sort_keys=True) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return name
-
-
-def commit_dead_letters(folder: Path, batch: int, names: Sequence[str]) -> None:
-    """Make a staged file the batch's file, and remove those of earlier attempts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"batch-{batch:08}.jsonl"
-    if names:
-        (folder / names[0]).replace(target)
-    else:
-        target.unlink(missing_ok=True)
-    sync(folder)
-    for each in folder.glob(f"{STAGED}*"):
-        each.unlink()
+def _line(row: dict[str, object]) -> str:
+    time, value = row["timestamp"], row["value"]
+    dead_letter = {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timestamp": time.isoformat(),  # type: ignore[attr-defined]
+        "reason": row["reason"],
+        "value_base64": base64.b64encode(value or b"").decode(),  # type: ignore[arg-type]
+    }
+    return json.dumps(dead_letter, sort_keys=True) + "\n"

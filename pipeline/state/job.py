@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.batch import Batch, batch_of
 from millpond.pipeline.state.change_feed import BATCHES_KEPT, ChangeFeed, check_gap
 from millpond.pipeline.state.changes import changes_of
-from millpond.pipeline.state.dead_letters import claim, commit_dead_letters, stage_dead_letters
-from millpond.pipeline.state.disk import sync
+from millpond.pipeline.state.dead_letters import DeadLetters
+from millpond.pipeline.state.files import Files, files_in
 from millpond.pipeline.state.formats import feed_of, table_in
 from millpond.pipeline.state.iceberg_table import BUCKETS
 from millpond.pipeline.state.location import Location
@@ -38,13 +39,13 @@ class JobOptions:
 
     `source`: options of the source. `format`: of a new table. `kept`: versions to keep. `buckets`:
     of a new Iceberg table. `changes`: the place of a change feed, with the last `changes_kept`
-    batches.
+    batches. Checkpoint and dead letters are folders, or URLs of file systems that Spark has.
     """
 
     source: dict[str, str]
     table: Location
-    checkpoint: Path
-    dead_letters: Path | None = None
+    checkpoint: Path | str
+    dead_letters: Path | str | None = None
     every_s: float | None = None
     schemas: dict[str, Any] = field(default_factory=dict)
     format: str | None = None
@@ -113,18 +114,23 @@ class BatchWriter:
         place = options.changes
         self._feed = None if place is None else feed_of(self._table, place, options.changes_kept)
         self._on_batch = on_batch
-        self._query: str | None = None
+        self._query = ""
+        self._checkpoint: Files | None = None
+        self._dead_letters: DeadLetters | None = None
 
     def apply(self, frame: DataFrame, batch: int) -> None:
         """Add a batch to the table, unless the table has it."""
         began = time.monotonic()
-        query = self._query or self._begin()
-        self._sync_plan(batch)
+        checkpoint = self._checkpoint or self._begin(frame and frame.sparkSession)
+        # If a power failure lost the plan of a batch that the table has, Spark would plan a longer
+        # batch of this number, which would be skipped.
+        checkpoint.sync("offsets", str(batch))
+        query = self._query
         if self._feed is not None and (last := self._table.summary()) is not None:
             check_gap(self._feed.folder, self._feed.last(), last.batch)
         if self._table.is_due(query, batch):
             done = batch_of(query, batch, self._reduced(frame))
-            store_batch(self._table, done, self._options.dead_letters, self._feed)
+            store_batch(self._table, done, self._dead_letters, self._feed)
             rows, rejected = done.changes.num_rows, done.rejects.num_rows
             self._on_batch(BatchReport(batch, rows, rejected, time.monotonic() - began))
 
@@ -136,41 +142,35 @@ class BatchWriter:
         parse = partial(reduce_batches, buckets=buckets, schemas=schemas)
         return frame.mapInArrow(parse, from_arrow_schema(ROWS)).toArrow()
 
-    def _begin(self) -> str:
-        """The query's id; it owns dead letters and change feed. Raises PipelineError."""
-        query = query_id(self._options.checkpoint)
+    def _begin(self, session: SparkSession | None) -> Files:
+        """The checkpoint, whose query owns dead letters and change feed. Raises PipelineError."""
+        checkpoint = files_in(self._options.checkpoint, session)
+        self._query = query_id(checkpoint)
         if self._options.dead_letters is not None:
-            claim(self._options.dead_letters, query)
+            self._dead_letters = DeadLetters(files_in(self._options.dead_letters, session))
+            self._dead_letters.claim(self._query)
         if self._feed is not None:
-            self._feed.claim(query)
-        self._query = query
-        return query
-
-    def _sync_plan(self, batch: int) -> None:
-        """Sync the plan of a batch to the disk before the table has the batch.
-
-        If a power failure lost it, Spark would plan a longer batch of this number, which would be
-        skipped.
-        """
-        plans = self._options.checkpoint / "offsets"
-        sync(plans / str(batch))
-        sync(plans)
+            self._feed.claim(self._query)
+        self._checkpoint = checkpoint
+        return checkpoint
 
 
 def store_batch(
-    table: StateTable, batch: Batch, dead_letters: Path | None, feed: ChangeFeed | None
+    table: StateTable, batch: Batch, dead_letters: DeadLetters | None, feed: ChangeFeed | None
 ) -> None:
     """Store a batch that is due: dead letters and changes first, for a batch that the table has is
     not stored again."""
     if dead_letters is not None:
-        names = [stage_dead_letters(dead_letters, batch.rejects)] if batch.rejects.num_rows else []
-        commit_dead_letters(dead_letters, batch.number, names)
+        dead_letters.write(batch.number, batch.rejects)
     if feed is not None:
         feed.add(batch.query, batch.number, changes_of(table.pieces(), batch))
     table.commit(batch)
 
 
-def query_id(checkpoint: Path) -> str:
-    """The id of the query that has this checkpoint."""
-    found: str = json.loads((checkpoint / "metadata").read_text("utf-8"))["id"]
+def query_id(checkpoint: Files) -> str:
+    """The id of the query that has this checkpoint. Raises PipelineError."""
+    text = checkpoint.read("metadata")
+    if text is None:
+        raise PipelineError("bad_option", f"{checkpoint} is not a checkpoint")
+    found: str = json.loads(text)["id"]
     return found

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.options import source_options
 from millpond.pipeline.spark.discovery import Discovery
 from millpond.pipeline.spark.offsets import Offsets, from_nested, lag
+from millpond.pipeline.state.files import Files
 
 TIMEOUT_MS = 2000
 """The display of progress does not wait for an unreachable node."""
@@ -22,25 +23,27 @@ TIMEOUT_MS = 2000
 class QueryProgress:
     """The progress of one query. Not thread-safe."""
 
-    def __init__(self, source: Mapping[str, str], checkpoint: Path) -> None:
+    def __init__(self, source: Mapping[str, str]) -> None:
         self._options = source_options(source, is_streaming=True)
-        self._folder = checkpoint / "offsets"
+        self._checkpoint: Files | None = None
         nodes = replace(self._options.nodes, timeout_ms=TIMEOUT_MS)
         self._discovery = Discovery(nodes, self._options.subscription)
         self._begin: Offsets = {}
         self._tails: Offsets = {}
 
-    def begin(self) -> None:
-        """Check that all streams exist, and note the begin. Raises PipelineError."""
-        discovery = Discovery(self._options.nodes, self._options.subscription)
-        try:
+    def check(self) -> None:
+        """Check that all streams exist. Raises PipelineError."""
+        with closing(Discovery(self._options.nodes, self._options.subscription)) as discovery:
             discovery.check_complete()
+
+    def begin(self, checkpoint: Files) -> None:
+        """Note where the query begins. Raises PipelineError."""
+        self._checkpoint = checkpoint
+        with closing(Discovery(self._options.nodes, self._options.subscription)) as discovery:
             last = self.last()
             at_start = self._at(last)
             self._begin = at_start if last >= 0 else discovery.at_bound(self._options.start)
             self._tails = discovery.tails()
-        finally:
-            discovery.close()
 
     def close(self) -> None:
         """Close all connections."""
@@ -48,9 +51,7 @@ class QueryProgress:
 
     def last(self) -> int:
         """The last batch that has begun; -1 before the first."""
-        if not self._folder.is_dir():
-            return -1
-        names = (each.name for each in self._folder.iterdir())
+        names = [] if self._checkpoint is None else self._checkpoint.names("offsets")
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def records(self, batch: int) -> int:
@@ -72,7 +73,7 @@ class QueryProgress:
     def _at(self, batch: int) -> Offsets:
         """The end of a batch; empty if the checkpoint does not have it."""
         try:
-            lines = (self._folder / str(batch)).read_text("utf-8").splitlines()
-            return from_nested(json.loads(lines[2]))
+            text = self._checkpoint and self._checkpoint.read("offsets", str(batch))
+            return from_nested(json.loads((text or "").splitlines()[2]))
         except (OSError, ValueError, IndexError, PipelineError):
             return {}

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from millpond.pipeline.state.batch import batch_of
 from millpond.pipeline.state.change_feed import ChangeFeed
+from millpond.pipeline.state.dead_letters import DeadLetters
+from millpond.pipeline.state.files import LocalFiles
 from millpond.pipeline.state.job import store_batch
 from millpond.pipeline.state.reduce import ROWS, reduce_batches
 from millpond.pipeline.state.table import StateTable
@@ -107,4 +109,5 @@ def add(
     """A batch as the job runs it, unless the table has it."""
     if table.is_due("q", batch):
         found = batch_of("q", batch, reduced(rows, pieces, table.buckets_wanted))
-        store_batch(table, found, letters, feed)
+        dead = None if letters is None else DeadLetters(LocalFiles(letters))
+        store_batch(table, found, dead, feed)

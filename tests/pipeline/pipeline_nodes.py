@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ class NodeProcess:
     Trims by command records take effect at once.
 
     `client_options`: what clients need besides the address, as a token or TLS files. `settings`:
-    environment variables of the node."""
+    environment variables of the node. `module`: runs it in place of `millpond`."""
 
     def __init__(
         self,
@@ -33,11 +34,13 @@ class NodeProcess:
         *words: str,
         client_options: dict[str, str] | None = None,
         settings: dict[str, str] | None = None,
+        module: str | None = None,
     ) -> None:
         self._folder = folder
         self._client_options = client_options or {}
         self._words = words
-        self._settings = settings or {}
+        self.settings = settings or {}
+        self._module = module
         self._http = "127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
         self.p2p = ""
@@ -59,13 +62,21 @@ class NodeProcess:
         listen = ["--http", self._http, "--p2p", "127.0.0.1:0", *OFF, *self._words]
         plain = {key: value for key, value in os.environ.items() if "MILLPOND" not in key}
         environment = plain | {"PYTHONPATH": str(ROOT), "MILLPOND_S2_TRIM_GRACE_S": "0"}
-        environment |= self._settings
-        self._process = process = ForkedCommand(
-            *command, *listen, stdout=subprocess.PIPE, env=environment
-        )
+        environment |= self.settings
+        words = [*command, *listen]
+        if self._module is None:
+            process = ForkedCommand(*words, stdout=subprocess.PIPE, env=environment)
+        else:
+            run = [sys.executable, "-m", self._module, *words]
+            process = subprocess.Popen(run, stdout=subprocess.PIPE, env=environment)
+        self._process = process
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())["listeners"]
         self._http, self.p2p = told["http"], told["p2p"]
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        return self._process is None or self._process.poll() is not None
 
     def kill(self) -> None:
         if self._process is not None:

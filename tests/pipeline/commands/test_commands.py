@@ -26,6 +26,7 @@ from millpond.pipeline.options import source_options
 from millpond.pipeline.spark import java_home as javahome
 from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.entities import STORED
+from millpond.pipeline.state.files import LocalFiles
 from millpond.pipeline.state.progress import QueryProgress
 from millpond.pipeline.state.table import locked
 from tests.pipeline.histories import add, change, numbered, state_of
@@ -222,11 +223,12 @@ def test_how_much_is_left_is_what_the_node_has_behind_the_checkpoint(
     source = node.given | {"subscribe": "a", "startingOffsets": "earliest"}
 
     def left(batch: int) -> int:
-        with closing(QueryProgress(source, tmp_path)) as course:
+        with closing(QueryProgress(source)) as course:
+            course.begin(LocalFiles(tmp_path))
             return course.left(batch)
 
-    with closing(QueryProgress(source, tmp_path)) as course:
-        course.begin()
+    with closing(QueryProgress(source)) as course:
+        course.begin(LocalFiles(tmp_path))
         assert (course.last(), course.done(-1), course.left(-1)) == (-1, 0, 7)
         (tmp_path / "offsets").mkdir()
         for batch, offset in enumerate((6, 11)):
