@@ -36,6 +36,7 @@ from millpond.node.clock import ClockStatus
 from millpond.node.console.overview import OverviewRequest, overview
 from millpond.node.environment import installed_version
 from millpond.node.events import EventLog
+from millpond.node.replica.interface import ReplicaInfo
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters, Principal
@@ -262,6 +263,7 @@ class StatusSources(msgspec.Struct):
     peers: Callable[[], list[PeerRow]]
     directory: Directory
     backup: Callable[[BackupRequest], BackupReply]
+    replica: ReplicaInfo | None
     is_operator: Callable[[Principal], bool]
     activity: ActivitySampler
     events: EventLog

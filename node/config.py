@@ -29,6 +29,7 @@ from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
 from millpond.node.ip import is_loopback
+from millpond.node.replica.interface import ReplicaSettings
 from millpond.node.units import byte_count, span
 from millpond.transports.browser_policy import host_name_of, origin_of
 from millpond.transports.io.address import parse_address
@@ -365,6 +366,20 @@ class Config:
     scrub_bytes_s: int = 2**20
     """Bytes a second that the scrub reads: once a day it reads all files and complete segments, and
     checks what nobody requests. 0: off. Counters: `store.counters.scrub_bytes`, `scrub_passes`."""
+    replica: str = ""
+    """Address of the replica (`s3://bucket/prefix`, `gs://`, `az://`, `file:///folder`), to which
+    the journal is shipped as it is written. Empty: there is none. The guide of replicas has the
+    rest."""
+    replica_lag_bytes_max: int = 64 * 2**20
+    """Bytes of the journal that wait in memory for the replica. Above this, commits are reported as
+    objects are made; while none are made at all, what waits is given up, and a snapshot follows.
+    Counter: `millpond_replica_lag_bytes`."""
+    replica_snapshot_bytes: int = 256 * 2**20
+    """Bytes of shipped journal after which a snapshot of the store is uploaded."""
+    replica_snapshot_s: float = 86_400.0
+    """Time after which a snapshot of the store is uploaded in any case."""
+    replica_keep_s: float = 7 * 86_400.0
+    """The moments of the last so many seconds can be restored; older objects are removed."""
     partition_handles_max: int = 256
     """Partition files kept open, about 130 KiB of memory and 3 descriptors each. The least recently
     used one is closed. Half of them are closed when the process runs out of descriptors."""
@@ -590,6 +605,19 @@ class Config:
             journal_bytes_max=self.journal_bytes_max,
             handles_max=self.partition_handles_max,
             scrub_bytes_s=self.scrub_bytes_s,
+        )
+
+    @property
+    def replica_settings(self) -> ReplicaSettings | None:
+        """None: the node has no replica."""
+        if not self.replica:
+            return None
+        return ReplicaSettings(
+            url=self.replica,
+            lag_bytes_max=self.replica_lag_bytes_max,
+            snapshot_bytes=self.replica_snapshot_bytes,
+            snapshot_every_s=self.replica_snapshot_s,
+            keep_s=self.replica_keep_s,
         )
 
     @property

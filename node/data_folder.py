@@ -14,8 +14,9 @@ import shutil
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Thread
@@ -378,6 +379,23 @@ class OfflineStore:
             return None
         fault = self._finished(commit)
         return fault if commit.is_done else Fault.NOT_STORED
+
+    def write_all(self, writes: Iterable[tuple[bytes, Sequence[Change]]]) -> Fault | None:
+        """Keep the changes of several names, in order and with one sync; on the disk when this
+        returns None. What belongs to a damaged name is left out: that stays damaged."""
+        faults: list[Fault] = []
+
+        def done(name: bytes, fault: Fault | None) -> None:
+            is_damaged = any(each.name in (name, None) for each in self._store.damages)
+            if fault is not None and not is_damaged:
+                faults.append(fault)
+
+        for name, changes in writes:
+            commit = self._store.write(name, changes)
+            if commit is not None:
+                commit.when_done(partial(done, name))
+        self._runtime.settle()
+        return faults[0] if faults else None
 
     def close(self) -> None:
         self._store.close()

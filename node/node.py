@@ -88,6 +88,8 @@ from millpond.transports.p2p.framing import LengthPrefixed
 
 if TYPE_CHECKING:
     from millpond.node.http.app import HttpServices
+    from millpond.node.replica.service import ReplicaService
+    from millpond.node.replica.snapshots import SnapshotFacts
     from millpond.node.stream_listeners import StreamListeners
 
 log = logging.getLogger(__name__)
@@ -251,6 +253,8 @@ class Node:
             self.clock.now,
         )
 
+        self.replica = self._choose_replica()
+
         # Listeners; they open in `__aenter__`.
         self.listeners: dict[str, str] = {}
         """The addresses of the listeners, by name: `p2p`, `ws`, `s3p`, `rustlog`, `http`."""
@@ -286,6 +290,30 @@ class Node:
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store_settings, around, self._durability_of)
 
+    def _choose_replica(self) -> ReplicaService | None:
+        """The replica of the configuration; None: there is none. Raises ConfigError."""
+        settings, store = self.config.replica_settings, self._store
+        if settings is None:
+            return None
+        if not isinstance(store, DurableStore):
+            raise ConfigError("replica: a node that keeps its messages in memory has none")
+        from millpond.node.replica.errors import ReplicaError
+        from millpond.node.replica.service import ReplicaService
+
+        try:
+            return ReplicaService(
+                store,
+                settings,
+                facts=self._replica_facts,
+                now=self.clock.now,
+                wall=self.clock.wall,
+                rng=self._rng,
+                entropy=self._entropy,
+                snapshots=self.backups.snapshots,
+            )
+        except ReplicaError as exc:
+            raise ConfigError(f"replica: {exc}") from exc
+
     def _durability_of(self, cell: bytes) -> Durability:
         if cell == PROBE:
             return Durability.MEMORY  # commands that look at the node use it, whatever is damaged
@@ -318,11 +346,15 @@ class Node:
             if self._data_key is not None:
                 store.cipher = HistoryCipher(self._data_key)
             self._resume_clock(Path(self.config.data))
-            found = store.open(was_used=was_used(Path(self.config.data)))
+            rest_after = None if self.replica is None else self.replica.rest_after
+            used = was_used(Path(self.config.data))
+            found = store.open(was_used=used, rest_after=rest_after)
         except BaseException:
             lock.release()
             raise
         self._lock = lock
+        if self.replica is not None:
+            self.replica.open(found)
         try:
             self._resume(store)
         except BaseException:
@@ -400,6 +432,8 @@ class Node:
         """Close the store, and unlock its folder; in whatever thread."""
         self.backups.close()
         store.close()
+        if self.replica is not None:
+            self.replica.close()
         self._clock_store.was_set_back &= bool(self._channels.uncorrected)
         # Ids of earlier runs were given out before this moment.
         before = min(self._ids_before, self.clock.now())
@@ -435,6 +469,8 @@ class Node:
             )
             self._tasks.start_soon(self._keep_time)
             self.backups.open(self._tasks)
+            if self.replica is not None:
+                self.replica.start(self._tasks)
             self.tls.open()
             listener = partial(self.listeners.get, "p2p")
             keyring = self.peer_services.open(
@@ -586,6 +622,8 @@ class Node:
         with anyio.move_on_after(self.config.drain_timeout_s):
             await self.registry.drain()
         self.registry.close_all()
+        if self.replica is not None:
+            await self.replica.finish()
 
     def listen_in(self, network: Network, address: str) -> None:
         """Serve P2P on a simulated network as well."""
@@ -697,6 +735,7 @@ class Node:
             peers=self.peer_services.peer_rows,
             directory=self._streams.directory,
             backup=self.backups.answer,
+            replica=None if self.replica is None else self.replica.info,
             is_operator=self._access.is_operator,
             memory=self.services.memory,
             listeners=self.listeners,
@@ -722,6 +761,16 @@ class Node:
             outside=[
                 each for each in files if each and not Path(each).resolve().is_relative_to(folder)
             ],
+        )
+
+    def _replica_facts(self) -> SnapshotFacts:
+        from millpond.node.replica.snapshots import SnapshotFacts
+
+        return SnapshotFacts(
+            made_at=self.clock.wall(),
+            program=installed_version(),
+            messages=self._store.usage.messages,
+            streams=len(self._streams.directory.streams),
         )
 
     def _rss_bytes(self) -> int:

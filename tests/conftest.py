@@ -35,6 +35,7 @@ PARTS = {
     **dict.fromkeys((HERE / "node").glob("test_bench*.py"), "bench"),
     HERE / "crash": "crash",
     HERE / "sim": "crash",
+    HERE / "node" / "replica": "crash",
     **dict.fromkeys(
         (HERE / "actors" / "store" / f"test_{name}.py" for name in DAMAGED_FILES), "crash"
     ),

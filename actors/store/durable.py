@@ -36,6 +36,7 @@ from millpond.actors.store.interface import (
     Deferred,
     Fault,
     Health,
+    JournalFollower,
     PartitionUsage,
     Seek,
     StoredQueue,
@@ -67,7 +68,8 @@ SCRUB_BYTES = 2**20
 class DurableStore:
     """All partitions of a node in one data folder. Call `open` before anything else.
 
-    `cipher` (None: nothing is encrypted) may be set before `open`.
+    `cipher` (None: nothing is encrypted) and `follower` (None: there is none) may be set before
+    `open`.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class DurableStore:
         self.environment = environment
         self._durability = durability
         self.cipher: ChunkCipher | None = None
+        self.follower: JournalFollower | None = None
         self.usage = Usage()
         self.health = Health()
         self.damages: list[Damage] = []
@@ -97,9 +100,11 @@ class DurableStore:
 
     # Start and end.
 
-    def open(self, *, was_used: bool | None = None) -> Recovered:
+    def open(
+        self, *, was_used: bool | None = None, rest_after: tuple[int, int] | None = None
+    ) -> Recovered:
         """Find what a former run left. `was_used`: there was one, or none that stored anything,
-        whatever the folder has; None: the folder tells. Raises
+        whatever the folder has; None: the folder tells. `rest_after` is that of `recover`. Raises
         Damaged, UnknownVersion, OSError, sqlite3.Error."""
         settings, environment = self._settings, self.environment
         found = recover(
@@ -109,8 +114,9 @@ class DurableStore:
             settings,
             was_used=was_used,
             now=environment.now(),
+            rest_after=rest_after,
         )
-        salt = environment.salt()
+        self.salt = salt = environment.salt()
         self._groups = GroupCommit(salt, found.tail.lsn, environment.soon)
         self._files = found.files
         self._entries = found.entries
@@ -207,6 +213,11 @@ class DurableStore:
         self._files.close()
 
     @property
+    def stored_lsn(self) -> int:
+        """The number of the last record that is stored."""
+        return self._stored_lsn
+
+    @property
     def stats(self) -> StoreStats:
         """Counts since the start, and sizes now."""
         journal, compactor, entries = self._journal, self._compactor, self._entries.values()
@@ -286,7 +297,7 @@ class DurableStore:
     def _snapshot_files(self, segment: int) -> None:
         """All before this segment is complete."""
         self._compactor.keep_segments(segment - 1)
-        begin = partial(self._files.begin_snapshot, segment - 1)
+        begin = partial(self._files.begin_snapshot, segment - 1, self._stored_lsn)
         self._file_worker.submit(FileJob(begin, self._finish_snapshot))
 
     def _finish_snapshot(self, result: StoreSnapshot | Fault) -> None:
@@ -437,10 +448,23 @@ class DurableStore:
             self.last_id = group.last_id
         for callback in group.callbacks:
             callback(segment)
-        if self._delayed or compactor.is_congested:
+        if self.follower is not None:
+            self.follower.take(group.records, group.last_lsn)
+        if self._delayed or self._is_congested:
             self._delayed.append(group.commit)
         else:
             group.commit.finish(None)
+
+    @property
+    def _is_congested(self) -> bool:
+        """True: callers are told later, so that no more comes than can be worked on."""
+        follower = self.follower
+        return self._compactor.is_congested or (follower is not None and follower.is_behind)
+
+    def release_commits(self) -> None:
+        """The follower is not behind any more: tell the callers that wait for that."""
+        while self._delayed and not self._is_congested:
+            self._delayed.popleft().finish(None)
 
     def _has_waste(self, entry: IndexEntry) -> bool:
         """True: much of the partition's file is gone."""
@@ -528,8 +552,7 @@ class DurableStore:
                 health.is_writable = is_writable
                 full = "the journal is full: files cannot be written"
                 health.reason = "" if is_writable else full
-        while self._delayed and not self._compactor.is_congested:
-            self._delayed.popleft().finish(None)
+        self.release_commits()
 
     def _jobs_done(self, jobs: list[FileJob], _: None) -> None:
         for job in jobs:

@@ -145,6 +145,18 @@ class ChunkCipher(Protocol):
         """The chunk as it was; None: it was not encrypted so, for this log and these sequences."""
 
 
+class JournalFollower(Protocol):
+    """Something that gets a copy of the journal as it is written, in the loop's thread."""
+
+    @property
+    def is_behind(self) -> bool:
+        """True: callers are told of commits only after `DurableStore.release_commits`."""
+
+    def take(self, records: Sequence[bytes], last_lsn: int) -> None:
+        """The encoded records of a group that is stored, in order; the last one is `last_lsn`. They
+        may not be synced yet, if nobody was promised that."""
+
+
 class Store(Protocol):
     """All partitions of a node, by name."""
 

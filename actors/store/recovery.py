@@ -66,10 +66,18 @@ from millpond.actors.store.repair.quarantine import Damage, log_damage, read_rep
 from millpond.actors.store.settings import StoreSettings
 
 
+class JournalRest(msgspec.Struct, frozen=True):
+    """The records behind an lsn, without rewrites, and the last lsn of the run of the node that
+    wrote that lsn."""
+
+    records: list[Record]
+    run_ended_at: int
+
+
 class Recovered(msgspec.Struct):
     """A store as it was. `damages` is all that is known to be damaged, of this and former runs;
     `damaged_kinds` tells what those are of which the journal has something, or had. Logs that
-    nothing is known of begin at `first_sequence`.
+    nothing is known of begin at `first_sequence`. `rest` is what `recover` was asked for.
     """
 
     files: PartitionFiles
@@ -84,6 +92,7 @@ class Recovered(msgspec.Struct):
     damages: list[Damage]
     damaged_kinds: dict[bytes, PartitionKind]
     first_sequence: int = 0
+    rest: JournalRest | None = None
 
 
 def recover(
@@ -94,10 +103,12 @@ def recover(
     *,
     was_used: bool | None = None,
     now: float = 0.0,
+    rest_after: tuple[int, int] | None = None,
 ) -> Recovered:
     """Read everything back. `was_used`: something else proves that a store was in the folder, or
-    that nothing was stored there. `now` is in seconds since 1970, 0 if it is unknown. Raises
-    Damaged, UnknownVersion, OSError, sqlite3.Error."""
+    that nothing was stored there. `now` is in seconds since 1970, 0 if it is unknown. `rest_after`
+    is an lsn and the salt of the run that wrote it: the records behind it are given as well, if
+    all are there. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
     pool = FilePool(folder / PARTITIONS, disk, handles_max=settings.handles_max)
     opening = CatalogRecovery(folder, disk, pool, now)
     was_used = has_traces(folder, disk) if was_used is None else was_used
@@ -110,14 +121,14 @@ def recover(
     # A crash before this leaves a catalog alone, or a folder that was never used.
     _make_folders(folder, disk)
     try:
-        found = _recover(folder, disk, durability, pool, copied, catalog, opening)
+        found = _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
     except UnknownFormat:
         raise
     except Damaged as exc:
         # A part of it that is not read when it is opened, such as an index.
         catalog.close()
         catalog = opening.replace(str(exc))
-        found = _recover(folder, disk, durability, pool, copied, catalog, opening)
+        found = _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
     # What recovery changed, it would change again; what follows, the copy does not know.
     remove_copy(folder, disk)
     return found
@@ -136,6 +147,7 @@ def _recover(
     copied: list[Path],
     catalog: Catalog,
     opening: CatalogRecovery,
+    rest_after: tuple[int, int] | None,
 ) -> Recovered:
     """Read everything that the catalog tells of; `copied` are files whose logs were damaged. Raises
     Damaged if the catalog is."""
@@ -148,7 +160,7 @@ def _recover(
         # An older copy, or one without marks: what it lists is not what there is.
         catalog.close()
         catalog = opening.replace(OLD)
-        return _recover(folder, disk, durability, pool, copied, catalog, opening)
+        return _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
     if resolved:
         # A dirty row that never had a change would let its file be missing later. Not before the
         # generations were compared, because this raises that of an older catalog.
@@ -206,7 +218,20 @@ def _recover(
         damages=damages,
         damaged_kinds=kinds,
         first_sequence=marks.get(FIRST_SEQUENCE, 0),
+        rest=None if rest_after is None or damages else _rest(found, *rest_after),
     )
+
+
+def _rest(found: JournalContents, lsn: int, salt: int) -> JournalRest | None:
+    """None: the journal does not have that lsn of that run any more, or never had it. Segments go
+    oldest first, so all behind one that is there are there."""
+    rows = [each for each in found.completed if each.salt == salt]
+    if not any(each.first_lsn - 1 <= lsn <= each.last_lsn for each in rows):
+        return None
+    records = [
+        record for _, record in found.records if record.lsn > lsn and record.rewrite is Rewrite.NONE
+    ]
+    return JournalRest(records, max(each.last_lsn for each in rows))
 
 
 def _raise_first_sequence(catalog: Catalog, lost: Iterable[Damage]) -> None:

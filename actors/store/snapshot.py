@@ -197,9 +197,11 @@ class FilesSnapshot:
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True):
-    """The store at one moment: the complete segments of its journal, the numbers of those that the
-    catalog lists beyond them, the bytes of the catalog, and the partition files."""
+    """The store at one moment, with all records up to `lsn`: the complete segments of its journal,
+    the numbers of those that the catalog lists beyond them, the bytes of the catalog, and the
+    partition files."""
 
+    lsn: int
     segments: list[Segment]
     later: list[int]
     catalog: bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -94,52 +94,15 @@ class Restoration:
         """Restore; `check` looks at the whole folder before it counts."""
         if not self.has_new_identity:
             check_original(self.manifest)
-        self._check_target()
-        was_there = self._target.exists()
-        lock = FolderLock(self._target, is_restoring=True)
-        try:
-            self._check_target()  # nobody came between
-            replace(self._target / RESTORING, b"")
-            self._empty()
+        if self._target.resolve().is_relative_to(self._source.resolve()):
+            raise NotEmpty(f"{self._target} is in the backup itself; choose another folder")
+        with restored_folder(self._target):
             for each in self.manifest.files:
                 if self._is_wanted(each.path):
                     self._copy(each, progress)
             if self._rng is not None:
                 self._give_other_ids(self._rng)
-            self._sync_folders()
             check()
-        except BaseException:
-            with suppress(OSError):
-                self._empty()
-                (self._target / RESTORING).unlink(missing_ok=True)
-                if not was_there:
-                    shutil.rmtree(self._target)
-            raise
-        else:
-            (self._target / RESTORING).unlink()
-            sync_folder(self._target)
-        finally:
-            lock.release()
-
-    def _check_target(self) -> None:
-        target = self._target
-        if target.resolve().is_relative_to(self._source.resolve()):
-            raise NotEmpty(f"{target} is in the backup itself; choose another folder")
-        if not target.exists() or (target / RESTORING).exists():
-            return
-        if not target.is_dir():
-            raise NotEmpty(f"{target} is a file, not a folder")
-        if any(path.name not in IGNORED for path in target.iterdir()):
-            raise NotEmpty(f"{target} is not empty: a backup is restored into a new folder")
-
-    def _empty(self) -> None:
-        for path in self._target.iterdir():
-            if path.name in (*IGNORED, RESTORING):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
 
     def _is_wanted(self, path: str) -> bool:
         if not self.has_new_identity:
@@ -170,11 +133,59 @@ class Restoration:
         with closing(Catalog(self._target / CATALOG, OsDisk())) as catalog:
             catalog.record([], [], {"instance": rng.randrange(INSTANCES)})
 
-    def _sync_folders(self) -> None:
-        for folder in sorted({path for path in self._target.rglob("*") if path.is_dir()}):
-            sync_folder(folder)
-        sync_folder(self._target)
-        sync_folder(self._target.absolute().parent)
+
+@contextmanager
+def restored_folder(target: Path) -> Iterator[None]:
+    """A new data folder, locked, to be filled in the block. It counts once the block has ended, and
+    no node starts on it before; what an error leaves is removed, and so is what an interrupted
+    restoration left. Raises NotEmpty, FolderInUse, OSError."""
+    _check_target(target)
+    was_there = target.exists()
+    lock = FolderLock(target, is_restoring=True)
+    try:
+        _check_target(target)  # nobody came between
+        replace(target / RESTORING, b"")
+        _empty(target)
+        yield
+        _sync_folders(target)
+    except BaseException:
+        with suppress(OSError):
+            _empty(target)
+            (target / RESTORING).unlink(missing_ok=True)
+            if not was_there:
+                shutil.rmtree(target)
+        raise
+    else:
+        (target / RESTORING).unlink()
+        sync_folder(target)
+    finally:
+        lock.release()
+
+
+def _check_target(target: Path) -> None:
+    if not target.exists() or (target / RESTORING).exists():
+        return
+    if not target.is_dir():
+        raise NotEmpty(f"{target} is a file, not a folder")
+    if any(path.name not in IGNORED for path in target.iterdir()):
+        raise NotEmpty(f"{target} is not empty: a node is restored into a new folder")
+
+
+def _empty(target: Path) -> None:
+    for path in target.iterdir():
+        if path.name in (*IGNORED, RESTORING):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sync_folders(target: Path) -> None:
+    for folder in sorted({path for path in target.rglob("*") if path.is_dir()}):
+        sync_folder(folder)
+    sync_folder(target)
+    sync_folder(target.absolute().parent)
 
 
 def _compare(path: Path, file: BackupFile, size: int, digest: str) -> None:

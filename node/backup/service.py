@@ -17,15 +17,14 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import Malformed
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.interface import Fault
-from millpond.actors.store.snapshot import SnapshotLost, StoreSnapshot
+from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.backup.backup import Backup, BackupFailed, BackupProgress, NodeFacts
+from millpond.node.backup.snapshots import take_snapshot
 
 log = logging.getLogger(__name__)
 
 ASKED_S_MAX = 30.0
 """A backup is cancelled when its command has not asked for it for so long."""
-SNAPSHOT_S_MAX = 30.0
 WATCH_S = 1.0
 CLOSE_S_MAX = 10.0
 IN_MEMORY = "the node keeps its messages in memory: there is nothing to back up"
@@ -79,6 +78,8 @@ class BackupService:
         self._store = store
         self._facts = facts
         self._now = now
+        self.snapshots = anyio.Lock()
+        """Held while a snapshot of the store is copied: one at a time."""
         self._tasks: TaskGroup | None = None
         self._backup: Backup | None = None
         self._state = BackupState.NONE
@@ -149,34 +150,16 @@ class BackupService:
 
     async def _copy(self, store: DurableStore, backup: Backup) -> None:
         await self._in_thread(backup, backup.prepare)
-        try:
-            snapshot = await self._snapshot(store)
-            facts = self._facts()
-            await self._in_thread(backup, partial(backup.copy_segments, snapshot))
-            store.release_segments()
-            await self._in_thread(backup, partial(backup.copy_files, snapshot))
-        finally:
-            store.end_snapshot()
+        async with self.snapshots:
+            try:
+                snapshot = await take_snapshot(store)
+                facts = self._facts()
+                await self._in_thread(backup, partial(backup.copy_segments, snapshot))
+                store.release_segments()
+                await self._in_thread(backup, partial(backup.copy_files, snapshot))
+            finally:
+                store.end_snapshot()
         await self._in_thread(backup, partial(backup.finish, facts))
-
-    async def _snapshot(self, store: DurableStore) -> StoreSnapshot:
-        found: list[StoreSnapshot | Fault] = []
-        is_done = anyio.Event()
-
-        def done(result: StoreSnapshot | Fault) -> None:
-            found.append(result)
-            is_done.set()
-
-        store.begin_snapshot(done)
-        with anyio.move_on_after(SNAPSHOT_S_MAX):
-            await is_done.wait()
-        if not found:
-            raise BackupFailed("the disk of the node did not answer in time")
-        (snapshot,) = found
-        if isinstance(snapshot, Fault):
-            reason = store.health.reason or "see its log"
-            raise BackupFailed(f"the disk of the node cannot be read or written: {reason}")
-        return snapshot
 
     async def _in_thread(self, backup: Backup, work: Callable[[], None]) -> None:
         """Work off the loop. A failed part discards the backup in the same thread: a stop of the

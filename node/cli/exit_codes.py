@@ -19,6 +19,8 @@ class ExitCode(IntEnum):
     TIMEOUT = 3
     NOT_FOUND = 4
     REFUSED = 5
+    FENCED = 6
+    """Another process took over the replica of the node."""
     INTERRUPTED = 130
     """The code that shells give to a command ended by Ctrl-C."""
 

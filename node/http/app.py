@@ -103,6 +103,7 @@ class HttpServices:
             lambda: self._is_started,
             lambda: services.is_draining,
             lambda: sources().clock,
+            lambda: sources().replica,
         )
         self.apis: dict[tuple[bytes, ...], Api] = {
             (b"health",): HealthApi(),

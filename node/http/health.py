@@ -14,6 +14,7 @@ from millpond.actors.store.interface import Health
 from millpond.actors.store.repair.quarantine import Damage
 from millpond.node.clock import ClockStatus
 from millpond.node.ip import is_remote
+from millpond.node.replica.interface import ReplicaInfo
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import (
@@ -72,7 +73,8 @@ class HealthApi:
 
 class ReadyApi:
     """The API of `/ready`: 200, or 503 with the reasons. `damages` are those of the store;
-    `is_started`: all listeners are open. `warnings` of the clock do not make it 503."""
+    `is_started`: all listeners are open. `warnings` of the clock and the replica do not make it
+    503."""
 
     name = "ready"
 
@@ -84,6 +86,7 @@ class ReadyApi:
         is_started: Callable[[], bool],
         is_draining: Callable[[], bool],
         clock: Callable[[], ClockStatus],
+        replica: Callable[[], ReplicaInfo | None],
     ) -> None:
         self._rights_of = rights_of
         self._health = health
@@ -91,6 +94,7 @@ class ReadyApi:
         self._is_started = is_started
         self._is_draining = is_draining
         self._clock = clock
+        self._replica = replica
 
     async def __call__(self, request: Request, writer: ResponseWriter) -> Response:
         is_here = not is_remote(request.principal.address)  # probes have no tokens
@@ -105,9 +109,15 @@ class ReadyApi:
         clock = self._clock()
         reasons = list(self._reasons(clock))
         content: dict[str, bool | list[str]] = {"ready": not reasons, "reasons": reasons}
-        if warnings := clock.warnings:
+        if warnings := [*clock.warnings, *self._replica_warnings()]:
             content["warnings"] = warnings
         return json_response(503 if reasons else 200, content, _NO_STORE)
+
+    def _replica_warnings(self) -> Iterator[str]:
+        """A node serves on while its replica is away."""
+        replica = self._replica()
+        if replica is not None and replica.is_away:
+            yield f"replica: {replica.error}; {replica.lag_bytes} bytes wait"
 
     def _reasons(self, clock: ClockStatus) -> Iterator[str]:
         if self._is_draining():

@@ -143,6 +143,27 @@ class _Snapshot(Collector):
             "Seconds that the last message id is ahead of the node's time (0 = it is not).",
             clock.ids_ahead_s,
         )
+        replica = status.replica
+        yield (
+            "replica_away",
+            "1 if the object store of the replica does not answer or refuses, otherwise 0.",
+            int(replica is not None and replica.is_away),
+        )
+        yield (
+            "replica_lag_bytes",
+            "Bytes of the journal that are not in the replica yet.",
+            0 if replica is None else replica.lag_bytes,
+        )
+        yield (
+            "replica_lag_seconds",
+            "Age of the oldest record that is not in the replica yet.",
+            0 if replica is None else replica.lag_s,
+        )
+        yield (
+            "replica_snapshot_timestamp_seconds",
+            "Time of the last snapshot in the replica (0 = none).",
+            0 if replica is None else replica.snapshot_at,
+        )
         yield "limit_messages", "Limit of messages in all channels.", config.node_messages_max
         yield "limit_channel_bytes", "Limit of bytes in all channels.", config.node_bytes_max
         yield "limit_stream_bytes", "Limit of bytes in all streams.", config.node_stream_bytes_max
@@ -238,6 +259,22 @@ class _Snapshot(Collector):
             "log_dropped_records",
             "Log records dropped because nobody read the log.",
             dropped_records(),
+        )
+        replica = status.replica
+        yield (
+            "replica_objects",
+            "Journal objects made in the replica.",
+            0 if replica is None else replica.objects,
+        )
+        yield (
+            "replica_shipped_bytes",
+            "Bytes of journal objects made in the replica.",
+            0 if replica is None else replica.bytes,
+        )
+        yield (
+            "replica_breaks",
+            "Histories that began in the replica, because the one before could not go on.",
+            0 if replica is None else replica.breaks,
         )
         yield "store_failures", "Failed disk writes.", status.store.health.failures
         store = status.store

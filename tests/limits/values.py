@@ -37,6 +37,7 @@ from millpond.actors.streams.catalogs import channels as created_channels
 from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import activity, admin, events, log_handler
 from millpond.node.backup import service as backup_service
+from millpond.node.backup import snapshots as backup_snapshots
 from millpond.node.chat import invites, message_requests
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.commands import import_
@@ -67,6 +68,8 @@ from millpond.node.peers import (
     prekeys,
     sealed_message,
 )
+from millpond.node.replica import shipping
+from millpond.node.replica import snapshots as replica_snapshots
 from millpond.transports import browser_policy
 from millpond.transports.http.durable.subscriptions import codec as subscription_codec
 from millpond.transports.http.request import HttpLimits
@@ -338,7 +341,11 @@ STORE: dict[str, Numbers] = {
         snapshot.SMALL_BYTES_MAX,
         snapshot.MEMORY_BYTES_MAX,
     ),
-    "the moment of a backup on a disk that does not answer": (backup_service.SNAPSHOT_S_MAX,),
+    "the moment of a backup on a disk that does not answer": (backup_snapshots.SNAPSHOT_S_MAX,),
+    "bytes that wait for a replica": (config.replica_lag_bytes_max,),
+    "a journal object of a replica": (shipping.OBJECT_BYTES, shipping.OBJECT_BYTES_MAX),
+    "beats, owners of a replica": (shipping.BEATS_KEPT, replica_snapshots.OWNERS_KEPT),
+    "blobs of a replica without a manifest": (replica_snapshots.BLOB_GRACE_S,),
     "names as labels in `/metrics`": (config.metrics_names_max, MOST["metrics_names_max"]),
     "queues with counters of their own in `/metrics`": (channel_context.QUEUES_COUNTED_MAX,),
     "tasks by name in the metrics of a worker": (outcome.TASKS_MAX,),

@@ -194,17 +194,20 @@ class PartitionFiles:
 
     # A snapshot.
 
-    def begin_snapshot(self, last_segment: int) -> StoreSnapshot:
+    def begin_snapshot(self, last_segment: int, stored_lsn: int) -> StoreSnapshot:
         """The files as they are now, the catalog, and the segments up to this one, which are
-        complete. Changes of files keep what the snapshot has until `end_snapshot`."""
+        complete and have everything up to `stored_lsn`, unless there are later ones. Changes of
+        files keep what the snapshot has until `end_snapshot`."""
         with self._lock:
             segments = [row for number, row in self._segments.items() if number <= last_segment]
-            later = [number for number in self._segments if number > last_segment]
+            later = [row for number, row in self._segments.items() if number > last_segment]
             catalog = self._with_catalog(lambda catalog: catalog.copy(2**62))
         if catalog is None or not all(row.is_complete for row in segments):
             raise OSError("a segment of the journal could not be completed")
         self._snapshot = FilesSnapshot(self._pool.paths(), self._disk)
-        return StoreSnapshot(segments, later, catalog.data, self._snapshot)
+        lsn = min((row.first_lsn - 1 for row in later), default=stored_lsn)
+        numbers = [row.number for row in later]
+        return StoreSnapshot(lsn, segments, numbers, catalog.data, self._snapshot)
 
     def end_snapshot(self) -> None:
         """Keep nothing more for a snapshot; nothing happens if there is none."""

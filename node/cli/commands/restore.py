@@ -1,4 +1,4 @@
-"""`millpond restore`: a backup of a node into a new data folder."""
+"""`millpond restore`: a backup or a replica of a node into a new data folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from millpond.node.backup.manifest import DATA, BadBackup, read_manifest
 from millpond.node.backup.restore import Restoration, verify_files
 from millpond.node.cli.commands.backup import ProgressLine, damages_in, described, summary
+from millpond.node.cli.commands.replica import instant, is_address, restore_replica
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import explain_folder_errors
 from millpond.node.cli.output import print_json, print_line
@@ -20,6 +21,8 @@ examples:
   millpond restore --from /backups/monday --data /srv/millpond
   millpond restore --from /backups/monday --data /srv/staging --new-identity
   millpond restore --from /backups/monday --check
+  millpond restore --from s3://bucket/node --data /srv/millpond
+  millpond restore --from s3://bucket/node --data /srv/millpond --at 2026-11-24T10:15:00Z
 
 DIR is a new or an empty folder. Every file is compared with the manifest, and the whole folder is
 checked as by `millpond doctor`, before it counts: what fails leaves nothing behind. A node does not
@@ -35,6 +38,12 @@ there, and peers do not know it.
 
 --check reads a backup and compares it with its manifest; nothing is restored. Exit code 1: the
 backup is damaged, or the node of the backup had damaged channels.
+
+From a replica (`millpond serve --replica URL`) the folder has the channels and streams of the last
+moment that was shipped, or of the moment --at: the newest snapshot before it, and the journal
+behind that. The identity, keys, peers and access file are not in a replica: the node has a new
+identity unless these files of a backup are copied into the folder before its first start. `millpond
+replica verify URL` verifies a replica.
 """
 
 
@@ -42,17 +51,27 @@ def add_parser(subparsers: Any) -> None:
     """Add `restore` to the command line."""
     parser = subparsers.add_parser(
         "restore",
-        description="Restore the backup of a node into a new data folder.",
+        description="Restore a backup or a replica into a new data folder.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--from",
-        metavar="DIR",
+        metavar="DIR|URL",
         dest="source",
-        type=Path,
         required=True,
-        help="folder of a backup",
+        help="folder of a backup, or address of a replica",
+    )
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        type=instant,
+        help="of a replica: the wanted moment (2026-11-24T10:15:00Z; default: the last one)",
+    )
+    parser.add_argument(
+        "--until-damage",
+        action="store_true",
+        help="of a replica: restore what is before the first missing or damaged object",
     )
     parser.add_argument("--data", metavar="DIR", type=Path, help="new data folder")
     parser.add_argument(
@@ -66,6 +85,14 @@ def run(args: argparse.Namespace) -> int:
     """Restore a backup, or verify it."""
     if args.check == (args.data is not None):
         raise usage_error("give --data DIR to restore into, or --check")
+    if is_address(args.source):
+        if args.check or args.new_identity:
+            option = "--check" if args.check else "--new-identity"
+            raise usage_error(f"{option} is for backups; `millpond replica verify` is for replicas")
+        return restore_replica(args)
+    if args.at is not None or args.until_damage:
+        raise usage_error("--at and --until-damage are for replicas: a backup is of one moment")
+    args.source = Path(args.source)
     try:
         return _check(args) if args.check else _restore(args)
     except BadBackup as exc:

@@ -38,6 +38,7 @@ from millpond.node.late_modules import load_late_modules
 from millpond.node.log_handler import flush_log, set_up_logging, write_error
 from millpond.node.machine_memory import keep_freed_blocks
 from millpond.node.node import Node
+from millpond.node.replica.errors import Fenced, ReplicaError
 
 EPILOG = """\
 examples:
@@ -187,6 +188,12 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--memory", action="store_true", help="store nothing on disk")
     where.add_argument("--data", metavar="DIR", help=f"data folder (default {DATA_DEFAULT})")
     parser.add_argument(
+        "--replica",
+        metavar="URL",
+        help="ship the journal to s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER as it is "
+        "written; `millpond restore --from URL` makes a data folder of it",
+    )
+    parser.add_argument(
         "--passphrase-file",
         metavar="FILE",
         help="the passphrase under which keys and chat histories are stored encrypted",
@@ -219,6 +226,13 @@ def run(args: argparse.Namespace) -> int:
                 backend=backend,
                 backend_options=options,
             )
+    except BaseExceptionGroup as group:
+        match first_cause(group):
+            case Fenced() as exc:
+                raise Failure(f"replica: {exc}", ExitCode.FENCED) from exc
+            case ReplicaError() as exc:
+                raise Failure(f"replica {config.replica}: {exc}") from exc
+        raise
     finally:
         deadline.cancel()
         flush_log()
@@ -230,13 +244,15 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise usage_error("--memory excludes --durability")
     if args.data is not None and args.durability == "memory":
         raise usage_error("--durability memory excludes --data")
+    if args.memory and args.replica is not None:
+        raise usage_error("--memory excludes --replica: nothing is stored that could be shipped")
 
 
 def _config(args: argparse.Namespace) -> Config:
     fields = (
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "host_names", "origins"),
-        *("drain_timeout_s", "data", "passphrase_file", "durability"),
+        *("drain_timeout_s", "data", "passphrase_file", "durability", "replica"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
         *OUTBOX_FIELDS,

@@ -59,6 +59,7 @@ class Run:
         *,
         was_used: bool | None = None,
         disk: Disk | None = None,
+        rest_after: tuple[int, int] | None = None,
     ) -> None:
         self.folder = folder
         self._fillers = 0
@@ -66,7 +67,7 @@ class Run:
         self.store = DurableStore(
             folder, disk or OsDisk(), settings, self.loop, lambda name: durability
         )
-        self.found = self.store.open(was_used=was_used)
+        self.found = self.store.open(was_used=was_used, rest_after=rest_after)
 
     def work(self) -> None:
         """Do all that is to be done."""

@@ -1,0 +1,267 @@
+"""`millpond replica`: the replica of a node in an object store, read without the node; and the
+restoration of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from millpond.node.backup.manifest import BadBackup
+from millpond.node.cli.commands.backup import ProgressLine, damages_in
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
+from millpond.node.cli.options.data_folder import explain_folder_errors
+from millpond.node.cli.output import print_json, print_line, size_text
+from millpond.node.cli.parser import action
+from millpond.node.cli.stream.options import timestamp
+from millpond.node.replica.errors import (
+    BadAddress,
+    BadReplica,
+    NoObject,
+    ObjectStoreAway,
+    ObjectStoreRefuses,
+    ReplicaError,
+)
+from millpond.node.replica.object_store import ObjectStore, open_object_store
+from millpond.node.replica.restoration import (
+    ReplicaRestoration,
+    ReplicaStatus,
+    read_status,
+    verify,
+)
+from millpond.node.replica.shipping import BEAT_S
+from millpond.node.replica.snapshots import prune
+from millpond.node.units import span
+
+ALIVE_S = 6 * BEAT_S
+"""A node whose last beat is younger owns its replica, and removes what is old by itself."""
+
+EPILOG = """\
+examples:
+  millpond replica status s3://bucket/node
+  millpond replica verify file:///mnt/replica
+  millpond replica prune s3://bucket/node --keep 7d
+
+A node ships to a replica with `millpond serve --replica URL`; `millpond restore --from URL` makes a
+data folder of one. The credentials of an object store are those of its usual environment variables
+(AWS_ACCESS_KEY_ID and so on). docs/guides/replica.md has the rest.
+"""
+STATUS_EPILOG = """\
+example:
+  millpond replica status s3://bucket/node --json
+
+The owner and when it was alive last, the last record that was shipped, the moments that can be
+restored. No node is asked.
+"""
+VERIFY_EPILOG = """\
+example:
+  millpond replica verify s3://bucket/node
+
+Every object that a restoration may need is read, and all hashes and the chain of the journal are
+compared. Exit code 1: an object is missing or damaged, and named.
+"""
+PRUNE_EPILOG = """\
+example:
+  millpond replica prune s3://bucket/node --keep 30d
+
+Removes what no restoration to a moment of the last so many days needs; the newest snapshot stays. A
+node does this by itself: this is for the replica of a node that does not run.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `replica` to the command line."""
+    parser = subparsers.add_parser(
+        "replica",
+        description="Show, verify and prune the replica of a node.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
+    _add(actions, "status", "Show a replica.", STATUS_EPILOG, _status)
+    _add(actions, "verify", "Read a whole replica and compare all hashes.", VERIFY_EPILOG, _verify)
+    pruned = _add(actions, "prune", "Remove what is older.", PRUNE_EPILOG, _prune)
+    pruned.add_argument(
+        "--keep",
+        metavar="SPAN",
+        type=_span,
+        required=True,
+        help="the moments of so long can be restored afterwards (7d, 12h)",
+    )
+
+
+def _add(actions: Any, name: str, summary: str, epilog: str, work: Any) -> argparse.ArgumentParser:
+    parser = action(actions, name, summary, epilog)
+    parser.add_argument("url", metavar="URL", help="address of the replica")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.set_defaults(work=work)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    with _explained(args.url):
+        code: int = args.work(args, open_object_store(args.url))
+    return code
+
+
+def is_address(source: str) -> bool:
+    """True for the address of a replica, false for a path."""
+    return "://" in source
+
+
+def instant(text: str) -> float:
+    """A moment in seconds since 1970; without an offset it is of the local time zone."""
+    found = timestamp(text)
+    assert isinstance(found, datetime), "it is a time"
+    return found.timestamp()
+
+
+def restore_replica(args: argparse.Namespace) -> int:
+    """Restore the replica of the arguments of `millpond restore`."""
+    damages: list[str] = []
+    with _explained(args.source), explain_folder_errors(args.data):
+        objects = open_object_store(args.source)
+        restoration = ReplicaRestoration(
+            objects, args.data, args.at, until_damage=args.until_damage
+        )
+        manifest = restoration.manifest
+        line = ProgressLine("restored", manifest.size)
+        try:
+            found = restoration.run(line.add, lambda: damages.extend(damages_in(args.data)))
+        finally:
+            line.end()
+    if args.json:
+        print_json(
+            {
+                "replica": args.source,
+                "data": str(args.data),
+                "snapshot_at": manifest.made_at,
+                "made_at": found.made_at,
+                "lsn": found.lsn,
+                "objects": found.objects,
+                "records": found.records,
+                "is_cut": found.is_cut,
+                "damage": found.damage or None,
+            }
+        )
+    else:
+        print_line(
+            f"{args.data}: the node of {_moment(found.made_at)}: its snapshot of "
+            f"{_moment(manifest.made_at)}, and {found.records} records behind that"
+        )
+        print_line("its first start makes a new identity, unless those files are copied into it")
+    if found.is_cut:
+        text = "what came later cannot be restored: the node had lost the end of its journal, and"
+        print(f"millpond restore: {text} no snapshot was finished since", file=sys.stderr)
+    if found.damage:
+        print(f"millpond restore: restored up to damage: {found.damage}", file=sys.stderr)
+    for text in damages:
+        print(f"millpond restore: damaged: {text}", file=sys.stderr)
+    return ExitCode.FAILURE if damages or found.damage else ExitCode.OK
+
+
+def _status(args: argparse.Namespace, objects: ObjectStore) -> int:
+    found = read_status(objects)
+    if args.json:
+        print_json(_as_json(args.url, found))
+        return ExitCode.OK
+    owner, beat, last = found.owner, found.beat, found.last
+    rows = {
+        "node": found.format.node.hex(),
+        "owner": "none" if owner is None else f"{owner.host}, epoch {owner.epoch}",
+        "alive": "never" if beat is None else _moment(beat.at),
+        "shipped": "nothing" if last is None else f"lsn {last.last_lsn}, {_moment(last.made_at)}",
+        "journal": f"{found.journal_objects} objects, {size_text(found.journal_bytes)}",
+        "snapshots": str(len(found.snapshots)),
+    }
+    for each in found.snapshots:
+        text = f"{each.messages} messages, {each.streams} streams, {size_text(each.size)}"
+        rows[_moment(each.made_at)] = text
+    for name, text in rows.items():
+        print_line(f"{name:12} {text}")
+    return ExitCode.OK
+
+
+def _as_json(url: str, found: ReplicaStatus) -> dict[str, Any]:
+    owner, beat, last = found.owner, found.beat, found.last
+    return {
+        "replica": url,
+        "node": found.format.node.hex(),
+        "owner": None if owner is None else owner.host,
+        "epoch": None if owner is None else owner.epoch,
+        "alive_at": None if beat is None else beat.at,
+        "lsn": None if last is None else last.last_lsn,
+        "shipped_at": None if last is None else last.made_at,
+        "journal_objects": found.journal_objects,
+        "journal_bytes": found.journal_bytes,
+        "snapshots": [
+            {"at": each.made_at, "lsn": each.lsn, "bytes": each.size, "messages": each.messages}
+            for each in found.snapshots
+        ],
+    }
+
+
+def _verify(args: argparse.Namespace, objects: ObjectStore) -> int:
+    line = ProgressLine("verified", 0)
+    try:
+        found = verify(objects, line.add)
+    finally:
+        line.end()
+    counts = {
+        "snapshots": found.snapshots,
+        "blobs": found.blobs,
+        "journal_objects": found.journal_objects,
+        "records": found.records,
+        "bytes": found.bytes,
+    }
+    if args.json:
+        print_json({"replica": args.url, **counts})
+    else:
+        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        print_line(f"{args.url}: {told}; verified")
+    return ExitCode.OK
+
+
+def _prune(args: argparse.Namespace, objects: ObjectStore) -> int:
+    beat, now = read_status(objects).beat, time.time()
+    if beat is not None and now - beat.at < ALIVE_S:
+        text = f"its node was alive at {_moment(beat.at)}, and removes what is old by itself"
+        raise Failure(f"{args.url}: {text}", ExitCode.REFUSED)
+    found = prune(objects, args.keep, now)
+    counts = {"snapshots": found.snapshots, "journal": found.journal, "blobs": found.blobs}
+    if args.json:
+        print_json({"replica": args.url, "removed": counts})
+    else:
+        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        print_line(f"{args.url}: removed {told}")
+    return ExitCode.OK
+
+
+def _span(text: str) -> float:
+    found = span(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no span of time such as 7d or 12h")
+    return found
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@contextmanager
+def _explained(url: str) -> Generator[None]:
+    """Errors of a replica as failures of the command."""
+    try:
+        yield
+    except BadAddress as exc:
+        raise usage_error(str(exc)) from exc
+    except (ObjectStoreAway, ObjectStoreRefuses) as exc:
+        code = ExitCode.REFUSED if isinstance(exc, ObjectStoreRefuses) else ExitCode.FAILURE
+        raise Failure(f"{url}: {exc}", code) from exc
+    except (BadReplica, NoObject, BadBackup, ReplicaError) as exc:
+        raise Failure(f"{url}: {exc}") from exc

@@ -1,0 +1,42 @@
+"""The settings and the state of a replica, for the rest of the node."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ReplicaSettings(msgspec.Struct, frozen=True):
+    """The address of the replica, and its limits: bytes that may wait for it; a snapshot after so
+    many bytes of journal or so many seconds; seconds that old snapshots and journal objects are
+    kept."""
+
+    url: str
+    lag_bytes_max: int
+    snapshot_bytes: int
+    snapshot_every_s: float
+    keep_s: float
+
+
+class ReplicaInfo(msgspec.Struct, frozen=True):
+    """The replica of a node now. `lsn` is the last record that was shipped; `lag_bytes` wait, the
+    oldest for `lag_s` seconds; `objects` and `bytes` were made since the start; `breaks` counts new
+    histories. `error` says why the object store is away. `snapshot_at` is 0 without a snapshot."""
+
+    url: str
+    state: str
+    error: str
+    epoch: int
+    number: int
+    lsn: int
+    lag_bytes: int
+    lag_s: float
+    objects: int
+    bytes: int
+    breaks: int
+    snapshots: int
+    snapshot_at: float
+
+    @property
+    def is_away(self) -> bool:
+        """True: the object store does not answer, or refuses."""
+        return bool(self.error)

@@ -1,0 +1,250 @@
+"""The replica of a running node: shipping, beats, snapshots and the removal of old objects, from
+the moment that the store is open until the node stops."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
+
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.recovery import Recovered
+from millpond.actors.store.snapshot import SnapshotLost
+from millpond.node.atomic_files import replace
+from millpond.node.backup.snapshots import take_snapshot
+from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ObjectStoreRefuses
+from millpond.node.replica.interface import ReplicaInfo, ReplicaSettings
+from millpond.node.replica.object_store import open_object_store
+from millpond.node.replica.objects import ID_BYTES
+from millpond.node.replica.ownership import Claimant
+from millpond.node.replica.shipping import (
+    POSITION_FILE,
+    Opened,
+    Position,
+    Shipper,
+    ShippingState,
+)
+from millpond.node.replica.snapshots import (
+    SnapshotFacts,
+    SnapshotPlace,
+    SnapshotUpload,
+    manifests,
+    prune,
+)
+
+log = logging.getLogger(__name__)
+
+POSITION_S = 5.0
+"""The position is stored so often. What came after it is found again by the last object."""
+SNAPSHOT_LOOK_S = 1.0
+SNAPSHOT_RETRY_S = 30.0
+FAILURES = (SnapshotLost, OSError, sqlite3.Error, ObjectStoreAway, ObjectStoreRefuses)
+
+
+class ReplicaService:
+    """The replica of a node with this store. `facts` gives its facts for a manifest; `snapshots` is
+    held by whoever makes a snapshot of the store. Raises BadAddress."""
+
+    def __init__(
+        self,
+        store: DurableStore,
+        settings: ReplicaSettings,
+        *,
+        facts: Callable[[], SnapshotFacts],
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        rng: Random,
+        entropy: Callable[[int], bytes],
+        snapshots: anyio.Lock,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._facts = facts
+        self._now = now
+        self._wall = wall
+        self._entropy = entropy
+        self._snapshots = snapshots
+        self._path = Path(store.folder) / POSITION_FILE
+        self._objects = open_object_store(settings.url)
+        self._stored: Position | None = None
+        self._snapshot_at = 0.0
+        self._snapshot_bytes = self._snapshot_count = 0
+        self._snapshot_history = -1
+        position = self._read_position()
+        claimant = Claimant(position.node, entropy(ID_BYTES), socket.gethostname())
+        self.shipper = Shipper(
+            self._objects,
+            claimant,
+            position,
+            lag_bytes_max=settings.lag_bytes_max,
+            now=now,
+            wall=wall,
+            rng=rng,
+            release=store.release_commits,
+        )
+
+    def _read_position(self) -> Position:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Position)
+        except FileNotFoundError:
+            return Position(self._entropy(ID_BYTES))
+        except msgspec.MsgspecError as exc:
+            raise BadReplica(f"{self._path} is damaged: {exc}; remove it to begin anew") from exc
+
+    @property
+    def rest_after(self) -> tuple[int, int] | None:
+        """What to ask the store for when it is opened: the journal behind the position."""
+        position = self.shipper.position
+        return (position.lsn, position.salt) if position.salt else None
+
+    def open(self, found: Recovered) -> None:
+        """The store is open."""
+        self._store.follower = self.shipper
+        self.shipper.open(Opened(self._store.stored_lsn, self._store.salt, found.rest))
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Ship from now on."""
+        tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        """Raises Fenced, OtherReplica, BadReplica: the node ends."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.shipper.run)
+            tasks.start_soon(self.shipper.beat)
+            tasks.start_soon(self._keep_position)
+            tasks.start_soon(self._make_snapshots)
+
+    async def finish(self) -> None:
+        """Ship what was stored so far, if that takes no longer than a few seconds."""
+        await self.shipper.finish()
+
+    def close(self) -> None:
+        """Store the position; in any thread."""
+        try:
+            self._store_position()
+        except OSError as exc:
+            log.warning("position of the replica not stored: error=%s", exc)
+
+    @property
+    def info(self) -> ReplicaInfo:
+        """The replica now."""
+        shipper, claim = self.shipper, self.shipper.claim
+        return ReplicaInfo(
+            url=self._settings.url,
+            state=shipper.state,
+            error=shipper.error,
+            epoch=0 if claim is None else claim.epoch,
+            number=shipper.position.number,
+            lsn=shipper.position.lsn,
+            lag_bytes=shipper.lag_bytes,
+            lag_s=shipper.lag_s,
+            objects=shipper.objects_made,
+            bytes=shipper.bytes_made,
+            breaks=shipper.breaks,
+            snapshots=self._snapshot_count,
+            snapshot_at=self._snapshot_at,
+        )
+
+    # The position.
+
+    async def _keep_position(self) -> None:
+        """Store the position now and then, and at once after the first object of a claim."""
+        claimed = None
+        while True:
+            await anyio.sleep(SNAPSHOT_LOOK_S if claimed is None else POSITION_S)
+            claim = self.shipper.claim
+            if claim is not None and self.shipper.state is ShippingState.SHIPPING:
+                claimed = claim
+                try:
+                    await anyio.to_thread.run_sync(self._store_position, abandon_on_cancel=True)
+                except OSError as exc:
+                    log.warning("position of the replica not stored: error=%s", exc)
+
+    def _store_position(self) -> None:
+        position = self.shipper.position
+        if self.shipper.claim is not None and position != self._stored:
+            replace(self._path, msgspec.json.encode(position))
+            self._stored = position
+
+    # Snapshots.
+
+    async def _make_snapshots(self) -> None:
+        """Make a snapshot of each history at its begin, and when the journal behind the last one
+        has become long or old."""
+        while True:
+            await anyio.sleep(SNAPSHOT_LOOK_S)
+            if self.shipper.state is not ShippingState.SHIPPING:
+                continue
+            try:
+                if self._snapshot_history < 0:
+                    await self._look_for_snapshots()
+                if self._is_snapshot_due():
+                    await self._make_snapshot()
+            except FAILURES as exc:
+                log.warning("no snapshot for the replica: error=%s", exc)
+                await anyio.sleep(SNAPSHOT_RETRY_S)
+
+    async def _look_for_snapshots(self) -> None:
+        found = await anyio.to_thread.run_sync(manifests, self._objects, abandon_on_cancel=True)
+        self._snapshot_history = 0
+        if found:
+            self._snapshot_history = found[-1].history
+            self._snapshot_at = found[-1].made_at
+        self._snapshot_count = len(found)
+
+    def _is_snapshot_due(self) -> bool:
+        settings, shipper = self._settings, self.shipper
+        return (
+            self._snapshot_history != shipper.position.history
+            or shipper.bytes_made - self._snapshot_bytes >= settings.snapshot_bytes
+            or self._wall() - self._snapshot_at >= settings.snapshot_every_s
+        )
+
+    async def _make_snapshot(self) -> None:
+        async with self._snapshots:
+            await self._upload_snapshot()
+        keep = partial(prune, self._objects, self._settings.keep_s, self._wall())
+        pruned = await anyio.to_thread.run_sync(keep, abandon_on_cancel=True)
+        if pruned.snapshots or pruned.journal:
+            text = "replica pruned: snapshots=%d journal=%d blobs=%d"
+            log.info(text, pruned.snapshots, pruned.journal, pruned.blobs)
+        self._snapshot_count += 1 - pruned.snapshots
+
+    async def _upload_snapshot(self) -> None:
+        store, shipper = self._store, self.shipper
+        claim, position = shipper.claim, shipper.position
+        if claim is None:
+            return
+        place = SnapshotPlace(position.node, claim.epoch, position.history, position.number)
+        began_bytes = shipper.bytes_made
+        upload = SnapshotUpload(store, self._objects, lambda _: None)
+        try:
+            await _in_thread(upload.prepare)
+            try:
+                snapshot = await take_snapshot(store)
+                facts = self._facts()
+                await _in_thread(partial(upload.copy_segments, snapshot))
+                store.release_segments()
+                await _in_thread(partial(upload.copy_files, snapshot))
+            finally:
+                store.end_snapshot()
+            if shipper.claim is not claim:
+                raise SnapshotLost("the replica was claimed anew meanwhile")
+            name = await _in_thread(partial(upload.finish, place, facts, snapshot))
+        finally:
+            await anyio.to_thread.run_sync(upload.discard, abandon_on_cancel=True)
+        self._snapshot_at = facts.made_at
+        self._snapshot_bytes, self._snapshot_history = began_bytes, place.history
+        log.info("replica snapshot: name=%s bytes=%d", name, upload.bytes_uploaded)
+
+
+_in_thread = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)

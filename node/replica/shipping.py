@@ -1,0 +1,398 @@
+"""The shipping of a node's journal to its replica, object by object.
+
+The store gives every group of records once it is stored (`take`). They are gathered for a tenth of
+a second or a megabyte, and put as the next journal object, which only one process can make. While
+the object store is away, records wait in memory and the same object is tried again: made by an
+attempt whose answer was lost, it is recognized by its header. When more waits than
+`lag_bytes_max`, callers are told of their commits later, as fast as objects are made; where none
+are made at all, what waits is given up instead of the node's clients: a new history begins with
+the next snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from functools import partial
+from hashlib import sha256
+from random import Random
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from millpond.actors.store.journal.format import encode_record
+from millpond.actors.store.recovery import JournalRest
+from millpond.node.replica.errors import (
+    Fenced,
+    ObjectExists,
+    ObjectStoreAway,
+    ObjectStoreRefuses,
+)
+from millpond.node.replica.object_store import ObjectStore
+from millpond.node.replica.objects import (
+    FORMAT_VERSION,
+    Beat,
+    JournalHeader,
+    beat_name,
+    changes_something,
+    decode_journal_object,
+    encode_journal_object,
+    encode_json,
+    journal_body,
+    journal_name,
+)
+from millpond.node.replica.ownership import Claim, Claimant, claim
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+OBJECT_BYTES = 2**20
+"""Records are put together up to about this size, and up to eight times as much after a delay."""
+OBJECT_BYTES_MAX = 8 * OBJECT_BYTES
+GATHER_S = 0.1
+BEAT_S = 10.0
+BEATS_KEPT = 3
+RETRY_S, RETRY_S_MAX = 0.5, 15.0
+FINISH_S = 5.0
+PASS_S = 0.02
+POSITION_FILE = "replica.json"
+"""The file of the data folder that has the position."""
+
+
+class ShippingState(StrEnum):
+    """What a node does about its replica: it has not got it yet, ships, or cannot reach it."""
+
+    CLAIMING = "claiming"
+    SHIPPING = "shipping"
+    AWAY = "away"
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where shipping stands, as the data folder keeps it: the next number, and up to where records
+    of a run with this salt were shipped. `node` is the id of the node in its replica."""
+
+    node: bytes
+    number: int = 0
+    history: int = 0
+    lsn: int = 0
+    salt: int = 0
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The store as it was opened: its last lsn, the salt of this run, and what the journal has
+    behind the position (None: not all of it)."""
+
+    lsn: int
+    salt: int
+    rest: JournalRest | None
+
+
+class _Waiting(msgspec.Struct):
+    records: Sequence[bytes]
+    last_lsn: int
+    size: int
+    taken_at: float
+
+
+class _Attempt(msgspec.Struct, frozen=True):
+    """An object that is being made, which may be made already."""
+
+    header: JournalHeader
+    data: bytes
+    taken_at: float
+
+
+class Shipper:
+    """Ships records to `objects`. `now` is a clock for spans, `wall` one for moments, in seconds;
+    `release` has callers told whose commits waited; `stored` is called with every new position."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        claimant: Claimant,
+        position: Position,
+        *,
+        lag_bytes_max: int,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        rng: Random,
+        release: Callable[[], None],
+    ) -> None:
+        self._objects = objects
+        self._claimant = claimant
+        self.position = position
+        self._lag_bytes_max = lag_bytes_max
+        self._now = now
+        self._wall = wall
+        self._rng = rng
+        self._release = release
+        self._opened: Opened | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._attempt: _Attempt | None = None
+        self._attempted_bytes = 0
+        self._claim: Claim | None = None
+        self._previous = b""
+        self._taken_lsn = 0
+        self._is_first = True
+        """The next claim is the first one of this run."""
+        self._given_up_lsn = 0
+        self._wake = anyio.Event()
+        self._beats = 0
+        self.state = ShippingState.CLAIMING
+        self.error = ""
+        """Why the object store cannot be reached, or refuses."""
+        self.lag_bytes = 0
+        self.objects_made = self.bytes_made = self.breaks = 0
+
+    # The store's side, in the loop's thread.
+
+    def open(self, opened: Opened) -> None:
+        """The store is open; `take` follows."""
+        self._opened = opened
+        self._taken_lsn = opened.lsn
+
+    @property
+    def is_behind(self) -> bool:
+        return self.lag_bytes > self._lag_bytes_max
+
+    def take(self, records: Sequence[bytes], last_lsn: int) -> None:
+        self._taken_lsn = last_lsn
+        changed = [each for each in records if changes_something(each)]
+        if not changed:
+            return
+        size = sum(map(len, changed))
+        self._waiting.append(_Waiting(changed, last_lsn, size, self._now()))
+        self.lag_bytes += size
+        if len(self._waiting) == 1 or self.lag_bytes >= OBJECT_BYTES:
+            self._wake.set()
+        if self.is_behind and self.state is not ShippingState.SHIPPING:
+            self._give_up()
+
+    @property
+    def lag_s(self) -> float:
+        """The age of the oldest record that is not shipped, in seconds."""
+        oldest = self._attempt or (self._waiting[0] if self._waiting else None)
+        return 0.0 if oldest is None else max(0.0, self._now() - oldest.taken_at)
+
+    @property
+    def claim(self) -> Claim | None:
+        """The claim to the replica; None: there is none yet."""
+        return self._claim
+
+    # The tasks.
+
+    async def run(self) -> None:
+        """Claim the replica, and ship. Raises Fenced, OtherReplica, BadReplica."""
+        failures = 0
+        while True:
+            try:
+                if self._claim is None:
+                    await self._claim_replica()
+                await self._ship()
+                failures = 0
+            except (ObjectStoreAway, ObjectStoreRefuses) as exc:
+                self._failed(exc)
+                delay_s = min(RETRY_S * 2**failures, RETRY_S_MAX)
+                failures += 1
+                await anyio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
+
+    async def beat(self) -> None:
+        """Tell now and then that the owner is alive."""
+        while True:
+            claim = self._claim
+            if claim is not None:
+                try:
+                    await _in_thread(partial(self._make_beat, claim.epoch))
+                except (ObjectStoreAway, ObjectStoreRefuses) as exc:
+                    log.debug("no beat: error=%s", exc)
+            await anyio.sleep(BEAT_S)
+
+    async def finish(self) -> None:
+        """Wait until all that was stored is shipped, not for long."""
+        with anyio.move_on_after(FINISH_S):
+            while self.state is ShippingState.SHIPPING and self.lag_bytes:
+                self._wake.set()
+                await anyio.sleep(PASS_S)
+
+    def _make_beat(self, epoch: int) -> None:
+        count, self._beats = self._beats, self._beats + 1
+        beat = Beat(epoch, self._wall(), self.position.lsn)
+        try:
+            self._objects.create(beat_name(epoch, count), encode_json(beat))
+        except ObjectExists:
+            pass  # an attempt whose answer was lost
+        if count >= BEATS_KEPT:
+            self._objects.remove([beat_name(epoch, count - BEATS_KEPT)])
+
+    # Claiming.
+
+    async def _claim_replica(self) -> None:
+        """Become the owner. The first object of a claim is empty, and keeps all others out; where
+        an earlier owner made one first, the claim is made anew behind that."""
+        assert self._opened is not None, "the store is open"
+        work = partial(claim, self._objects, self._claimant, self.position.number, self._wall())
+        found: Claim = await _in_thread(work)
+        history, after_lsn = self._take_over(found)
+        self._previous = b"" if found.last is None else found.last.digest
+        self.position = msgspec.structs.replace(
+            self.position,
+            number=found.number,
+            history=history,
+            lsn=after_lsn,
+            salt=self._opened.salt,
+        )
+        self._claim = found
+        self._attempt = self._object([], after_lsn, self._now())
+        try:
+            await self._make(self._attempt)
+        except Fenced as exc:
+            if exc.epoch > found.epoch:
+                raise
+            self._attempt = self._claim = None
+            raise ObjectStoreAway("the earlier owner ships still: it is kept out next") from exc
+        text = "replica claimed: epoch=%d number=%d history=%d lsn=%d"
+        log.info(text, found.epoch, found.number, history, after_lsn)
+
+    def _take_over(self, found: Claim) -> tuple[int, int]:
+        """The history that goes on, and the lsn behind which it does."""
+        assert self._opened is not None
+        rest, last = self._rest_of(found), found.last
+        is_first, self._is_first = self._is_first, False
+        if rest is not None and last is not None:
+            if rest:
+                size = sum(map(len, rest))
+                waiting = _Waiting(rest, self._opened.lsn, size, self._now())
+                self._waiting.appendleft(waiting)
+                self.lag_bytes += size
+            return last.history, last.last_lsn
+        self.breaks += 1
+        # What waits came behind the store's last record at the start, or behind what was given up.
+        after_lsn = self._opened.lsn if is_first else self._given_up_lsn
+        return (0 if last is None else last.history) + 1, after_lsn
+
+    def _rest_of(self, found: Claim) -> list[bytes] | None:
+        """The records of earlier runs that are not shipped, if these follow what is."""
+        opened, last, position = self._opened, found.last, self.position
+        if not self._is_first or opened is None or opened.rest is None or last is None:
+            return None
+        rest = opened.rest
+        is_ours = last.salt == position.salt and last.history == position.history
+        if not (is_ours and position.lsn <= last.last_lsn <= rest.run_ended_at):
+            return None
+        return [
+            encode_record(opened.salt, each.lsn, each.kind, each.name, each.body)
+            for each in rest.records
+            if each.lsn > last.last_lsn
+        ]
+
+    # Shipping.
+
+    async def _ship(self) -> None:
+        """Make one object of what waits, or the one whose outcome is unknown."""
+        if self._attempt is None:
+            await self._gather()
+            records, last_lsn, taken_at = self._next()
+            self._attempt = self._object(records, last_lsn, taken_at)
+        await self._make(self._attempt)
+
+    async def _gather(self) -> None:
+        while not self._waiting:
+            self._wake = anyio.Event()
+            await self._wake.wait()
+        left_s = self._waiting[0].taken_at + GATHER_S - self._now()
+        if left_s > 0 and self.lag_bytes < OBJECT_BYTES:
+            self._wake = anyio.Event()
+            with anyio.move_on_after(left_s):
+                await self._wake.wait()
+
+    def _next(self) -> tuple[list[bytes], int, float]:
+        """The records of the next object, their last lsn, and since when the oldest waits."""
+        records: list[bytes] = []
+        size, last_lsn, taken_at = 0, 0, self._waiting[0].taken_at
+        while self._waiting and (not size or size + self._waiting[0].size <= OBJECT_BYTES_MAX):
+            some = self._waiting.popleft()
+            records += some.records
+            size += some.size
+            last_lsn = some.last_lsn
+        self._attempted_bytes = size
+        return records, last_lsn, taken_at
+
+    def _object(self, records: Iterable[bytes], last_lsn: int, taken_at: float) -> _Attempt:
+        claim, position = self._claim, self.position
+        assert claim is not None, "objects are made by the owner"
+        body = journal_body(position.salt, list(records), position.lsn)
+        header = JournalHeader(
+            version=FORMAT_VERSION,
+            number=position.number,
+            epoch=claim.epoch,
+            history=position.history,
+            node=self._claimant.node,
+            run=self._claimant.run,
+            made_at=self._wall(),
+            after_lsn=position.lsn,
+            last_lsn=last_lsn,
+            salt=position.salt,
+            previous=self._previous,
+            size=len(body),
+            sha256=sha256(body).digest(),
+        )
+        return _Attempt(header, encode_journal_object(header, body), taken_at)
+
+    async def _make(self, attempt: _Attempt) -> None:
+        header = attempt.header
+        await _in_thread(partial(self._create, attempt))
+        if self._attempt is not attempt:
+            return  # given up meanwhile
+        self._attempt = None
+        self._previous = header.digest
+        self.lag_bytes -= self._attempted_bytes
+        self._attempted_bytes = 0
+        self.position = msgspec.structs.replace(
+            self.position, number=header.number + 1, lsn=header.last_lsn
+        )
+        self.objects_made += 1
+        self.bytes_made += len(attempt.data)
+        if self.state is not ShippingState.SHIPPING:
+            self.state, self.error = ShippingState.SHIPPING, ""
+            log.info("replica ships: number=%d lag_bytes=%d", header.number, self.lag_bytes)
+        self._release()
+
+    def _create(self, attempt: _Attempt) -> None:
+        """Make the object. It is there already: ours, or somebody else owns the replica."""
+        name = journal_name(attempt.header.number)
+        try:
+            self._objects.create(name, attempt.data)
+        except ObjectExists:
+            there, _ = decode_journal_object(self._objects.get(name), name)
+            if there != attempt.header:
+                raise Fenced(
+                    f"another process ships to this replica since epoch {there.epoch}: it made "
+                    f"{name}, and this node, of epoch {attempt.header.epoch}, serves no more",
+                    there.epoch,
+                ) from None
+
+    def _failed(self, error: Exception) -> None:
+        if self.state is not ShippingState.AWAY:
+            log.warning("replica away: error=%s", error)
+        self.state, self.error = ShippingState.AWAY, str(error)
+        if self.is_behind:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Let go of what waits: clients do not wait for an object store that is away."""
+        log.warning("replica left behind: lag_bytes=%d; a snapshot follows", self.lag_bytes)
+        self._waiting.clear()
+        self._attempt = self._claim = None
+        self.lag_bytes = self._attempted_bytes = 0
+        self._is_first = False
+        self._given_up_lsn = self._taken_lsn
+        self._release()
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)

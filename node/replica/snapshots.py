@@ -1,0 +1,193 @@
+"""Snapshots of a running store, uploaded as blobs and a manifest, and the removal of old ones.
+
+A file is copied into a scratch folder, uploaded if no kept manifest names its content, and removed
+there, one after the other. The manifest is last: without it, what was uploaded counts for nothing
+and is removed later. Removal goes the other way: manifests, then journal objects that no kept
+snapshot needs, then blobs that no kept manifest names. Only the owner removes, and never while it
+uploads.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from millpond.actors.store.catalog_recovery import DAMAGED
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.snapshot import StoreSnapshot
+from millpond.actors.store.snapshot_copy import SnapshotCopy
+from millpond.node.backup.manifest import digest_of
+from millpond.node.clock_file import READING
+from millpond.node.replica.errors import NoObject, ObjectExists
+from millpond.node.replica.object_store import ObjectStore
+from millpond.node.replica.objects import (
+    BLOB,
+    FORMAT_VERSION,
+    JOURNAL,
+    OWNER,
+    SNAPSHOT,
+    Manifest,
+    SnapshotFile,
+    blob_name,
+    decode_manifest,
+    encode_manifest,
+    journal_name,
+    snapshot_name,
+)
+
+SCRATCH = "replica.tmp"
+BLOB_GRACE_S = 3600.0
+"""Blobs that no manifest names are removed after so long: an upload may be under way."""
+OWNERS_KEPT = 100
+
+
+class SnapshotPlace(msgspec.Struct, frozen=True):
+    """Where a snapshot stands in its replica: journal objects from `number` on have all that it has
+    not."""
+
+    node: bytes
+    epoch: int
+    history: int
+    number: int
+
+
+class SnapshotFacts(msgspec.Struct, frozen=True):
+    """The node as a manifest names it, at the moment of the snapshot."""
+
+    made_at: float
+    program: str
+    messages: int
+    streams: int
+
+
+class SnapshotUpload:
+    """One snapshot of `store` on its way to `objects`. Methods run in worker threads, one after the
+    other. They raise SnapshotLost, OSError, sqlite3.Error, and the errors of the object store."""
+
+    def __init__(
+        self, store: DurableStore, objects: ObjectStore, wrote: Callable[[int], None]
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._scratch = store.folder / SCRATCH
+        self._wrote = wrote
+        self._files: list[SnapshotFile] = []
+        self._known: set[str] = set()
+        self.bytes_uploaded = 0
+        self._copy = SnapshotCopy(
+            store.folder, store.disk, self._scratch, lambda _: None, self._finished
+        )
+
+    def prepare(self) -> None:
+        """Make the scratch folder, and find out what is uploaded already."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700)
+        for manifest in manifests(self._objects)[-1:]:
+            self._known.update(each.sha256 for each in manifest.files)
+
+    def copy_segments(self, snapshot: StoreSnapshot) -> None:
+        """Upload the journal."""
+        self._copy.copy_segments(snapshot)
+
+    def copy_files(self, snapshot: StoreSnapshot) -> None:
+        """Upload partition files, reports of damage, the clock and the catalog."""
+        self._copy.copy_files(snapshot)
+        for path in (self._store.folder / READING, *self._reports()):
+            self._copy_plain(path)
+        self._copy.write_catalog(snapshot)
+
+    def finish(self, place: SnapshotPlace, facts: SnapshotFacts, snapshot: StoreSnapshot) -> str:
+        """Make the manifest; gives its name. The snapshot counts from now on."""
+        lsn = snapshot.lsn
+        manifest = Manifest(
+            version=FORMAT_VERSION,
+            node=place.node,
+            epoch=place.epoch,
+            history=place.history,
+            lsn=lsn,
+            number=place.number,
+            made_at=facts.made_at,
+            program=facts.program,
+            messages=facts.messages,
+            streams=facts.streams,
+            files=tuple(sorted(self._files, key=lambda each: each.path)),
+        )
+        name = snapshot_name(place.epoch, lsn)
+        with suppress(ObjectExists):  # nothing was written since the one before
+            self._objects.create(name, encode_manifest(manifest))
+        return name
+
+    def discard(self) -> None:
+        """Remove the scratch folder; nothing is raised."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _reports(self) -> list[Path]:
+        folder = self._store.folder / DAMAGED
+        return sorted(folder.glob("*.json")) if folder.is_dir() else []
+
+    def _copy_plain(self, path: Path) -> None:
+        target = self._scratch / path.relative_to(self._store.folder)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):
+            target.write_bytes(path.read_bytes())
+            self._finished(target)
+
+    def _finished(self, path: Path) -> None:
+        """Upload a file of the scratch folder, and remove it there."""
+        size, digest = digest_of(path)
+        if digest not in self._known:
+            self._objects.put_file(blob_name(digest), path)
+            self._known.add(digest)
+            self.bytes_uploaded += size
+        relative = path.relative_to(self._scratch).as_posix()
+        self._files.append(SnapshotFile(relative, size, digest))
+        path.unlink()
+        self._wrote(size)
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """The objects that were removed."""
+
+    snapshots: int = 0
+    journal: int = 0
+    blobs: int = 0
+
+
+def manifests(objects: ObjectStore) -> list[Manifest]:
+    """All snapshots, the oldest first. Raises BadReplica."""
+    found = []
+    for each in objects.list(SNAPSHOT):
+        with suppress(NoObject):  # removed meanwhile
+            found.append(decode_manifest(objects.get(each.name), each.name))
+    return sorted(found, key=lambda each: (each.epoch, each.lsn))
+
+
+def prune(
+    objects: ObjectStore, keep_s: float, wall: float, *, blob_grace_s: float = BLOB_GRACE_S
+) -> Pruned:
+    """Remove what no restoration to a moment of the last `keep_s` seconds needs; the newest
+    snapshot stays. By the owner alone, which uploads nothing meanwhile."""
+    found = manifests(objects)
+    starts = [each for each in found if each.made_at <= wall - keep_s]
+    first = found.index(starts[-1]) if starts else 0
+    gone, kept = found[:first], found[first:]
+    if not kept:
+        return Pruned()
+    objects.remove([snapshot_name(each.epoch, each.lsn) for each in gone])
+    # The one before stays: the next owner finds its number by the last object.
+    end = journal_name(max(0, min(each.number for each in kept) - 1))
+    journal = [each.name for each in objects.list(JOURNAL) if each.name < end]
+    objects.remove(journal)
+    named = {blob_name(each.sha256) for manifest in kept for each in manifest.files}
+    blobs = [
+        each.name
+        for each in objects.list(BLOB)
+        if each.name not in named and each.made_at <= wall - blob_grace_s
+    ]
+    objects.remove(blobs)
+    objects.remove([each.name for each in objects.list(OWNER)[:-OWNERS_KEPT]])
+    return Pruned(len(gone), len(journal), len(blobs))

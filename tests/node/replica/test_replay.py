@@ -1,0 +1,432 @@
+"""A replica and the store that it follows: whatever was shipped is restored, whatever the object
+store does, and across crashes of the node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from millpond.actors.store.changes import StoredMessage
+from millpond.actors.store.settings import StoreSettings
+from millpond.node.replica import shipping, snapshots
+from millpond.node.replica.errors import BadReplica, Fenced, OtherReplica
+from millpond.node.replica.objects import BEAT, JOURNAL, OWNER, journal_name, owner_name
+from millpond.node.replica.ownership import Claimant
+from millpond.node.replica.restoration import ReplicaRestoration, Restored, verify
+from millpond.node.replica.shipping import Opened, Position, Shipper, ShippingState
+from millpond.node.replica.snapshots import (
+    SnapshotFacts,
+    SnapshotPlace,
+    SnapshotUpload,
+    prune,
+)
+from tests.actors.store.harness import LAZY, NOW, SMALL, Run, young_id
+from tests.actors.store.test_snapshots import (
+    QUEUES,
+    QuickDisk,
+    Traffic,
+    opened,
+    state,
+    taken,
+)
+from tests.node.outbox.peer_nodes import until
+from tests.node.replica.memory_objects import MemoryObjects
+
+pytestmark = pytest.mark.anyio
+
+NODE = b"n" * 16
+SOME = StoreSettings(
+    segment_bytes=8192,
+    journal_bytes_max=2**15,
+    rewrite_bytes_max=0,
+    settle_s=1.0,
+    stall_factor=100,
+)
+"""The journal keeps what a crash leaves to be shipped, and no more."""
+LAG_MAX = 10**9
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "GATHER_S", 0.0)
+    monkeypatch.setattr(shipping, "RETRY_S", 0.001)
+    monkeypatch.setattr(shipping, "RETRY_S_MAX", 0.002)
+
+
+class Node:
+    """A store with its shipper: from its opening to a crash, or to its end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        objects: MemoryObjects,
+        position: Position,
+        *,
+        number: int = 0,
+        settings: StoreSettings = SMALL,
+        lag_bytes_max: int = LAG_MAX,
+        node: bytes = NODE,
+    ) -> None:
+        self.objects = objects
+        self.now = 1000.0
+        rest_after = (position.lsn, position.salt) if position.salt else None
+        self.run = Run(folder, settings, seed=number + 1, disk=QuickDisk(), rest_after=rest_after)
+        self.shipper = Shipper(
+            objects,
+            Claimant(node, b"%016d" % number, "here"),
+            position,
+            lag_bytes_max=lag_bytes_max,
+            now=lambda: self.now,
+            wall=lambda: self.now,
+            rng=Random(number),
+            release=self.run.store.release_commits,
+        )
+        self.run.store.follower = self.shipper
+        store = self.run.store
+        self.shipper.open(Opened(store.stored_lsn, store.salt, self.run.found.rest))
+
+    @asynccontextmanager
+    async def shipping(self) -> AsyncIterator[Shipper]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.shipper.run)
+            try:
+                yield self.shipper
+            finally:
+                tasks.cancel_scope.cancel()
+
+    async def shipped(self) -> None:
+        """Wait until the object store has all that is stored."""
+        self.run.work()
+        shipper, shipping = self.shipper, ShippingState.SHIPPING
+        await until(lambda: shipper.state is shipping and not shipper.lag_bytes, LIMIT_S)
+
+    def snapshot(self) -> None:
+        """Upload a snapshot, as the service does."""
+        shipper, claim = self.shipper, self.shipper.claim
+        assert claim is not None
+        place = SnapshotPlace(NODE, claim.epoch, shipper.position.history, shipper.position.number)
+        upload = SnapshotUpload(self.run.store, self.objects, lambda size: None)
+        upload.prepare()
+        snapshot = taken(self.run)
+        upload.copy_segments(snapshot)
+        self.run.store.release_segments()
+        upload.copy_files(snapshot)
+        self.run.store.end_snapshot()
+        self.run.work()
+        upload.finish(place, SnapshotFacts(self.now, "test", 0, 0), snapshot)
+        upload.discard()
+
+
+def message(id_: int) -> StoredMessage:
+    return StoredMessage(id_, 1, 3600, NOW + 3600, b"data")
+
+
+def restored(
+    objects: MemoryObjects, target: Path, at: float | None = None, *, until_damage: bool = False
+) -> Restored:
+    restoration = ReplicaRestoration(objects, target, at, until_damage=until_damage)
+    return restoration.run(lambda size: None, lambda: None)
+
+
+def state_of(folder: Path) -> dict[bytes, object]:
+    run = opened(folder, LAZY)
+    assert run.store.damages == []
+    found = state(run)
+    run.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_was_shipped_is_restored(tmp_path: Path, seed: int) -> None:
+    """Beside flushes, rewrites, removed segments, snapshots at any moment, lost answers and crashes
+    of the node, whose journal goes on in the same history."""
+    rng = Random(seed)
+    objects = MemoryObjects(rng, before=0.1, after=0.1)
+    position = Position(NODE)
+    traffic: Traffic | None = None
+    for number in range(3):
+        node = Node(tmp_path / "data", objects, position, number=number, settings=SOME)
+        if traffic is None:
+            traffic = Traffic(node.run, rng)
+        traffic.run = node.run
+        async with node.shipping() as shipper:
+            await node.shipped()
+            if number == 0:
+                calm = objects._before, objects._after
+                objects._before = objects._after = 0.0
+                node.snapshot()
+                objects._before, objects._after = calm
+            for _ in range(3):
+                for _ in range(rng.randrange(60)):
+                    traffic.step()
+                    node.now += 1
+                    if rng.random() < 0.1:
+                        await anyio.lowlevel.checkpoint()
+                await node.shipped()
+            assert shipper.position.history == 1, "nothing was lost"
+            position = shipper.position
+            expected = state(node.run)
+            for _ in range(rng.randrange(10)):  # which a crash leaves to the next one
+                traffic.step()
+        node.run.work()
+    last = Node(tmp_path / "data", objects, position, number=9, settings=SOME)
+    async with last.shipping():
+        await last.shipped()
+        assert last.shipper.position.history == 1
+    expected = state(last.run)
+    last.run.close()
+    objects._before = objects._after = 0.0
+    found = restored(objects, tmp_path / "restored")
+    assert not found.is_cut
+    assert state_of(tmp_path / "restored") == expected
+    assert verify(objects, lambda size: None).snapshots == 1
+
+
+async def test_every_moment_can_be_restored(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    traffic, moments = Traffic(node.run, Random(5)), dict[float, dict[bytes, object]]()
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+        for number in range(8):
+            node.now += 10
+            for _ in range(30):
+                traffic.step()
+            await node.shipped()
+            moments[node.now] = state(node.run)
+            if number == 4:
+                node.snapshot()
+    node.run.close()
+    for at, expected in moments.items():
+        target = tmp_path / f"at-{at:.0f}"
+        assert restored(objects, target, at + 5).made_at == at
+        assert state_of(target) == expected
+    with pytest.raises(BadReplica, match="first moment"):
+        restored(objects, tmp_path / "before", 1.0)
+
+
+async def test_the_end_of_a_journal_that_was_lost_begins_a_history(tmp_path: Path) -> None:
+    """A loss of power took records that were shipped: what follows does not come behind them."""
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE), settings=LAZY)
+    traffic = Traffic(node.run, Random(2))
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+        for _ in range(20):
+            traffic.step()
+        await node.shipped()
+        early = node.shipper.position
+    segment = max((tmp_path / "data" / "journal").iterdir())
+    intact = segment.read_bytes()
+    async with node.shipping():
+        for _ in range(20):
+            traffic.step()
+        await node.shipped()
+        lost = state(node.run)
+    segment.write_bytes(intact)
+    again = Node(tmp_path / "data", objects, early, number=1, settings=LAZY)
+    async with again.shipping() as shipper:
+        await again.shipped()
+        assert shipper.position.history == 2 and shipper.breaks == 1
+        before = restored(objects, tmp_path / "before")
+        assert before.is_cut and state_of(tmp_path / "before") == lost
+        again.snapshot()
+        again.run.write(QUEUES[0], message(young_id()))
+        await again.shipped()
+    expected = state(again.run)
+    again.run.close()
+    assert not restored(objects, tmp_path / "after").is_cut
+    assert state_of(tmp_path / "after") == expected
+
+
+async def test_a_later_owner_keeps_the_earlier_one_out(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    first = Node(tmp_path / "a", objects, Position(NODE))
+    traffic = Traffic(first.run, Random(1))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with first.shipping():
+            traffic.step()
+            await first.shipped()
+            second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            async with second.shipping():
+                await second.shipped()
+                traffic.step()
+                first.run.work()
+                await anyio.sleep(LIMIT_S)
+    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert second.shipper.position.number == first.shipper.position.number + 1
+    assert second.shipper.position.history == 2
+
+
+async def test_the_prefix_of_another_node_is_refused(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "a", objects, Position(NODE))
+    async with node.shipping():
+        await node.shipped()
+    other = Node(tmp_path / "b", objects, Position(b"x" * 16), number=1, node=b"x" * 16)
+    with pytest.raises(OtherReplica):
+        await other.shipper.run()
+
+
+async def test_an_object_store_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
+    """What waits is given up at its limit; a snapshot has it when the object store is back."""
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=20_000)
+    traffic = Traffic(node.run, Random(3))
+    async with node.shipping() as shipper:
+        await node.shipped()
+        node.snapshot()
+        objects.is_away = True
+        while shipper.position.history == 1 and shipper.claim is not None:
+            traffic.step()  # which waits until it is acknowledged
+            await anyio.sleep(0.001)
+        assert shipper.lag_bytes < 20_000 and "no answer" in shipper.error
+        objects.is_away = False
+        await node.shipped()
+        assert shipper.position.history == 2 and not shipper.error
+        node.snapshot()
+        traffic.step()
+        await node.shipped()
+    expected = state(node.run)
+    node.run.close()
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == expected
+
+
+async def test_a_slow_object_store_slows_writers_down(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=1)
+    async with node.shipping() as shipper:
+        await node.shipped()
+        commit = node.run.store.write(QUEUES[0], [message(young_id())])
+        node.run.work()
+        assert commit is not None and not commit.is_done and shipper.is_behind
+        await node.shipped()
+        assert commit.is_done and not shipper.is_behind
+    node.run.close()
+
+
+async def test_damage_is_named_and_refused(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    traffic = Traffic(node.run, Random(1))
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+        for _ in range(6):
+            node.now += 1
+            traffic.step()
+            await node.shipped()
+    node.run.close()
+    names = sorted(each for each in objects.kept if each.startswith(JOURNAL))
+    for name in (names[-2], *(each for each in objects.kept if each.startswith("blob/"))):
+        data = objects.kept[name]
+        for damaged in (data[:-1], data[: len(data) // 2], data[:-1] + bytes([data[-1] ^ 1]), b""):
+            objects.kept[name] = damaged
+            with pytest.raises(BadReplica, match=name):
+                verify(objects, lambda size: None)
+            with pytest.raises(BadReplica, match=name):
+                restored(objects, tmp_path / "damaged")
+            assert not (tmp_path / "damaged").exists()
+        objects.kept[name] = data
+    gone = objects.kept.pop(names[-2])
+    with pytest.raises(BadReplica, match=names[-2]):
+        verify(objects, lambda size: None)
+    with pytest.raises(BadReplica, match=names[-2]):
+        restored(objects, tmp_path / "missing")
+    for damaged in (b"", None):
+        if damaged is not None:
+            objects.kept[names[-2]] = damaged
+        else:
+            del objects.kept[names[-2]]
+        target = tmp_path / f"before-{damaged!r}"
+        before = restored(objects, target, until_damage=True)
+        assert before.made_at == node.now - 2 and names[-2] in before.damage
+        state_of(target)
+    objects.kept[names[-2]] = gone
+    verify(objects, lambda size: None)
+
+
+async def test_what_no_moment_needs_is_removed(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    traffic = Traffic(node.run, Random(1))
+    async with node.shipping():
+        for _ in range(4):
+            node.now += 100
+            for _ in range(20):
+                traffic.step()
+            await node.shipped()
+            node.snapshot()
+        expected = state(node.run)
+        removed = prune(objects, 150.0, node.now, blob_grace_s=0.0)
+        assert removed.snapshots == 1 and removed.journal and removed.blobs
+        verify(objects, lambda size: None)
+        prune(objects, 0.0, node.now, blob_grace_s=0.0)
+        assert verify(objects, lambda size: None).snapshots == 1
+        number = node.shipper.position.number
+        assert journal_name(number - 1) in objects.kept, "the next owner counts on from it"
+    node.run.close()
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == expected
+
+
+async def test_what_waits_goes_in_objects_of_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "OBJECT_BYTES_MAX", 5000)
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    traffic = Traffic(node.run, Random(1))
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+        objects.is_away = True
+        for _ in range(60):
+            traffic.step()
+        objects.is_away = False
+        await node.shipped()
+    node.run.close()
+    sizes = [len(each) for name, each in objects.kept.items() if name.startswith(JOURNAL)]
+    assert 5 < len(sizes) and max(sizes) < 6000
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == state_of(tmp_path / "data")
+
+
+async def test_old_beats_and_owners_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "BEAT_S", 0.001)
+    monkeypatch.setattr(snapshots, "OWNERS_KEPT", 2)
+    objects = MemoryObjects()
+    position = Position(NODE)
+    for number in range(4):
+        node = Node(tmp_path / "data", objects, position, number=number)
+        async with node.shipping() as shipper, anyio.create_task_group() as tasks:
+            await node.shipped()
+            if not number:
+                node.snapshot()
+                tasks.start_soon(shipper.beat)
+                last = f"{BEAT}{1:020}-{9:020}"
+                await until(lambda last=last: last in objects.kept, LIMIT_S)  # type: ignore[misc]
+                tasks.cancel_scope.cancel()
+            position = shipper.position
+        node.run.close()
+    assert len(objects.list(BEAT)) <= shipping.BEATS_KEPT + 1
+    assert len(objects.list(OWNER)) == 4
+    prune(objects, 0.0, 2000.0)
+    assert [each.name for each in objects.list(OWNER)] == [owner_name(3), owner_name(4)]

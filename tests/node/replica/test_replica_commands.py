@@ -1,0 +1,170 @@
+"""`millpond serve --replica`, `replica` and `restore --from URL`, as an operator uses them: in a
+folder and in an S3 bucket, with kill -9, and where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.node.cli.exit_codes import ExitCode
+from millpond.sync import connect
+from tests.node.processes import Serving, command, environment, serving
+from tests.pipeline.object_store import object_store
+
+LIMIT_S = 60.0
+CHANNEL = "jobs/mail"
+
+
+def quick(url: str, **more: str) -> dict[str, str]:
+    """An environment of a node with a replica, and a limit of memory for what waits."""
+    return environment(MILLPOND_REPLICA=url, **more)
+
+
+def status(url: str, env: dict[str, str]) -> dict[str, object]:
+    shown = command("replica", "status", url, "--json", env=env)
+    assert shown.returncode == 0, shown.stderr
+    found: dict[str, object] = json.loads(shown.stdout)
+    return found
+
+
+def wait_for(url: str, env: dict[str, str], snapshots: int, shipped: int = 0) -> None:
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        if command("replica", "status", url, env=env).returncode == 0:
+            found = status(url, env)
+            done = found["lsn"] is not None and int(str(found["lsn"])) >= shipped
+            if done and len(list(found["snapshots"])) >= snapshots:  # type: ignore[call-overload]
+                return
+        time.sleep(0.05)
+    raise AssertionError("the replica never had it")
+
+
+def killed(node: Serving) -> None:
+    os.kill(node.process.pid, signal.SIGKILL)
+    node.process.wait()
+
+
+def put(node: Serving, *texts: bytes) -> None:
+    with connect(node.urls["tcp"], channel=CHANNEL, role="producer") as channel:
+        for text in texts:
+            channel.put(text)
+
+
+def received(node: Serving, count: int) -> list[bytes]:
+    with connect(node.urls["tcp"], channel=CHANNEL, role="consumer") as channel:
+        return [bytes(channel.receive(timeout_s=LIMIT_S).data) for _ in range(count)]
+
+
+@pytest.fixture(params=("folder", "s3"))
+def replica(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of a replica, and the environment that reaches it."""
+    if request.param == "folder":
+        yield f"file://{tmp_path}/replica", {}
+        return
+    pytest.importorskip("obstore")
+    with object_store("bucket") as variables:
+        yield "s3://bucket/node", variables
+
+
+def test_a_node_is_restored_after_a_kill(
+    replica: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    url, variables = replica
+    env = quick(url, **variables)
+    with serving("--data", str(tmp_path / "data"), env=env) as node:
+        put(node, b"one", b"two")
+        wait_for(url, env, snapshots=1)
+        put(node, b"three")
+        lsn = int(str(status(url, env)["lsn"]))
+        wait_for(url, env, snapshots=1, shipped=lsn)
+        time.sleep(0.5)
+        killed(node)
+    verified = command("replica", "verify", url, env=env)
+    assert verified.returncode == 0, verified.stderr
+    assert b"verified" in verified.stdout
+    target = str(tmp_path / "restored")
+    done = command("restore", "--from", url, "--data", target, env=env)
+    assert done.returncode == 0, done.stderr
+    again = command("restore", "--from", url, "--data", target, env=env)
+    assert again.returncode == 1 and b"not empty" in again.stderr
+    checked = command("doctor", "--data", target, env=environment())
+    assert b"fail" not in checked.stdout, checked.stdout
+    with serving("--data", target, env=env) as node:
+        assert received(node, 3) == [b"one", b"two", b"three"]
+        put(node, b"four")
+        wait_for(url, env, snapshots=2)
+    assert status(url, env)["epoch"] == 2
+
+
+def test_the_earlier_owner_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/replica"
+    env = quick(url)
+    with serving("--data", str(tmp_path / "data"), env=env) as first:
+        put(first, b"one")
+        wait_for(url, env, snapshots=1)
+        target = str(tmp_path / "restored")
+        assert command("restore", "--from", url, "--data", target, env=env).returncode == 0
+        with serving("--data", target, env=env) as second:
+            wait_for(url, env, snapshots=2)
+            try:
+                put(first, b"two")
+            except Exception:
+                pass  # it may have ended already
+            assert first.process.wait(LIMIT_S) == ExitCode.FENCED
+            assert first.process.stderr is not None
+            assert b"another process ships to this replica" in first.process.stderr.read()
+            assert received(second, 1) == [b"one"]
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+    for words, told in (
+        (("--replica", "ftp://host/x"), b"begins with one of"),
+        (("--replica", "s3://user:secret@bucket/x"), b"the environment has them"),
+        (("--replica", "file:///r", "--memory"), b"nothing is stored"),
+    ):
+        data = () if "--memory" in words else ("--data", folder)
+        done = command("serve", *data, *words)
+        assert done.returncode == ExitCode.USAGE, done.stderr
+        assert told in done.stderr and b"secret" not in done.stderr
+    nothing = command("replica", "status", f"file://{tmp_path}/none")
+    assert nothing.returncode == 1 and b"there is no replica" in nothing.stderr
+    bad = command("restore", "--from", str(tmp_path), "--data", folder, "--at=-1h")
+    assert bad.returncode == ExitCode.USAGE and b"are for replicas" in bad.stderr
+
+
+def test_a_prefix_of_another_node_ends_the_start(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/replica"
+    with serving("--data", str(tmp_path / "a"), env=quick(url)):
+        wait_for(url, environment(), snapshots=1)
+    other = command("serve", "--p2p", "127.0.0.1:0", "--data", str(tmp_path / "b"), env=quick(url))
+    assert other.returncode == 1 and b"the replica of another node" in other.stderr
+
+
+def test_a_bucket_that_is_not_there_is_told_and_the_node_serves(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    with object_store("bucket") as variables:
+        env = quick("s3://missing/node", MILLPOND_HTTP="127.0.0.1:0", **variables)
+        with serving("--data", str(tmp_path / "data"), env=env) as node:
+            put(node, b"one")
+            assert received(node, 1) == [b"one"]
+            end = time.monotonic() + LIMIT_S
+            ready: dict[str, object] = {}
+            while "warnings" not in ready and time.monotonic() < end:
+                ready = _get_json(node, "/ready")
+                time.sleep(0.05)
+            assert ready["ready"] is True and "replica: " in str(ready["warnings"])
+
+
+def _get_json(node: Serving, path: str) -> dict[str, object]:
+    from urllib.request import urlopen
+
+    with urlopen(f"http://{node.ready['listeners']['http']}{path}", timeout=LIMIT_S) as answer:
+        found: dict[str, object] = json.load(answer)
+    return found
