@@ -90,16 +90,31 @@ class Processes:
         else:
             process.terminate()
         assert process.stdout is not None
-        code = process.wait(COMMAND_S)
-        process.stdout.close()
+        try:
+            code = process.wait(COMMAND_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise Failed(f"{self._prefix}{name} did not stop within {COMMAND_S:g} s") from None
+        finally:
+            process.stdout.close()
         if code and not by_force:
             log = self._log(name).read_text()
             raise Failed(f"{self._prefix}{name} ended with {code}\n{log}")
 
     def close(self) -> None:
-        """Stop all processes, the node last."""
+        """Stop all processes, the node last, also when one of them fails.
+
+        Raises Failed for that one, unless the demonstration has failed before.
+        """
+        failures = []
         for name in sorted(self._running, key=lambda each: each == NODE):
-            self.stop(name)
+            try:
+                self.stop(name)
+            except Failed as error:
+                failures.append(error)
+        if failures and sys.exception() is None:
+            raise failures[0]
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
