@@ -140,7 +140,8 @@ class Shipper:
         self._taken_lsn = 0
         self._is_first = True
         """The next claim is the first one of this run."""
-        self._given_up_lsn = 0
+        self._waits_behind = 0
+        """The lsn behind which what waits begins, while there is no claim."""
         self._wake = anyio.Event()
         self._beats = 0
         self.state = ShippingState.CLAIMING
@@ -154,7 +155,7 @@ class Shipper:
     def open(self, opened: Opened) -> None:
         """The store is open; `take` follows."""
         self._opened = opened
-        self._taken_lsn = opened.lsn
+        self._taken_lsn = self._waits_behind = opened.lsn
 
     @property
     def is_behind(self) -> bool:
@@ -262,18 +263,17 @@ class Shipper:
         """The history that goes on, and the lsn behind which it does."""
         assert self._opened is not None
         rest, last = self._rest_of(found), found.last
-        is_first, self._is_first = self._is_first, False
+        self._is_first = False
         if rest is not None and last is not None:
             if rest:
                 size = sum(map(len, rest))
                 waiting = _Waiting(rest, self._opened.lsn, size, self._now())
                 self._waiting.appendleft(waiting)
                 self.lag_bytes += size
+            self._waits_behind = last.last_lsn
             return last.history, last.last_lsn
         self.breaks += 1
-        # What waits came behind the store's last record at the start, or behind what was given up.
-        after_lsn = self._opened.lsn if is_first else self._given_up_lsn
-        return (0 if last is None else last.history) + 1, after_lsn
+        return (0 if last is None else last.history) + 1, self._waits_behind
 
     def _rest_of(self, found: Claim) -> list[bytes] | None:
         """The records of earlier runs that are not shipped, if these follow what is."""
@@ -390,7 +390,7 @@ class Shipper:
         self._attempt = self._claim = None
         self.lag_bytes = self._attempted_bytes = 0
         self._is_first = False
-        self._given_up_lsn = self._taken_lsn
+        self._waits_behind = self._taken_lsn
         self._release()
 
 

@@ -433,3 +433,39 @@ async def test_old_beats_and_owners_are_removed(
 
 def _has_beaten(objects: MemoryObjects, times: int) -> bool:
     return max((number_of(each.name) for each in objects.list(BEAT)), default=0) >= times
+
+
+async def test_an_earlier_owner_that_was_faster_is_kept_out_next(tmp_path: Path) -> None:
+    """It makes an object between the look at the journal's end and the claim's own object."""
+    objects = MemoryObjects()
+    first = Node(tmp_path / "a", objects, Position(NODE))
+    traffic = Traffic(first.run, Random(1))
+    second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+    second.run.write(QUEUES[0], message(young_id()))
+    create, raced = objects.create, list[str]()
+
+    def create_late(name: str, data: bytes) -> None:
+        create(name, data)
+        if name == owner_name(2):
+            traffic.step()
+            first.run.work()
+            records, last_lsn, taken_at = first.shipper._next()
+            attempt = first.shipper._object(records, last_lsn, taken_at)
+            create(journal_name(attempt.header.number), attempt.data)
+            raced.append(journal_name(attempt.header.number))
+
+    async with first.shipping():
+        await first.shipped()
+    objects.create = create_late  # type: ignore[method-assign]
+    async with second.shipping() as shipper:
+        await second.shipped()
+        assert raced == [journal_name(1)]
+        assert shipper.claim is not None and shipper.claim.epoch == 3
+        second.snapshot()
+        second.run.write(QUEUES[0], message(young_id() + 1))
+        await second.shipped()
+    expected = state(second.run)
+    second.run.close()
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == expected
+    verify(objects, lambda size: None)
