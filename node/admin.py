@@ -120,17 +120,20 @@ class InfoReply(msgspec.Struct):
 
 
 class ExportRequest(msgspec.Struct):
-    """Messages of the client's own channel, above the id `after`; about `bytes_max`."""
+    """Messages of the client's own channel, above the id `after`; about `bytes_max`, and `limit` at
+    most. `preview`: only so many bytes of the data of each."""
 
     channel: bytes
     after: int = 0
     bytes_max: int = EXPORT_BYTES_MAX
+    limit: int | None = None
+    preview: int | None = None
 
 
 class Exported(msgspec.Struct):
     """A message as it is kept. `data` is None where it is too large: GET it.
 
-    `due` 0: not later; `unique` empty: by nothing.
+    `due` 0: not later; `unique` empty: by nothing. `size` is that of the data, in bytes.
     """
 
     id: int
@@ -142,6 +145,7 @@ class Exported(msgspec.Struct):
     data: bytes | None
     due: float = 0.0
     unique: bytes = b""
+    size: int = 0
 
 
 class ExportReply(msgspec.Struct):
@@ -366,7 +370,8 @@ def _channels(scheduler: Scheduler) -> Iterator[bytes]:
 def _info(request: InfoRequest, sources: StatusSources) -> InfoReply:
     scheduler, limit = sources.scheduler, max(1, min(request.limit, PAGE_MAX))
     if request.channel is not None:
-        names = [name for name in _channels(scheduler) if name == request.channel]
+        is_there = request.channel in scheduler.cells and not request.channel.startswith(RESERVED)
+        names = [request.channel] if is_there else []
     else:
         later = (name for name in _channels(scheduler) if name > request.after)
         names = nsmallest(limit + 1, later)
@@ -441,7 +446,9 @@ def _export(request: ExportRequest, client: Admission, sources: StatusSources) -
     bytes_max = min(max(request.bytes_max, EXPORT_BYTES_MIN), EXPORT_BYTES_MAX)
     # The answer does not wait in line, so what may still be lost is not in it.
     rows = cell.behaviour.export(request.after, cell.unstored_from)
-    page = list(_export_page(rows, cell.behaviour.attributes_of, bytes_max))
+    limit = None if request.limit is None else max(1, request.limit)
+    chosen = islice(rows, limit)
+    page = list(_export_page(chosen, cell.behaviour.attributes_of, bytes_max, request.preview))
     return ExportReply(cell.behaviour.info.mode, page, next(rows, None) is not None)
 
 
@@ -449,17 +456,27 @@ def _export_page(
     rows: Iterator[tuple[StoredMessage, int]],
     attributes_of: Callable[[int], tuple[float, bytes]],
     bytes_max: int,
+    preview: int | None,
 ) -> Iterator[Exported]:
     """At least one message; two halves, so that the last one never makes it too much."""
     size, half = 0, bytes_max // 2
     for row, attempts in rows:
         origin = row.origin
         head = MESSAGE_BYTES + (len(origin.reason.encode()) if origin is not None else 0)
-        data = row.data if head + len(row.data) <= half else None
+        shown = row.data if preview is None else row.data[: max(0, preview)]
+        data = shown if head + len(shown) <= half else None
         size += head + len(data or b"")
         attributes = attributes_of(row.id)
         yield Exported(
-            row.id, row.key, row.ttl, row.expires_at, attempts, origin, data, *attributes
+            row.id,
+            row.key,
+            row.ttl,
+            row.expires_at,
+            attempts,
+            origin,
+            data,
+            *attributes,
+            len(row.data),
         )
         if size >= half:
             return

@@ -1,4 +1,5 @@
-"""Requests about channels by name: list, create, delete and purge them, and put into them.
+"""Requests about channels by name: list, create, delete and purge them, and put into them; and who
+is connected.
 
 A client makes them on any of its connections (docs/reference/wire-protocol.md, operations 6 to 10
 of packet 90). Each needs a right in the channel that it names: `list` to see it, `admin` to create
@@ -13,8 +14,9 @@ The operator of the node deletes subscriptions of Durable Streams in the same wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterator, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import partial
 from heapq import nsmallest
 from math import inf
@@ -22,6 +24,7 @@ from math import inf
 import msgspec
 
 from millpond.actors.channels.channel import Channel
+from millpond.actors.channels.queries import ConsumerLag
 from millpond.actors.errors import (
     ERRORS,
     EmptyData,
@@ -55,12 +58,14 @@ from millpond.actors.subscriptions.messages import DeleteSubscription, Subscript
 from millpond.transports.p2p import channel_operations as b
 from millpond.transports.p2p.admission import Admission, is_channel_name
 from millpond.transports.p2p.bodies import read_body
-from millpond.transports.server.interface import Principal
+from millpond.transports.server.interface import ConnectionSummary, Principal
 from millpond.transports.server.private_names import is_private
 
 ROW_BYTES = 160
 """About what a channel takes in an answer, besides its name."""
 PAGE_BYTES_MAX = 32 * 1024
+GROWTH = 4
+"""Where few names may be listed, each look takes so many times as many names as the one before."""
 OWN_MARK = b"!"
 """A mark in the names of the node's own channels."""
 
@@ -108,6 +113,21 @@ def _body_of(reply: Reply) -> bytes | RequestError:
             raise AssertionError(f"{type(reply).__name__} answers no request about channels")
 
 
+def _consumer(member: ConsumerLag, summary: ConnectionSummary) -> b.ConsumerInfo:
+    consumer, options = member.consumer, member.consumer.options
+    return b.ConsumerInfo(
+        connection=summary.number,
+        peer=summary.peer,
+        listener=summary.listener,
+        identity=options.identity,
+        role=options.role.name.lower(),
+        receives=consumer.receives,
+        window=consumer.window,
+        leased=len(consumer.leases),
+        lag=member.lag,
+    )
+
+
 class ChannelRequests:
     """Carries out requests about channels, and deletes subscriptions. `created`: the modes of the
     channels that were created; `queues`: the settings of queues; `subscriptions`: the ids of those
@@ -123,7 +143,9 @@ class ChannelRequests:
         is_operator: Callable[[Principal], bool],
         subscriptions: Callable[[], Container[bytes]],
         now: Callable[[], float],
+        summaries: Callable[[], Iterator[ConnectionSummary]] = lambda: iter(()),
     ) -> None:
+        self._summaries = summaries
         self._scheduler = scheduler
         self._store = store
         self._created = created
@@ -148,6 +170,9 @@ class ChannelRequests:
                 self._clear(read_body(body, b.ClearBody), answer, client, port, is_deletion=True)
             case b.ChannelOperation.PURGE:
                 self._clear(read_body(body, b.ClearBody), answer, client, port, is_deletion=False)
+            case b.ChannelOperation.MEMBERS:
+                members = self._members(read_body(body, b.MembersBody), client)
+                answer(msgspec.msgpack.encode(members))
             case b.ChannelOperation.PUT:
                 self._put(read_body(body, b.PutBody), answer, client, port)
             case b.DELETE_SUBSCRIPTION:
@@ -162,7 +187,7 @@ class ChannelRequests:
         changes = self._scheduler.cells_made
         if request.known == changes:
             return b.ListReply([], False, changes)
-        names = nsmallest(request.limit + 1, self._matching(request, client))
+        names = self._names_of_page(request, client)
         page: list[b.ChannelInfo] = []
         size = 0
         for name in names[: request.limit]:
@@ -172,18 +197,35 @@ class ChannelRequests:
             page.append(self._row(name))
         return b.ListReply(page, len(page) < len(names), changes)
 
-    def _matching(self, request: b.ListBody, client: Admission) -> Iterator[bytes]:
-        after, may_list = request.after, partial(self._has, client, Rights.LIST)
-        if request.channel is not None:
-            if self._is_there(request.channel) and may_list(request.channel):
-                yield request.channel
+    def _names_of_page(self, request: b.ListBody, client: Admission) -> list[bytes]:
+        """The first names, one more than the page has. Rights are asked for these alone."""
+        may_list = partial(self._has, client, Rights.LIST)
+        if request.channel is not None or request.names:
+            named = request.names if request.channel is None else [request.channel]
+            there = [name for name in named if name > request.after and self._is_there(name)]
+            return [name for name in there if may_list(name)]
+        wanted = count = request.limit + 1
+        after, found = request.after, list[bytes]()
+        while len(found) < wanted:
+            names = nsmallest(count, self._matching(request.patterns, after))
+            found += [name for name in names if may_list(name)]
+            if len(names) < count:
+                break
+            after, count = names[-1], count * GROWTH
+        return found[:wanted]
+
+    def _matching(self, patterns: Sequence[bytes], after: bytes) -> Iterator[bytes]:
+        """The names above one that match, in no order."""
+        later = (name for name in self._names() if name > after)
+        if b"*" in patterns:
+            yield from later
             return
-        patterns = [each.decode("utf-8", "surrogateescape") for each in request.patterns]
-        for name in self._names():
+        texts = [each.decode("utf-8", "surrogateescape") for each in patterns]
+        matches = [re.compile(translate(each)).match for each in texts]
+        for name in later:
             text = name.decode("utf-8", "surrogateescape")
-            if name > after and any(fnmatchcase(text, each) for each in patterns):
-                if may_list(name):
-                    yield name
+            if any(match(text) for match in matches):
+                yield name
 
     def _names(self) -> Iterator[bytes]:
         cells = self._scheduler.cells
@@ -226,10 +268,36 @@ class ChannelRequests:
             receivers=self._receivers(name),
             subscribers=info.subscribers,
             paused=self._queues.of(name).is_paused,
+            oldest=next(iter(behaviour.buffer.rows), 0),
+            kept=behaviour.kept,
+            acked=behaviour.acked,
         )
 
     def _mode_without_cell(self, name: bytes) -> Mode:
         return Mode.QUEUE if name in self._queues else Mode.PAIR
+
+    def _members(self, request: b.MembersBody, client: Admission) -> b.MembersReply:
+        name = request.channel
+        if not self._has(client, Rights.LIST, name):
+            raise NotAllowed
+        if not self._is_there(name):
+            raise UnknownChannel
+        behaviour = self._scheduler.view(name)
+        if not isinstance(behaviour, Channel):
+            return b.MembersReply([], [], more=False)
+        members = behaviour.members(b.MEMBERS_MAX)
+        numbers = {each.consumer.port.number for each in members.consumers}
+        found = {each.number: each for each in self._summaries() if each.number in numbers}
+        consumers = [
+            _consumer(each, found[each.consumer.port.number])
+            for each in members.consumers
+            if each.consumer.port.number in found
+        ]
+        subscribers = [
+            b.SubscriberInfo(each.identity, each.connections, each.lag)
+            for each in members.subscribers
+        ]
+        return b.MembersReply(consumers, subscribers, members.more)
 
     def _receivers(self, name: bytes, other_than: Port | None = None) -> int:
         """Connections that messages are pushed to, also while the channel is loaded anew."""

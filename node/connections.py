@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from itertools import count
 from random import Random
@@ -172,6 +172,11 @@ class ConnectionRegistry:
         if not self._buckets.per_s:
             return None
         return self._buckets.bucket(principal.identity or _counted(principal.address), self._now())
+
+    def summaries(self) -> Iterator[ConnectionSummary]:
+        """The open connections, without requests of HTTP."""
+        found = (each.summary for each in self.connections)
+        return (each for each in found if each is not None)
 
     def reauthorize(self) -> None:
         """Have all connections check their rights again."""

@@ -212,6 +212,7 @@ class Node:
                 self._access.is_operator,
                 self._subscription_ids,
                 self.clock.now,
+                self.registry.summaries,
             ).ask,
             now=self.clock.now,
             ticks_ns=self.clock.ticks_ns,

@@ -913,6 +913,10 @@ class Channel:
         """The number of messages that each subscriber still has to acknowledge (fanout)."""
         return queries.lags(self.buffer, self.delivery)
 
+    def members(self, limit: int) -> queries.Members:
+        """The first consumers and subscribers, with their lags."""
+        return queries.members(self.buffer, self.delivery, self.subscribers, limit)
+
     def export(self, after: int, below: int) -> Iterator[tuple[StoredMessage, int]]:
         """Messages between two ids with their failed deliveries; read on while nothing changes."""
         attempts = self.delivery.attempts

@@ -8,8 +8,9 @@ from itertools import islice
 import msgspec
 
 from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Consumer
 from millpond.actors.channels.delivery import Delivery
-from millpond.actors.channels.subscribers import Subscription
+from millpond.actors.channels.subscribers import Subscribers, Subscription
 from millpond.actors.errors import Code
 from millpond.actors.messages import U64_MAX, Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
 
@@ -78,6 +79,57 @@ def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
         return []
     ids, own = list(buffer.rows), _by_sender(buffer)
     return [_lag(each, ids, own.get(sender, [])) for sender, each in subscribers]
+
+
+class ConsumerLag(msgspec.Struct, frozen=True):
+    """A connection, and the messages that it still has to acknowledge as an anonymous subscriber
+    (fanout)."""
+
+    consumer: Consumer
+    lag: int
+
+
+class SubscriberLag(msgspec.Struct, frozen=True):
+    """A subscriber, its connections, and the messages that it still has to acknowledge."""
+
+    identity: bytes
+    connections: int
+    lag: int
+
+
+class Members(msgspec.Struct, frozen=True):
+    """The first consumers and subscribers of a channel. `more`: there are others."""
+
+    consumers: list[ConsumerLag]
+    subscribers: list[SubscriberLag]
+    more: bool
+
+
+def members(buffer: Buffer, delivery: Delivery, subscribers: Subscribers, limit: int) -> Members:
+    """The first consumers and subscribers, so many of each."""
+    is_fanout = delivery.mode is Mode.FANOUT
+    ids = list(buffer.rows) if is_fanout else []
+    own = _by_sender(buffer) if is_fanout else {}
+    consumers = [
+        ConsumerLag(
+            each,
+            _lag(each.subscription, ids, own.get(-each.port.number, []))
+            if each.receives and each.subscription is not None and not each.subscription.number
+            else 0,
+        )
+        for each in islice(delivery.consumers.values(), limit)
+    ]
+    identities = [
+        SubscriberLag(
+            each.identity,
+            each.connections,
+            _lag(each.subscription, ids, own.get(each.number, [])),
+        )
+        for each in islice(subscribers.subscribed(), limit)
+        if each.subscription is not None
+    ]
+    more = len(delivery.consumers) > limit or len(subscribers.subscriptions) > limit
+    return Members(consumers, identities, more)
 
 
 def _by_sender(buffer: Buffer) -> dict[int, list[int]]:

@@ -7,6 +7,7 @@ a message or key of it may be there, and a subscriber until it was away for the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from math import inf
 
 from millpond.actors.channels.buffer import Buffer
@@ -131,6 +132,10 @@ class Subscribers:
 
     def __len__(self) -> int:
         return len(self._by_identity)
+
+    def subscribed(self) -> Iterator[NumberedIdentity]:
+        """The identities that are subscribers."""
+        return (each for each in self._by_identity.values() if each.subscription is not None)
 
     def find(self, identity: bytes) -> NumberedIdentity | None:
         return self._by_identity.get(identity)

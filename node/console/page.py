@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 OWN, CHAT = "millpond.node.console", "millpond.node.web"
 FRONT = b""
 """The name of the page itself, at `/millpond/`."""
+SCRIPTS = (
+    *("app", "bodies", "channels", "charts", "dialogs", "dom", "events", "format", "node"),
+    *("overview", "pages", "table"),
+)
 FILES = {
     FRONT: (OWN, "console.html", HTML),
     b"console.css": (OWN, "console.css", CSS),
     b"icon.svg": (CHAT, "icon.svg", ICON),
     **{f"{name}.js".encode(): (CHAT, f"{name}.js", SCRIPT) for name in ("msgpack", "p2p")},
-    **{
-        f"{name}.js".encode(): (OWN, f"{name}.js", SCRIPT)
-        for name in (*("app", "charts", "dom", "events", "format", "node", "overview", "table"),)
-    },
+    **{f"{name}.js".encode(): (OWN, f"{name}.js", SCRIPT) for name in SCRIPTS},
 }
 LOGIN, LOGOUT = b"login", b"logout"
 FORM_BYTES_MAX = 1024

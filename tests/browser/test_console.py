@@ -52,3 +52,32 @@ async def test_the_overview_is_live_and_shows_names_as_text(tab: Tab, node: Node
         shown = "document.querySelector('.plot svg').getAttribute('aria-label')"
         await tab.until(f"/in [0-9.]+\\/s/.test({shown}) && {shown} !== {before!r}")
     assert not await tab.run("'ran' in window")
+
+
+async def test_a_channel_is_found_read_and_purged_by_the_keyboard(tab: Tab, node: Node) -> None:
+    async with connect(url(node), "orders/eu") as channel, connect(url(node), "zoo") as other:
+        await channel.put(b'{"to":"<b>alice</b>","n":12345678901234567890}')
+        await other.put(b"\x00\xff")
+    await tab.open(page(node, "channels"))
+    await says(tab, "orders/eu", "zoo")
+    await tab.press("/")
+    await tab.type("ders")
+    await tab.until(f"!{TEXT}.includes('zoo')")
+    await tab.run("document.querySelector('tbody a').focus()")
+    await tab.press("Enter")
+    await says(tab, "oldest first", '"<b>alice</b>"')
+    await tab.run("document.querySelector('tbody button').focus()")
+    await tab.press("Enter")
+    body = await tab.text("pre.body")
+    assert body == '{\n  "to": "<b>alice</b>",\n  "n": 12345678901234567890\n}'
+    await tab.run(
+        "[...document.querySelectorAll('button')].find((b) => b.innerText === 'Purge').focus()"
+    )
+    await tab.press("Enter")
+    await tab.until("document.querySelector('dialog')?.open")
+    assert "1 message (46 B) go" in await tab.text("dialog")
+    assert await tab.run("document.activeElement.innerText") == "Cancel"
+    await tab.press("Tab")
+    await tab.press("Enter")
+    await says(tab, "No messages.")
+    assert not await tab.run("!!document.querySelector('dialog')")

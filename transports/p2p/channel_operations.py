@@ -16,6 +16,8 @@ import msgspec
 PATTERNS_MAX = 16
 PATTERN_BYTES_MAX = 250
 PAGE_MAX = 500
+MEMBERS_MAX = 100
+"""The consumers, and the subscribers, in a reply."""
 
 
 class ChannelOperation(IntEnum):
@@ -26,6 +28,7 @@ class ChannelOperation(IntEnum):
     DELETE = 8
     PURGE = 9
     PUT = 10
+    MEMBERS = 18
 
 
 DELETE_SUBSCRIPTION = 24
@@ -42,7 +45,8 @@ U64 = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ListBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Channels whose names match one of the patterns, above the name `after`; or `channel` alone.
+    """Channels whose names match one of the patterns, above the name `after`; or `channel` alone;
+    or those of `names` that are there, in their order.
 
     `known`: nothing is listed while the node's number of changes is this one.
     """
@@ -51,6 +55,7 @@ class ListBody(msgspec.Struct, frozen=True, omit_defaults=True):
     channel: Name | None = None
     after: bytes = b""
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
+    names: Annotated[list[Name], msgspec.Meta(max_length=PAGE_MAX)] = []
     known: int | None = None
 
 
@@ -58,7 +63,8 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A channel of a node. `created`: its mode stays. `size` is that of its messages, in bytes;
     `leased` of them are with a consumer. `receivers`: connections that messages are pushed to.
     `subscribers`: identities that get messages that are put while they are away (fanout).
-    `paused`: a queue whose jobs are not pushed."""
+    `paused`: a queue whose jobs are not pushed. `oldest`: the id of the oldest message; 0: there is
+    none, or it is not in memory. `kept` and `acked` count messages since the channel was loaded."""
 
     name: bytes
     mode: ModeName
@@ -70,6 +76,9 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
     receivers: int
     subscribers: int
     paused: bool = False
+    oldest: int = 0
+    kept: int = 0
+    acked: int = 0
 
 
 class ListReply(msgspec.Struct, frozen=True):
@@ -102,6 +111,45 @@ class ClearReply(msgspec.Struct, frozen=True):
     bytes: int
     more: bool
     until: int
+
+
+class MembersBody(msgspec.Struct, frozen=True):
+    """The consumers and subscribers of a channel."""
+
+    channel: Name
+
+
+class ConsumerInfo(msgspec.Struct, frozen=True):
+    """A connection of a channel. `peer` is its address, `identity` its public key. `receives`:
+    messages are pushed to it, `window` at a time. `lag`: messages that an anonymous subscriber has
+    not acknowledged (fanout)."""
+
+    connection: int
+    peer: str
+    listener: str
+    identity: bytes | None
+    role: str
+    receives: bool
+    window: int
+    leased: int
+    lag: int
+
+
+class SubscriberInfo(msgspec.Struct, frozen=True):
+    """An identity that gets messages that are put while it is away (fanout). `connections` of it
+    receive now; `lag` messages are not acknowledged."""
+
+    identity: bytes
+    connections: int
+    lag: int
+
+
+class MembersReply(msgspec.Struct, frozen=True):
+    """The first consumers and subscribers. `more`: there are others."""
+
+    consumers: list[ConsumerInfo]
+    subscribers: list[SubscriberInfo]
+    more: bool
 
 
 class PutBody(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 // The frame of the console: menu, status, login, and the view that the address names.
 
+import { channel, channels } from "./channels.js";
 import { announce, byId, h, show, write } from "./dom.js";
 import { events } from "./events.js";
 import { Node, explain, poll } from "./node.js";
@@ -8,10 +9,11 @@ import { Sampler, overview } from "./overview.js";
 const SAMPLE_MS = 2000;
 const SECTIONS = [
   ["", "Overview", overview],
+  ["channels", "Channels", channels],
   ["events", "Events", events],
 ];
-const VIEWS = Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view]));
-const PARENTS = {};
+const VIEWS = { ...Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view])), channel };
+const PARENTS = { channel: "channels" };
 
 const node = new Node();
 const sampler = new Sampler(node);
